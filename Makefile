@@ -1,0 +1,72 @@
+# Every target works alone in a fresh clone: the virtual environment is made on the way.
+
+PYTHON ?= python3
+VENV   := .venv
+STAMP  := $(VENV)/.stamp
+BIN    := $(CURDIR)/$(VENV)/bin
+PY     := $(BIN)/python
+# The one in .venv once that exists: only the first `make` has to be told which Python to take.
+ANY_PY  = $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON))
+
+# Spark starts its workers, and looks for data sources, with PYSPARK_PYTHON and not with the Python
+# that runs the driver. Another Spark's SPARK_HOME would win over the installed one.
+export PYSPARK_PYTHON        := $(PY)
+export PYSPARK_DRIVER_PYTHON := $(PY)
+unexport SPARK_HOME
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test integration bench lint typecheck check docs clean python java
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with everything needed to run and develop
+
+demo: java $(STAMP) ## Write and read a shuffle on flight data (SCALE=1 for a larger run)
+	"$(PY)" -m integration.demo $(if $(SCALE),--scale $(SCALE))
+
+test: java $(STAMP) ## Run the tests
+	"$(PY)" -m pytest tests
+
+integration: java $(STAMP) ## Run the tests on several Spark processes and real data
+	"$(PY)" -m pytest integration
+
+bench: java $(STAMP) ## Measure engine and connector (BENCH_ARGS are passed on)
+	"$(PY)" -m integration.bench $(BENCH_ARGS)
+
+lint: $(STAMP) ## Check style, formatting and the layers
+	"$(BIN)/ruff" check .
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/lint-imports" --no-logo
+
+typecheck: $(STAMP) ## Check the types
+	"$(BIN)/mypy"
+
+check: lint typecheck test ## Run lint, typecheck and test
+
+docs: $(STAMP) ## Check the links and code blocks of README and docs/
+	"$(PY)" -m tests.check_docs
+
+clean: ## Remove everything that the other targets made
+	rm -rf $(VENV) .cache .hypothesis .benchmarks .mypy_cache .pytest_cache .ruff_cache \
+	    .import_linter_cache bench-output build dist spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml | python
+	@echo "Installing into $(VENV), this takes a minute ..."
+	@"$(ANY_PY)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+python:
+	@command -v "$(ANY_PY)" >/dev/null || { \
+	    echo "arrow-shuffle needs Python 3.11 or newer, but there is no $(ANY_PY):" \
+	        "install it or name one with 'make PYTHON=/path/to/python3.11'." >&2; exit 1; }
+	@"$(ANY_PY)" -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
+	    "arrow-shuffle needs Python 3.11 or newer, but $(ANY_PY) is %d.%d: " \
+	    "name another with \"make PYTHON=/path/to/python3.11\"." % v[:2])'
+
+# Needs nothing but Python itself, so it speaks up before anything is installed.
+java: | python
+	@"$(ANY_PY)" -m connector.java

@@ -1,0 +1,94 @@
+"""The Arrow shuffle format and its engine: sort-merge write, verified read, no Spark needed.
+
+Start with :func:`write_shuffle` and :func:`open_shuffle`. Names are loaded on first use, so that
+importing the package (as Spark's discovery of data sources does) costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arrow_format.dataset import Shuffle, VerifyReport, open_shuffle
+    from arrow_format.errors import (
+        ClosedError,
+        CommitConflictError,
+        CorruptShuffleError,
+        FormatVersionError,
+        OptionError,
+        OutOfDiskError,
+        SchemaError,
+        ShuffleError,
+        ShuffleExistsError,
+        ShuffleNotFoundError,
+        StorageError,
+    )
+    from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.options import WriteOptions
+    from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
+    from arrow_format.partitioner import (
+        BroadcastPartitioner,
+        ColumnPartitioner,
+        HashPartitioner,
+        Partitioner,
+        RangePartitioner,
+        RoundRobinPartitioner,
+    )
+    from arrow_format.read_scheduler import ReadScheduler
+    from arrow_format.receipt import ShuffleReceipt
+    from arrow_format.result_partition import SortMergeResultPartition
+    from arrow_format.sort_buffer import SortBuffer
+    from arrow_format.subpartition_reader import SortMergeSubpartitionReader
+    from arrow_format.write import write_shuffle
+
+_HOME = {
+    "dataset": ("Shuffle", "VerifyReport", "open_shuffle"),
+    "errors": (
+        "ClosedError",
+        "CommitConflictError",
+        "CorruptShuffleError",
+        "FormatVersionError",
+        "OptionError",
+        "OutOfDiskError",
+        "SchemaError",
+        "ShuffleError",
+        "ShuffleExistsError",
+        "ShuffleNotFoundError",
+        "StorageError",
+    ),
+    "model": ("MapOutput", "PartitionedFile"),
+    "options": ("WriteOptions",),
+    "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
+    "partitioner": (
+        "BroadcastPartitioner",
+        "ColumnPartitioner",
+        "HashPartitioner",
+        "Partitioner",
+        "RangePartitioner",
+        "RoundRobinPartitioner",
+    ),
+    "read_scheduler": ("ReadScheduler",),
+    "receipt": ("ShuffleReceipt",),
+    "result_partition": ("SortMergeResultPartition",),
+    "sort_buffer": ("SortBuffer",),
+    "subpartition_reader": ("SortMergeSubpartitionReader",),
+    "write": ("write_shuffle",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    *sorted(_MODULE_OF),
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    module = _MODULE_OF.get(name)
+    if module is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

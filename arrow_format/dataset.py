@@ -1,0 +1,369 @@
+"""A committed shuffle, read without Spark: the entry of the read path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.errors import (
+    CorruptShuffleError,
+    FormatVersionError,
+    OptionError,
+    ShuffleError,
+    ShuffleNotFoundError,
+)
+from arrow_format.partitioner import Partitioner, partitioner_from_description
+from arrow_format.read_plan import group_adjacent
+from arrow_format.storage import Storage, open_storage
+from arrow_format.subpartition_reader import (
+    SortMergeSubpartitionReader,
+    as_batches,
+    in_subpartition_order,
+    open_index,
+    with_subpartition_schema,
+)
+from arrow_format.totals import subpartition_totals
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from arrow_format.log_entry import LogEntry
+    from arrow_format.model import Int64Array, MapOutput
+
+GROUP_BYTES = 32 << 20
+"""Adjacent subpartitions are read together and put in order up to about this many raw bytes."""
+
+BATCH_ROWS = 64 << 10
+BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What :meth:`Shuffle.verify` read and what it found."""
+
+    path: str
+    version: int
+    num_files: int
+    num_chunks: int
+    num_rows: int
+    num_bytes: int
+    """Bytes of the data files that were read and found sound."""
+    problems: tuple[ShuffleError, ...] = ()
+    """One error per damaged file, in reading order."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.problems
+
+
+class Shuffle:
+    """One committed version of a shuffle.
+
+    It is a pinned snapshot: later commits do not change it. DuckDB, Polars, pandas and everything
+    else that knows Arrow's C stream interface takes the object itself.
+
+    Parameters
+    ----------
+    storage
+        Where the files are.
+    snapshot
+        The version.
+    """
+
+    def __init__(self, storage: Storage, snapshot: Snapshot) -> None:
+        self._storage = storage
+        self._snapshot = snapshot
+        self._entry: LogEntry = snapshot.newest
+
+    def __repr__(self) -> str:
+        return (
+            f"<Shuffle {self.path} version {self.version}: {self.num_rows:,} rows in "
+            f"{self.num_subpartitions:,} subpartitions>"
+        )
+
+    @property
+    def path(self) -> str:
+        """Absolute path or URI."""
+        return self._storage.root
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns as they are stored."""
+        return self._entry.data_schema
+
+    @property
+    def spark_schema(self) -> str | None:
+        """Spark's JSON of the schema; None when the shuffle was written without Spark."""
+        return self._entry.spark_schema
+
+    @property
+    def version(self) -> int:
+        """Number of this version, from 1."""
+        return self._snapshot.version
+
+    @property
+    def entries(self) -> tuple[LogEntry, ...]:
+        """Log entries that make up this version, oldest first."""
+        return self._snapshot.entries
+
+    @property
+    def num_subpartitions(self) -> int:
+        """How many subpartitions there are, empty ones included."""
+        return self._entry.num_subpartitions
+
+    @property
+    def num_rows(self) -> int:
+        """Rows stored; a broadcast row counts once."""
+        return self._snapshot.num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data files on disk."""
+        return self._snapshot.num_bytes
+
+    @property
+    def partitioner(self) -> Partitioner | Mapping[str, Any]:
+        """The partitioner, or its description when it is a user's own."""
+        description = self._entry.partitioner
+        return partitioner_from_description(description) or description
+
+    @property
+    def map_outputs(self) -> tuple[MapOutput, ...]:
+        """What the map tasks wrote, in reading order."""
+        return self._snapshot.map_outputs
+
+    @cached_property
+    def _totals(self) -> tuple[Int64Array, Int64Array]:
+        return CommitLog(self._storage).totals(self._snapshot)
+
+    @property
+    def subpartition_rows(self) -> pa.Int64Array:
+        """Rows of each subpartition."""
+        return pa.array(self._totals[0])
+
+    @property
+    def subpartition_bytes(self) -> pa.Int64Array:
+        """Bytes of each subpartition: its share of the data files."""
+        return pa.array(self._totals[1])
+
+    def subpartition(
+        self,
+        subpartition: int,
+        columns: Sequence[str] | None = None,
+        *,
+        with_subpartition: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Rows of one subpartition; see :meth:`read`."""
+        return self.read([subpartition], columns, with_subpartition=with_subpartition)
+
+    def read(
+        self,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        with_subpartition: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Rows by ascending subpartition; within one by version, map task, region and arrival.
+
+        Parameters
+        ----------
+        subpartitions
+            One, a range or several; all when None. Order and repetition make no difference.
+        columns
+            Columns to deliver, in that order; all when None.
+        with_subpartition
+            Append the int32 column ``_subpartition``.
+
+        Returns
+        -------
+        pa.RecordBatchReader
+            Reads as it is consumed, in bounded memory: about 32 MiB of raw rows, or one large
+            subpartition's chunk at a time. Close it to stop early.
+
+        Raises
+        ------
+        OptionError
+            A subpartition is out of range.
+        SchemaError
+            A column is not there.
+        CorruptShuffleError
+            While reading: a file is damaged or missing.
+        """
+        wanted = check_subpartitions(subpartitions, self.num_subpartitions)
+        reader = self.reader(0, 0, columns)
+        schema = with_subpartition_schema(reader.schema) if with_subpartition else reader.schema
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for first, end in group_adjacent(self._raw_bytes(), GROUP_BYTES, wanted):
+                rows: Iterable[Any] = self.reader(first, end, columns)
+                if end - first > 1:
+                    rows = in_subpartition_order(rows)
+                yield from as_batches(
+                    rows,
+                    schema,
+                    with_subpartition=with_subpartition,
+                    min_rows=BATCH_ROWS,
+                    max_bytes=BATCH_BYTES,
+                )
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def reader(
+        self, first: int, end: int, columns: Sequence[str] | None = None
+    ) -> SortMergeSubpartitionReader:
+        """Reader of the subpartitions ``[first, end)`` that does not order them."""
+        return SortMergeSubpartitionReader(
+            self._storage, self._snapshot.entries, first, end, columns=columns
+        )
+
+    def _raw_bytes(self) -> Int64Array:
+        """Raw bytes of each subpartition, estimated from its rows."""
+        raw = sum(output.raw_bytes for output in self.map_outputs)
+        estimate: Int64Array = np.ceil(self._totals[0] * (raw / max(self.num_rows, 1))).astype(
+            np.int64
+        )
+        return estimate
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """All rows as an Arrow C stream."""
+        return self.read().__arrow_c_stream__(requested_schema)
+
+    def verify(
+        self,
+        *,
+        raise_on_damage: bool = True,
+        on_file: Callable[[MapOutput], None] | None = None,
+    ) -> VerifyReport:
+        """Read everything and check every checksum and count.
+
+        Parameters
+        ----------
+        raise_on_damage
+            Raise at the first damage; otherwise go on and list what is damaged in the report.
+        on_file
+            Called after each map output, for progress.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            Something is damaged and ``raise_on_damage`` is set.
+        """
+        n = self.num_subpartitions
+        num_files = num_chunks = num_rows = num_bytes = 0
+        problems: list[ShuffleError] = []
+        for entry in self.entries:
+            seen = np.zeros(n, np.int64), np.zeros(n, np.int64)
+            sound = True
+            for output in entry.map_outputs:
+                for file in output.files:
+                    try:
+                        regions = open_index(self._storage, entry, output, file).regions
+                        alone = SortMergeSubpartitionReader(self._storage, [entry], 0, n)
+                        runs = [
+                            len(run.subpartitions) for run in alone.file_rows(entry, output, file)
+                        ]
+                    except (CorruptShuffleError, FormatVersionError) as error:
+                        if raise_on_damage:
+                            raise
+                        problems.append(error)
+                        sound = False
+                        continue
+                    for total, added in zip(
+                        seen, subpartition_totals(regions, n, file.data_bytes), strict=True
+                    ):
+                        total += added
+                    num_files += 1
+                    num_chunks += len(runs)
+                    num_rows += sum(runs)
+                    num_bytes += file.data_bytes
+                if on_file is not None:
+                    on_file(output)
+            try:
+                self._check_totals(entry, seen, sound=sound)
+            except CorruptShuffleError as error:
+                if raise_on_damage:
+                    raise
+                problems.append(error)
+        return VerifyReport(
+            self.path, self.version, num_files, num_chunks, num_rows, num_bytes, tuple(problems)
+        )
+
+    def _check_totals(
+        self, entry: LogEntry, seen: tuple[Int64Array, Int64Array], *, sound: bool
+    ) -> None:
+        """Compare the totals of an entry with what its indexes say."""
+        stored = CommitLog(self._storage).totals(Snapshot((entry,)))
+        if sound and not all(map(np.array_equal, stored, seen)):
+            msg = (
+                f"{self.path}: totals of version {entry.version} differ from its indexes; write "
+                "the shuffle again"
+            )
+            raise CorruptShuffleError(msg)
+
+
+def check_subpartitions(
+    subpartitions: int | Iterable[int] | None, num_subpartitions: int
+) -> list[int] | None:
+    """Return the subpartitions wanted, ascending without repetition; None for all.
+
+    Raises
+    ------
+    OptionError
+        One is not a whole number or out of range.
+    """
+    if subpartitions is None:
+        return None
+    several = [subpartitions] if isinstance(subpartitions, int) else list(subpartitions)
+    for one in several:
+        if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
+            msg = f"subpartition {one!r}: expected a whole number"
+            raise OptionError(msg)
+        if not 0 <= one < num_subpartitions:
+            msg = (
+                f"subpartition {one} is out of range; the shuffle has {num_subpartitions}, "
+                f"0 to {num_subpartitions - 1}"
+            )
+            raise OptionError(msg)
+    return sorted({int(one) for one in several})
+
+
+def open_shuffle(path: str | os.PathLike[str], version: int | None = None) -> Shuffle:
+    """Open a committed version of a shuffle.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle.
+    version
+        The newest when None.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        The path is not there, is no shuffle, or has no such version.
+    CorruptShuffleError, FormatVersionError
+        The commit log is damaged or of a newer format version.
+    """
+    storage = open_storage(path)
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+        msg = f"version={version!r}: expected a whole number"
+        raise OptionError(msg)
+    stat = storage.stat("")
+    if stat is None:
+        msg = f"{storage.root}: is not there; check the path"
+        raise ShuffleNotFoundError(msg)
+    if not stat.is_directory:
+        msg = f"{storage.root}: is a file, not the directory of a shuffle"
+        raise ShuffleNotFoundError(msg)
+    snapshot = CommitLog(storage).snapshot(version)
+    if snapshot is None:
+        msg = f"{storage.root}: holds no committed shuffle; nothing was written, or not committed"
+        raise ShuffleNotFoundError(msg)
+    return Shuffle(storage, snapshot)

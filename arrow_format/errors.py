@@ -1,0 +1,50 @@
+"""Every error this project raises on purpose; all of them are a :class:`ShuffleError`.
+
+A message says what was found, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class ShuffleError(Exception):
+    """Base of all errors raised by ``arrow_format`` and ``connector``."""
+
+
+class CorruptShuffleError(ShuffleError):
+    """A committed file is damaged, truncated, missing or not the one that was committed."""
+
+
+class FormatVersionError(ShuffleError):
+    """The files were written by a newer format version, or use a feature this one lacks."""
+
+
+class ShuffleNotFoundError(ShuffleError):
+    """There is no committed shuffle (or no such version of it) at the path."""
+
+
+class ShuffleExistsError(ShuffleError):
+    """The path holds something already and the write mode does not allow that."""
+
+
+class SchemaError(ShuffleError):
+    """Columns do not fit: unsupported types, duplicate names, missing keys, another schema."""
+
+
+class OptionError(ShuffleError):
+    """An option or argument has a bad value, or asks for what is not supported yet."""
+
+
+class StorageError(ShuffleError):
+    """The file system or object store refused an operation (permission, I/O error)."""
+
+
+class OutOfDiskError(StorageError):
+    """No directory that was given has room for the map output."""
+
+
+class CommitConflictError(ShuffleError):
+    """Another writer changed the shuffle in a way this commit cannot be rebased on."""
+
+
+class ClosedError(ShuffleError):
+    """A writer or reader was used after it was finished, released or closed."""

@@ -1,0 +1,261 @@
+"""The index file: bytes to and from ``(metadata, regions)``.
+
+An Arrow IPC file with one record batch and one row per region, and 24 bytes of our own between the
+end of the stream and the footer: magic, length of and CRC-32 over everything before. Readers of
+Arrow files never look there; we never look at the footer behind it. See ``docs/format/v1.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.model import (
+    FORMAT_VERSION,
+    ChunkTable,
+    PartitionedFileMetadata,
+    Region,
+    RegionKind,
+)
+from arrow_format.schema_text import schema_from_text, schema_to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_TRAILER = struct.Struct("<8sQII")
+_TRAILER_MAGIC = b"ASHFIDX1"
+_IPC_MAGIC = b"ARROW1"
+_KEY = b"arrow_shuffle"
+
+_CHUNK_TYPES = {
+    "first_row": pa.int64(),
+    "offset": pa.int64(),
+    "length": pa.int64(),
+    "raw_length": pa.int64(),
+    "encoding": pa.uint8(),
+    "crc32": pa.uint32(),
+}
+
+INDEX_SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("num_rows", pa.int64(), nullable=False),
+        pa.field("first_subpartition", pa.int32(), nullable=False),
+        pa.field("ranks", pa.list_(pa.field("item", pa.int32(), nullable=False))),
+        pa.field("row_offsets", pa.list_(pa.field("item", pa.int32(), nullable=False)), False),
+        *(
+            pa.field(f"chunk_{name}", pa.list_(pa.field("item", dtype, nullable=False)), False)
+            for name, dtype in _CHUNK_TYPES.items()
+        ),
+    ]
+)
+"""Columns of an index, one row per region in file order."""
+
+
+def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> bytes:
+    """Bytes of the index file of a data file with ``regions`` in file order."""
+    described = {
+        "format_version": metadata.format_version,
+        "shuffle_id": metadata.shuffle_id,
+        "job_id": metadata.job_id,
+        "map_task": metadata.map_task,
+        "attempt": metadata.attempt,
+        "data_schema": schema_to_text(metadata.data_schema),
+        "num_subpartitions": metadata.num_subpartitions,
+        "partitioner": dict(metadata.partitioner),
+        "sort_by": [list(key) for key in metadata.sort_by],
+        "data_bytes": metadata.data_bytes,
+    }
+    schema = INDEX_SCHEMA.with_metadata({_KEY: json.dumps(described, sort_keys=True).encode()})
+    columns = [
+        pa.array([int(region.kind) for region in regions], pa.uint8()),
+        pa.array([region.num_rows for region in regions], pa.int64()),
+        pa.array([region.first_subpartition for region in regions], pa.int32()),
+        _lists([region.ranks for region in regions], pa.int32()),
+        _lists([region.row_offsets for region in regions], pa.int32()),
+        *(
+            _lists([getattr(region.chunks, name) for region in regions], dtype)
+            for name, dtype in _CHUNK_TYPES.items()
+        ),
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        # The arrays carry INDEX_SCHEMA's types up to the nullability of list items.
+        writer.write_batch(
+            pa.RecordBatch.from_arrays(
+                [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+            )
+        )
+    file = sink.getvalue().to_pybytes()
+    body, footer = _split_footer(file)
+    return body + _TRAILER.pack(_TRAILER_MAGIC, len(body), zlib.crc32(body), 0) + footer
+
+
+def _lists(values: Sequence[Any], dtype: pa.DataType) -> pa.ListArray:
+    present = [v for v in values if v is not None]
+    ends = np.cumsum([0, *(0 if v is None else len(v) for v in values)])
+    flat = np.concatenate(present) if present else np.empty(0)
+    offsets = pa.array(
+        ends.astype(np.int32),
+        mask=np.array([*(v is None for v in values), False])
+        if len(present) < len(values)
+        else None,
+    )
+    return pa.ListArray.from_arrays(offsets, pa.array(flat).cast(dtype))
+
+
+def _split_footer(file: bytes) -> tuple[bytes, bytes]:
+    """Everything up to the end of the stream, and the Arrow footer with its length and magic."""
+    tail = len(_IPC_MAGIC) + 4
+    if len(file) < tail + 8 or not file.endswith(_IPC_MAGIC) or not file.startswith(_IPC_MAGIC):
+        msg = f"index of {len(file)} bytes is not an Arrow IPC file"
+        raise CorruptShuffleError(msg)
+    (footer_bytes,) = struct.unpack_from("<i", file, len(file) - tail)
+    start = len(file) - tail - footer_bytes
+    if footer_bytes < 0 or start < 8:
+        msg = f"index of {len(file)} bytes states a footer of {footer_bytes} bytes"
+        raise CorruptShuffleError(msg)
+    return file[:start], file[start:]
+
+
+def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ...]]:
+    """Verify and parse an index file.
+
+    Raises
+    ------
+    CorruptShuffleError
+        Any byte that is used differs from what was written, or the regions contradict themselves.
+    FormatVersionError
+        A newer version wrote it.
+    """
+    checked, _ = _split_footer(file)
+    if len(checked) < _TRAILER.size + 8:
+        msg = f"index of {len(file)} bytes is too short"
+        raise CorruptShuffleError(msg)
+    body = memoryview(checked)[: -_TRAILER.size]
+    magic, length, crc32, zero = _TRAILER.unpack_from(checked, len(body))
+    if magic != _TRAILER_MAGIC or length != len(body) or zero or crc32 != zlib.crc32(body):
+        msg = "index does not match its own checksum"
+        raise CorruptShuffleError(msg)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body[8:])) as reader:
+            batches = list(reader)
+        metadata = _metadata(json.loads((reader.schema.metadata or {})[_KEY]))
+        fits = reader.schema.equals(INDEX_SCHEMA) and len(batches) == 1
+        if fits:
+            batches[0].validate(full=True)
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        msg = f"index is not of this format ({type(error).__name__}: {error})"
+        raise CorruptShuffleError(msg) from error
+    if not fits:
+        msg = f"index has {len(batches)} batches of {reader.schema.names}, not one of the format's"
+        raise CorruptShuffleError(msg)
+    regions = _regions(batches[0])
+    _check_regions(metadata, regions)
+    return metadata, regions
+
+
+def _metadata(described: dict[str, Any]) -> PartitionedFileMetadata:
+    version = described["format_version"]
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        msg = (
+            f"index has format version {version!r}, this arrow-shuffle reads up to "
+            f"{FORMAT_VERSION}; read it with a newer one"
+        )
+        raise FormatVersionError(msg)
+    return PartitionedFileMetadata(
+        shuffle_id=str(described["shuffle_id"]),
+        job_id=str(described["job_id"]),
+        map_task=int(described["map_task"]),
+        attempt=int(described["attempt"]),
+        data_schema=schema_from_text(described["data_schema"]),
+        num_subpartitions=int(described["num_subpartitions"]),
+        partitioner=dict(described["partitioner"]),
+        sort_by=tuple((str(name), str(order)) for name, order in described["sort_by"]),
+        data_bytes=int(described["data_bytes"]),
+        format_version=version,
+    )
+
+
+def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
+    column = dict(zip(batch.schema.names, batch.columns, strict=True))
+    ranks = _views(column["ranks"])
+    row_offsets = _views(column["row_offsets"])
+    chunks = {name: _views(column[f"chunk_{name}"]) for name in _CHUNK_TYPES}
+    has_ranks = column["ranks"].is_valid().to_pylist()
+    scalars = zip(
+        column["kind"].to_pylist(),
+        column["num_rows"].to_pylist(),
+        column["first_subpartition"].to_pylist(),
+        strict=True,
+    )
+    regions = []
+    for i, (kind, num_rows, first) in enumerate(scalars):
+        if kind not in RegionKind._value2member_map_:
+            msg = f"region {i} has kind {kind}, which this version does not know"
+            raise FormatVersionError(msg)
+        table = ChunkTable(**{name: view(i) for name, view in chunks.items()})
+        regions.append(
+            Region(
+                RegionKind(kind),
+                num_rows,
+                first,
+                ranks(i) if has_ranks[i] and kind == RegionKind.UNICAST else None,
+                row_offsets(i),
+                table,
+            )
+        )
+    return tuple(regions)
+
+
+def _views(column: pa.ListArray) -> Callable[[int], Any]:
+    """Return the function from a row to a NumPy view of its list, without a copy."""
+    offsets = column.offsets.to_numpy()
+    values = column.values.to_numpy()
+    return lambda i: values[offsets[i] : offsets[i + 1]]
+
+
+def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> None:
+    """Refuse regions that would send a reader outside the file or to rows that are not there."""
+    end = 0
+    n = metadata.num_subpartitions
+    for number, region in enumerate(regions):
+        chunks = region.chunks
+        offsets = region.row_offsets
+        num_ranks = 1 if region.kind is RegionKind.BROADCAST else n
+        if region.ranks is not None:
+            num_ranks = len(region.ranks)
+        lengths = {len(getattr(chunks, name)) for name in _CHUNK_TYPES}
+        sound = (
+            n >= 1
+            and 0 <= region.first_subpartition < n
+            and 0 < region.num_rows < 1 << 31
+            and len(offsets) == num_ranks + 1
+            and offsets[0] == 0
+            and offsets[-1] == region.num_rows
+            and bool((np.diff(offsets) > 0).all())
+            and lengths == {len(chunks)}
+            and len(chunks) > 0
+            and chunks.first_row[0] == 0
+            and bool((np.diff(chunks.first_rows_and_end(region.num_rows)) > 0).all())
+            and bool((chunks.offset % 8 == 0).all())
+            and bool((chunks.length > 0).all())
+            and bool((chunks.raw_length > 0).all())
+            and int(chunks.offset[0]) >= end
+            and bool((chunks.offset[1:] >= chunks.offset[:-1] + chunks.length[:-1]).all())
+        )
+        if sound and region.ranks is not None:
+            ranks = region.ranks
+            sound = bool((np.diff(ranks) > 0).all()) and ranks[0] >= 0 and ranks[-1] < n
+        if sound:
+            end = int(chunks.offset[-1] + chunks.length[-1])
+            sound = end <= metadata.data_bytes
+        if not sound:
+            msg = f"region {number} of the index contradicts itself or its data file's length"
+            raise CorruptShuffleError(msg)

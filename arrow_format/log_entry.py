@@ -1,0 +1,264 @@
+"""One entry of the commit log: bytes to and from a value, with its own CRC.
+
+An entry is two lines: JSON, and a trailer with the JSON's length and CRC-32. The per-subpartition
+totals stand in a file of their own beside it, named with length and CRC by the entry.
+See ``docs/format/v1.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.model import FORMAT_VERSION, Int64Array, MapOutput, PartitionedFile
+from arrow_format.schema_text import schema_from_text, schema_to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OPERATIONS = ("overwrite", "append")
+"""``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before."""
+
+_TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
+_SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
+_TOTALS_SCHEMA = pa.schema(
+    [pa.field("num_rows", pa.int64(), False), pa.field("num_bytes", pa.int64(), False)]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TotalsFile:
+    """Where the rows and bytes per subpartition of one entry stand."""
+
+    path: str
+    length: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A version: what one committed job added to, or put in place of, the version before."""
+
+    version: int
+    operation: str
+    shuffle_id: str
+    job_id: str
+    commit_id: str
+    committed_at_ms: int
+    """Milliseconds since 1970 by the committing machine's clock; for people, not for order."""
+    data_schema: pa.Schema
+    spark_schema: str | None
+    """Spark's JSON of the schema; None when it was written without Spark."""
+    num_subpartitions: int
+    partitioner: Mapping[str, Any]
+    map_outputs: tuple[MapOutput, ...]
+    totals: TotalsFile
+    sort_by: tuple[tuple[str, str], ...] = ()
+    format_version: int = field(default=FORMAT_VERSION)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows this entry adds."""
+        return sum(output.num_rows for output in self.map_outputs)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data files this entry adds."""
+        return sum(output.num_bytes for output in self.map_outputs)
+
+
+def encode_entry(entry: LogEntry) -> bytes:
+    """Bytes of ``entry``."""
+    body = json.dumps(
+        {
+            "format_version": entry.format_version,
+            "version": entry.version,
+            "operation": entry.operation,
+            "shuffle_id": entry.shuffle_id,
+            "job_id": entry.job_id,
+            "commit_id": entry.commit_id,
+            "committed_at_ms": entry.committed_at_ms,
+            "data_schema": schema_to_text(entry.data_schema),
+            "spark_schema": entry.spark_schema,
+            "num_subpartitions": entry.num_subpartitions,
+            "partitioner": dict(entry.partitioner),
+            "sort_by": [list(key) for key in entry.sort_by],
+            "num_rows": entry.num_rows,
+            "num_bytes": entry.num_bytes,
+            "totals": {
+                "path": entry.totals.path,
+                "length": entry.totals.length,
+                "crc32": entry.totals.crc32,
+            },
+            "map_outputs": [output_to_json(output) for output in entry.map_outputs],
+        },
+        separators=(",", ":"),
+    ).encode()
+    return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
+
+
+def output_to_json(output: MapOutput) -> dict[str, Any]:
+    """JSON of a map output."""
+    return {
+        "job_id": output.job_id,
+        "map_task": output.map_task,
+        "attempt": output.attempt,
+        "counters": dict(output.counters),
+        "files": [
+            {name: getattr(file, name) for name in PartitionedFile.__dataclass_fields__}
+            | {"root": 0}
+            for file in output.files
+        ],
+    }
+
+
+def output_from_json(value: Mapping[str, Any]) -> MapOutput:
+    """Inverse of :func:`output_to_json`.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        It is not of that form, or a path would leave the shuffle's directory.
+    """
+    files = []
+    for described in value["files"]:
+        if described["root"] != 0:
+            msg = f"file root {described['root']} is not known to this version"
+            raise FormatVersionError(msg)
+        integers = {
+            name: _natural(described[name])
+            for name in PartitionedFile.__dataclass_fields__
+            if name != "path"
+        }
+        files.append(PartitionedFile(path=_safe_path(described["path"]), **integers))
+    return MapOutput(
+        job_id=str(value["job_id"]),
+        map_task=_natural(value["map_task"]),
+        attempt=_natural(value["attempt"]),
+        files=tuple(files),
+        counters={str(name): int(count) for name, count in value["counters"].items()},
+    )
+
+
+def _natural(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        msg = f"{value!r} is not a whole number"
+        raise ValueError(msg)
+    return value
+
+
+def _safe_path(path: object) -> str:
+    """Return ``path`` if it stays below the directory it is relative to."""
+    if not isinstance(path, str) or not _SAFE_PATH.fullmatch(path) or ".." in path.split("/"):
+        msg = f"path {path!r} would leave the shuffle's directory"
+        raise ValueError(msg)
+    return path
+
+
+def decode_entry(data: bytes) -> LogEntry:
+    """Verify and parse an entry.
+
+    Raises
+    ------
+    CorruptShuffleError
+        Any byte differs from what was written.
+    FormatVersionError
+        A newer version wrote it, or its operation is not known here.
+    """
+    body, newline, trailer = data.partition(b"\n")
+    match = _TRAILER.fullmatch(trailer)
+    if not newline or match is None:
+        msg = f"log entry of {len(data)} bytes has no trailer"
+        raise CorruptShuffleError(msg)
+    if int(match[1]) != len(body) or match[1] != b"%d" % len(body):
+        msg = f"log entry has {len(body)} bytes where its trailer says {match[1].decode()}"
+        raise CorruptShuffleError(msg)
+    if int(match[2], 16) != zlib.crc32(body):
+        msg = "log entry does not match its own checksum"
+        raise CorruptShuffleError(msg)
+    try:
+        value = json.loads(body)
+        if value["format_version"] > FORMAT_VERSION:
+            msg = (
+                f"log entry has format version {value['format_version']}, this arrow-shuffle "
+                f"reads up to {FORMAT_VERSION}; read it with a newer one"
+            )
+            raise FormatVersionError(msg)
+        if value["operation"] not in OPERATIONS:
+            msg = (
+                f"log entry has operation {value['operation']!r}, this arrow-shuffle knows "
+                f"{', '.join(OPERATIONS)}; read it with a newer one"
+            )
+            raise FormatVersionError(msg)
+        return _entry(value)
+    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError) as error:
+        msg = f"log entry is not of this format ({type(error).__name__}: {error})"
+        raise CorruptShuffleError(msg) from error
+
+
+def _entry(value: Mapping[str, Any]) -> LogEntry:
+    totals = value["totals"]
+    entry = LogEntry(
+        version=_natural(value["version"]),
+        operation=value["operation"],
+        shuffle_id=str(value["shuffle_id"]),
+        job_id=str(value["job_id"]),
+        commit_id=str(value["commit_id"]),
+        committed_at_ms=_natural(value["committed_at_ms"]),
+        data_schema=schema_from_text(value["data_schema"]),
+        spark_schema=value["spark_schema"],
+        num_subpartitions=_natural(value["num_subpartitions"]),
+        partitioner=dict(value["partitioner"]),
+        sort_by=tuple((str(name), str(order)) for name, order in value["sort_by"]),
+        map_outputs=tuple(output_from_json(output) for output in value["map_outputs"]),
+        totals=TotalsFile(
+            _safe_path(totals["path"]), _natural(totals["length"]), _natural(totals["crc32"])
+        ),
+        format_version=value["format_version"],
+    )
+    if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
+        msg = "totals differ from the sum over map outputs"
+        raise ValueError(msg)
+    return entry
+
+
+def encode_totals(num_rows: Int64Array, num_bytes: Int64Array) -> bytes:
+    """Rows and bytes per subpartition as an Arrow IPC file with zstd buffers."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, _TOTALS_SCHEMA, options=options) as writer:
+        writer.write_batch(
+            pa.RecordBatch.from_arrays(
+                [pa.array(num_rows), pa.array(num_bytes)], schema=_TOTALS_SCHEMA
+            )
+        )
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
+    """Verify and parse the totals of ``entry``: rows and bytes per subpartition (int64).
+
+    Raises
+    ------
+    CorruptShuffleError
+        They are not those the entry names.
+    """
+    if data.size != entry.totals.length or zlib.crc32(data) != entry.totals.crc32:
+        msg = f"totals of version {entry.version} are not those that were committed"
+        raise CorruptShuffleError(msg)
+    try:
+        table = pa.ipc.open_file(data).read_all()
+        rows, sizes = (table.column(i).to_numpy() for i in range(2))
+    except (pa.ArrowException, OSError, IndexError, ValueError) as error:
+        msg = f"totals of version {entry.version} are not of this format ({error})"
+        raise CorruptShuffleError(msg) from error
+    if len(rows) != entry.num_subpartitions or int(rows.sum()) != entry.num_rows:
+        msg = f"totals of version {entry.version} do not add up to its {entry.num_rows} rows"
+        raise CorruptShuffleError(msg)
+    return rows, sizes

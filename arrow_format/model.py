@@ -1,0 +1,226 @@
+"""The nouns of a shuffle as frozen values: chunks, regions, partitioned files, map outputs.
+
+Nothing here does I/O. Rows are counted in rows, sizes in bytes, and every array is one-dimensional.
+Source: FLIP-148 (regions, partitioned file), with chunks as the physical unit inside a region.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+FORMAT_VERSION = 1
+"""The version of the files this code writes; it reads this one and older ones."""
+
+DATA_SUFFIX = ".shuffle.data"
+INDEX_SUFFIX = ".shuffle.index"
+
+MAX_SUBPARTITIONS = 1_000_000
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+
+class RegionKind(IntEnum):
+    """Who reads the rows of a region: one subpartition each, or every subpartition all of them."""
+
+    UNICAST = 0
+    BROADCAST = 1
+
+
+class Encoding(IntEnum):
+    """How the bytes of one chunk are stored."""
+
+    IPC = 0
+    """An encapsulated Arrow IPC record batch message."""
+    ZSTD = 1
+    """One zstd frame around such a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTable:
+    """The chunks of one region in file order; all arrays have one value per chunk."""
+
+    first_row: Int64Array
+    """Row of the region at which the chunk starts."""
+    offset: Int64Array
+    """Byte in the data file at which the chunk starts, a multiple of 8."""
+    length: Int64Array
+    """Bytes the chunk takes in the data file, without padding."""
+    raw_length: Int64Array
+    """Bytes of the Arrow IPC message inside."""
+    encoding: npt.NDArray[np.uint8]
+    """Values of :class:`Encoding`."""
+    crc32: npt.NDArray[np.uint32]
+    """CRC-32 (zlib) of the stored bytes."""
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def first_rows_and_end(self, num_rows: int) -> Int64Array:
+        """Row at which each chunk starts, with ``num_rows`` of the region appended."""
+        return np.append(self.first_row, np.int64(num_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One flush of the sort buffer, its rows ordered by rank.
+
+    The rank is ``(subpartition - first_subpartition) mod num_subpartitions``.
+
+    Source: FLIP-148, "data region"; the rotation is Flink's ``subpartitionOrder``.
+    """
+
+    kind: RegionKind
+    num_rows: int
+    first_subpartition: int
+    ranks: Int32Array | None
+    """The ranks that have rows, ascending; None when all of them have."""
+    row_offsets: Int32Array
+    """Row at which each of those ranks starts, and at the end ``num_rows``."""
+    chunks: ChunkTable
+
+    def rank_rows(self, first_rank: int, end_rank: int) -> tuple[int, int]:
+        """Rows ``[first, end)`` of the region that belong to ranks ``[first_rank, end_rank)``."""
+        if self.kind is RegionKind.BROADCAST:
+            return 0, self.num_rows
+        if self.ranks is None:
+            return int(self.row_offsets[first_rank]), int(self.row_offsets[end_rank])
+        lo, hi = np.searchsorted(self.ranks, (first_rank, end_rank))
+        return int(self.row_offsets[lo]), int(self.row_offsets[hi])
+
+    def row_extents(
+        self, first: int, end: int, num_subpartitions: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the runs of rows, in file order, that hold subpartitions ``[first, end)``.
+
+        There are at most two: a range that crosses ``first_subpartition`` lies at both ends of a rotated region.
+        """
+        if self.kind is RegionKind.BROADCAST:
+            runs = [(0, self.num_rows)]
+        elif first < self.first_subpartition < end:
+            wrapped = first - self.first_subpartition + num_subpartitions
+            runs = [
+                self.rank_rows(0, end - self.first_subpartition),
+                self.rank_rows(wrapped, num_subpartitions),
+            ]
+        else:
+            rank = (first - self.first_subpartition) % num_subpartitions
+            runs = [self.rank_rows(rank, rank + end - first)]
+        return tuple((lo, hi) for lo, hi in runs if hi > lo)
+
+    def subpartitions_of_rows(self, first: int, end: int, num_subpartitions: int) -> Int32Array:
+        """Subpartition of each row in ``[first, end)`` of a unicast region (int32)."""
+        lo = int(np.searchsorted(self.row_offsets, first, side="right")) - 1
+        hi = int(np.searchsorted(self.row_offsets, end, side="left"))
+        edges = np.clip(self.row_offsets[lo : hi + 1], first, end)
+        ranks = (
+            np.arange(lo, hi, dtype=np.int32) if self.ranks is None else self.ranks[lo:hi]
+        ).astype(np.int64)
+        ids = ((ranks + self.first_subpartition) % num_subpartitions).astype(np.int32)
+        return np.repeat(ids, np.diff(edges))
+
+    def subpartition_rows(self, num_subpartitions: int) -> tuple[Int64Array, Int64Array]:
+        """Return the subpartitions that have rows here and how many each, in rank order."""
+        ranks = (
+            np.arange(num_subpartitions, dtype=np.int64)
+            if self.ranks is None
+            else self.ranks.astype(np.int64)
+        )
+        ids = (ranks + self.first_subpartition) % num_subpartitions
+        return ids, np.diff(self.row_offsets).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedFileMetadata:
+    """What an index says about its file beside the regions: enough to read the data file alone."""
+
+    shuffle_id: str
+    job_id: str
+    map_task: int
+    attempt: int
+    data_schema: pa.Schema
+    num_subpartitions: int
+    partitioner: Mapping[str, Any]
+    """The partitioner as JSON, see :meth:`arrow_format.partitioner.Partitioner.describe`."""
+    sort_by: tuple[tuple[str, str], ...] = ()
+    data_bytes: int = 0
+    """Length of the data file."""
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedFile:
+    """A finished data file with its index, as a map status or a commit-log entry names them.
+
+    Source: FLIP-148, ``PartitionedFile``.
+    """
+
+    path: str
+    """Path without suffix, relative to the shuffle's directory."""
+    num_rows: int
+    num_regions: int
+    data_bytes: int
+    raw_bytes: int
+    """Bytes of the chunks before compression."""
+    index_bytes: int
+    index_crc32: int
+    """CRC-32 of the whole index file: ties the log entry to exactly this index."""
+
+    @property
+    def data_path(self) -> str:
+        """Path of the data file."""
+        return self.path + DATA_SUFFIX
+
+    @property
+    def index_path(self) -> str:
+        """Path of the index file."""
+        return self.path + INDEX_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class MapOutput:
+    """What one attempt of a map task wrote: zero files when it had no rows, mostly one."""
+
+    job_id: str
+    map_task: int
+    attempt: int
+    files: tuple[PartitionedFile, ...]
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows written; a broadcast row counts once."""
+        return sum(file.num_rows for file in self.files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data files."""
+        return sum(file.data_bytes for file in self.files)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the chunks before compression."""
+        return sum(file.raw_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class MapStatus:
+    """What a finished map task tells the committing process.
+
+    The two arrays have one value per subpartition and may be absent when they would be too large to
+    send; then the indexes are read instead.
+    """
+
+    output: MapOutput
+    subpartition_rows: Int64Array | None = None
+    subpartition_bytes: Int64Array | None = None

@@ -1,0 +1,101 @@
+"""How a shuffle is written: the validated options every writer takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import OptionError
+from arrow_format.model import MAX_SUBPARTITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CODECS = ("zstd", "none")
+WRITE_ORDERS = ("rotated", "natural")
+WRITE_MODES = ("errorifexists", "overwrite", "append", "ignore")
+MAX_CHUNK_BYTES = 4 << 20
+"""No chunk is larger than this (raw) unless a single row is."""
+
+
+def _integer(name: str, value: object, low: int, high: int, unit: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        msg = f"{name}={value!r}: expected a whole number of {unit} from {low:,} to {high:,}"
+        raise OptionError(msg)
+    return value
+
+
+def _choice(name: str, value: object, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        msg = f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}"
+        raise OptionError(msg)
+    return str(value)
+
+
+def check_num_subpartitions(value: object) -> int:
+    """Return ``value`` if it is a possible number of subpartitions.
+
+    Raises
+    ------
+    OptionError
+        Not an int (a bool or text is not one), or outside 1 .. 1,000,000.
+    """
+    return _integer("num_subpartitions", value, 1, MAX_SUBPARTITIONS, "subpartitions")
+
+
+def check_mode(value: object) -> str:
+    """Return ``value`` if it is a write mode.
+
+    Raises
+    ------
+    OptionError
+        It is none of errorifexists, overwrite, append, ignore.
+    """
+    return _choice("mode", value, WRITE_MODES)
+
+
+def check_sort_by(value: Sequence[object]) -> None:
+    """Refuse sort keys: regions hold rows in arrival order so far.
+
+    Raises
+    ------
+    OptionError
+        ``value`` is not empty.
+    """
+    if value:
+        msg = f"sort_by={value!r}: not supported yet; leave it out"
+        raise OptionError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Options of a shuffle write; bad values raise :class:`OptionError` at construction."""
+
+    sort_buffer_bytes: int = 128 << 20
+    """Memory for clustering, in bytes; a region holds at most three eighths of it."""
+    codec: str = "zstd"
+    """``zstd``: one frame per chunk. ``none``: the data file is a plain Arrow IPC file."""
+    codec_level: int = 1
+    """zstd level, -7 (fastest) to 22 (smallest)."""
+    chunk_bytes: int = 256 << 10
+    """Raw bytes at which a chunk closes at the next subpartition boundary."""
+    local_dirs: tuple[str, ...] = ()
+    """Further directories to spread map outputs over: not supported yet."""
+    write_order: str = "rotated"
+    """``rotated``: each map task starts at another subpartition. ``natural``: all start at 0."""
+    sync: bool = True
+    """Whether data, index, directory, then log entry are fsynced, in that order."""
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        _integer("sort_buffer_bytes", self.sort_buffer_bytes, 1 << 10, 1 << 40, "bytes")
+        _choice("codec", self.codec, CODECS)
+        _integer("codec_level", self.codec_level, -7, 22, "zstd levels")
+        _integer("chunk_bytes", self.chunk_bytes, 1, MAX_CHUNK_BYTES, "bytes")
+        _choice("write_order", self.write_order, WRITE_ORDERS)
+        if not isinstance(self.sync, bool):
+            msg = f"sync={self.sync!r}: expected True or False"
+            raise OptionError(msg)
+        if self.local_dirs:
+            msg = f"local_dirs={self.local_dirs!r}: not supported yet; leave it out"
+            raise OptionError(msg)

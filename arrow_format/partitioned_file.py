@@ -1,0 +1,376 @@
+"""A data file of regions with its index: the writer, and the reader of the index.
+
+Source: FLIP-148, ``PartitionedFileWriter`` and ``PartitionedFileReader``. The data file is appended
+to region by region; the index is written last, so a file without index was never finished.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.clustering import Clustering, cut_chunks
+from arrow_format.codec import ZstdEncoder
+from arrow_format.errors import ClosedError, CorruptShuffleError, FormatVersionError, ShuffleError
+from arrow_format.index import decode_index, encode_index
+from arrow_format.model import (
+    ChunkTable,
+    Encoding,
+    Int64Array,
+    PartitionedFile,
+    PartitionedFileMetadata,
+    Region,
+    RegionKind,
+)
+from arrow_format.options import MAX_CHUNK_BYTES, WriteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from arrow_format.storage import ByteSource, ObjectWriter, Storage
+
+WRITE_BYTES = 4 << 20
+"""Chunks are gathered into writes of about this many bytes."""
+
+DATA_MAGIC = b"ASHFDAT1"
+"""First bytes of a data file of codec zstd; with codec none it is an Arrow IPC file."""
+
+ChunkRow = tuple[int, int, int, int, int, int]
+"""A row of a :class:`ChunkTable`."""
+
+
+class _GatheringSink:
+    """A file for Arrow's IPC writer: counts, checksums, gathers small pieces into ``writev``."""
+
+    closed = False
+
+    def __init__(self, writer: ObjectWriter) -> None:
+        self._writer = writer
+        self._held: list[ByteSource] = []
+        self._held_bytes = 0
+        self.position = 0
+        self.crc32 = 0
+        self._checksum_from = 0
+
+    def start_checksum(self, position: int) -> None:
+        """Checksum what is written from ``position`` on, where a piece will begin."""
+        self._checksum_from = position
+        self.crc32 = 0
+
+    def write(self, piece: ByteSource) -> int:
+        length = piece.size if isinstance(piece, pa.Buffer) else len(piece)
+        if length:
+            self._held.append(piece)
+            self._held_bytes += length
+            if self.position >= self._checksum_from:
+                self.crc32 = zlib.crc32(piece, self.crc32)
+            self.position += length
+            if self._held_bytes >= WRITE_BYTES:
+                self.flush()
+        return length
+
+    def flush(self) -> None:
+        held, self._held, self._held_bytes = self._held, [], 0
+        if held:
+            self._writer.writev(held)
+
+    def tell(self) -> int:
+        return self.position
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Leave the object open: the partitioned file finishes it."""
+
+
+class _ChunkWriter(Protocol):
+    """Writes batches as chunks of one codec."""
+
+    def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow: ...
+
+    def finish(self) -> None: ...
+
+
+class _IpcFileChunks:
+    """Codec none: every chunk is a record batch of one Arrow IPC file."""
+
+    def __init__(self, sink: _GatheringSink, schema: pa.Schema) -> None:
+        self._sink = sink
+        self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema)
+        # Arrow writes magic and schema together with the first batch.
+        self._header_bytes = 8 + schema.serialize().size
+
+    def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
+        offset = max(self._sink.position, self._header_bytes)
+        self._sink.start_checksum(offset)
+        self._writer.write_batch(batch)
+        length = self._sink.position - offset
+        return first_row, offset, length, length, Encoding.IPC, self._sink.crc32
+
+    def finish(self) -> None:
+        self._writer.close()
+        self._sink.flush()
+
+
+class _ZstdChunks:
+    """Codec zstd: frames, each padded to a multiple of 8."""
+
+    def __init__(self, sink: _GatheringSink, level: int) -> None:
+        self._sink = sink
+        self._encoder = ZstdEncoder(level)
+        sink.write(DATA_MAGIC)
+
+    def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
+        chunk = self._encoder.encode(batch)
+        offset = self._sink.position
+        length = self._sink.write(chunk.payload)
+        self._sink.write(bytes(-length % 8))
+        return first_row, offset, length, chunk.raw_length, chunk.encoding, chunk.crc32
+
+    def finish(self) -> None:
+        self._sink.flush()
+
+
+class PartitionedFileWriter:
+    """Writes one data file, region after region, and then its index.
+
+    Used as a context manager it removes both files unless :meth:`finish` was reached.
+
+    Parameters
+    ----------
+    storage
+        Where the files go.
+    path
+        Path of both without suffix, relative to the storage's root.
+    metadata
+        What the index will say beside the regions.
+    options
+        Codec, chunk size and whether to sync.
+
+    Raises
+    ------
+    ObjectExistsError
+        A file of that name is there; it is left alone.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        path: str,
+        metadata: PartitionedFileMetadata,
+        options: WriteOptions,
+    ) -> None:
+        self._storage = storage
+        self._options = options
+        self._metadata = metadata
+        self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
+        self._regions: list[Region] = []
+        self._closed = False
+        self._object = storage.open_writer(self._file.data_path, sync=options.sync)
+        self._sink = _GatheringSink(self._object)
+        self._chunks: _ChunkWriter = (
+            _IpcFileChunks(self._sink, metadata.data_schema)
+            if options.codec == "none"
+            else _ZstdChunks(self._sink, options.codec_level)
+        )
+
+    @property
+    def num_regions(self) -> int:
+        """Regions written so far."""
+        return len(self._regions)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data file so far."""
+        return self._sink.position
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes the regions written so far take in memory and, about, in the index."""
+        return sum(
+            region.row_offsets.nbytes
+            + (0 if region.ranks is None else region.ranks.nbytes)
+            + len(region.chunks) * 37
+            for region in self._regions
+        )
+
+    def write_region(self, batch: pa.RecordBatch, clustering: Clustering) -> None:
+        """Append a region of unicast rows; nothing is written when there are none.
+
+        Parameters
+        ----------
+        batch
+            The rows in the order of ``clustering``.
+        clustering
+            Where each subpartition's rows stand; all rows of one stand together.
+
+        Raises
+        ------
+        ClosedError
+            The file is finished or was released.
+        ShuffleError
+            A subpartition's rows would not stand together, or rows and clustering do not match.
+        """
+        if self._closed:
+            msg = f"{self._file.data_path}: finished or released; no region can be written"
+            raise ClosedError(msg)
+        if batch.num_rows == 0:
+            return
+        ranks, offsets = clustering.ranks, clustering.row_offsets
+        together = ranks is None or bool((np.diff(ranks) > 0).all())
+        if not together or offsets[-1] != batch.num_rows or bool((np.diff(offsets) <= 0).any()):
+            msg = f"{self._file.data_path}: all rows of a subpartition must stand together"
+            raise ShuffleError(msg)
+        firsts = cut_chunks(
+            clustering,
+            self._metadata.num_subpartitions,
+            batch.nbytes,
+            self._options.chunk_bytes,
+        )
+        rows = [self._chunks.write(piece, first) for first, piece in _slices(batch, firsts)]
+        self._regions.append(
+            Region(
+                RegionKind.UNICAST,
+                batch.num_rows,
+                clustering.first_subpartition,
+                ranks,
+                offsets,
+                _chunk_table(rows),
+            )
+        )
+
+    def finish(self) -> PartitionedFile:
+        """Finish the data file, then write the index; both are durable when ``sync`` is on.
+
+        Raises
+        ------
+        ClosedError
+            Called before, or released.
+        """
+        if self._closed:
+            msg = f"{self._file.data_path}: finished or released already"
+            raise ClosedError(msg)
+        try:
+            self._chunks.finish()
+            self._object.close()
+            metadata = replace(self._metadata, data_bytes=self._sink.position)
+            index = encode_index(metadata, self._regions)
+            writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
+            try:
+                writer.writev([index])
+                writer.close()
+            finally:
+                writer.abort()
+        except BaseException:
+            self.release()
+            raise
+        self._closed = True
+        return replace(
+            self._file,
+            num_rows=sum(region.num_rows for region in self._regions),
+            num_regions=len(self._regions),
+            data_bytes=self._sink.position,
+            raw_bytes=int(sum(region.chunks.raw_length.sum() for region in self._regions)),
+            index_bytes=len(index),
+            index_crc32=zlib.crc32(index),
+        )
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The regions written so far."""
+        return tuple(self._regions)
+
+    def release(self) -> None:
+        """Remove the unfinished file; does nothing after :meth:`finish`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._object.abort()
+        self._storage.delete(self._file.index_path)
+        self._storage.delete(self._file.data_path)
+
+    def __enter__(self) -> PartitionedFileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def _slices(batch: pa.RecordBatch, firsts: Int64Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Chunks of ``batch``; one that is too large after all is halved until it is one row."""
+    ends = [*firsts[1:].tolist(), batch.num_rows]
+    for first, end in zip(firsts.tolist(), ends, strict=True):
+        waiting = [(first, end)]
+        while waiting:
+            start, stop = waiting.pop()
+            piece = batch.slice(start, stop - start)
+            if stop - start > 1 and piece.nbytes > MAX_CHUNK_BYTES:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+            else:
+                yield start, piece
+
+
+def _chunk_table(rows: list[ChunkRow]) -> ChunkTable:
+    first_row, offset, length, raw_length, encoding, crc32 = zip(*rows, strict=True)
+    return ChunkTable(
+        np.array(first_row, np.int64),
+        np.array(offset, np.int64),
+        np.array(length, np.int64),
+        np.array(raw_length, np.int64),
+        np.array(encoding, np.uint8),
+        np.array(crc32, np.uint32),
+    )
+
+
+class PartitionedFileReader:
+    """The verified index of one partitioned file.
+
+    Parameters
+    ----------
+    storage
+        Where the file is.
+    file
+        What a map status or log entry says of it.
+
+    Raises
+    ------
+    CorruptShuffleError
+        The index is missing, damaged, or not the one that was committed.
+    """
+
+    def __init__(self, storage: Storage, file: PartitionedFile) -> None:
+        self.file = file
+        (index,) = storage.get_ranges(file.index_path, [(0, file.index_bytes)])
+        where = f"{storage.root}/{file.index_path}"
+        try:
+            self.metadata, self.regions = decode_index(index.to_pybytes())
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = f"{where}: {error}"
+            raise type(error)(msg) from error
+        found = (
+            zlib.crc32(index),
+            self.metadata.data_bytes,
+            len(self.regions),
+            sum(region.num_rows for region in self.regions),
+        )
+        if found != (file.index_crc32, file.data_bytes, file.num_regions, file.num_rows):
+            msg = f"{where}: is not the index that was committed; it was replaced afterwards"
+            raise CorruptShuffleError(msg)

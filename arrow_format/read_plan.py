@@ -1,0 +1,140 @@
+"""Which bytes to read for a range of subpartitions: pure, the plan a reader would execute.
+
+Adjacent subpartitions are adjacent rows of every region, so a range is one extent of chunks per
+region, two where the range crosses the region's rotation. Source: FLIP-148, "I/O scheduler".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from arrow_format.model import Int64Array, Region
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRead:
+    """Rows wanted from one chunk."""
+
+    region: int
+    """Number of the region in its file."""
+    chunk: int
+    """Number of the chunk in its region."""
+    first_row: int
+    """First row wanted, counted from the start of the chunk."""
+    end_row: int
+    """Row after the last one wanted."""
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead:
+    """One contiguous read of a data file and the chunks inside it, in file order."""
+
+    offset: int
+    length: int
+    chunks: tuple[ChunkRead, ...]
+
+
+def plan_chunks(
+    regions: Sequence[Region], first: int, end: int, num_subpartitions: int
+) -> Iterator[ChunkRead]:
+    """Chunks that hold rows of the subpartitions ``[first, end)``, by offset.
+
+    Parameters
+    ----------
+    regions
+        Regions of one file in file order.
+    first, end
+        Range of subpartitions.
+    num_subpartitions
+        How many there are.
+    """
+    for number, region in enumerate(regions):
+        starts = region.chunks.first_row
+        for lo, hi in region.row_extents(first, end, num_subpartitions):
+            head = int(np.searchsorted(starts, lo, side="right")) - 1
+            tail = int(np.searchsorted(starts, hi, side="left"))
+            for chunk in range(head, tail):
+                start = int(starts[chunk])
+                stop = int(starts[chunk + 1]) if chunk + 1 < len(starts) else region.num_rows
+                yield ChunkRead(
+                    number,
+                    chunk,
+                    max(lo - start, 0),
+                    min(hi, stop) - start,
+                    int(region.chunks.offset[chunk]),
+                    int(region.chunks.length[chunk]),
+                )
+
+
+def merge_reads(
+    chunks: Iterable[ChunkRead], *, max_gap_bytes: int, max_read_bytes: int
+) -> Iterator[RangeRead]:
+    """Merge chunks that lie close together into reads.
+
+    Parameters
+    ----------
+    chunks
+        By offset.
+    max_gap_bytes
+        Chunks with at most this many unwanted bytes between them are read together.
+    max_read_bytes
+        No read is longer, unless one chunk is.
+    """
+    held: list[ChunkRead] = []
+    for chunk in chunks:
+        if held:
+            gap = chunk.offset - (held[-1].offset + held[-1].length)
+            length = chunk.offset + chunk.length - held[0].offset
+            if gap > max_gap_bytes or gap < 0 or length > max_read_bytes:
+                yield _range_read(held)
+                held = []
+        held.append(chunk)
+    if held:
+        yield _range_read(held)
+
+
+def _range_read(chunks: list[ChunkRead]) -> RangeRead:
+    offset = chunks[0].offset
+    return RangeRead(offset, chunks[-1].offset + chunks[-1].length - offset, tuple(chunks))
+
+
+def group_adjacent(
+    weights: Int64Array, most: int, subpartitions: Sequence[int] | None = None
+) -> list[tuple[int, int]]:
+    """Cut subpartitions into ranges ``[first, end)`` of at most ``most`` weight each.
+
+    A single subpartition heavier than ``most`` is a range of its own. Only adjacent subpartitions
+    share a range, and the ranges come in ascending order.
+
+    Parameters
+    ----------
+    weights
+        Weight (bytes or rows) of each subpartition of the shuffle.
+    most
+        Weight a range may have.
+    subpartitions
+        Those wanted, ascending without repetition; all when None.
+    """
+    wanted = (
+        np.arange(len(weights), dtype=np.int64)
+        if subpartitions is None
+        else np.asarray(subpartitions, np.int64)
+    )
+    groups: list[tuple[int, int]] = []
+    for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
+        total = np.cumsum(weights[run])
+        place = 0
+        while place < len(run):
+            before = int(total[place - 1]) if place else 0
+            stop = max(int(np.searchsorted(total, before + most, side="right")), place + 1)
+            groups.append((int(run[place]), int(run[stop - 1]) + 1))
+            place = stop
+    return groups

@@ -1,0 +1,62 @@
+"""The receipt of a committed write."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def format_bytes(num_bytes: float) -> str:
+    """``num_bytes`` for people: ``1.5 MB``, powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShuffleReceipt:
+    """What one committed write added to a shuffle."""
+
+    path: str
+    """Absolute path or URI of the shuffle."""
+    version: int
+    """Version the write became, from 1."""
+    num_rows: int
+    """Rows written; a broadcast row counts once."""
+    num_bytes: int
+    """Bytes of the data files on disk; indexes, about a thousandth of it, not counted."""
+    num_map_outputs: int
+    """Map tasks that ran, those without rows included."""
+    num_subpartitions: int
+    subpartition_rows: pa.Int64Array
+    """Rows delivered to each subpartition."""
+    subpartition_bytes: pa.Int64Array
+    """Bytes of each subpartition: its share of the data files, summing to ``num_bytes``."""
+
+    def _facts(self) -> list[tuple[str, str]]:
+        rows = self.subpartition_rows
+        empty = pc.sum(pc.equal(rows, 0)).as_py() or 0
+        return [
+            ("version", str(self.version)),
+            ("rows", f"{self.num_rows:,}"),
+            ("on disk", format_bytes(self.num_bytes)),
+            ("map outputs", f"{self.num_map_outputs:,}"),
+            ("subpartitions", f"{self.num_subpartitions:,} ({empty:,} empty)"),
+            ("rows in largest", f"{pc.max(rows).as_py() or 0:,}"),
+        ]
+
+    def __str__(self) -> str:
+        facts = ", ".join(f"{value} {name}" for name, value in self._facts()[1:5])
+        return f"shuffle {self.path} version {self.version}: {facts}"
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+            for name, value in [("path", self.path), *self._facts()]
+        )
+        return f"<table>{cells}</table>"

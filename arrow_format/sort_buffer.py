@@ -1,0 +1,194 @@
+"""The sort buffer: collects batches in bounded memory and gives them back clustered, as one region.
+
+Source: FLIP-148, ``SortBuffer``. There, records are linked per subpartition inside memory segments;
+here whole Arrow columns are collected and permuted once, when the buffer is full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrow_format.clustering import Clustering, cluster
+from arrow_format.errors import ClosedError
+
+if TYPE_CHECKING:
+    from arrow_format.model import Int32Array
+
+COPY_BYTES = 4 << 20
+"""Arriving batches are copied into per-column buffers whenever they pin this much memory."""
+
+COPY_BATCHES = 64
+"""... or when this many are waiting, so that tiny batches cost no more than their share."""
+
+ROW_OVERHEAD_BYTES = 16
+"""Per row beside its columns: id 4, argsort 8 and permutation 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRegion:
+    """The rows of a full buffer in region order."""
+
+    batch: pa.RecordBatch
+    clustering: Clustering
+
+
+class SortBuffer:
+    """Rows and their subpartitions, up to a number of bytes.
+
+    ``append`` until it answers False, then ``finish``, ``take_region`` and ``release``.
+
+    Parameters
+    ----------
+    schema
+        Data schema; every batch has exactly this one.
+    capacity_bytes
+        Bytes the buffer may hold: columns as they are copied, plus
+        :data:`ROW_OVERHEAD_BYTES` per row. Gathering needs up to as much again, column by column.
+    num_subpartitions
+        Subpartitions that rows are spread over.
+    """
+
+    def __init__(self, schema: pa.Schema, capacity_bytes: int, num_subpartitions: int) -> None:
+        self._schema = schema
+        self._capacity_bytes = capacity_bytes
+        self._num_subpartitions = num_subpartitions
+        # What has been copied: for each column a list of arrays that own their memory alone.
+        self._columns: list[list[pa.Array]] = [[] for _ in schema]
+        self._copied_bytes = 0
+        # What arrived since: one allocation each when it came over IPC, so a column alone cannot
+        # be let go and a slice may hold much more than its rows.
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self._ids: list[Int32Array] = []
+        self._num_rows = 0
+        self._finished = False
+        self._released = False
+
+    @property
+    def num_rows(self) -> int:
+        """Rows appended so far."""
+        return self._num_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes charged: copied columns, what pending batches pin, and the overhead per row."""
+        return self._copied_bytes + self._pending_bytes + self._num_rows * ROW_OVERHEAD_BYTES
+
+    @property
+    def has_remaining(self) -> bool:
+        """Whether there are rows that :meth:`take_region` has not given out."""
+        return self._num_rows > 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no row can be appended any more."""
+        return self._finished
+
+    @property
+    def is_released(self) -> bool:
+        """Whether all memory was given back."""
+        return self._released
+
+    def append(self, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]) -> bool:
+        """Append all rows of ``batch``, or none when they do not fit.
+
+        Parameters
+        ----------
+        batch
+            Rows of the buffer's schema.
+        subpartitions
+            One per row, in ``[0, num_subpartitions)``.
+
+        Returns
+        -------
+        bool
+            Whether the rows were taken. An empty buffer refuses what is larger than itself.
+
+        Raises
+        ------
+        ClosedError
+            The buffer is finished or released.
+        """
+        if self._finished or self._released:
+            msg = "sort buffer is finished or released; no row can be appended"
+            raise ClosedError(msg)
+        if batch.num_rows == 0:
+            return True
+        wanted = batch.nbytes + batch.num_rows * ROW_OVERHEAD_BYTES
+        if self.num_bytes + wanted > self._capacity_bytes:
+            # What pending batches pin may exceed what their rows need; copying settles it.
+            self._copy_pending()
+            if self.num_bytes + wanted > self._capacity_bytes:
+                return False
+        self._pending.append(batch)
+        self._ids.append(subpartitions.astype(np.int32))
+        self._num_rows += batch.num_rows
+        # Buffers that several batches share are counted once.
+        self._pending_bytes = pa.Table.from_batches(self._pending).get_total_buffer_size()
+        if self._pending_bytes >= COPY_BYTES or len(self._pending) >= COPY_BATCHES:
+            self._copy_pending()
+        return True
+
+    def _copy_pending(self) -> None:
+        if not self._pending:
+            return
+        for i, column in enumerate(self._columns):
+            copied = pa.concat_arrays([batch.column(i) for batch in self._pending])
+            self._copied_bytes += copied.get_total_buffer_size()
+            column.append(copied)
+        self._pending = []
+        self._pending_bytes = 0
+
+    def finish(self) -> None:
+        """Take no more rows."""
+        self._finished = True
+
+    def take_region(self, first_subpartition: int = 0) -> SortedRegion:
+        """All rows ordered by rank, FIFO within a subpartition; the buffer is empty after it.
+
+        Columns are gathered one after the other and let go as they are, so the peak is the
+        buffer, plus the gathered copy so far, plus one column.
+
+        Parameters
+        ----------
+        first_subpartition
+            The subpartition with rank 0.
+
+        Raises
+        ------
+        ClosedError
+            Not finished yet, or released.
+        """
+        if not self._finished or self._released:
+            msg = "sort buffer can be read between finish and release only"
+            raise ClosedError(msg)
+        self._copy_pending()
+        ids = np.concatenate(self._ids) if self._ids else np.empty(0, np.int32)
+        self._ids = []
+        clustering = cluster(ids, self._num_subpartitions, first_subpartition)
+        del ids
+        indices = None if clustering.permutation is None else pa.array(clustering.permutation)
+        gathered = []
+        for i, chunks in enumerate(self._columns):
+            self._columns[i] = []
+            column = (
+                pa.concat_arrays(chunks) if chunks else pa.array([], self._schema.field(i).type)
+            )
+            del chunks
+            gathered.append(column if indices is None else column.take(indices))
+        self._copied_bytes = 0
+        self._num_rows = 0
+        return SortedRegion(pa.RecordBatch.from_arrays(gathered, schema=self._schema), clustering)
+
+    def release(self) -> None:
+        """Give back all memory; calling it again does nothing."""
+        self._columns = [[] for _ in self._schema]
+        self._pending = []
+        self._ids = []
+        self._copied_bytes = self._pending_bytes = self._num_rows = 0
+        self._released = True

@@ -1,0 +1,368 @@
+"""The only module that opens, lists and deletes files: one protocol, today the local file system.
+
+Paths are relative to the root a storage was opened on, with ``/`` between parts. Failures of the
+file system become :class:`StorageError` with the path in the message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from arrow_format.errors import (
+    ClosedError,
+    CorruptShuffleError,
+    OptionError,
+    OutOfDiskError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ByteSource: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
+
+_IOV_MAX = 1024
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class ObjectExistsError(StorageError):
+    """An object of that name is there already; nothing was written."""
+
+
+class ObjectNotFoundError(CorruptShuffleError):
+    """An object that was named by a committed one is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStat:
+    """What stands at a path."""
+
+    num_bytes: int
+    is_directory: bool
+
+
+class ObjectWriter(Protocol):
+    """A new object being written front to back; it counts only once it is closed."""
+
+    def writev(self, buffers: Sequence[ByteSource]) -> None:
+        """Append all buffers, or raise."""
+
+    def close(self) -> None:
+        """Finish the object; with ``sync`` its bytes are durable on return."""
+
+    def abort(self) -> None:
+        """Remove the unfinished object; does nothing after close."""
+
+
+class Storage(Protocol):
+    """Where the files of one shuffle live."""
+
+    root: str
+    """Absolute path or URI of the shuffle, for messages and for pickling."""
+
+    def make_directory(self, path: str, *, sync: bool) -> None:
+        """Make a directory where there are such things; fails when it may not be written."""
+
+    def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
+        """Start a new object.
+
+        Raises
+        ------
+        ObjectExistsError
+            It exists.
+        """
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
+        """Create an object with all of ``data``, or leave what is there.
+
+        Readers see nothing or everything.
+
+        Raises
+        ------
+        ObjectExistsError
+            It exists.
+        """
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """Read ``(offset, length)`` ranges, whole.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            It does not exist.
+        CorruptShuffleError
+            It ends before a range does.
+        """
+
+    def stat(self, path: str) -> ObjectStat | None:
+        """Say what stands at ``path``; None when nothing does."""
+
+    def list(self, path: str) -> list[str]:
+        """Names directly below ``path``, sorted; empty when there is no such directory."""
+
+    def delete(self, path: str) -> None:
+        """Remove one object; it is no error when there is none."""
+
+    def delete_tree(self, path: str) -> None:
+        """Remove everything below ``path``; it is no error when there is nothing."""
+
+    def prune(self, path: str, *, and_root: bool) -> None:
+        """Remove the directories at ``path`` and above that are empty, up to the root."""
+
+
+@contextlib.contextmanager
+def _os_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into ours, with what was tried and where."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        msg = f"{path}: not there; cannot {what}"
+        raise ObjectNotFoundError(msg) from error
+    except FileExistsError as error:
+        msg = f"{path}: exists already; cannot {what}"
+        raise ObjectExistsError(msg) from error
+    except PermissionError as error:
+        msg = f"{path}: permission denied; cannot {what}. Give this user access to it"
+        raise StorageError(msg) from error
+    except OSError as error:
+        if error.errno in _OUT_OF_SPACE:
+            msg = f"{path}: no space left; cannot {what}. Free space or write elsewhere"
+            raise OutOfDiskError(msg) from error
+        msg = f"{path}: {error.strerror or error}; cannot {what}"
+        raise StorageError(msg) from error
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _PosixWriter:
+    """An :class:`ObjectWriter` over one file descriptor."""
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        self._path = path
+        self._sync = sync
+        with _os_errors("create it", path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._handle: int | None = os.open(path, flags, 0o666)
+
+    def writev(self, buffers: Sequence[ByteSource]) -> None:
+        if self._handle is None:
+            msg = f"{self._path}: already closed"
+            raise ClosedError(msg)
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        with _os_errors("write to it", self._path):
+            for start in range(0, len(views), _IOV_MAX):
+                _write_all(self._handle, views[start : start + _IOV_MAX])
+
+    def close(self) -> None:
+        if self._handle is None:
+            return
+        try:
+            with _os_errors("finish it", self._path):
+                if self._sync:
+                    os.fsync(self._handle)
+        except BaseException:
+            self.abort()
+            raise
+        handle, self._handle = self._handle, None
+        with _os_errors("close it", self._path):
+            os.close(handle)
+            if self._sync:
+                _sync_directory(self._path.parent)
+
+    def abort(self) -> None:
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        with contextlib.suppress(OSError):
+            os.close(handle)
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def _write_all(handle: int, views: list[memoryview]) -> None:
+    """Write all views; a file system may take fewer bytes at a time than it is given."""
+    written = os.writev(handle, views)
+    if written == sum(len(view) for view in views):
+        return
+    for view in views:
+        taken = min(written, len(view))
+        written -= taken
+        rest = view[taken:]
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+
+
+class PosixStorage:
+    """A shuffle in a directory of a local or mounted POSIX file system.
+
+    Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
+    ``link`` fails when the name exists and never shows part of a file.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = str(Path(root).absolute())
+        self._root = Path(self.root)
+
+    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str]]:
+        return PosixStorage, (self.root,)
+
+    def make_directory(self, path: str, *, sync: bool) -> None:
+        """See :meth:`Storage.make_directory`."""
+        target = self._root / path
+        with _os_errors("make the directory", target):
+            missing = []
+            parent = target
+            while not parent.exists():
+                missing.append(parent)
+                parent = parent.parent
+            target.mkdir(parents=True, exist_ok=True)
+            if sync:
+                for made in missing:
+                    _sync_directory(made.parent)
+
+    def _prepare(self, path: str, *, sync: bool) -> Path:
+        """Absolute path, its directory made."""
+        target = self._root / path
+        self.make_directory(target.parent.relative_to(self._root).as_posix(), sync=sync)
+        return target
+
+    def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
+        """See :meth:`Storage.open_writer`."""
+        return _PosixWriter(self._prepare(path, sync=sync), sync=sync)
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
+        """See :meth:`Storage.put_if_absent`."""
+        target = self._prepare(path, sync=sync)
+        temporary = target.with_name(f".tmp-{target.name}-{secrets.token_hex(8)}")
+        writer = _PosixWriter(temporary, sync=sync)
+        try:
+            writer.writev([data])
+            writer.close()
+            with _os_errors("create it", target):
+                os.link(temporary, target)
+                if sync:
+                    _sync_directory(target.parent)
+        finally:
+            writer.abort()
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """See :meth:`Storage.get_ranges`."""
+        target = self._root / path
+        with _os_errors("read it", target):
+            handle = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(handle).st_size
+                for offset, length in ranges:
+                    # Checked before anything is allocated: a hostile file may name any length.
+                    if offset < 0 or length < 0 or offset + length > size:
+                        msg = (
+                            f"{target}: has {size} bytes, expected at least {offset + length}; "
+                            "it was truncated or replaced after the commit"
+                        )
+                        raise CorruptShuffleError(msg)
+                return [_pread(handle, offset, length, target) for offset, length in ranges]
+            finally:
+                os.close(handle)
+
+    def stat(self, path: str) -> ObjectStat | None:
+        """See :meth:`Storage.stat`."""
+        target = self._root / path
+        with _os_errors("look at it", target):
+            try:
+                found = target.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return ObjectStat(found.st_size, target.is_dir())
+
+    def list(self, path: str) -> list[str]:
+        """See :meth:`Storage.list`."""
+        target = self._root / path
+        with _os_errors("list it", target):
+            try:
+                return sorted(entry.name for entry in os.scandir(target))
+            except FileNotFoundError:
+                return []
+
+    def delete(self, path: str) -> None:
+        """See :meth:`Storage.delete`."""
+        target = self._root / path
+        with _os_errors("delete it", target):
+            target.unlink(missing_ok=True)
+
+    def delete_tree(self, path: str) -> None:
+        """See :meth:`Storage.delete_tree`."""
+        target = self._root / path
+        for directory, names, files in os.walk(target, topdown=False):
+            here = Path(directory)
+            for name in files:
+                with _os_errors("delete it", here / name):
+                    (here / name).unlink(missing_ok=True)
+            for name in names:
+                # A task that still runs may have put a new file here: then it stays, for gc.
+                with contextlib.suppress(OSError):
+                    (here / name).rmdir()
+        with contextlib.suppress(OSError):
+            target.rmdir()
+
+    def prune(self, path: str, *, and_root: bool) -> None:
+        """See :meth:`Storage.prune`."""
+        target = self._root / path
+        while target != self._root or and_root:
+            # Not empty, or gone already: both are fine.
+            with contextlib.suppress(OSError):
+                target.rmdir()
+            if target == self._root:
+                return
+            target = target.parent
+
+
+def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:
+    buffer = pa.allocate_buffer(length)
+    view = memoryview(buffer)
+    done = 0
+    while done < length:
+        count = os.preadv(handle, [view[done:]], offset + done)
+        if count == 0:
+            msg = f"{path}: ended {length - done} bytes early; it was truncated while it was read"
+            raise CorruptShuffleError(msg)
+        done += count
+    return buffer
+
+
+def open_storage(path: str | os.PathLike[str]) -> Storage:
+    """Storage for a directory or URI.
+
+    Raises
+    ------
+    OptionError
+        Empty, or a scheme that is not supported yet.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        msg = f"path={path!r}: expected a directory"
+        raise OptionError(msg)
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme == "file":
+        return PosixStorage(rest)
+    if text.startswith("file:/"):
+        return PosixStorage(text.removeprefix("file:"))
+    if separator:
+        msg = f"path={text!r}: {scheme}:// is not supported yet; use a local or mounted directory"
+        raise OptionError(msg)
+    return PosixStorage(text)

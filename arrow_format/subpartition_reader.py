@@ -1,0 +1,239 @@
+"""Rows of a range of subpartitions from all map outputs of a version, as verified batches.
+
+Source: FLIP-148, ``SortMergeSubpartitionReader``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.codec import ChunkDecoder
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, SchemaError
+from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.read_plan import ChunkRead, plan_chunks
+from arrow_format.read_scheduler import ReadScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from arrow_format.log_entry import LogEntry
+    from arrow_format.model import Int32Array, MapOutput, PartitionedFile
+    from arrow_format.storage import Storage
+
+SUBPARTITION_COLUMN = "_subpartition"
+"""Name of the int32 column that ``with_subpartition`` appends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A run of rows from one chunk."""
+
+    batch: pa.RecordBatch
+    subpartitions: Int32Array
+    """Subpartition of each row."""
+
+
+def open_index(
+    storage: Storage, entry: LogEntry, output: MapOutput, file: PartitionedFile
+) -> PartitionedFileReader:
+    """Open the index of a committed file and check that it is of that map output.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It is missing, damaged, or belongs to another map output or shuffle schema.
+    """
+    reader = PartitionedFileReader(storage, file)
+    found = reader.metadata
+    if (found.job_id, found.map_task, found.attempt, found.num_subpartitions) != (
+        output.job_id,
+        output.map_task,
+        output.attempt,
+        entry.num_subpartitions,
+    ) or not found.data_schema.equals(entry.data_schema):
+        msg = (
+            f"{storage.root}/{file.index_path}: is of job {found.job_id}, map task "
+            f"{found.map_task}, attempt {found.attempt}; the commit log expects job "
+            f"{output.job_id}, map task {output.map_task}, attempt {output.attempt}. The file was "
+            "swapped with another"
+        )
+        raise CorruptShuffleError(msg)
+    return reader
+
+
+class SortMergeSubpartitionReader:
+    """Reads the rows of subpartitions ``[first, end)``, map output after map output.
+
+    Within a subpartition rows come in the order version, map task, region, arrival. Between
+    subpartitions of the range they do not come in order; each run says which rows are whose.
+
+    Parameters
+    ----------
+    storage
+        Where the files are.
+    entries
+        Log entries of the version, oldest first.
+    first, end
+        Range of subpartitions, within the shuffle's.
+    columns
+        Columns to deliver, in that order; all when None. Every chunk is verified whole either way.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        entries: Sequence[LogEntry],
+        first: int,
+        end: int,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        self._storage = storage
+        self._entries = tuple(entries)
+        self._first = first
+        self._end = end
+        self._data_schema = entries[-1].data_schema
+        self._columns = select_columns(self._data_schema, columns)
+        self._scheduler = ReadScheduler(storage)
+        self._decoder = ChunkDecoder(self._data_schema)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the batches delivered."""
+        return pa.schema([self._data_schema.field(i) for i in self._columns])
+
+    def __iter__(self) -> Iterator[Rows]:
+        for entry in self._entries:
+            for output in entry.map_outputs:
+                for file in output.files:
+                    yield from self.file_rows(entry, output, file)
+
+    def file_rows(
+        self, entry: LogEntry, output: MapOutput, file: PartitionedFile
+    ) -> Iterator[Rows]:
+        """Rows of the range from one partitioned file, one run per chunk."""
+        reader = open_index(self._storage, entry, output, file)
+        n = entry.num_subpartitions
+        plan = plan_chunks(reader.regions, self._first, self._end, n)
+        for chunk, stored in self._scheduler.fetch(file.data_path, plan):
+            region = reader.regions[chunk.region]
+            table = region.chunks
+            start = int(table.first_row[chunk.chunk])
+            last = chunk.chunk + 1 == len(table)
+            stop = region.num_rows if last else int(table.first_row[chunk.chunk + 1])
+            try:
+                batch = self._decoder.decode(
+                    stored,
+                    encoding=int(table.encoding[chunk.chunk]),
+                    raw_length=int(table.raw_length[chunk.chunk]),
+                    crc32=int(table.crc32[chunk.chunk]),
+                    num_rows=stop - start,
+                )
+            except (CorruptShuffleError, FormatVersionError) as error:
+                raise type(error)(self._describe(output, file, chunk, error)) from error
+            lo, hi = chunk.first_row, chunk.end_row
+            ids = region.subpartitions_of_rows(start + lo, start + hi, n)
+            yield Rows(batch.select(self._columns).slice(lo, hi - lo), ids)
+
+    def _describe(
+        self, output: MapOutput, file: PartitionedFile, chunk: ChunkRead, error: Exception
+    ) -> str:
+        return (
+            f"{self._storage.root}/{file.data_path} (map task {output.map_task}, attempt "
+            f"{output.attempt}), region {chunk.region}, chunk {chunk.chunk} at byte "
+            f"{chunk.offset}, wanted for subpartitions {self._first} to {self._end - 1}: {error}. "
+            "Restore the file from a copy or write the shuffle again"
+        )
+
+
+def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int]:
+    """Positions of ``columns`` in ``schema``; of all when None.
+
+    Raises
+    ------
+    SchemaError
+        One is not there; the message lists those there are.
+    """
+    if columns is None:
+        return list(range(len(schema)))
+    if isinstance(columns, str):
+        columns = [columns]
+    missing = [name for name in columns if schema.get_field_index(name) < 0]
+    if missing:
+        msg = f"column {missing[0]!r} is not there; columns are {', '.join(schema.names)}"
+        raise SchemaError(msg)
+    return [schema.get_field_index(name) for name in columns]
+
+
+def with_subpartition_schema(schema: pa.Schema) -> pa.Schema:
+    """Return ``schema`` with the int32 column ``_subpartition`` at the end.
+
+    Raises
+    ------
+    SchemaError
+        A column of that name is there already.
+    """
+    if SUBPARTITION_COLUMN in schema.names:
+        msg = f"column {SUBPARTITION_COLUMN!r} is there already; leave with_subpartition out"
+        raise SchemaError(msg)
+    return schema.append(pa.field(SUBPARTITION_COLUMN, pa.int32(), nullable=False))
+
+
+def as_batches(
+    rows: Iterable[Rows],
+    schema: pa.Schema,
+    *,
+    with_subpartition: bool,
+    min_rows: int,
+    max_bytes: int,
+) -> Iterator[pa.RecordBatch]:
+    """Join runs of rows into batches worth handing on.
+
+    A batch is given out when it has ``min_rows`` or ``max_bytes``; the last may be smaller, and
+    none is empty.
+
+    Parameters
+    ----------
+    rows
+        In the order wanted.
+    schema
+        Schema of the batches; with ``with_subpartition`` its last column is the subpartition.
+    """
+    held: list[pa.RecordBatch] = []
+    held_rows = held_bytes = 0
+    for run in rows:
+        batch = run.batch
+        if with_subpartition:
+            columns = [*batch.columns, pa.array(run.subpartitions)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        held.append(batch)
+        held_rows += batch.num_rows
+        held_bytes += batch.nbytes
+        if held_rows >= min_rows or held_bytes >= max_bytes:
+            yield _joined(held)
+            held = []
+            held_rows = held_bytes = 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def in_subpartition_order(rows: Iterable[Rows]) -> Iterator[Rows]:
+    """All of ``rows``, which must fit in memory, ordered by subpartition; stable."""
+    runs = list(rows)
+    if not runs:
+        return
+    ids = np.concatenate([run.subpartitions for run in runs])
+    batch = _joined([run.batch for run in runs])
+    if bool((np.diff(ids) >= 0).all()):
+        yield Rows(batch, ids)
+        return
+    order = np.argsort(ids, kind="stable").astype(np.uint32)
+    yield Rows(batch.take(pa.array(order)), ids[order])

@@ -1,0 +1,56 @@
+"""Rows and bytes per subpartition of a map output, from its regions; pure.
+
+Bytes are those of the data file, prorated by rows: each chunk's bytes over the rows it holds, and
+what belongs to no chunk (header, padding, footer) over all rows. They sum to the file's length.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from arrow_format.model import Int64Array, Region
+
+
+def subpartition_totals(
+    regions: Iterable[Region], num_subpartitions: int, data_bytes: int
+) -> tuple[Int64Array, Int64Array]:
+    """Rows and bytes of every subpartition (two int64 arrays of that length).
+
+    Parameters
+    ----------
+    regions
+        Unicast regions of one file.
+    num_subpartitions
+        How many there are.
+    data_bytes
+        Length of the data file; the bytes returned sum to it when there are rows.
+    """
+    regions = tuple(regions)
+    rows = np.zeros(num_subpartitions, np.int64)
+    sizes = np.zeros(num_subpartitions, np.int64)
+    num_rows = sum(region.num_rows for region in regions)
+    spare = data_bytes - int(sum(region.chunks.length.sum() for region in regions))
+    before = 0
+    for region in regions:
+        ids, counts = region.subpartition_rows(num_subpartitions)
+        rows[ids] += counts
+        edges = region.row_offsets.astype(np.int64)
+        prorated = _bytes_before(region, edges) + spare * (before + edges) // num_rows
+        sizes[ids] += np.diff(prorated)
+        before += region.num_rows
+    return rows, sizes
+
+
+def _bytes_before(region: Region, edges: Int64Array) -> Int64Array:
+    """Chunk bytes of the rows before each edge, rounded down."""
+    chunks = region.chunks
+    starts = chunks.first_rows_and_end(region.num_rows)
+    total = np.concatenate([[0], np.cumsum(chunks.length)])
+    chunk = np.minimum(np.searchsorted(starts, edges, side="right") - 1, len(chunks) - 1)
+    inside = (edges - starts[chunk]) * chunks.length[chunk] // np.diff(starts)[chunk]
+    return np.asarray(total[chunk] + inside, np.int64)

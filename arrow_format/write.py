@@ -1,0 +1,106 @@
+"""Writing a shuffle without Spark, in one process."""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrow_format.errors import SchemaError
+from arrow_format.job import (
+    abort_job,
+    begin_job,
+    commit_job,
+    open_target,
+    receipt_of,
+    run_map_task,
+)
+from arrow_format.options import WriteOptions, check_mode, check_sort_by
+from arrow_format.partitioner import Partitioner, choose_partitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from arrow_format.receipt import ShuffleReceipt
+
+
+def write_shuffle(
+    batches: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch],
+    path: str | os.PathLike[str],
+    *,
+    num_subpartitions: int,
+    keys: str | Sequence[str] | None = None,
+    partitioner: Partitioner | None = None,
+    sort_by: Sequence[str | tuple[str, str]] = (),
+    mode: str = "errorifexists",
+    options: WriteOptions | None = None,
+) -> ShuffleReceipt:
+    """Write and commit a shuffle in this process, as one map output.
+
+    Parameters
+    ----------
+    batches
+        A table, a reader, anything with an Arrow C stream, or record batches of one schema (at
+        least one, since the schema is taken from it).
+    path
+        Directory or URI of the shuffle.
+    num_subpartitions
+        1 to 1,000,000.
+    keys
+        Column name or names to hash as Spark does; or give ``partitioner``.
+    partitioner
+        Decides the subpartition of each row.
+    sort_by
+        Not supported yet.
+    mode
+        errorifexists, overwrite, append or ignore.
+    options
+        How to write; defaults when None.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was written. With mode ``ignore`` and a shuffle that is there, its newest version's.
+
+    Raises
+    ------
+    OptionError, SchemaError, ShuffleExistsError, StorageError
+        Something does not fit; nothing is left behind.
+    """
+    check_sort_by(sort_by)
+    check_mode(mode)
+    schema, stream = _as_stream(batches)
+    job = begin_job(
+        os.fspath(path),
+        schema,
+        num_subpartitions=num_subpartitions,
+        partitioner=choose_partitioner(keys, partitioner),
+        options=options,
+    )
+    there = open_target(job, mode)
+    if there is not None and mode == "ignore":
+        return receipt_of(job.storage, there.newest)
+    try:
+        return commit_job(job, [run_map_task(job, 0, 0, stream)], mode=mode)
+    except BaseException:
+        abort_job(job)
+        raise
+
+
+def _as_stream(
+    batches: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch],
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    if hasattr(batches, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(batches)
+        return reader.schema, reader
+    iterator = iter(batches)
+    first = next(iterator, None)
+    if not isinstance(first, pa.RecordBatch):
+        msg = (
+            f"batches begins with {type(first).__name__}: expected Arrow record batches; for no "
+            "rows at all give a table or reader, which has a schema"
+        )
+        raise SchemaError(msg)
+    return first.schema, chain([first], iterator)

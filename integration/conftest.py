@@ -1,0 +1,5 @@
+"""The session of the unit tests, for those integration tests that need no more."""
+
+from tests.spark_session import pytest_collection_modifyitems, spark
+
+__all__ = ["pytest_collection_modifyitems", "spark"]

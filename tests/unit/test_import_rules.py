@@ -1,0 +1,158 @@
+"""Rules of the house that import-linter cannot see; a failure names file and line."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FILE_FUNCTIONS = {
+    "open",
+    "io.open",
+    "os.link",
+    "os.makedirs",
+    "os.mkdir",
+    "os.open",
+    "os.remove",
+    "os.removedirs",
+    "os.rename",
+    "os.renames",
+    "os.replace",
+    "os.rmdir",
+    "os.symlink",
+    "os.truncate",
+    "os.unlink",
+    "pyarrow.OSFile",
+    "pyarrow.memory_map",
+}
+FILE_MODULES = ("pyarrow.fs.", "shutil.", "tempfile.")
+PATH_METHODS = {
+    "mkdir",
+    "open",
+    "read_bytes",
+    "read_text",
+    "rename",
+    "rmdir",
+    "touch",
+    "unlink",
+    "write_bytes",
+    "write_text",
+}
+LOADERS = {
+    f"{module}.{name}"
+    for module in ("pickle", "cloudpickle", "pyspark.cloudpickle", "marshal")
+    for name in ("load", "loads", "Unpickler")
+}
+
+
+def references(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the full dotted name of everything the code imports or looks up."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.name if alias.asname else alias.name.partition(".")[0]
+                names[alias.asname or bound] = bound
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                yield node.lineno, f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        parts: list[str] = []
+        inner = node
+        while isinstance(inner, ast.Attribute):
+            parts.append(inner.attr)
+            inner = inner.value
+        if isinstance(node, ast.Attribute | ast.Name):
+            root = names.get(inner.id, inner.id) if isinstance(inner, ast.Name) else "(...)"
+            yield node.lineno, ".".join([root, *reversed(parts)])
+
+
+def file_system_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for line, name in references(tree):
+        receiver, _, method = name.rpartition(".")
+        if (
+            name in FILE_FUNCTIONS
+            or f"{name}.".startswith(FILE_MODULES)
+            or (receiver and method in PATH_METHODS)
+        ):
+            yield line, f"{name} touches the file system, which only arrow_format/storage does"
+
+
+def pickle_loads(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for line, name in references(tree):
+        if name in LOADERS:
+            yield line, f"{name} runs whatever code a file brings along"
+
+
+def spark_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for line, name in references(tree):
+        if name.partition(".")[0] == "pyspark":
+            yield line, "pyspark belongs to connector/ and pyspark_arrow_shuffle/ alone"
+
+
+def violations(rule, *packages: str, exempt: str = "") -> list[str]:
+    """Return ``file:line: what`` for every module of the packages that breaks the rule."""
+    found = set()
+    for package in packages:
+        for file in (ROOT / package).rglob("*.py"):
+            if exempt and file.relative_to(ROOT).as_posix().startswith(exempt):
+                continue
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            found.update((str(file.relative_to(ROOT)), *hit) for hit in rule(tree))
+    return [f"{file}:{line}: {what}" for file, line, what in sorted(found)]
+
+
+def fail_with(found: list[str]) -> None:
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
+def test_only_storage_touches_the_file_system():
+    fail_with(violations(file_system_uses, "arrow_format", exempt="arrow_format/storage"))
+
+
+def test_nothing_unpickles():
+    fail_with(violations(pickle_loads, "arrow_format", "connector", "pyspark_arrow_shuffle"))
+
+
+def test_the_format_does_not_import_spark():
+    fail_with(violations(spark_imports, "arrow_format"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        (file_system_uses, "open('x')"),
+        (file_system_uses, "import os\nos.rename(a, b)"),
+        (file_system_uses, "import os as system\nsystem.open(a, 0)"),
+        (file_system_uses, "from os import unlink as drop"),
+        (file_system_uses, "open(a, opener=os.open)"),
+        (file_system_uses, "import shutil"),
+        (file_system_uses, "from pyarrow import fs"),
+        (file_system_uses, "import pyarrow as pa\npa.memory_map(a)"),
+        (file_system_uses, "directory.joinpath('x').write_bytes(b'')"),
+        (file_system_uses, "Path('x').open()"),
+        (pickle_loads, "import pickle\npickle.loads(b'')"),
+        (pickle_loads, "def f():\n    from pickle import load"),
+        (spark_imports, "def f():\n    import pyspark.sql"),
+    ],
+)
+def test_a_broken_rule_is_seen(rule, code):
+    assert list(rule(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        (file_system_uses, "storage.open_writer(a)\nos.fspath(a)\npa.ipc.open_stream(a)"),
+        (file_system_uses, "def open_shuffle(a): return text.replace('a', 'b')"),
+        (pickle_loads, "import pickle\npickle.dumps(a)\njson.loads(b)"),
+        (spark_imports, "import pyspark_arrow_shuffle"),
+    ],
+)
+def test_a_kept_rule_is_silent(rule, code):
+    assert not list(rule(ast.parse(code)))
