@@ -10,7 +10,7 @@ import time
 import uuid
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.errors import (
     CorruptShuffleError,
+    OptionError,
     SchemaError,
     ShuffleError,
     ShuffleExistsError,
@@ -34,6 +35,8 @@ from arrow_format.totals import subpartition_totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
 
     from arrow_format.partitioner import Partitioner
 
@@ -223,8 +226,23 @@ def run_map_task(
     with SortMergeResultPartition(job.storage, job.directory, metadata, job.options) as partition:
         for batch in batches:
             rows = normalise(batch, job.data_schema)
-            partition.emit(rows, assign(rows))
+            ids = assign(rows)
+            _check_assignment(job, ids, rows.num_rows)
+            partition.emit(rows, ids)
         return partition.finish()
+
+
+def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:
+    """Refuse what a user's own partitioner may answer: rows would be lost or unreadable."""
+    sound = ids.shape == (num_rows,) and ids.dtype.kind in "iu"
+    if sound and (num_rows == 0 or (ids.min() >= 0 and ids.max() < job.num_subpartitions)):
+        return
+    msg = (
+        f"partitioner {job.partitioner!r} gave {ids.dtype} values of shape {ids.shape} for "
+        f"{num_rows} rows, from {ids.min(initial=0)} to {ids.max(initial=0)}; expected one whole "
+        f"number per row, from 0 to {job.num_subpartitions - 1}"
+    )
+    raise OptionError(msg)
 
 
 def commit_job(
@@ -299,6 +317,7 @@ def commit_job(
         # Unless the entry is there after all, the totals belong to nothing.
         if written and log.find_job(job.job_id) is None:
             job.storage.delete(totals_path)
+        job.storage.prune(LOG_DIRECTORY, and_root=False)
         raise
     if entry is None:
         abort_job(job)

@@ -176,7 +176,7 @@ def decode_entry(data: bytes) -> LogEntry:
     if not newline or match is None:
         msg = f"log entry of {len(data)} bytes has no trailer"
         raise CorruptShuffleError(msg)
-    if int(match[1]) != len(body) or match[1] != b"%d" % len(body):
+    if match[1] != b"%d" % len(body):
         msg = f"log entry has {len(body)} bytes where its trailer says {match[1].decode()}"
         raise CorruptShuffleError(msg)
     if int(match[2], 16) != zlib.crc32(body):
@@ -241,6 +241,13 @@ def encode_totals(num_rows: Int64Array, num_bytes: Int64Array) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
+def read_totals(data: pa.Buffer) -> tuple[Int64Array, Int64Array]:
+    """Inverse of :func:`encode_totals`; raises an Arrow error when it is not of that form."""
+    table = pa.ipc.open_file(data).read_all()
+    rows, sizes = (table.column(name).to_numpy() for name in _TOTALS_SCHEMA.names)
+    return rows, sizes
+
+
 def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
     """Verify and parse the totals of ``entry``: rows and bytes per subpartition (int64).
 
@@ -253,8 +260,7 @@ def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Ar
         msg = f"totals of version {entry.version} are not those that were committed"
         raise CorruptShuffleError(msg)
     try:
-        table = pa.ipc.open_file(data).read_all()
-        rows, sizes = (table.column(i).to_numpy() for i in range(2))
+        rows, sizes = read_totals(data)
     except (pa.ArrowException, OSError, IndexError, ValueError) as error:
         msg = f"totals of version {entry.version} are not of this format ({error})"
         raise CorruptShuffleError(msg) from error

@@ -103,7 +103,8 @@ class Region:
     ) -> tuple[tuple[int, int], ...]:
         """Return the runs of rows, in file order, that hold subpartitions ``[first, end)``.
 
-        There are at most two: a range that crosses ``first_subpartition`` lies at both ends of a rotated region.
+        There are at most two: a range that crosses ``first_subpartition`` lies at both ends of a
+        rotated region.
         """
         if self.kind is RegionKind.BROADCAST:
             runs = [(0, self.num_rows)]

@@ -178,6 +178,7 @@ class PartitionedFileWriter:
         self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
         self._regions: list[Region] = []
         self._closed = False
+        self._index_begun = False
         self._object = storage.open_writer(self._file.data_path, sync=options.sync)
         self._sink = _GatheringSink(self._object)
         self._chunks: _ChunkWriter = (
@@ -268,6 +269,7 @@ class PartitionedFileWriter:
             metadata = replace(self._metadata, data_bytes=self._sink.position)
             index = encode_index(metadata, self._regions)
             writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
+            self._index_begun = True  # from here on a file of that name is ours to remove
             try:
                 writer.writev([index])
                 writer.close()
@@ -298,7 +300,8 @@ class PartitionedFileWriter:
             return
         self._closed = True
         self._object.abort()
-        self._storage.delete(self._file.index_path)
+        if self._index_begun:
+            self._storage.delete(self._file.index_path)
         self._storage.delete(self._file.data_path)
 
     def __enter__(self) -> PartitionedFileWriter:

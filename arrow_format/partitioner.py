@@ -21,7 +21,7 @@ the function a map task calls on each batch. Anything with these three methods i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -76,7 +76,8 @@ def as_names(value: str | Sequence[str], what: str = "keys") -> tuple[str, ...]:
     OptionError
         Empty, not text, or the same name twice.
     """
-    names = (value,) if isinstance(value, str) else tuple(value)
+    one = isinstance(value, str) or not isinstance(value, Iterable)
+    names: tuple[Any, ...] = (value,) if one else tuple(value)
     if not names or not all(isinstance(name, str) and name for name in names):
         msg = f"{what}={value!r}: expected one column name or several"
         raise OptionError(msg)

@@ -128,13 +128,40 @@ def group_adjacent(
         if subpartitions is None
         else np.asarray(subpartitions, np.int64)
     )
-    groups: list[tuple[int, int]] = []
-    for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1):
-        total = np.cumsum(weights[run])
-        place = 0
-        while place < len(run):
-            before = int(total[place - 1]) if place else 0
-            stop = max(int(np.searchsorted(total, before + most, side="right")), place + 1)
-            groups.append((int(run[place]), int(run[stop - 1]) + 1))
-            place = stop
+    return [
+        group[0]
+        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1)
+        for group in coalesce_adjacent(weights, most, run)
+    ]
+
+
+def coalesce_adjacent(
+    weights: Int64Array, most: int, subpartitions: Int64Array
+) -> list[tuple[tuple[int, int], ...]]:
+    """Pack subpartitions, in order, into groups of at most ``most`` weight.
+
+    A subpartition heavier than ``most`` is a group of its own. A group is one or several ranges
+    ``[first, end)``: one where its subpartitions are adjacent, which is what reads fastest.
+
+    Parameters
+    ----------
+    weights
+        Weight (bytes or rows) of each subpartition of the shuffle.
+    most
+        Weight a group may have.
+    subpartitions
+        Those wanted, ascending without repetition.
+    """
+    total = np.cumsum(weights[subpartitions])
+    groups = []
+    start = 0
+    while start < len(subpartitions):
+        before = int(total[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(total, before + most, side="right")), start + 1)
+        runs = np.split(
+            subpartitions[start:stop],
+            np.flatnonzero(np.diff(subpartitions[start:stop]) != 1) + 1,
+        )
+        groups.append(tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
+        start = stop
     return groups

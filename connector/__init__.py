@@ -1,0 +1,42 @@
+"""Shuffles of Spark DataFrames: written through ``mapInArrow``, read through ``spark.read``.
+
+Names are loaded on first use: Spark's discovery of data sources imports this package and must stay
+fast, and a failing import there would disable every Python data source.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arrow_format.receipt import ShuffleReceipt
+    from connector.map_subpartitions import map_subpartitions
+    from connector.map_task import ShuffleMapTask, commit_shuffle
+    from connector.read import read_shuffle
+    from connector.write import write_shuffle
+
+_MODULE_OF = {
+    "ShuffleReceipt": "arrow_format.receipt",
+    "map_subpartitions": "connector.map_subpartitions",
+    "ShuffleMapTask": "connector.map_task",
+    "commit_shuffle": "connector.map_task",
+    "read_shuffle": "connector.read",
+    "write_shuffle": "connector.write",
+}
+
+__all__ = [
+    *sorted(_MODULE_OF),
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    module = _MODULE_OF.get(name)
+    if module is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,0 +1,58 @@
+"""The Spark data source ``arrow_shuffle``. Light to import: the rest is loaded when it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from connector.source_reader import ShuffleSourceReader
+    from connector.source_writer import ShuffleSourceWriter
+
+
+class ArrowShuffleDataSource(DataSource):
+    """``spark.read.format("arrow_shuffle")`` and ``df.write.format("arrow_shuffle")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the format."""
+        return "arrow_shuffle"
+
+    def schema(self) -> StructType | str:
+        """Return the schema of the shuffle at ``path``, as Spark wrote it."""
+        from connector.source_reader import schema_of_source
+
+        return schema_of_source(self.options)
+
+    def reader(self, schema: StructType) -> ShuffleSourceReader:
+        """Reader that delivers exactly ``schema``; it pins the version here."""
+        from connector.source_reader import ShuffleSourceReader
+
+        return ShuffleSourceReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
+        """Writer for rows of ``schema``; mode overwrite or append."""
+        from connector.source_writer import ShuffleSourceWriter
+
+        return ShuffleSourceWriter(self.options, schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> NoReturn:
+        """Refuse: streams are not supported yet."""
+        raise _no_streams()
+
+    def simpleStreamReader(self, schema: StructType) -> NoReturn:
+        """Refuse: streams are not supported yet."""
+        raise _no_streams()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse: streams are not supported yet."""
+        raise _no_streams()
+
+
+def _no_streams() -> Exception:
+    from arrow_format.errors import OptionError
+
+    return OptionError("arrow_shuffle as a stream: not supported yet; use spark.read or df.write")

@@ -1,0 +1,302 @@
+"""What a shuffle consists of, as plain values: versions, sizes, layout and skew.
+
+Nothing here prints; ``connector.picture`` draws these values and ``connector.cli`` shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.errors import ShuffleError
+from arrow_format.storage import open_storage
+from arrow_format.subpartition_reader import open_index
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from arrow_format.dataset import Shuffle, VerifyReport
+    from arrow_format.log_entry import LogEntry
+    from arrow_format.model import Int64Array
+
+MAX_INDEX_BYTES = 32 << 20
+"""Chunks are counted only while the indexes together are no larger than this."""
+
+NUM_LARGEST = 5
+"""How many of the largest subpartitions are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """One column as it is stored."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """One entry of the commit log."""
+
+    version: int
+    operation: str
+    num_rows: int
+    """Rows the entry added."""
+    num_bytes: int
+    """Bytes of the data files the entry added."""
+    num_map_outputs: int
+    committed_at: str
+    """ISO 8601, UTC, by the committing machine's clock."""
+    live: bool
+    """Whether its rows belong to the version that is inspected."""
+    problem: str | None = None
+    """Why the entry could not be read; then all numbers are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeFacts:
+    """Bytes of a version."""
+
+    raw_bytes: int
+    """Arrow bytes before compression."""
+    data_bytes: int
+    """Bytes of the data files."""
+    index_bytes: int
+    """Bytes of the index files."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutFacts:
+    """How the bytes of a version are cut."""
+
+    num_map_outputs: int
+    num_files: int
+    num_regions: int
+    num_chunks: int | None
+    """None when the indexes are too large to count in passing, or one cannot be read."""
+    problem: str | None = None
+    """Why an index could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeSubpartition:
+    """One of the largest subpartitions."""
+
+    subpartition: int
+    num_bytes: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkewFacts:
+    """How unevenly bytes are spread over subpartitions."""
+
+    num_empty: int
+    median_bytes: float
+    """Median over the subpartitions that have rows; 0 when none has."""
+    largest_over_median: float | None
+    """None when all subpartitions are empty."""
+    largest: tuple[LargeSubpartition, ...]
+    """The largest by bytes, descending; empty ones are never among them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShuffleFacts:
+    """Everything ``arrow-shuffle inspect`` shows of one version."""
+
+    path: str
+    version: int
+    format_version: int
+    shuffle_id: str
+    num_rows: int
+    num_subpartitions: int
+    partitioner: Mapping[str, Any]
+    columns: tuple[ColumnFacts, ...]
+    versions: tuple[VersionFacts, ...]
+    sizes: SizeFacts
+    layout: LayoutFacts
+    skew: SkewFacts
+    subpartition_rows: Int64Array
+    subpartition_bytes: Int64Array
+
+
+def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
+    """Collect the facts of a committed version; reads the log and, if small, the indexes.
+
+    Raises
+    ------
+    ShuffleError
+        The log or its totals cannot be read. A damaged index, or a damaged entry this version
+        does not need, is a ``problem`` of the result instead.
+    """
+    entry = shuffle.entries[-1]
+    log = CommitLog(open_storage(shuffle.path))
+    rows, sizes = log.totals(Snapshot(shuffle.entries))
+    files = [file for output in shuffle.map_outputs for file in output.files]
+    return ShuffleFacts(
+        path=shuffle.path,
+        version=shuffle.version,
+        format_version=entry.format_version,
+        shuffle_id=entry.shuffle_id,
+        num_rows=shuffle.num_rows,
+        num_subpartitions=shuffle.num_subpartitions,
+        partitioner=dict(entry.partitioner),
+        columns=tuple(
+            ColumnFacts(field.name, str(field.type), field.nullable) for field in shuffle.schema
+        ),
+        versions=_versions(log, shuffle),
+        sizes=SizeFacts(
+            raw_bytes=sum(file.raw_bytes for file in files),
+            data_bytes=sum(file.data_bytes for file in files),
+            index_bytes=sum(file.index_bytes for file in files),
+        ),
+        layout=_layout(shuffle),
+        skew=measure_skew(rows, sizes),
+        subpartition_rows=rows,
+        subpartition_bytes=sizes,
+    )
+
+
+def _versions(log: CommitLog, shuffle: Shuffle) -> tuple[VersionFacts, ...]:
+    needed = {entry.version: entry for entry in shuffle.entries}
+    facts = []
+    for version in range(1, log.newest_version() + 1):
+        try:
+            entry = needed.get(version) or log.entry(version)
+        except ShuffleError as error:
+            facts.append(VersionFacts(version, "unreadable", 0, 0, 0, "", False, str(error)))
+        else:
+            facts.append(_version(entry, live=version in needed))
+    return tuple(facts)
+
+
+def _version(entry: LogEntry, *, live: bool) -> VersionFacts:
+    committed_at = datetime.fromtimestamp(entry.committed_at_ms / 1000, UTC)
+    return VersionFacts(
+        version=entry.version,
+        operation=entry.operation,
+        num_rows=entry.num_rows,
+        num_bytes=entry.num_bytes,
+        num_map_outputs=len(entry.map_outputs),
+        committed_at=committed_at.isoformat(timespec="milliseconds"),
+        live=live,
+    )
+
+
+def _layout(shuffle: Shuffle) -> LayoutFacts:
+    files = [file for output in shuffle.map_outputs for file in output.files]
+    num_chunks: int | None = None
+    problem = None
+    if sum(file.index_bytes for file in files) <= MAX_INDEX_BYTES:
+        try:
+            regions = region_bytes(shuffle)
+            num_chunks = sum(len(chunks) for output in regions for chunks in output)
+        except ShuffleError as error:
+            problem = str(error)
+    return LayoutFacts(
+        num_map_outputs=len(shuffle.map_outputs),
+        num_files=len(files),
+        num_regions=sum(file.num_regions for file in files),
+        num_chunks=num_chunks,
+        problem=problem,
+    )
+
+
+def region_bytes(shuffle: Shuffle) -> list[list[Int64Array]]:
+    """Return the stored bytes of every chunk: map output, then region, then an int64 per chunk.
+
+    Opens every index of the version.
+
+    Raises
+    ------
+    CorruptShuffleError
+        An index is damaged or missing.
+    """
+    storage = open_storage(shuffle.path)
+    return [
+        [
+            region.chunks.length
+            for file in output.files
+            for region in open_index(storage, entry, output, file).regions
+        ]
+        for entry in shuffle.entries
+        for output in entry.map_outputs
+    ]
+
+
+def measure_skew(rows: Int64Array, sizes: Int64Array) -> SkewFacts:
+    """How unevenly a shuffle is spread; pure.
+
+    Parameters
+    ----------
+    rows, sizes
+        Rows and bytes of each subpartition.
+    """
+    filled = sizes[rows > 0]
+    if len(filled) == 0:
+        return SkewFacts(len(rows), 0.0, None, ())
+    median = float(np.median(filled))
+    order = np.argsort(-sizes, kind="stable")[: min(NUM_LARGEST, len(filled))]
+    return SkewFacts(
+        num_empty=int(len(rows) - len(filled)),
+        median_bytes=median,
+        largest_over_median=float(filled.max()) / max(median, 1.0),
+        largest=tuple(
+            LargeSubpartition(int(one), int(sizes[one]), int(rows[one])) for one in order
+        ),
+    )
+
+
+def facts_as_json(facts: ShuffleFacts) -> dict[str, Any]:
+    """Facts as values that ``json.dumps`` takes; arrays become lists."""
+    return {
+        "path": facts.path,
+        "version": facts.version,
+        "format_version": facts.format_version,
+        "shuffle_id": facts.shuffle_id,
+        "num_rows": facts.num_rows,
+        "num_subpartitions": facts.num_subpartitions,
+        "partitioner": dict(facts.partitioner),
+        "columns": [asdict(column) for column in facts.columns],
+        "versions": [asdict(version) for version in facts.versions],
+        "sizes": asdict(facts.sizes),
+        "layout": asdict(facts.layout),
+        "skew": asdict(facts.skew),
+        "subpartition_rows": facts.subpartition_rows.tolist(),
+        "subpartition_bytes": facts.subpartition_bytes.tolist(),
+    }
+
+
+def report_as_json(report: VerifyReport) -> dict[str, Any]:
+    """Return a verify report as values that ``json.dumps`` takes."""
+    return {
+        "path": report.path,
+        "version": report.version,
+        "ok": report.ok,
+        "num_files": report.num_files,
+        "num_chunks": report.num_chunks,
+        "num_rows": report.num_rows,
+        "num_bytes": report.num_bytes,
+        "problems": [
+            {"error": type(problem).__name__, "message": str(problem)}
+            for problem in report.problems
+        ],
+    }
+
+
+def partitioner_text(partitioner: Mapping[str, Any]) -> str:
+    """Describe a partitioner in a few words."""
+    kind = partitioner.get("kind")
+    if kind == "hash":
+        return "hash of " + ", ".join(partitioner["keys"])
+    if kind == "roundrobin":
+        return "round robin"
+    if kind == "column":
+        return f"ids in column {partitioner['column']}"
+    settings = ", ".join(f"{name}={value}" for name, value in partitioner.items() if name != "kind")
+    return f"{kind} ({settings})" if settings else str(kind)

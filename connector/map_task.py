@@ -1,0 +1,198 @@
+"""The hook: a map task for ``df.mapInArrow`` and the commit of what its tasks wrote."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.job import begin_job, commit_job, run_map_task
+from arrow_format.options import check_num_subpartitions, check_sort_by
+from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
+from connector.map_status import status_from_row, status_to_row
+from connector.spark_types import arrow_schema_of, check_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from arrow_format.job import ShuffleJob
+    from arrow_format.model import MapStatus
+    from arrow_format.options import WriteOptions
+    from arrow_format.receipt import ShuffleReceipt
+
+STATUS_SCHEMA = StructType(
+    [
+        StructField("map_task", IntegerType(), nullable=False),
+        StructField("attempt", IntegerType(), nullable=False),
+        StructField("num_rows", LongType(), nullable=False),
+        StructField("num_bytes", LongType(), nullable=False),
+        StructField("map_output", StringType(), nullable=False),
+        StructField("totals", BinaryType(), nullable=True),
+    ]
+)
+"""Columns of a map status as a row: one row per map task."""
+
+
+def begin_spark_job(
+    path: str,
+    schema: StructType,
+    *,
+    num_subpartitions: int,
+    partitioner: Partitioner,
+    options: WriteOptions | None,
+) -> ShuffleJob:
+    """Begin a job for rows of a Spark schema; see :func:`arrow_format.job.begin_job`."""
+    check_num_subpartitions(num_subpartitions)
+    if isinstance(partitioner, HashPartitioner):
+        check_keys(schema, partitioner.keys)
+    return begin_job(
+        path,
+        arrow_schema_of(schema),
+        num_subpartitions=num_subpartitions,
+        partitioner=partitioner,
+        options=options,
+        spark_schema=schema.json(),
+    )
+
+
+def run_spark_task(job: ShuffleJob, batches: Iterable[pa.RecordBatch]) -> MapStatus:
+    """Write the batches of the Spark task this is called in.
+
+    Raises
+    ------
+    OptionError
+        It is not called in a Spark task.
+    """
+    # A Spark task owns one core; Arrow would take them all.
+    pa.set_cpu_count(1)
+    context = TaskContext.get()
+    if context is None:
+        msg = "ShuffleMapTask runs inside a Spark task; use df.mapInArrow(task, ...)"
+        raise OptionError(msg)
+    return run_map_task(job, context.partitionId(), context.attemptNumber(), batches)
+
+
+class ShuffleMapTask:
+    """Callable for ``df.mapInArrow`` that writes a shuffle and yields one map status per task.
+
+    .. code-block:: python
+
+        task = ShuffleMapTask(path, schema=df.schema, keys=["k"], num_subpartitions=200)
+        statuses = df.mapInArrow(task, task.status_schema).collect()
+        receipt = commit_shuffle(task, statuses)
+
+    Nothing is visible until the commit. A task object is one job: commit it once, and make a new
+    one for another write.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle, as the tasks see it.
+    schema
+        Schema of the DataFrame the task is applied to.
+    num_subpartitions
+        1 to 1,000,000.
+    keys, partitioner
+        Exactly one: column names to hash as Spark does, or a partitioner.
+    sort_by
+        Not supported yet.
+    options
+        How to write; defaults when None.
+    case_sensitive
+        The session's ``spark.sql.caseSensitive``.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something does not fit; the message names the column or option.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        schema: StructType,
+        num_subpartitions: int,
+        keys: str | Sequence[str] | None = None,
+        partitioner: Partitioner | None = None,
+        sort_by: Sequence[str | tuple[str, str]] = (),
+        options: WriteOptions | None = None,
+        case_sensitive: bool = False,
+    ) -> None:
+        check_sort_by(sort_by)
+        if not isinstance(schema, StructType):
+            msg = f"schema is {type(schema).__name__}: expected the DataFrame's df.schema"
+            raise SchemaError(msg)
+        arrow_schema_of(schema, for_map_in_arrow=True, case_sensitive=case_sensitive)
+        self.job = begin_spark_job(
+            os.fspath(path),
+            schema,
+            num_subpartitions=num_subpartitions,
+            partitioner=choose_partitioner(keys, partitioner),
+            options=options,
+        )
+
+    @property
+    def status_schema(self) -> StructType:
+        """Schema to give to ``mapInArrow``."""
+        return STATUS_SCHEMA
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the batches of one Spark partition and yield its map status as one row."""
+        row = status_to_row(run_spark_task(self.job, batches))
+        yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+
+
+def commit_shuffle(
+    task: ShuffleMapTask,
+    statuses: Sequence[Row] | pa.Table,
+    *,
+    mode: str = "errorifexists",
+    expected_map_outputs: int | None = None,
+) -> ShuffleReceipt:
+    """Publish what the tasks wrote as one version.
+
+    Committing the same task again gives the receipt of the first time.
+
+    Parameters
+    ----------
+    task
+        The task that was given to ``mapInArrow``.
+    statuses
+        What it yielded: ``collect()`` or ``toArrow()`` of that DataFrame.
+    mode
+        errorifexists, overwrite, append or ignore.
+    expected_map_outputs
+        Number of Spark partitions of the input, when it is known.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was written.
+
+    Raises
+    ------
+    ShuffleError
+        A map status is missing, there twice, or of another job.
+    ShuffleExistsError, SchemaError
+        The path does not allow the mode; files of this job are left for another try.
+    """
+    rows: Sequence[Any] = statuses.to_pylist() if isinstance(statuses, pa.Table) else statuses
+    return commit_job(
+        task.job,
+        [status_from_row(row) for row in rows],
+        mode=mode,
+        expected_map_outputs=expected_map_outputs,
+    )

@@ -1,0 +1,243 @@
+"""Options of the data source: strings from Spark to checked values. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import OptionError
+from arrow_format.options import CODECS, WriteOptions
+from arrow_format.partitioner import (
+    ColumnPartitioner,
+    HashPartitioner,
+    Partitioner,
+    RoundRobinPartitioner,
+)
+from connector.catalog_table import COLUMNS_OPTION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WRITE_OPTIONS = (
+    "keys",
+    "partitioner",
+    "numSubpartitions",
+    "sortBy",
+    "codec",
+    "codecLevel",
+    "chunkBytes",
+    "sortBufferBytes",
+    "localDirs",
+)
+READ_OPTIONS = (
+    "subpartitions",
+    "coalesce",
+    "targetPartitionBytes",
+    "splitSkewed",
+    "withSubpartition",
+    "version",
+)
+PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
+DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
+
+_BYTES = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of one read."""
+
+    path: str
+    subpartitions: tuple[int, ...] | None = None
+    coalesce: bool = True
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES
+    with_subpartition: bool = False
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """Options of one write through the data source.
+
+    ``num_subpartitions`` and ``partitioner`` are None when they were not given; an append takes
+    those of the shuffle that is there.
+    """
+
+    path: str
+    num_subpartitions: int | None
+    partitioner: Partitioner | None
+    options: WriteOptions
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by their documented names; a table's options hold those of reads and writes."""
+    names = {name.lower(): name for name in ("path", COLUMNS_OPTION, *WRITE_OPTIONS, *READ_OPTIONS)}
+    known = {}
+    for key, value in options.items():
+        name = names.get(key.lower())
+        if name is None:
+            msg = (
+                f"option {key!r} is not known; write options are {', '.join(WRITE_OPTIONS)}, "
+                f"read options are {', '.join(READ_OPTIONS)}"
+            )
+            raise OptionError(msg)
+        known[name] = value
+    if not known.get("path"):
+        msg = (
+            "no path was given; use load(path) or save(path). In SQL, Spark 4.3 does not hand a "
+            "table's OPTIONS on: repeat them as in INSERT INTO t WITH (path '...') SELECT ..., or "
+            "use CREATE TEMPORARY VIEW t ... USING arrow_shuffle OPTIONS (path '...')"
+        )
+        raise OptionError(msg)
+    return known
+
+
+def _bad(name: str, value: str, expected: str) -> OptionError:
+    return OptionError(f"option {name}={value!r}: expected {expected}")
+
+
+def _boolean(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise _bad(name, value, "true or false")
+    return value.lower() == "true"
+
+
+def _whole(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise _bad(name, value, "a whole number") from None
+
+
+def _bytes(name: str, value: str) -> int:
+    match = _BYTES.fullmatch(value.strip())
+    if match is None or int(match[1]) == 0:
+        raise _bad(name, value, "a number of bytes such as 67108864, 64m or 1g")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
+
+
+def parse_subpartitions(value: str) -> tuple[int, ...]:
+    """Numbers in a text such as ``3,7-9`` (both ends included).
+
+    Raises
+    ------
+    OptionError
+        It is not of that form.
+    """
+    numbers: list[int] = []
+    for part in value.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise _bad("subpartitions", value, "numbers and ranges such as 3,7-9")
+        numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(numbers)
+
+
+def format_subpartitions(numbers: tuple[int, ...]) -> str:
+    """Inverse of :func:`parse_subpartitions` for ascending numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _names(value: str) -> tuple[str, ...]:
+    """Column names: ``a,b``, or a JSON list where a name holds a comma."""
+    if value.startswith("["):
+        try:
+            return tuple(json.loads(value))
+        except ValueError:
+            raise _bad("keys", value, 'column names such as a,b or ["a","b"]') from None
+    return tuple(name.strip() for name in value.split(","))
+
+
+def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Options of a read from what Spark hands over.
+
+    Raises
+    ------
+    OptionError
+        An unknown option, or a bad value; the message names it and what is allowed.
+    """
+    known = _known(options)
+    if "splitSkewed" in known and _boolean("splitSkewed", known["splitSkewed"]):
+        msg = "option splitSkewed: not supported yet; leave it out"
+        raise OptionError(msg)
+    return ReadOptions(
+        path=known["path"],
+        subpartitions=(
+            parse_subpartitions(known["subpartitions"]) if "subpartitions" in known else None
+        ),
+        coalesce=_boolean("coalesce", known.get("coalesce", "true")),
+        target_partition_bytes=_bytes(
+            "targetPartitionBytes",
+            known.get("targetPartitionBytes", str(DEFAULT_TARGET_PARTITION_BYTES)),
+        ),
+        with_subpartition=_boolean("withSubpartition", known.get("withSubpartition", "false")),
+        version=_whole("version", known["version"]) if "version" in known else None,
+    )
+
+
+def parse_target_options(options: Mapping[str, str]) -> TargetOptions:
+    """Options of a write from what Spark hands over.
+
+    Raises
+    ------
+    OptionError
+        An unknown option, or a bad value; the message names it and what is allowed.
+    """
+    known = _known(options)
+    for name in ("sortBy", "localDirs"):
+        if known.get(name):
+            msg = f"option {name}: not supported yet; leave it out"
+            raise OptionError(msg)
+    if "codec" in known and known["codec"].lower() not in CODECS:
+        raise _bad("codec", known["codec"], f"one of {', '.join(CODECS)}")
+    settings: dict[str, object] = {}
+    if "codec" in known:
+        settings["codec"] = known["codec"].lower()
+    if "codecLevel" in known:
+        settings["codec_level"] = _whole("codecLevel", known["codecLevel"])
+    if "chunkBytes" in known:
+        settings["chunk_bytes"] = _bytes("chunkBytes", known["chunkBytes"])
+    if "sortBufferBytes" in known:
+        settings["sort_buffer_bytes"] = _bytes("sortBufferBytes", known["sortBufferBytes"])
+    return TargetOptions(
+        path=known["path"],
+        num_subpartitions=(
+            _whole("numSubpartitions", known["numSubpartitions"])
+            if "numSubpartitions" in known
+            else None
+        ),
+        partitioner=_partitioner(known),
+        options=WriteOptions(**settings),  # type: ignore[arg-type]
+    )
+
+
+def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
+    """Return the partitioner that the options name; None when they name none."""
+    keys = _names(known["keys"]) if known.get("keys") else None
+    kind = known.get("partitioner", "hash" if keys else "").lower()
+    if not kind:
+        return None
+    if kind not in PARTITIONERS:
+        raise _bad("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
+    if kind in ("range", "broadcast"):
+        msg = f"option partitioner={kind!r}: not supported yet; use hash, roundrobin or column"
+        raise OptionError(msg)
+    if kind == "roundrobin":
+        if keys:
+            msg = "option keys: partitioner=roundrobin takes none"
+            raise OptionError(msg)
+        return RoundRobinPartitioner()
+    if not keys or (kind == "column" and len(keys) != 1):
+        need = "the one column that holds the subpartition" if kind == "column" else "column names"
+        msg = f"option keys: partitioner={kind} needs {need}, found {known.get('keys', 'none')!r}"
+        raise OptionError(msg)
+    return ColumnPartitioner(keys[0]) if kind == "column" else HashPartitioner(keys)

@@ -1,0 +1,246 @@
+"""The reading half of the data source: plans Spark partitions and reads them as Arrow batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from arrow_format.arrow_types import conform
+from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
+from arrow_format.errors import OptionError, SchemaError, ShuffleNotFoundError
+from arrow_format.read_plan import coalesce_adjacent
+from arrow_format.subpartition_reader import (
+    SUBPARTITION_COLUMN,
+    as_batches,
+    with_subpartition_schema,
+)
+from connector.catalog_table import (
+    COLUMNS_OPTION,
+    carry_in_columns,
+    carry_in_schema,
+    is_table_creation,
+    options_in,
+    own_options,
+)
+from connector.source_options import ReadOptions, parse_read_options
+from connector.spark_types import spark_schema_from_json, spark_schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from arrow_format.subpartition_reader import Rows
+
+BATCH_ROWS = 16 << 10
+"""Rows a batch has at least: handing one to the JVM costs 14 us whatever its size."""
+BATCH_BYTES = 16 << 20
+"""Raw bytes at which a batch is handed over with fewer rows."""
+MIN_PARTITION_BYTES = 4 << 20
+MIN_PARTITIONS = 8
+"""A shuffle is not coalesced into fewer Spark partitions than this while they have
+``MIN_PARTITION_BYTES`` each, so that the cores of a small cluster share the work."""
+
+
+def spark_schema(shuffle: Shuffle, *, with_subpartition: bool = False) -> StructType:
+    """Spark schema of a shuffle, as it was written.
+
+    Raises
+    ------
+    SchemaError
+        It was written without Spark and has a type Spark lacks, or has a column
+        ``_subpartition`` already.
+    """
+    text = shuffle.spark_schema
+    schema = spark_schema_of(shuffle.schema) if text is None else spark_schema_from_json(text)
+    if with_subpartition:
+        with_subpartition_schema(shuffle.schema)
+        schema = StructType(
+            [*schema.fields, StructField(SUBPARTITION_COLUMN, IntegerType(), nullable=False)]
+        )
+    return schema
+
+
+def schema_of_source(options: Mapping[str, str]) -> StructType | str:
+    """Return the schema of ``spark.read.format("arrow_shuffle")`` with these options.
+
+    Asked on behalf of ``CREATE TABLE`` it carries the table's options, and when the shuffle is not
+    there yet its columns are those of the option ``columns``, as DDL.
+
+    Raises
+    ------
+    OptionError, ShuffleNotFoundError, SchemaError
+        A bad option, no shuffle, or columns that Spark cannot read.
+    """
+    own = own_options(options)
+    parsed = parse_read_options(own)
+    creating = is_table_creation(options)
+    columns = own.pop(COLUMNS_OPTION, None)
+    try:
+        shuffle = open_shuffle(parsed.path, parsed.version)
+    except ShuffleNotFoundError as error:
+        if not creating:
+            raise
+        if columns is None:
+            msg = (
+                f"{error}. For a table whose shuffle is written later, give its columns: "
+                "OPTIONS (columns 'k BIGINT, ...')"
+            )
+            raise ShuffleNotFoundError(msg) from error
+        return carry_in_columns(columns, own)
+    schema = spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
+    return carry_in_schema(schema, own) if creating else schema
+
+
+@dataclass
+class SubpartitionRanges(InputPartition):
+    """What one Spark task reads: ranges ``[first, end)`` of subpartitions, ascending."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+
+class ShuffleSourceReader(DataSourceReader):
+    """Reads one version of a shuffle.
+
+    Filters are never pushed down: Spark caches the plan per ``load()`` and gives wrong rows when a
+    DataFrame is used again with another filter.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over.
+    schema
+        Columns to deliver, in that order.
+
+    Raises
+    ------
+    OptionError, SchemaError, ShuffleNotFoundError, CorruptShuffleError
+        Something does not fit; no task runs.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        carried = options_in(schema)
+        parsed: ReadOptions = parse_read_options({**carried, **options})
+        self._options = parsed
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._shuffle = _open_or_empty(parsed, is_table=bool(carried))
+        if self._shuffle is None:
+            return
+        shuffle = self._shuffle
+        self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
+        check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
+        self._columns = [
+            name
+            for name in schema.names
+            if not (parsed.with_subpartition and name == SUBPARTITION_COLUMN)
+        ]
+
+    def partitions(self) -> list[InputPartition]:
+        """Spark partitions in subpartition order."""
+        if self._shuffle is None:
+            return [SubpartitionRanges(())]
+        shuffle = self._shuffle
+        weights = shuffle.subpartition_bytes.to_numpy()
+        wanted = (
+            np.arange(shuffle.num_subpartitions)
+            if self._wanted is None
+            else np.asarray(self._wanted, np.int64)
+        )
+        if not self._options.coalesce:
+            return [SubpartitionRanges(((one, one + 1),)) for one in wanted.tolist()]
+        most = partition_bytes(int(weights[wanted].sum()), self._options.target_partition_bytes)
+        groups = coalesce_adjacent(weights, most, wanted)
+        return [SubpartitionRanges(ranges) for ranges in groups] or [SubpartitionRanges(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the verified batches of one Spark partition; runs in the task."""
+        if not isinstance(partition, SubpartitionRanges):
+            msg = f"partition is {type(partition).__name__}: expected one of partitions()"
+            raise OptionError(msg)
+        # A Spark task owns one core; Arrow would take them all.
+        pa.set_cpu_count(1)
+        if self._shuffle is None:
+            return
+        shuffle = self._shuffle
+        columns = self._columns
+        with_subpartition = len(columns) < len(self._schema)
+        schema = pa.schema([shuffle.schema.field(name) for name in columns])
+
+        def rows() -> Iterator[Rows]:
+            for first, end in partition.ranges:
+                yield from shuffle.reader(first, end, columns)
+
+        for batch in as_batches(
+            rows(),
+            with_subpartition_schema(schema) if with_subpartition else schema,
+            with_subpartition=with_subpartition,
+            min_rows=BATCH_ROWS,
+            max_bytes=BATCH_BYTES,
+        ):
+            yield conform(batch, self._schema)
+
+
+def _open_or_empty(options: ReadOptions, *, is_table: bool) -> Shuffle | None:
+    """Open the shuffle; None for a catalog table nothing was inserted into yet."""
+    try:
+        return open_shuffle(options.path, options.version)
+    except ShuffleNotFoundError:
+        if is_table and options.version is None:
+            return None
+        raise
+
+
+def partition_bytes(total: int, target: int) -> int:
+    """Bytes a coalesced Spark partition may have."""
+    return max(min(target, max(-(-total // MIN_PARTITIONS), MIN_PARTITION_BYTES)), 1)
+
+
+def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bool) -> None:
+    """Check that a requested schema can be delivered: names that are there, with their types.
+
+    Raises
+    ------
+    SchemaError
+        A column is not there, or has another type.
+    OptionError
+        ``withSubpartition`` is set and the schema does not name ``_subpartition``.
+    """
+    there = {
+        field.name: field
+        for field in spark_schema(shuffle, with_subpartition=with_subpartition).fields
+    }
+    for field in schema.fields:
+        found = there.get(field.name)
+        if found is None:
+            msg = (
+                f"{shuffle.path}: column {field.name!r} is not there; columns are "
+                f"{', '.join(there)}"
+            )
+            raise SchemaError(msg)
+        if not same_type(found.dataType.jsonValue(), field.dataType.jsonValue()):
+            msg = (
+                f"{shuffle.path}: column {field.name!r} is {found.dataType.simpleString()}, not "
+                f"{field.dataType.simpleString()}; cast after reading"
+            )
+            raise SchemaError(msg)
+    if with_subpartition and SUBPARTITION_COLUMN not in schema.names:
+        msg = (
+            f"option withSubpartition: the schema that was given lacks it; add "
+            f"`{SUBPARTITION_COLUMN} int` to it"
+        )
+        raise OptionError(msg)
+
+
+def same_type(one: object, other: object) -> bool:
+    """Whether two types (as Spark's JSON) differ at most in nullability and metadata inside."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        ignored = {"nullable", "containsNull", "valueContainsNull", "metadata"}
+        names = (one.keys() | other.keys()) - ignored
+        return all(same_type(one.get(name), other.get(name)) for name in names)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_type, one, other))
+    return one == other

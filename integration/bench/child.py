@@ -1,0 +1,79 @@
+"""Running one measurement in a fresh process, so that no earlier one leaves it memory or threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ONE_THREAD = {
+    "POLARS_MAX_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OMP_THREAD_LIMIT": "1",
+    "RAYON_NUM_THREADS": "1",
+}
+"""What keeps libraries to one thread that are told by environment variables."""
+
+
+class ChildError(RuntimeError):
+    """A measurement failed; the message ends with what its process printed."""
+
+
+def run_in_child(function: Callable[..., dict[str, Any]], **arguments: object) -> dict[str, Any]:
+    """Call ``function`` in a new Python process on one core; return its answer.
+
+    Parameters
+    ----------
+    function
+        A function at the top of a module; its answer is a dictionary that JSON can hold.
+    **arguments
+        Keyword arguments that JSON can hold.
+
+    Raises
+    ------
+    ChildError
+        The process failed.
+    """
+    name = f"{function.__module__}:{function.__qualname__}"
+    completed = subprocess.run(
+        [sys.executable, "-m", "integration.bench.child", name, json.dumps(arguments)],
+        env={**os.environ, **ONE_THREAD},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if completed.returncode:
+        msg = f"{name}({arguments}) failed:\n{completed.stderr[-4000:]}"
+        raise ChildError(msg)
+    answer: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
+    return answer
+
+
+def stay_on_one_core() -> None:
+    """Bind this process, and every thread it will start, to one core."""
+    if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere the thread counts have to do
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+
+
+def main() -> None:
+    """Run what the parent asked for and print the answer as the last line."""
+    stay_on_one_core()
+    name, arguments = sys.argv[1:]
+    module, _, function = name.partition(":")
+    answer = getattr(import_module(module), function)(**json.loads(arguments))
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

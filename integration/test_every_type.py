@@ -1,0 +1,469 @@
+"""Every Spark type goes in and comes back the same, whichever way it is written; docs/types.md."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    Geography,
+    GeographyType,
+    Geometry,
+    GeometryType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    Row,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    VariantType,
+    VariantVal,
+)
+from pyspark.testing.objects import PythonOnlyPoint, PythonOnlyUDT
+
+import connector
+from arrow_format.errors import SchemaError
+from arrow_format.partitioner import RoundRobinPartitioner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+NUM_SUBPARTITIONS = 3
+
+
+POINT = bytes.fromhex("0101000000000000000000F03F0000000000000040")
+PAIR = StructType(
+    [
+        StructField("x", IntegerType(), nullable=False, metadata={"unit": "m"}),
+        StructField("y.z", StringType()),
+        StructField("Y.z", StringType()),
+    ]
+)
+
+HASHABLE: dict[str, tuple[DataType, list[Any]]] = {
+    "boolean": (BooleanType(), [True, False]),
+    "byte": (ByteType(), [-(2**7), 2**7 - 1, 0]),
+    "short": (ShortType(), [-(2**15), 2**15 - 1, 0]),
+    "int": (IntegerType(), [-(2**31), 2**31 - 1, 0]),
+    "long": (LongType(), [-(2**63), 2**63 - 1, 0]),
+    "float": (FloatType(), [0.0, -0.0, math.nan, math.inf, -math.inf, 1.5]),
+    "double": (DoubleType(), [0.0, -0.0, math.nan, math.inf, 5e-324, 1.7976931348623157e308]),
+    "decimal(18,2)": (DecimalType(18, 2), [Decimal("9999999999999999.99"), Decimal("-0.01")]),
+    "decimal(38,0)": (DecimalType(38, 0), [Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(0)]),
+    "string": (StringType(), ["", "a", "é\N{GRINNING FACE}", "nul \0 byte", "long " * 1000]),
+    "binary": (BinaryType(), [b"", b"\0\xff", bytes(range(256))]),
+    "date": (DateType(), [date.min, date(1969, 12, 31), date.max]),
+    "timestamp": (
+        TimestampType(),
+        [
+            datetime(1900, 1, 1, tzinfo=UTC),
+            datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+            # The hour that New York has twice.
+            datetime(2024, 11, 3, 5, 30, tzinfo=UTC),
+            datetime(2024, 11, 3, 6, 30, tzinfo=UTC),
+        ],
+    ),
+    "timestamp_ntz": (
+        TimestampNTZType(),
+        # An hour that New York skips, and the ends of Python's calendar.
+        [datetime(2024, 3, 10, 2, 30), datetime.min, datetime.max],
+    ),
+    "time(6)": (TimeType(6), [time.min, time(12, 34, 56, 123456), time.max]),
+    "time(0)": (TimeType(0), [time.min, time(23, 59, 59)]),
+    "day-time interval": (
+        DayTimeIntervalType(),
+        [timedelta(0), timedelta(microseconds=-1), timedelta(days=106751991)],
+    ),
+    "hour interval": (DayTimeIntervalType(1, 1), [timedelta(hours=-25)]),
+    "array": (ArrayType(ArrayType(LongType(), containsNull=False)), [[], [[]], [[1], None]]),
+    "struct": (PAIR, [(1, "a", None), (2, None, "b")]),
+    "empty struct": (StructType([]), [()]),
+    "user-defined": (PythonOnlyUDT(), [PythonOnlyPoint(1.0, 2.0), PythonOnlyPoint(-0.5, 0.0)]),
+}
+NOT_HASHABLE: dict[str, tuple[DataType, list[Any]]] = {
+    "map": (MapType(StringType(), IntegerType(), valueContainsNull=False), [{}, {"a": 1, "b": 2}]),
+    "map of nested": (
+        MapType(PAIR, MapType(DateType(), ArrayType(PAIR))),
+        [{Row(**{"x": 1, "y.z": "a", "Y.z": None}): {date(2024, 1, 1): [(1, "a", "b"), None]}}],
+    ),
+    "collated string": (StringType("UTF8_LCASE"), ["a", "A", ""]),
+    "ICU string": (StringType("UNICODE_CI"), ["é", "É"]),
+    "array of collated": (ArrayType(StringType("UNICODE_CI")), [["é", None]]),
+    "variant": (
+        VariantType(),
+        [VariantVal.parseJson(text) for text in ('{"a": [1, null]}', "null", '"x"')],
+    ),
+    "geometry": (GeometryType(4326), [Geometry.fromWKB(POINT, 4326)]),
+    "geometry(any)": (GeometryType("ANY"), [Geometry.fromWKB(POINT, 0)]),
+    "geography": (GeographyType(4326), [Geography.fromWKB(POINT, 4326)]),
+}
+SUPPORTED = {**HASHABLE, **NOT_HASHABLE}
+
+
+def frame(spark: SparkSession, type_: DataType, values: list[Any]) -> DataFrame:
+    """The values as a column that may and one that may not be null, and inside every other type."""
+    element = StructType([StructField("z", type_, metadata={"deep": True})])
+    schema = StructType(
+        [
+            StructField("k", IntegerType(), nullable=False),
+            StructField("required", type_, nullable=False),
+            StructField("optional", type_, metadata={"comment": "é", "n": {"a": [1, 2]}}),
+            StructField("listed", ArrayType(type_)),
+            StructField("tight", ArrayType(type_, containsNull=False), nullable=False),
+            StructField("mapped", MapType(StringType(), type_)),
+            StructField(
+                "nested",
+                StructType(
+                    [
+                        StructField("x", type_, nullable=False),
+                        StructField("y", ArrayType(element)),
+                    ]
+                ),
+            ),
+        ]
+    )
+    rows: list[tuple[Any, ...]] = []
+    for v in values:
+        full = ([v, None], [v], {"a": v, "b": None}, (v, [(v,), (None,), None]))
+        rows.append((len(rows), v, v, *full))
+        rows.append((len(rows), v, None, [], [], {}, None))
+        rows.append((len(rows), v, v, None, [v, v], None, (v, [])))
+    return spark.createDataFrame(rows, schema).repartition(2)
+
+
+def comparable(value: object) -> object:
+    """A form that tells apart what ``==`` does not (-0.0), and finds equal what it does not."""
+    match value:
+        case VariantVal():
+            return ("variant", bytes(value.value), bytes(value.metadata))
+        case Geometry() | Geography():
+            return (type(value).__name__, bytes(value.getBytes()), value.getSrid())
+        case float() | Decimal():
+            return repr(value)
+        case Row():
+            return (value.__fields__, *map(comparable, value))
+        case list() | tuple():
+            return list(map(comparable, value))
+        case dict():
+            return sorted((repr(comparable(k)), repr(comparable(v))) for k, v in value.items())
+        case PythonOnlyPoint():
+            return ("point", value.x, value.y)
+        case _:
+            return value
+
+
+def contents(df: DataFrame) -> list[object]:
+    return list(map(comparable, sorted(df.collect(), key=lambda row: row["k"])))
+
+
+# The four ways of writing ------------------------------------------------------------------------
+
+
+def by_function(df: DataFrame, path: str) -> None:
+    connector.write_shuffle(df, path, keys="k", num_subpartitions=NUM_SUBPARTITIONS)
+
+
+def by_hook(df: DataFrame, path: str) -> None:
+    task = connector.ShuffleMapTask(
+        path, schema=df.schema, keys=["k"], num_subpartitions=NUM_SUBPARTITIONS
+    )
+    connector.commit_shuffle(task, df.mapInArrow(task, task.status_schema).collect())
+
+
+def by_data_source(df: DataFrame, path: str) -> None:
+    writer = df.write.format("arrow_shuffle").option("keys", "k")
+    writer.option("numSubpartitions", NUM_SUBPARTITIONS).mode("append").save(path)
+
+
+def by_sql(df: DataFrame, path: str) -> None:
+    # The view takes its columns from an empty shuffle: SQL has no words for a user-defined type.
+    by_function(df.limit(0), path)
+    df.createOrReplaceTempView("written")
+    df.sparkSession.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW shuffle USING arrow_shuffle OPTIONS (path '{path}')"
+    )
+    df.sparkSession.sql("INSERT INTO shuffle SELECT * FROM written")
+
+
+WAYS = [by_function, by_hook, by_data_source, by_sql]
+
+
+@pytest.fixture(autouse=True)
+def time_type(spark: SparkSession) -> Iterator[None]:
+    """TIME has to be switched on in Spark 4.3 before SQL names it."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.timeType.enabled")
+
+
+# What comes back ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", WAYS)
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_rows_and_schema_come_back_as_written(
+    spark: SparkSession, tmp_path: Path, name: str, write: Callable[[DataFrame, str], None]
+):
+    df = frame(spark, *SUPPORTED[name])
+    path = str(tmp_path / "shuffle")
+
+    write(df, path)
+
+    back = connector.read_shuffle(spark, path)
+    assert back.schema == df.schema
+    assert contents(back) == contents(df)
+
+
+@pytest.mark.parametrize("write", WAYS)
+def test_void_comes_back_as_written(
+    spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, str], None]
+):
+    schema = StructType(
+        [
+            StructField("k", IntegerType(), nullable=False),
+            StructField("c", NullType()),
+            StructField("listed", ArrayType(NullType())),
+            StructField("mapped", MapType(StringType(), NullType())),
+            StructField("nested", StructType([StructField("x", NullType())])),
+        ]
+    )
+    rows = [(0, None, [None, None], {"a": None}, (None,)), (1, None, [], {}, None)]
+    df = spark.createDataFrame(rows, schema)
+    path = str(tmp_path / "shuffle")
+
+    write(df, path)
+
+    back = connector.read_shuffle(spark, path)
+    assert back.schema == df.schema
+    assert contents(back) == contents(df)
+
+
+@pytest.mark.parametrize("write", WAYS)
+def test_values_beyond_python_s_calendar_come_back(
+    spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, str], None]
+):
+    longs = spark.createDataFrame([(0, -(2**63)), (1, 2**63 - 1), (2, None)], "k int, v long")
+    df = longs.selectExpr(
+        "k",
+        "timestamp_micros(v) AS t",
+        "cast(date_from_unix_date(cast(v >> 32 AS int)) AS date) AS d",
+        "make_dt_interval(0, 0, 0, cast(v AS decimal(38, 6)) / 1000000) AS i",
+    )
+    path = str(tmp_path / "shuffle")
+
+    write(df, path)
+
+    # Compared inside Spark: collect() cannot make Python dates of these.
+    back = connector.read_shuffle(spark, path)
+    assert back.schema == df.schema
+    assert back.count() == 3
+    assert back.exceptAll(df).count() == 0
+
+
+@pytest.mark.parametrize("write", WAYS)
+def test_rows_written_in_one_time_zone_are_the_same_instants_in_another(
+    spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, str], None]
+):
+    path = str(tmp_path / "shuffle")
+    df = spark.range(1).selectExpr(
+        "cast(id AS int) AS k",
+        "timestamp_seconds(id) AS t",
+        "map(timestamp_seconds(id), array(struct(timestamp_seconds(id) AS x))) AS nested",
+    )
+    write(df, path)
+
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
+    try:
+        back = connector.read_shuffle(spark, path)
+        row = back.selectExpr(
+            "cast(t AS string)", "unix_micros(t)", "unix_micros(map_values(nested)[0][0].x)"
+        ).first()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+    assert row is not None
+    assert tuple(row) == ("1970-01-01 05:30:00", 0, 0)
+
+
+def test_large_types_on_the_way_in_change_nothing(spark: SparkSession, tmp_path: Path):
+    df = frame(spark, *SUPPORTED["string"])
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        by_function(df, str(tmp_path / "one"))
+        by_data_source(df, str(tmp_path / "other"))
+        assert contents(connector.read_shuffle(spark, str(tmp_path / "one"))) == contents(df)
+        assert contents(connector.read_shuffle(spark, str(tmp_path / "other"))) == contents(df)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+def test_a_view_with_columns_of_its_own_starts_a_shuffle(spark: SparkSession, tmp_path: Path):
+    path = tmp_path / "shuffle"
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW fresh (k int, v varchar(5), h char(3), "
+        "s string COLLATE UNICODE_CI) USING arrow_shuffle "
+        f"OPTIONS (path '{path}', keys 'k', numSubpartitions '3')"
+    )
+    spark.sql("INSERT INTO fresh VALUES (1, 'ab', 'x', 'é'), (2, NULL, NULL, NULL)")
+
+    back = connector.read_shuffle(spark, str(path))
+
+    assert [field.dataType for field in back.schema] == [
+        IntegerType(),
+        StringType(),
+        StringType(),
+        StringType("UNICODE_CI"),
+    ]
+    assert contents(back) == [
+        (("k", "v", "h", "s"), 1, "ab", "x", "é"),
+        (("k", "v", "h", "s"), 2, None, None, None),
+    ]
+
+
+# Keys --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HASHABLE)
+def test_rows_land_where_spark_s_repartition_puts_them(
+    spark: SparkSession, tmp_path: Path, name: str
+):
+    keys = ["optional", "nested", "listed"]
+    df = frame(spark, *HASHABLE[name])
+    path = str(tmp_path / "shuffle")
+
+    connector.write_shuffle(df, path, keys=keys, num_subpartitions=7)
+
+    ours = connector.read_shuffle(spark, path, with_subpartition=True)
+    spark_s = df.repartition(7, *keys).select("k", F.spark_partition_id())
+    assert sorted(map(tuple, ours.select("k", "_subpartition").collect())) == sorted(
+        map(tuple, spark_s.collect())
+    )
+
+
+@pytest.mark.parametrize("key", ["optional", "listed", "nested"])
+@pytest.mark.parametrize("name", NOT_HASHABLE)
+def test_types_without_a_hash_are_refused_as_keys(
+    spark: SparkSession, tmp_path: Path, name: str, key: str
+):
+    df = frame(spark, *NOT_HASHABLE[name])
+
+    with pytest.raises(SchemaError, match=rf"column '{key}.*cannot be a key: "):
+        connector.write_shuffle(df, str(tmp_path / "s"), keys=["k", key], num_subpartitions=3)
+    with pytest.raises(Exception, match=rf"column '{key}.*cannot be a key: "):
+        df.write.format("arrow_shuffle").options(keys=key, numSubpartitions=3).mode("append").save(
+            str(tmp_path / "s")
+        )
+    assert not (tmp_path / "s").exists()
+
+
+# What is refused before any task runs ------------------------------------------------------------
+
+A_TASK_RAN = "if(id < 0, '', raise_error(concat('a task ran', id))) AS trap"
+REFUSED = {
+    "year-month": ("make_ym_interval(1, cast(id AS int)) AS c", r"column 'c' has type interval"),
+    "nested": (
+        "named_struct('x', array(make_ym_interval(1, cast(id AS int)))) AS c",
+        r"column 'c\.x\.element' has type interval",
+    ),
+    "void": ("if(id < 0, array(), array()) AS c", r"column 'c\.element' has type non-nullable"),
+    "same field": ("named_struct('x', id, 'x', id) AS c", r"fields of column 'c' .*'x'"),
+}
+
+
+@pytest.mark.parametrize("write", [by_function, by_hook, by_data_source])
+@pytest.mark.parametrize("name", REFUSED)
+def test_unsupported_types_are_refused_by_name_before_any_task_runs(
+    spark: SparkSession, tmp_path: Path, name: str, write: Callable[[DataFrame, str], None]
+):
+    expression, message = REFUSED[name]
+    df = spark.range(1).selectExpr("cast(id AS int) AS k", expression, A_TASK_RAN)
+
+    with pytest.raises(Exception, match=message) as caught:
+        write(df, str(tmp_path / "shuffle"))
+
+    assert "a task ran" not in str(caught.value)
+    assert not (tmp_path / "shuffle").exists()
+
+
+@pytest.mark.parametrize("write", [by_function, by_hook])
+def test_calendar_intervals_are_refused(
+    spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, str], None]
+):
+    # Spark itself refuses them in df.write, without a word about the column.
+    df = spark.range(1).selectExpr("id AS k", "make_interval(1, 2, 3, 4, 5, 6, id) AS c")
+
+    with pytest.raises(SchemaError, match="column 'c' has type interval"):
+        write(df, str(tmp_path / "shuffle"))
+
+
+@pytest.mark.parametrize("write", [by_function, by_hook, by_data_source])
+def test_equal_names_are_refused(
+    spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, str], None]
+):
+    df = spark.range(1).selectExpr("id AS k", "id AS c", "id AS c", A_TASK_RAN)
+
+    with pytest.raises(Exception, match="columns with the same name: 'c'"):
+        write(df, str(tmp_path / "shuffle"))
+
+
+@pytest.mark.parametrize("name", ["a.b", "a`b", "*", "K"])
+def test_names_map_in_arrow_cannot_find_go_through_the_data_source(
+    spark: SparkSession, tmp_path: Path, name: str
+):
+    df = spark.createDataFrame([(1, 2)], "k int, c int").toDF("k", name)
+
+    for write in (by_function, by_hook):
+        with pytest.raises(SchemaError) as caught:
+            write(df, str(tmp_path / "refused"))
+        assert repr(name) in str(caught.value)
+
+    by_data_source(df, str(tmp_path / "shuffle"))
+    back = connector.read_shuffle(spark, str(tmp_path / "shuffle"))
+    assert back.schema == df.schema
+    assert [tuple(row) for row in back.collect()] == [(1, 2)]
+
+
+def test_a_session_that_tells_cases_apart_may_write_both(spark: SparkSession, tmp_path: Path):
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        df = spark.createDataFrame([(1, 2)], "k int, K int")
+        by_function(df, str(tmp_path / "shuffle"))
+        back = connector.read_shuffle(spark, str(tmp_path / "shuffle"))
+        assert back.schema == df.schema
+        assert [tuple(row) for row in back.collect()] == [(1, 2)]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_a_frame_without_columns_is_refused(spark: SparkSession, tmp_path: Path):
+    with pytest.raises(SchemaError, match="add a column"):
+        connector.write_shuffle(
+            spark.range(3).select(),
+            str(tmp_path / "shuffle"),
+            partitioner=RoundRobinPartitioner(),
+            num_subpartitions=2,
+        )

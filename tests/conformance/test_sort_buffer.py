@@ -1,0 +1,179 @@
+"""CONFORMANCE, group "Sort buffer", in that order."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format.errors import ClosedError
+from arrow_format.sort_buffer import COPY_BATCHES, COPY_BYTES, ROW_OVERHEAD_BYTES, SortBuffer
+from tests.unit.small_shuffles import SCHEMA, numbered
+
+N = 7
+
+
+def ids_of(batch):
+    return batch["p"].to_numpy()
+
+
+def append(buffer, ids, start=0):
+    batch = numbered(ids, start)
+    return buffer.append(batch, ids_of(batch))
+
+
+def taken(buffer, first=0):
+    buffer.finish()
+    return buffer.take_region(first)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, N - 1), max_size=120), max_size=12),
+    st.sampled_from([1_000, 4_000, 100_000]),
+    st.integers(0, N - 1),
+)
+def test_random_batches_up_to_several_buffers(batches, capacity, first):
+    buffer = SortBuffer(SCHEMA, capacity, N)
+    kept, start = [], 0
+    for ids in batches:
+        if append(buffer, ids, start):
+            kept += [(s, v) for v, s in enumerate(ids, start)]
+        start += len(ids)
+    assert buffer.num_rows == len(kept)
+    assert buffer.has_remaining == bool(kept)
+    region = taken(buffer, first)
+    assert not buffer.has_remaining
+    expected = sorted(kept, key=lambda row: ((row[0] - first) % N, row[1]))
+    assert list(zip(*region.batch.to_pydict().values(), strict=True)) == [
+        (s, v, f"row {v}" * (v % 3)) for s, v in expected
+    ]
+    assert region.batch.schema.equals(SCHEMA)
+    assert region.clustering.row_offsets[-1] == len(kept)
+
+
+def test_append_is_all_or_nothing():
+    buffer = SortBuffer(SCHEMA, 2_000, N)
+    start = 0
+    while append(buffer, [1, 2], start):
+        start += 2
+    assert start > 10
+    before = (buffer.num_rows, buffer.num_bytes)
+    assert not append(buffer, [1, 2], start)
+    assert (buffer.num_rows, buffer.num_bytes) == before
+    assert before[0] == start
+    assert sorted(taken(buffer).batch["v"].to_pylist()) == list(range(start))
+
+
+def test_the_capacity_is_kept():
+    capacity = 10_000
+    buffer = SortBuffer(SCHEMA, capacity, N)
+    start = 0
+    while append(buffer, [3] * 10, start):
+        assert buffer.num_bytes <= capacity
+        start += 10
+    # ... and used: the next batch really did not fit.
+    wanted = numbered([3] * 10).nbytes + 10 * ROW_OVERHEAD_BYTES
+    assert buffer.num_bytes + wanted > capacity
+
+
+def test_a_batch_larger_than_an_empty_buffer_is_refused():
+    buffer = SortBuffer(SCHEMA, 1_000, N)
+    assert not append(buffer, [1] * 500)
+    assert buffer.num_rows == buffer.num_bytes == 0
+    assert append(buffer, [1])
+
+
+def test_batches_without_rows_are_accepted_and_invisible():
+    buffer = SortBuffer(SCHEMA, 1_000, N)
+    assert append(buffer, [])
+    assert not buffer.has_remaining
+    assert buffer.num_bytes == 0
+    region = taken(buffer)
+    assert region.batch.equals(numbered([]))
+    assert region.clustering.row_offsets.tolist() == [0]
+
+
+def test_append_after_finish_or_release():
+    finished = SortBuffer(SCHEMA, 1_000, N)
+    finished.finish()
+    assert finished.is_finished
+    assert not finished.is_released
+    with pytest.raises(ClosedError, match="no row can be appended"):
+        append(finished, [1])
+    released = SortBuffer(SCHEMA, 1_000, N)
+    released.release()
+    assert released.is_released
+    with pytest.raises(ClosedError, match="no row can be appended"):
+        append(released, [1])
+
+
+def test_read_before_finish_and_after_release():
+    buffer = SortBuffer(SCHEMA, 1_000, N)
+    append(buffer, [1])
+    with pytest.raises(ClosedError, match="between finish and release"):
+        buffer.take_region()
+    buffer.finish()
+    buffer.release()
+    with pytest.raises(ClosedError, match="between finish and release"):
+        buffer.take_region()
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_release_gives_every_byte_back(read):
+    # Warm up what Arrow keeps for itself.
+    SortBuffer(SCHEMA, 1 << 30, N).append(numbered([1] * 10), np.ones(10, np.int32))
+    before = pa.total_allocated_bytes()
+    buffer = SortBuffer(SCHEMA, 1 << 30, N)
+    for start in range(0, 200_000, 20_000):
+        assert append(buffer, [3, 1] * 10_000, start)
+    assert pa.total_allocated_bytes() > before + (1 << 20)
+    buffer.finish()
+    if read:
+        buffer.take_region()
+    buffer.release()
+    buffer.release()
+    assert pa.total_allocated_bytes() == before
+    assert buffer.num_bytes == buffer.num_rows == 0
+
+
+def test_shared_buffers_are_counted_once():
+    column = pa.array(np.arange(10_000))
+    batch = pa.record_batch([column, column], names=["a", "b"])
+    ids = np.zeros(10_000, np.int32)
+    buffer = SortBuffer(batch.schema, 1 << 30, N)
+    buffer.append(batch, ids)
+    assert buffer.num_bytes == 80_000 + 10_000 * ROW_OVERHEAD_BYTES
+    buffer.append(batch, ids)
+    assert buffer.num_bytes == 80_000 + 20_000 * ROW_OVERHEAD_BYTES
+
+
+def test_a_slice_is_charged_what_it_pins():
+    batch = pa.record_batch([pa.array(np.arange(100_000))], names=["a"])
+    buffer = SortBuffer(batch.schema, 1 << 30, N)
+    buffer.append(batch.slice(500, 10), np.zeros(10, np.int32))
+    assert buffer.num_bytes == 800_000 + 10 * ROW_OVERHEAD_BYTES
+
+
+def test_what_slices_pin_is_let_go_before_the_buffer_counts_as_full():
+    parent = pa.record_batch([pa.array(np.arange(100_000))], names=["a"])
+    buffer = SortBuffer(parent.schema, 900_000, N)
+    for start in range(0, 1_000, 10):
+        # Each slice of its own parent, so that what is pinned adds up.
+        batch = pa.record_batch([pa.array(np.arange(100_000))], names=["a"]).slice(start, 10)
+        assert buffer.append(batch, np.zeros(10, np.int32))
+    assert buffer.num_rows == 1_000
+    assert taken(buffer).batch["a"].to_pylist() == list(range(1_000))
+
+
+def test_waiting_batches_are_copied_out_in_time():
+    big = pa.record_batch([pa.array(np.arange(COPY_BYTES // 8))], names=["a"])
+    buffer = SortBuffer(big.schema, 1 << 30, N)
+    before = pa.total_allocated_bytes()
+    buffer.append(big, np.zeros(big.num_rows, np.int32))
+    assert pa.total_allocated_bytes() >= before + COPY_BYTES, "copied at once"
+
+    many = SortBuffer(SCHEMA, 1 << 30, N)
+    for start in range(COPY_BATCHES):
+        pinned = many.num_bytes
+        append(many, [1], start)
+    assert many.num_bytes < pinned, "sixty-four tiny batches were joined"

@@ -1,0 +1,133 @@
+"""Chunks to bytes and back; damage is noticed before anything is decoded or allocated."""
+
+import random
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+
+from arrow_format.codec import ChunkDecoder, ZstdEncoder
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.model import Encoding
+from tests.unit.small_shuffles import SCHEMA, numbered
+
+
+def decode(chunk, rows, schema=SCHEMA, **changes):
+    said = {
+        "encoding": chunk.encoding,
+        "raw_length": chunk.raw_length,
+        "crc32": chunk.crc32,
+        "num_rows": rows,
+    }
+    return ChunkDecoder(schema).decode(pa.py_buffer(chunk.payload), **{**said, **changes})
+
+
+@pytest.mark.parametrize("level", [-7, 1, 3, 19])
+def test_round_trip(level):
+    batch = numbered(range(100))
+    chunk = ZstdEncoder(level).encode(batch)
+    assert chunk.encoding is Encoding.ZSTD
+    assert len(chunk.payload) < chunk.raw_length == batch.serialize().size
+    assert decode(chunk, 100).equals(batch)
+
+
+def test_a_slice_is_stored_without_the_rest():
+    batch = numbered(range(1_000))
+    assert ZstdEncoder(1).encode(batch.slice(500, 3)).raw_length < 1_000
+    assert decode(ZstdEncoder(1).encode(batch.slice(500, 3)), 3).equals(batch.slice(500, 3))
+
+
+def test_a_chunk_that_does_not_shrink_is_stored_raw_and_marked():
+    schema = pa.schema([("b", pa.binary())])
+    batch = pa.record_batch([[random.Random(1).randbytes(200_000)]], schema=schema)
+    chunk = ZstdEncoder(1).encode(batch)
+    assert chunk.encoding is Encoding.IPC
+    assert len(memoryview(chunk.payload)) == chunk.raw_length
+    assert decode(chunk, 1, schema).equals(batch)
+
+
+def test_chunks_decode_independently_and_in_any_order():
+    encoder, decoder = ZstdEncoder(1), ChunkDecoder(SCHEMA)
+    batches = [numbered(range(n), n) for n in range(1, 30)]
+    chunks = [encoder.encode(batch) for batch in batches]
+    order = list(range(len(chunks)))
+    random.Random(2).shuffle(order)
+    for i in [*order, *order]:
+        found = decoder.decode(
+            pa.py_buffer(chunks[i].payload),
+            encoding=chunks[i].encoding,
+            raw_length=chunks[i].raw_length,
+            crc32=chunks[i].crc32,
+            num_rows=i + 1,
+        )
+        assert found.equals(batches[i])
+
+
+def test_every_flip_and_every_truncation_is_caught():
+    chunk = ZstdEncoder(1).encode(numbered(range(20)))
+    payload = bytes(chunk.payload)
+    said = {
+        "encoding": chunk.encoding,
+        "raw_length": chunk.raw_length,
+        "crc32": chunk.crc32,
+        "num_rows": 20,
+    }
+    decoder = ChunkDecoder(SCHEMA)
+    for i in range(len(payload)):
+        flipped = bytearray(payload)
+        flipped[i] ^= 0xFF
+        for damaged in (bytes(flipped), payload[:i]):
+            with pytest.raises(CorruptShuffleError, match="CRC-32"):
+                decoder.decode(pa.py_buffer(damaged), **said)
+
+
+def test_a_frame_that_states_another_length_is_refused_unopened():
+    # A bomb: the frame's header promises 1 TiB. Only the comparison with the index stands before
+    # the allocation.
+    bomb = b"\x28\xb5\x2f\xfd\xe0" + (1 << 40).to_bytes(8, "little") + b"\x01\x00\x00"
+    assert zstandard.frame_content_size(bomb) == 1 << 40
+    with pytest.raises(CorruptShuffleError, match=f"states {1 << 40} bytes where the index says 8"):
+        ChunkDecoder(SCHEMA).decode(
+            pa.py_buffer(bomb), encoding=1, raw_length=8, crc32=zlib.crc32(bomb), num_rows=1
+        )
+
+
+def test_a_frame_without_its_length_is_refused():
+    batch = numbered(range(50))
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(batch.serialize())
+    with pytest.raises(CorruptShuffleError, match="zstd frame states -1 bytes"):
+        ChunkDecoder(SCHEMA).decode(
+            pa.py_buffer(frame),
+            encoding=1,
+            raw_length=batch.serialize().size,
+            crc32=zlib.crc32(frame),
+            num_rows=50,
+        )
+
+
+def test_what_is_no_frame_and_what_is_no_message():
+    for encoding, what in ((1, "not a zstd frame"), (0, "not an Arrow record batch")):
+        with pytest.raises(CorruptShuffleError, match=what):
+            ChunkDecoder(SCHEMA).decode(
+                pa.py_buffer(b"no such thing"),
+                encoding=encoding,
+                raw_length=13,
+                crc32=zlib.crc32(b"no such thing"),
+                num_rows=1,
+            )
+
+
+def test_a_message_of_other_columns_is_refused():
+    chunk = ZstdEncoder(1).encode(pa.record_batch({"x": np.arange(9)}))
+    with pytest.raises(CorruptShuffleError, match="not an Arrow record batch"):
+        decode(chunk, 9)
+
+
+def test_number_of_rows_and_encoding_must_be_as_the_index_says():
+    chunk = ZstdEncoder(1).encode(numbered(range(20)))
+    with pytest.raises(CorruptShuffleError, match="holds 20 rows where the index says 21"):
+        decode(chunk, 21)
+    with pytest.raises(FormatVersionError, match="chunk encoding 2 is not known"):
+        decode(chunk, 20, encoding=2)

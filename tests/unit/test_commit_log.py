@@ -1,0 +1,199 @@
+"""The log: versions without gaps, one winner each, damage never answered by an older version."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from arrow_format.commit_log import CommitLog
+from arrow_format.errors import (
+    CommitConflictError,
+    CorruptShuffleError,
+    FormatVersionError,
+    ShuffleNotFoundError,
+)
+from arrow_format.log_entry import encode_entry
+from arrow_format.model import PartitionedFile
+from arrow_format.storage import ObjectExistsError, PosixStorage
+from tests.unit.small_shuffles import entry_of
+
+ENTRY = entry_of(PartitionedFile("a", 1, 1, 8, 8, 8, 8), 4)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return PosixStorage(str(tmp_path))
+
+
+@pytest.fixture
+def log(storage):
+    return CommitLog(storage)
+
+
+def commit(log, operation="append", **changes):
+    def decide(newest):
+        kind = operation if newest else "overwrite"
+        return replace(ENTRY, operation=kind, **changes)
+
+    return log.append(decide, sync=False)
+
+
+def path_of(storage, version):
+    return storage._root / f"commit_log/{version:020d}.json"
+
+
+def test_an_empty_log(log):
+    assert log.newest_version() == 0
+    assert log.snapshot() is None
+    assert log.find_job("the-job") is None
+    with pytest.raises(ShuffleNotFoundError, match="version 1 is not there; there are none"):
+        log.snapshot(1)
+
+
+def test_versions_count_up_and_an_overwrite_starts_anew(log):
+    for operation in ("overwrite", "append", "append", "overwrite", "append"):
+        commit(log, operation)
+    found = {version: log.snapshot(version) for version in range(1, 6)}
+    assert {v: [e.version for e in s.entries] for v, s in found.items()} == {
+        1: [1], 2: [1, 2], 3: [1, 2, 3], 4: [4], 5: [4, 5],
+    }  # fmt: skip
+    assert log.snapshot().version == 5
+    assert found[3].num_rows == 3
+    assert found[3].num_bytes == 24
+    assert len(found[3].map_outputs) == 3
+
+
+@pytest.mark.parametrize("version", [0, 3, -1])
+def test_a_version_that_is_not_there(log, version):
+    commit(log)
+    commit(log)
+    with pytest.raises(
+        ShuffleNotFoundError, match=f"version {version} .*there are versions 1 to 2"
+    ):
+        log.snapshot(version)
+
+
+def test_jobs_are_found_newest_first(log):
+    for job in ("a", "b", "a"):
+        commit(log, job_id=job)
+    assert log.find_job("a").version == 3
+    assert log.find_job("b").version == 2
+    assert log.find_job("c") is None
+
+
+def test_committing_nothing(log):
+    assert log.append(lambda _: None, sync=False) is None
+    assert log.newest_version() == 0
+
+
+def test_a_writer_that_was_slower_decides_again(log, storage):
+    seen = []
+
+    def decide(newest):
+        seen.append(newest.version if newest else 0)
+        if len(seen) == 1:
+            commit(CommitLog(storage), commit_id="faster")
+        return replace(ENTRY, operation="append" if newest else "overwrite", commit_id="slower")
+
+    assert log.append(decide, sync=False).version == 2
+    assert seen == [0, 1]
+    assert [e.commit_id for e in log.snapshot().entries] == ["faster", "slower"]
+
+
+class LostAnswers(PosixStorage):
+    """The put succeeds, the answer is lost, and the retry finds the name taken."""
+
+    def put_if_absent(self, path, data, *, sync):
+        super().put_if_absent(path, data, sync=sync)
+        raise ObjectExistsError(path)
+
+
+def test_a_retried_put_that_won_is_recognised(storage):
+    log = CommitLog(LostAnswers(storage.root))
+    assert commit(log, commit_id="mine").version == 1
+    assert log.newest_version() == 1
+
+
+class AlwaysSlower(PosixStorage):
+    def put_if_absent(self, path, data, *, sync):
+        super().put_if_absent(
+            path, encode_entry(replace(ENTRY, version=int(path[-25:-5]))), sync=sync
+        )
+        super().put_if_absent(path, data, sync=sync)
+
+
+def test_a_writer_that_is_always_slower_gives_up(storage, monkeypatch):
+    monkeypatch.setattr("arrow_format.commit_log.time.sleep", lambda _: None)
+    log = CommitLog(AlwaysSlower(storage.root))
+    with pytest.raises(CommitConflictError, match="50 versions while this one tried"):
+        commit(log, commit_id="mine")
+
+
+def test_racing_threads_lose_no_commit(storage):
+    def work(name):
+        for i in range(8):
+            commit(CommitLog(storage), commit_id=f"{name}{i}")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    snapshot = CommitLog(storage).snapshot()
+    ids = [entry.commit_id for entry in snapshot.entries]
+    assert sorted(ids) == sorted(f"{name}{i}" for name in "abc" for i in range(8))
+    for name in "abc":
+        own = [one for one in ids if one[0] == name]
+        assert own == sorted(own)
+
+
+def test_a_damaged_newest_entry_is_an_error_and_no_fallback(log, storage):
+    commit(log)
+    commit(log)
+    newest = path_of(storage, 2)
+    whole = newest.read_bytes()
+    for damage in (b"", whole[:-1], whole[:50], whole.replace(b"append", b"appenf")):
+        newest.write_bytes(damage)
+        with pytest.raises(CorruptShuffleError, match=f"{newest}: log entry"):
+            log.snapshot()
+    assert log.snapshot(1).version == 1, "an older version that is asked for is whole"
+
+
+def test_a_gap_is_an_error(log, storage):
+    for _ in range(3):
+        commit(log)
+    path_of(storage, 2).unlink()
+    for version in (None, 1, 3):
+        with pytest.raises(CorruptShuffleError, match="has version 3 but not 2; an entry was del"):
+            log.snapshot(version)
+    path_of(storage, 1).unlink()
+    with pytest.raises(CorruptShuffleError, match="has version 3 but not 1"):
+        log.snapshot()
+
+
+def test_an_entry_under_another_number_is_refused(log, storage):
+    commit(log)
+    path_of(storage, 2).write_bytes(path_of(storage, 1).read_bytes())
+    with pytest.raises(CorruptShuffleError, match=f"{2:020d}.json: is the entry of version 1"):
+        log.snapshot()
+
+
+def test_a_log_that_begins_with_an_append_is_refused(log, storage):
+    path_of(storage, 1).parent.mkdir()
+    path_of(storage, 1).write_bytes(encode_entry(replace(ENTRY, version=1, operation="append")))
+    with pytest.raises(CorruptShuffleError, match="does not begin with a whole version"):
+        log.snapshot()
+
+
+def test_a_newer_format_version_names_its_file(log, storage):
+    path_of(storage, 1).parent.mkdir()
+    path_of(storage, 1).write_bytes(encode_entry(replace(ENTRY, format_version=2)))
+    with pytest.raises(FormatVersionError, match=f"{path_of(storage, 1)}: .*format version 2"):
+        log.snapshot()
+
+
+def test_other_names_in_the_log_are_no_entries(log, storage):
+    commit(log)
+    for name in (".tmp-x", "2.json", "totals-x.arrow", f"{2:020d}.json.bak"):
+        (storage._root / "commit_log" / name).write_bytes(b"")
+    assert log.newest_version() == 1

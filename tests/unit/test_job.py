@@ -1,0 +1,462 @@
+"""One write from begin to commit: modes, retries, attempts, races, and nothing left by failure."""
+
+import pickle
+import threading
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import (
+    ColumnPartitioner,
+    CorruptShuffleError,
+    HashPartitioner,
+    SchemaError,
+    ShuffleError,
+    ShuffleExistsError,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.job import abort_job, begin_job, commit_job, open_target, run_map_task
+from arrow_format.storage import PosixStorage
+from tests.unit.small_shuffles import FAST, SCHEMA, files_below, numbered, write_tasks
+
+N = 5
+
+
+def begin(path, schema=SCHEMA, n=N, partitioner=None):
+    partitioner = partitioner or ColumnPartitioner("p")
+    return begin_job(str(path), schema, num_subpartitions=n, partitioner=partitioner, options=FAST)
+
+
+def run(job, task, ids, attempt=0, start=0):
+    return run_map_task(job, task, attempt, [numbered(ids, start)])
+
+
+def values(path, version=None):
+    return open_shuffle(path, version).read().read_all()["v"].to_pylist()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "shuffle"
+
+
+# Modes --------------------------------------------------------------------------------------------
+
+
+def test_errorifexists(path):
+    assert write_tasks(path, [[numbered([1])]], N).version == 1
+    before = files_below(path)
+    with pytest.raises(ShuffleExistsError, match=r"there is a shuffle already \(version 1\)"):
+        write_tasks(path, [[numbered([2])]], N)
+    assert files_below(path) == before
+
+
+def test_overwrite(path):
+    assert write_tasks(path, [[numbered([1, 2])]], N, mode="overwrite").version == 1
+    other = pa.record_batch({"p": [0], "x": ["another schema"]})
+    assert write_tasks(path, [[other]], 9, mode="overwrite").version == 2
+    shuffle = open_shuffle(path)
+    assert shuffle.read().read_all().to_pylist() == [{"p": 0, "x": "another schema"}]
+    assert shuffle.num_subpartitions == 9
+    assert values(path, version=1) == [0, 1]
+
+
+def test_append(path):
+    assert write_tasks(path, [[numbered([1, 2])]], N, mode="append").version == 1
+    assert (
+        write_tasks(path, [[numbered([1], 2)], [numbered([1], 3)]], N, mode="append").version == 2
+    )
+    assert values(path) == [0, 2, 3, 1]
+    assert values(path, version=1) == [0, 1]
+    write_tasks(path, [[numbered([4], 9)]], N, mode="overwrite")
+    write_tasks(path, [[numbered([4], 10)]], N, mode="append")
+    assert values(path) == [9, 10]
+
+
+def test_ignore(path):
+    first = write_tasks(path, [[numbered([1, 2])]], N, mode="ignore")
+    before = files_below(path)
+    again = write_tasks(path, [[numbered([3])]], N, mode="ignore")
+    assert (again.version, again.num_rows) == (first.version, first.num_rows) == (1, 2)
+    assert again.subpartition_rows.equals(first.subpartition_rows)
+    assert files_below(path) == before, "what the ignored job wrote is removed"
+    assert values(path) == [0, 1]
+
+
+def test_ignore_does_not_consume_its_input(path):
+    write_tasks(path, [[numbered([1])]], N)
+
+    def batches():
+        yield numbered([2])
+        pytest.fail("the shuffle is there: no row is needed")
+
+    receipt = write_shuffle(
+        batches(), path, num_subpartitions=N, keys="p", mode="ignore", options=FAST
+    )
+    assert receipt.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (SCHEMA.remove(2), "s: string there, absent here"),
+        (SCHEMA.append(pa.field("x", pa.int8())), "x: absent there, int8 here"),
+        (SCHEMA.set(1, pa.field("v", pa.int32())), "v: int64 there, int32 here"),
+        (
+            SCHEMA.set(1, pa.field("v", pa.int64(), nullable=False)),
+            "v: int64 there, int64 not null",
+        ),
+        (pa.schema([SCHEMA.field(i) for i in (0, 2, 1)]), "columns stand in another order"),
+    ],
+)
+def test_append_of_another_schema(path, schema, message):
+    write_tasks(path, [[numbered([1])]], N)
+    before = files_below(path)
+    with pytest.raises(SchemaError, match=f"cannot append rows of another schema.*{message}"):
+        write_tasks(path, [[pa.RecordBatch.from_pylist([], schema=schema)]], N, mode="append")
+    assert files_below(path) == before
+
+
+def test_append_of_another_n(path):
+    write_tasks(path, [[numbered([1])]], N)
+    with pytest.raises(SchemaError, match="has 5 subpartitions; cannot append with 6"):
+        write_tasks(path, [[numbered([1])]], N + 1, mode="append")
+
+
+def test_append_of_another_partitioner(path):
+    write_tasks(path, [[numbered([1])]], N)
+    job = begin(path, partitioner=HashPartitioner("p"))
+    with pytest.raises(SchemaError, match="is partitioned by .*column.*; cannot append .*hash"):
+        open_target(job, "append")
+    with pytest.raises(SchemaError, match="is partitioned by"):
+        commit_job(job, [], mode="append")
+
+
+# What stands at the path --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["errorifexists", "overwrite", "append", "ignore"])
+def test_a_path_that_is_a_file_or_holds_something_else(path, mode):
+    path.write_bytes(b"mine")
+    with pytest.raises(ShuffleExistsError, match=f"{path}: is a file"):
+        write_tasks(path, [[numbered([1])]], N, mode=mode)
+    assert path.read_bytes() == b"mine"
+    path.unlink()
+    path.mkdir()
+    (path / "thesis.tex").write_bytes(b"mine")
+    with pytest.raises(ShuffleExistsError, match="holds 'thesis.tex' and is no shuffle; nothing"):
+        write_tasks(path, [[numbered([1])]], N, mode=mode)
+    assert files_below(path) == ["thesis.tex"]
+
+
+def test_an_empty_directory_is_fine(path):
+    path.mkdir()
+    assert write_tasks(path, [[numbered([1])]], N).version == 1
+
+
+def test_what_an_uncommitted_job_left_is_no_hindrance(path):
+    job = begin(path)
+    run(job, 0, [1])
+    assert write_tasks(path, [[numbered([2])]], N).version == 1
+    assert values(path) == [0]
+
+
+# Commit -------------------------------------------------------------------------------------------
+
+
+def test_readers_see_nothing_before_the_commit_and_all_after_it(path):
+    write_tasks(path, [[numbered([1])]], N)
+    job = begin(path)
+    statuses = [run(job, task, [task], start=task + 1) for task in range(4)]
+    assert values(path) == [0]
+    commit_job(job, statuses, mode="append")
+    assert sorted(values(path)) == [0, 1, 2, 3, 4]
+
+
+def test_a_job_committed_twice_gives_the_first_receipt(path):
+    job = begin(path)
+    status = run(job, 0, [1, 2, 2])
+    first = commit_job(job, [status])
+    write_tasks(path, [[numbered([0], 3)]], N, mode="append")
+    before = files_below(path)
+    for mode in ("errorifexists", "append", "overwrite"):
+        again = commit_job(job, [status], mode=mode)
+        assert (again.version, again.num_rows) == (first.version, 3)
+        assert again.subpartition_bytes.equals(first.subpartition_bytes)
+    assert files_below(path) == before
+    assert len(values(path)) == 4
+
+
+def test_map_outputs_are_read_by_map_task_whatever_order_they_came_in(path):
+    job = begin(path)
+    statuses = [run(job, task, [1], start=task) for task in range(5)]
+    commit_job(job, statuses[::-1], expected_map_outputs=5)
+    assert values(path) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected", "message"),
+    [
+        ([0, 2], None, r"each of 2 map tasks, found 2 \(missing: \[1\]"),
+        ([1], None, r"found 1 \(missing: \[0\]"),
+        ([0, 0], None, r"missing: \[1\], more than once: \[0\]"),
+        ([0, 1, 1], None, r"missing: \[2\], more than once: \[1\]"),
+        ([0, 1], 3, r"each of 3 map tasks, found 2 \(missing: \[2\]"),
+        ([0, 1], 1, r"each of 1 map tasks, found 2"),
+        ([], 1, r"found 0 \(missing: \[0\]"),
+    ],
+)
+def test_a_set_of_map_outputs_that_is_not_whole(path, tasks, expected, message):
+    job = begin(path)
+    statuses = [run(job, task, [1], attempt) for attempt, task in enumerate(tasks)]
+    with pytest.raises(ShuffleError, match=message):
+        commit_job(job, statuses, expected_map_outputs=expected)
+    assert not (path / "commit_log").exists()
+
+
+def test_a_map_output_of_another_job(path):
+    job, other = begin(path), begin(path)
+    with pytest.raises(ShuffleError, match=f"map task 1 is of job {other.job_id}, not of"):
+        commit_job(job, [run(job, 0, [1]), run(other, 1, [1])])
+
+
+def test_exactly_one_attempt_counts_and_late_ones_change_nothing(path):
+    job = begin(path)
+    lost = run(job, 0, [1], attempt=0)
+    won = run(job, 0, [1], attempt=1)
+    twin = run(job, 0, [1], attempt=1)
+    commit_job(job, [won])
+    live = [file.data_path for file in won.output.files] + [f.index_path for f in won.output.files]
+    assert [f for f in files_below(path / "map_outputs") if "." in f] == sorted(
+        one.removeprefix("map_outputs/") for one in live
+    )
+    run(job, 0, [2, 2], attempt=2)
+    assert values(path) == [0]
+    open_shuffle(path).verify()
+    for status in (lost, twin):
+        assert commit_job(job, [status]).num_rows == 1
+
+
+def test_totals_are_read_from_the_indexes_when_a_status_has_none(path):
+    job = begin(path)
+    statuses = [run(job, 0, [1, 2]), run(job, 1, []), run(job, 2, [2])]
+    bare = [replace(s, subpartition_rows=None, subpartition_bytes=None) for s in statuses]
+    receipt = commit_job(job, bare)
+    assert receipt.subpartition_rows.to_pylist() == [0, 1, 2, 0, 0]
+    assert sum(receipt.subpartition_bytes.to_pylist()) == receipt.num_bytes
+    open_shuffle(path).verify()
+
+
+def test_no_map_tasks_at_all(path):
+    receipt = commit_job(begin(path), [], expected_map_outputs=0)
+    assert (receipt.num_rows, receipt.num_map_outputs) == (0, 0)
+    assert open_shuffle(path).read().read_all().equals(SCHEMA.empty_table())
+
+
+def test_a_job_travels_to_its_tasks(path):
+    job = begin(path)
+    status = pickle.loads(pickle.dumps(run(pickle.loads(pickle.dumps(job)), 0, [1, 2])))
+    assert commit_job(job, [status]).num_rows == 2
+
+
+# Racing -------------------------------------------------------------------------------------------
+
+
+def race(path, mode, writers=4):
+    outcomes = [None] * writers
+
+    def work(number):
+        try:
+            outcomes[number] = write_tasks(path, [[numbered([1], number)]], N, mode=mode)
+        except ShuffleError as error:
+            outcomes[number] = error
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_racing_appends_lose_nothing(path):
+    outcomes = race(path, "append")
+    assert sorted(receipt.version for receipt in outcomes) == [1, 2, 3, 4]
+    assert sorted(values(path)) == [0, 1, 2, 3]
+    open_shuffle(path).verify()
+
+
+def test_of_racing_new_writers_one_wins(path):
+    outcomes = race(path, "errorifexists")
+    won = [i for i, one in enumerate(outcomes) if not isinstance(one, ShuffleError)]
+    assert len(won) == 1
+    assert all(
+        isinstance(one, ShuffleExistsError) for i, one in enumerate(outcomes) if i not in won
+    )
+    assert values(path) == won
+    assert len(list(path.rglob("totals-*"))) == 1, "the losers' totals are removed"
+
+
+def test_racing_overwrites_each_become_a_version(path):
+    outcomes = race(path, "overwrite")
+    assert sorted(receipt.version for receipt in outcomes) == [1, 2, 3, 4]
+    newest = next(i for i, receipt in enumerate(outcomes) if receipt.version == 4)
+    assert values(path) == [newest]
+
+
+def test_readers_finish_on_their_version(path):
+    write_tasks(path, [[numbered([0, 1, 2, 3, 4] * 20)]], N)
+    pinned = open_shuffle(path)
+    reader = pinned.subpartition(1)
+    write_tasks(path, [[numbered([1], 777)]], N, mode="overwrite")
+    write_tasks(path, [[numbered([1], 778)]], N, mode="append")
+    assert reader.read_all().num_rows == 20
+    assert pinned.version == 1
+    assert pinned.read().read_all().num_rows == 100
+    assert values(path) == [777, 778]
+
+
+# Failure ------------------------------------------------------------------------------------------
+
+
+def failing_batches():
+    yield numbered([1] * 1_000)
+    msg = "the input broke"
+    raise RuntimeError(msg)
+
+
+def test_a_failed_write_leaves_nothing(path):
+    with pytest.raises(RuntimeError, match="the input broke"):
+        write_shuffle(failing_batches(), path, num_subpartitions=N, keys="p", options=FAST)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_failed_write_leaves_what_was_there(path, mode):
+    write_tasks(path, [[numbered([1])]], N)
+    before = files_below(path)
+    with pytest.raises(RuntimeError, match="the input broke"):
+        write_shuffle(
+            failing_batches(),
+            path,
+            num_subpartitions=N,
+            partitioner=ColumnPartitioner("p"),
+            mode=mode,
+            options=FAST,
+        )
+    assert files_below(path) == before
+    assert values(path) == [0]
+
+
+@pytest.mark.parametrize("fails_at", ["totals-", "1.json"])
+def test_a_commit_that_fails_leaves_nothing(path, monkeypatch, fails_at):
+    put = PosixStorage.put_if_absent
+
+    def broken(self, target, data, *, sync):
+        if fails_at in target:
+            self.make_directory("commit_log", sync=False)
+            msg = "the store went away"
+            raise RuntimeError(msg)
+        put(self, target, data, sync=sync)
+
+    monkeypatch.setattr(PosixStorage, "put_if_absent", broken)
+    with pytest.raises(RuntimeError, match="the store went away"):
+        write_shuffle(pa.table([numbered([1])[0]], ["p"]), path, num_subpartitions=N, keys="p")
+    assert not path.exists()
+
+
+def test_abort_removes_the_jobs_files_alone(path):
+    one, two = begin(path), begin(path)
+    open_target(one, "append")
+    statuses = [run(one, 0, [1]), run(one, 1, [2])]
+    kept = run(two, 0, [3])
+    abort_job(one)
+    abort_job(one)
+    commit_job(two, [kept])
+    assert values(path) == [0]
+    assert statuses[0].output.files[0].data_path not in files_below(path)
+
+
+def test_abort_after_the_commit_removes_nothing(path):
+    job = begin(path)
+    commit_job(job, [run(job, 0, [1])])
+    before = files_below(path)
+    abort_job(job)
+    assert files_below(path) == before
+
+
+def test_a_damaged_log_stops_writers_too(path):
+    write_tasks(path, [[numbered([1])]], N)
+    entry = path / f"commit_log/{1:020d}.json"
+    entry.write_bytes(entry.read_bytes()[:-1])
+    before = files_below(path)
+    for mode in ("append", "overwrite", "ignore", "errorifexists"):
+        with pytest.raises(CorruptShuffleError, match=str(entry)):
+            write_tasks(path, [[numbered([1])]], N, mode=mode)
+    assert files_below(path) == before
+
+
+# Input --------------------------------------------------------------------------------------------
+
+
+class WrongPartitioner:
+    """Answers whatever it was given, right or wrong."""
+
+    def __init__(self, ids):
+        self.ids = ids
+
+    def describe(self):
+        return {"kind": "wrong"}
+
+    def check(self, schema):
+        pass
+
+    def bind(self, schema, num_subpartitions, map_task):
+        return lambda batch: self.ids
+
+
+@pytest.mark.parametrize(
+    "ids", [[0, 1], [0, 1, 2, 3], [0, 1, N], [0, -1, 2], [0, 1 << 32, 2], [[0, 1, 2]]]
+)
+def test_a_partitioner_that_answers_nonsense_is_caught(path, ids):
+    import numpy as np
+
+    with pytest.raises(ShuffleError, match="partitioner"):
+        write_shuffle(
+            pa.Table.from_batches([numbered([0, 1, 2])]),
+            path,
+            num_subpartitions=N,
+            partitioner=WrongPartitioner(np.array(ids)),
+            options=FAST,
+        )
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("batches", [[], ["no batch"], [{"a": [1]}]])
+def test_input_without_a_schema(path, batches):
+    with pytest.raises(SchemaError, match="expected Arrow record batches"):
+        write_shuffle(batches, path, num_subpartitions=N, keys="p")
+    assert not path.exists()
+
+
+def test_batches_of_different_schemas(path):
+    other = pa.record_batch({"p": [1]})
+    with pytest.raises(SchemaError):
+        write_shuffle(iter([numbered([1]), other]), path, num_subpartitions=N, keys="p")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "keys", "message"),
+    [
+        (pa.table([[1], [2]], ["a", "a"]), "a", "'a'"),
+        (pa.table({"a": [1], "b": [2]}), "c", "key column 'c' is not there; columns are a, b"),
+        (pa.table({}), "c", "no columns"),
+    ],
+)
+def test_columns_that_do_not_fit(path, table, keys, message):
+    with pytest.raises(SchemaError, match=message):
+        write_shuffle(table, path, num_subpartitions=N, keys=keys)
+    assert not path.exists()

@@ -1,0 +1,201 @@
+"""Log entries and totals: round trip, every flip and every cut, hostile content."""
+
+import json
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.log_entry import (
+    LogEntry,
+    TotalsFile,
+    decode_entry,
+    decode_totals,
+    encode_entry,
+    encode_totals,
+)
+from arrow_format.model import MapOutput, PartitionedFile
+
+FILE = PartitionedFile("map_outputs/job/00000-0-ab-0", 6, 2, 64, 100, 900, 2**32 - 1)
+ENTRY = LogEntry(
+    version=7,
+    operation="append",
+    shuffle_id="s",
+    job_id="job",
+    commit_id="c",
+    committed_at_ms=1_700_000_000_000,
+    data_schema=pa.schema(
+        [
+            pa.field("a", pa.int32(), nullable=False, metadata={"x": "y"}),
+            pa.field("ü", pa.list_(pa.struct([("b", pa.decimal128(38, 10))]))),
+        ]
+    ),
+    spark_schema='{"type":"struct"}',
+    num_subpartitions=3,
+    partitioner={"kind": "hash", "keys": ["a"], "seed": 42},
+    map_outputs=(
+        MapOutput("job", 0, 2, (FILE, replace(FILE, path="map_outputs/job/00000-0-ab-1"))),
+        MapOutput("job", 1, 0, (), {"num_batches": 4}),
+    ),
+    totals=TotalsFile("commit_log/totals-c.arrow", 100, 5),
+    sort_by=(("a", "descending"),),
+)
+
+
+def forged(**changes):
+    """Bytes of an entry whose JSON was changed, with a checksum that fits."""
+    value = json.loads(encode_entry(ENTRY).partition(b"\n")[0])
+    return sealed(json.dumps({**value, **changes}).encode())
+
+
+def sealed(body: bytes) -> bytes:
+    return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
+
+
+def described():
+    return json.loads(encode_entry(ENTRY).partition(b"\n")[0])["map_outputs"]
+
+
+def test_round_trip():
+    found = decode_entry(encode_entry(ENTRY))
+    assert found == ENTRY
+    assert found.data_schema.equals(ENTRY.data_schema, check_metadata=True)
+    assert found.num_rows == 12
+    assert found.num_bytes == 128
+
+
+def test_an_entry_is_two_lines_for_people_too():
+    body, trailer, rest = encode_entry(ENTRY).split(b"\n")
+    assert json.loads(body)["version"] == 7
+    assert trailer == b"arrow-shuffle-log %d %08x" % (len(body), zlib.crc32(body))
+    assert rest == b""
+
+
+def test_every_flip_and_every_truncation_is_refused():
+    data = encode_entry(ENTRY)
+    for i in range(len(data)):
+        with pytest.raises(CorruptShuffleError):
+            decode_entry(data[:i])
+        for mask in (0x01, 0x20, 0xFF):
+            damaged = bytearray(data)
+            damaged[i] ^= mask
+            with pytest.raises(CorruptShuffleError):
+                decode_entry(bytes(damaged))
+
+
+@pytest.mark.parametrize("tail", [b"\n", b" ", b"\0", b"arrow-shuffle-log 1 00000000\n"])
+def test_trailing_bytes_are_refused(tail):
+    with pytest.raises(CorruptShuffleError):
+        decode_entry(encode_entry(ENTRY) + tail)
+
+
+def test_an_absurd_length_is_refused():
+    body = encode_entry(ENTRY).partition(b"\n")[0]
+    crc = b"%08x\n" % zlib.crc32(body)
+    for length in (b"0%d" % len(body), b"9" * 5_000):
+        with pytest.raises(CorruptShuffleError, match="where its trailer says"):
+            decode_entry(body + b"\narrow-shuffle-log " + length + b" " + crc)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../x", "a/../b", "..", "a/..", "/etc/passwd", "", "a//b", "a/", "a\\b", "s3://x", "a\nb", "ü", 5],
+)  # fmt: skip
+def test_paths_that_leave_the_directory_are_refused(path):
+    outputs = described()
+    outputs[0]["files"][0]["path"] = path
+    for data in (
+        forged(map_outputs=outputs),
+        forged(totals={"path": path, "length": 1, "crc32": 1}),
+    ):
+        with pytest.raises(CorruptShuffleError, match="would leave the shuffle's directory"):
+            decode_entry(data)
+
+
+def test_a_root_of_the_future_says_so():
+    outputs = described()
+    outputs[0]["files"][0]["root"] = 1
+    with pytest.raises(FormatVersionError, match="file root 1"):
+        decode_entry(forged(map_outputs=outputs))
+
+
+def test_newer_versions_and_operations_say_so():
+    with pytest.raises(FormatVersionError, match="format version 2.*reads up to 1.*newer"):
+        decode_entry(forged(format_version=2, anything="else"))
+    with pytest.raises(FormatVersionError, match="operation 'replace'.*overwrite, append"):
+        decode_entry(forged(operation="replace"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_rows": 11},
+        {"num_bytes": 127},
+        {"version": -1},
+        {"version": True},
+        {"version": "7"},
+        {"num_subpartitions": 1.5},
+        {"format_version": "1"},
+        {"format_version": None},
+        {"data_schema": "!"},
+        {"data_schema": "AAAA"},
+        {"partitioner": 5},
+        {"sort_by": [1]},
+        {"map_outputs": None},
+        {"map_outputs": [{}]},
+        {"totals": {}},
+        {"totals": {"path": "a", "length": -1, "crc32": 0}},
+        {"operation": []},
+    ],
+)
+def test_content_of_another_form_is_refused(changes):
+    with pytest.raises((CorruptShuffleError, FormatVersionError)):
+        decode_entry(forged(**changes))
+
+
+@pytest.mark.parametrize("body", [b"", b"5", b"null", b"[]", b"{}", b'"x"', b"\xff", b"{"])
+def test_a_body_that_is_no_entry_is_refused(body):
+    with pytest.raises(CorruptShuffleError, match="not of this format"):
+        decode_entry(sealed(body))
+
+
+ROWS, SIZES = np.array([5, 0, 7], np.int64), np.array([100, 0, 28], np.int64)
+TOTALS = encode_totals(ROWS, SIZES)
+
+
+def entry_with(totals: bytes) -> LogEntry:
+    return replace(ENTRY, totals=TotalsFile("commit_log/t", len(totals), zlib.crc32(totals)))
+
+
+def test_totals_round_trip():
+    rows, sizes = decode_totals(pa.py_buffer(TOTALS), entry_with(TOTALS))
+    assert rows.tolist() == ROWS.tolist()
+    assert sizes.tolist() == SIZES.tolist()
+    assert rows.dtype == sizes.dtype == np.int64
+
+
+def test_every_flip_and_truncation_of_totals_is_refused():
+    entry = entry_with(TOTALS)
+    for i in range(len(TOTALS)):
+        damaged = bytearray(TOTALS)
+        damaged[i] ^= 0xFF
+        for data in (bytes(damaged), TOTALS[:i]):
+            with pytest.raises(CorruptShuffleError, match="version 7"):
+                decode_totals(pa.py_buffer(data), entry)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no Arrow file",
+        encode_totals(np.array([12]), np.array([128])),
+        encode_totals(np.array([5, 0, 8]), SIZES),
+    ],
+)
+def test_totals_that_do_not_fit_their_entry_are_refused(data):
+    with pytest.raises(CorruptShuffleError, match="version 7"):
+        decode_totals(pa.py_buffer(data), entry_with(data))

@@ -1,0 +1,405 @@
+"""POSIX storage: exclusive creation, whole or nothing, honest errors."""
+
+import errno
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import storage as storage_module
+from arrow_format.errors import (
+    ClosedError,
+    CorruptShuffleError,
+    OptionError,
+    OutOfDiskError,
+    StorageError,
+)
+from arrow_format.storage import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStat,
+    PosixStorage,
+    open_storage,
+)
+from tests.unit.small_shuffles import files_below
+
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return PosixStorage(str(tmp_path / "root"))
+
+
+@pytest.fixture
+def root(storage):
+    return Path(storage.root)
+
+
+def put(storage, path, data, sync=False):
+    writer = storage.open_writer(path, sync=sync)
+    writer.writev([data])
+    writer.close()
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_pieces_of_all_kinds_become_one_object(storage, root, sync):
+    writer = storage.open_writer("a/b/c", sync=sync)
+    writer.writev([b"one", bytearray(b"two"), memoryview(b"three"), pa.py_buffer(b"four"), b""])
+    writer.writev([])
+    writer.writev([b"%d" % i for i in range(2_500)])
+    writer.close()
+    expected = b"onetwothreefour" + b"".join(b"%d" % i for i in range(2_500))
+    assert (root / "a/b/c").read_bytes() == expected
+
+
+def test_a_file_system_that_takes_little_at_a_time(storage, root, monkeypatch):
+    writev, write = os.writev, os.write
+    calls = []
+
+    def short_writev(handle, views):
+        calls.append(len(views))
+        return writev(handle, [b"".join(views)[:11]])
+
+    monkeypatch.setattr(os, "writev", short_writev)
+    monkeypatch.setattr(os, "write", lambda handle, view: write(handle, bytes(view)[:5]))
+    pieces = [bytes([i]) * i for i in range(40)]
+    put_pieces = storage.open_writer("a", sync=False)
+    put_pieces.writev(pieces)
+    put_pieces.close()
+    assert calls
+    assert (root / "a").read_bytes() == b"".join(pieces)
+
+
+def test_an_existing_object_is_left_alone(storage, root):
+    put(storage, "a", b"first")
+    with pytest.raises(ObjectExistsError, match="root/a: exists already"):
+        storage.open_writer("a", sync=False)
+    assert (root / "a").read_bytes() == b"first"
+
+
+def test_abort_removes_and_close_keeps(storage, root):
+    writer = storage.open_writer("a", sync=False)
+    writer.writev([b"x"])
+    writer.abort()
+    writer.abort()
+    assert not (root / "a").exists()
+    with pytest.raises(ClosedError, match="root/a: already closed"):
+        writer.writev([b"y"])
+
+    put(storage, "a", b"x")
+    closed = storage.open_writer("b", sync=False)
+    closed.close()
+    closed.close()
+    closed.abort()
+    assert files_below(root) == ["a", "b"]
+
+
+def test_a_full_disk_has_its_own_error(storage, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer = storage.open_writer("a", sync=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", full)
+        with pytest.raises(OutOfDiskError, match="root/a: no space left"):
+            writer.writev([b"x"])
+    writer.abort()
+
+
+def test_other_failures_of_the_disk_name_the_file(storage, monkeypatch):
+    def broken(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    writer = storage.open_writer("a", sync=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        with pytest.raises(StorageError, match="root/a: Input/output error; cannot finish it"):
+            writer.close()
+    assert files_below(Path(storage.root)) == []
+
+
+def test_sync_makes_file_then_directory_durable_and_only_when_asked(storage, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def recording(handle):
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    storage.make_directory("d", sync=True)
+    synced.clear()
+    put(storage, "d/a", b"x", sync=True)
+    assert synced == ["a", "d"]
+    synced.clear()
+    storage.put_if_absent("d/b", b"x", sync=True)
+    assert synced[0].startswith(".tmp-b")
+    assert synced[-1] == "d"
+    synced.clear()
+    put(storage, "d/c", b"x")
+    storage.put_if_absent("d/e", b"x", sync=False)
+    assert synced == []
+
+
+# Put if absent ------------------------------------------------------------------------------------
+
+
+def test_put_if_absent(storage, root):
+    storage.put_if_absent("log/1", b"mine", sync=True)
+    with pytest.raises(ObjectExistsError, match="log/1: exists already"):
+        storage.put_if_absent("log/1", b"yours", sync=False)
+    assert (root / "log/1").read_bytes() == b"mine"
+    assert storage.list("log") == ["1"], "no temporary file is left"
+
+
+RACE = """
+import sys, time
+from pathlib import Path
+from arrow_format.storage import ObjectExistsError, PosixStorage
+root, name = sys.argv[1:]
+storage = PosixStorage(root)
+print("ready", flush=True)
+sys.stdin.readline()
+for version in range(30):
+    try:
+        storage.put_if_absent(f"log/{version}", name.encode() * 200_000, sync=False)
+    except ObjectExistsError:
+        continue
+    print(version)
+"""
+
+
+def test_racing_processes_have_one_winner_and_readers_see_all_of_it(storage, root):
+    writers = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", RACE, storage.root, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+        )
+        for name in "abc"
+    }
+    for writer in writers.values():
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers.values():
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    looks = 0
+    while any(writer.poll() is None for writer in writers.values()):
+        for version in storage.list("log"):
+            if not version.startswith("."):
+                assert len((root / "log" / version).read_bytes()) == 200_000
+                looks += 1
+    assert looks > 0
+    won = {}
+    for name, writer in writers.items():
+        output, _ = writer.communicate()
+        assert writer.returncode == 0
+        for version in output.split():
+            assert version not in won, "two were told that they had won"
+            won[version] = name
+    assert sorted(won, key=int) == [str(version) for version in range(30)]
+    for version, name in won.items():
+        assert (root / f"log/{version}").read_text() == name * 200_000
+    assert len(storage.list("log")) == 30
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def test_ranges(storage):
+    put(storage, "a", bytes(range(100)))
+    ranges = [(50, 10), (0, 3), (99, 1), (100, 0), (50, 10)]
+    found = [bytes(buffer) for buffer in storage.get_ranges("a", ranges)]
+    assert found == [bytes(range(100))[offset : offset + length] for offset, length in ranges]
+    assert storage.get_ranges("a", []) == []
+
+
+def test_short_reads_are_gone_on_with(storage, monkeypatch):
+    put(storage, "a", bytes(range(100)))
+    preadv = os.preadv
+    monkeypatch.setattr(
+        os, "preadv", lambda handle, views, offset: preadv(handle, [views[0][:7]], offset)
+    )
+    assert bytes(storage.get_ranges("a", [(3, 90)])[0]) == bytes(range(3, 93))
+
+
+@pytest.mark.parametrize("bad", [(0, 101), (100, 1), (1 << 62, 8), (8, 1 << 62), (-1, 5), (5, -1)])
+def test_a_range_outside_is_refused_before_anything_is_allocated(storage, monkeypatch, bad):
+    put(storage, "a", bytes(100))
+    monkeypatch.setattr(storage_module.pa, "allocate_buffer", None)
+    with pytest.raises(CorruptShuffleError, match="root/a: has 100 bytes, expected"):
+        storage.get_ranges("a", [bad])
+
+
+def test_a_file_that_shrinks_while_it_is_read(storage, monkeypatch):
+    put(storage, "a", bytes(100))
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with pytest.raises(CorruptShuffleError, match="ended 10 bytes early"):
+        storage.get_ranges("a", [(0, 10)])
+
+
+def test_what_is_not_there(storage):
+    with pytest.raises(ObjectNotFoundError, match="root/a: not there; cannot read it"):
+        storage.get_ranges("a", [(0, 1)])
+    assert issubclass(ObjectNotFoundError, CorruptShuffleError)
+    assert storage.stat("a") is None
+    assert storage.stat("a/b") is None
+    assert storage.list("a") == []
+
+
+def test_reading_leaves_no_file_open(storage):
+    put(storage, "a", bytes(100))
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    storage.get_ranges("a", [(0, 100)])
+    with pytest.raises(CorruptShuffleError):
+        storage.get_ranges("a", [(0, 101)])
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+
+
+# Looking and removing -----------------------------------------------------------------------------
+
+
+def test_stat_and_list(storage):
+    put(storage, "a/c", b"12345")
+    put(storage, "a/b", b"")
+    assert storage.list("a") == ["b", "c"]
+    assert storage.list("") == ["a"]
+    assert storage.stat("a/c") == ObjectStat(5, is_directory=False)
+    assert storage.stat("a").is_directory
+    assert storage.stat("").is_directory
+    assert storage.stat("a/c/d") is None
+    with pytest.raises(StorageError, match="a/c: Not a directory"):
+        storage.list("a/c")
+
+
+def test_delete(storage, root):
+    put(storage, "a/b", b"x")
+    storage.delete("a/b")
+    storage.delete("a/b")
+    storage.delete("no/such/directory")
+    assert files_below(root) == ["a"]
+
+
+def test_delete_tree_takes_all_of_it_and_nothing_beside(storage, root):
+    for path in ("a/b/c", "a/d", "a/e/f/g", "beside"):
+        put(storage, path, b"x")
+    storage.delete_tree("a")
+    storage.delete_tree("a")
+    assert files_below(root) == ["beside"]
+
+
+def test_prune_removes_empty_directories_only(storage, root):
+    put(storage, "a/b/c/x", b"")
+    put(storage, "a/y", b"")
+    storage.delete("a/b/c/x")
+    storage.prune("a/b/c", and_root=True)
+    assert files_below(root) == ["a", "a/y"]
+    storage.delete("a/y")
+    storage.prune("a", and_root=False)
+    assert files_below(root) == []
+    assert root.exists()
+    storage.prune("a", and_root=True)
+    assert not root.exists()
+
+
+def test_make_directory(storage, root):
+    storage.make_directory("a/b", sync=True)
+    storage.make_directory("a/b", sync=False)
+    assert files_below(root) == ["a", "a/b"]
+    put(storage, "file", b"")
+    with pytest.raises(StorageError, match="root/file"):
+        storage.make_directory("file/below", sync=False)
+
+
+# Opening ------------------------------------------------------------------------------------------
+
+
+def test_open_storage(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert open_storage("x").root == str(tmp_path / "x")
+    for path in (tmp_path / "x", str(tmp_path / "x"), f"file://{tmp_path}/x", f"file:{tmp_path}/x"):
+        assert open_storage(path).root == str(tmp_path / "x")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "hdfs"])
+def test_object_stores_come_later(scheme):
+    with pytest.raises(OptionError, match=f"{scheme}:// is not supported yet"):
+        open_storage(f"{scheme}://bucket/x")
+
+
+@pytest.mark.parametrize("path", ["", b"x"])
+def test_what_is_no_path(path):
+    with pytest.raises(OptionError, match="expected a directory"):
+        open_storage(path)
+
+
+def test_a_storage_travels(storage):
+    found = pickle.loads(pickle.dumps(storage))
+    put(storage, "a", b"x")
+    assert found.list("") == ["a"]
+
+
+# Without permission -------------------------------------------------------------------------------
+
+AS_NOBODY = """
+import os, sys
+from arrow_format.storage import PosixStorage
+from arrow_format.errors import StorageError
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+storage = PosixStorage(sys.argv[1])
+actions = {
+    "read": lambda: storage.get_ranges("a", [(0, 1)]),
+    "create": lambda: storage.open_writer("new", sync=False),
+    "put": lambda: storage.put_if_absent("new", b"", sync=False),
+    "delete": lambda: storage.delete("a"),
+    "directory": lambda: storage.make_directory("d/e", sync=False),
+    "list": lambda: storage.list("closed"),
+    "look": lambda: storage.stat("closed/x"),
+}
+for name, act in actions.items():
+    try:
+        act()
+    except StorageError as error:
+        assert type(error) is StorageError, repr(error)
+        print(name, error)
+    else:
+        print(name, "was allowed")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_refusals_name_the_path_and_what_to_do():
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory) / "root"
+        (root / "closed").mkdir(parents=True)
+        (root / "a").write_bytes(b"x")
+        (root / "a").chmod(0o600)
+        (root / "closed").chmod(0o700)
+        root.chmod(0o755)
+        root.parent.chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(root)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=PROJECT,
+        )
+    assert done.returncode == 0, done.stderr
+    found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert list(found) == ["read", "create", "put", "delete", "directory", "list", "look"]
+    for message in found.values():
+        assert message.startswith(f"{root}/")
+        assert "permission denied" in message
+        assert "Give this user access" in message
