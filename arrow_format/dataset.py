@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,10 +32,10 @@ from arrow_format.totals import subpartition_totals
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrow_format.log_entry import LogEntry
-    from arrow_format.model import Int64Array, MapOutput
+    from arrow_format.model import Int64Array, MapOutput, PartitionedFile
 
 GROUP_BYTES = 32 << 20
 """Adjacent subpartitions are read together and put in order up to about this many raw bytes."""
@@ -265,6 +266,7 @@ class Shuffle:
                 for file in output.files:
                     try:
                         regions = open_index(self._storage, entry, output, file).regions
+                        self._check_length(output, file)
                         alone = SortMergeSubpartitionReader(self._storage, [entry], 0, n)
                         runs = [
                             len(run.subpartitions) for run in alone.file_rows(entry, output, file)
@@ -295,6 +297,17 @@ class Shuffle:
             self.path, self.version, num_files, num_chunks, num_rows, num_bytes, tuple(problems)
         )
 
+    def _check_length(self, output: MapOutput, file: PartitionedFile) -> None:
+        """Compare the length of a data file, which no chunk's checksum covers."""
+        stat = self._storage.stat(file.data_path)
+        if stat is not None and stat.num_bytes != file.data_bytes:
+            msg = (
+                f"{self.path}/{file.data_path} (map task {output.map_task}, attempt "
+                f"{output.attempt}): has {stat.num_bytes} bytes where {file.data_bytes} were "
+                "committed. Restore the file from a copy or write the shuffle again"
+            )
+            raise CorruptShuffleError(msg)
+
     def _check_totals(
         self, entry: LogEntry, seen: tuple[Int64Array, Int64Array], *, sound: bool
     ) -> None:
@@ -320,7 +333,7 @@ def check_subpartitions(
     """
     if subpartitions is None:
         return None
-    several = [subpartitions] if isinstance(subpartitions, int) else list(subpartitions)
+    several = list(subpartitions) if isinstance(subpartitions, Iterable) else [subpartitions]
     for one in several:
         if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
             msg = f"subpartition {one!r}: expected a whole number"

@@ -6,6 +6,7 @@ on the driver. Nothing is visible to readers before the commit, and everything a
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 import zlib
@@ -32,6 +33,7 @@ from arrow_format.receipt import ShuffleReceipt
 from arrow_format.result_partition import SortMergeResultPartition
 from arrow_format.storage import Storage, open_storage
 from arrow_format.totals import subpartition_totals
+from arrow_format.widening import is_appendable, same_spark_type, widen, widen_spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -148,8 +150,7 @@ def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
 
 def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
     there = snapshot.newest
-    # Nullability and metadata of columns included: a reader must get what the log promises.
-    if not there.data_schema.equals(job.data_schema):
+    if not is_appendable(there.data_schema, job.data_schema):
         differing = [
             f"{name}: {_field(there.data_schema, name)} there, {_field(job.data_schema, name)} here"
             for name in dict.fromkeys([*there.data_schema.names, *job.data_schema.names])
@@ -158,6 +159,14 @@ def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
         found = "; ".join(differing) or "the columns stand in another order"
         msg = f"{job.storage.root}: cannot append rows of another schema: {found}"
         raise SchemaError(msg)
+    if there.spark_schema and job.spark_schema:
+        ours, theirs = json.loads(job.spark_schema), json.loads(there.spark_schema)
+        if not same_spark_type(theirs, ours):
+            msg = (
+                f"{job.storage.root}: cannot append rows of other Spark types: {theirs['fields']} "
+                f"there, {ours['fields']} here"
+            )
+            raise SchemaError(msg)
     if there.num_subpartitions != job.num_subpartitions:
         msg = (
             f"{job.storage.root}: has {there.num_subpartitions} subpartitions; cannot append with "
@@ -174,10 +183,7 @@ def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
 
 def _field(schema: pa.Schema, name: str) -> str:
     index = schema.get_field_index(name)
-    if index < 0:
-        return "absent"
-    field = schema.field(index)
-    return f"{field.type}{'' if field.nullable else ' not null'}"
+    return "absent" if index < 0 else str(schema.field(index).type)
 
 
 def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
@@ -296,15 +302,20 @@ def commit_job(
         if not written:
             job.storage.put_if_absent(totals_path, totals, sync=job.options.sync)
             written = True
+        schema, spark_schema = job.data_schema, job.spark_schema
+        appends = newest is not None and mode == "append"
+        if newest is not None and appends:
+            schema = widen(newest.newest.data_schema, schema)
+            spark_schema = widen_spark_schema(newest.newest.spark_schema, spark_schema)
         return LogEntry(
             version=0,
-            operation="append" if newest is not None and mode == "append" else "overwrite",
+            operation="append" if appends else "overwrite",
             shuffle_id=newest.newest.shuffle_id if newest else job.shuffle_id,
             job_id=job.job_id,
             commit_id=commit_id,
             committed_at_ms=time.time_ns() // 1_000_000,
-            data_schema=job.data_schema,
-            spark_schema=job.spark_schema,
+            data_schema=schema,
+            spark_schema=spark_schema,
             num_subpartitions=job.num_subpartitions,
             partitioner=job.partitioner.describe(),
             map_outputs=outputs,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from arrow_format.errors import CorruptShuffleError
 from arrow_format.read_plan import ChunkRead, RangeRead, merge_reads
 
 if TYPE_CHECKING:
@@ -55,7 +56,13 @@ class ReadScheduler:
             The file is missing or too short.
         """
         for reads in self._rounds(chunks):
-            buffers = self._storage.get_ranges(path, [(r.offset, r.length) for r in reads])
+            try:
+                buffers = self._storage.get_ranges(path, [(r.offset, r.length) for r in reads])
+            except CorruptShuffleError as error:
+                first, last = reads[0].chunks[0].region, reads[-1].chunks[-1].region
+                which = f"region {first}" if first == last else f"regions {first} to {last}"
+                msg = f"{error}; wanted for {which}"
+                raise type(error)(msg) from error
             for number, read in enumerate(reads):
                 buffer = buffers[number]
                 buffers[number] = None  # the consumer's views are what keeps it alive

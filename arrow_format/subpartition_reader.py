@@ -16,6 +16,7 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError, SchemaE
 from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.read_plan import ChunkRead, plan_chunks
 from arrow_format.read_scheduler import ReadScheduler
+from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +55,7 @@ def open_index(
         output.map_task,
         output.attempt,
         entry.num_subpartitions,
-    ) or not found.data_schema.equals(entry.data_schema):
+    ) or not is_appendable(entry.data_schema, found.data_schema):
         msg = (
             f"{storage.root}/{file.index_path}: is of job {found.job_id}, map task "
             f"{found.map_task}, attempt {found.attempt}; the commit log expects job "
@@ -119,7 +120,7 @@ class SortMergeSubpartitionReader:
         reader = open_index(self._storage, entry, output, file)
         n = entry.num_subpartitions
         plan = plan_chunks(reader.regions, self._first, self._end, n)
-        for chunk, stored in self._scheduler.fetch(file.data_path, plan):
+        for chunk, stored in self._fetch(output, file, plan):
             region = reader.regions[chunk.region]
             table = region.chunks
             start = int(table.first_row[chunk.chunk])
@@ -138,6 +139,20 @@ class SortMergeSubpartitionReader:
             lo, hi = chunk.first_row, chunk.end_row
             ids = region.subpartitions_of_rows(start + lo, start + hi, n)
             yield Rows(batch.select(self._columns).slice(lo, hi - lo), ids)
+
+    def _fetch(
+        self, output: MapOutput, file: PartitionedFile, plan: Iterable[ChunkRead]
+    ) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
+        """Read chunks as they are stored; a missing or short file is told with its map output."""
+        try:
+            yield from self._scheduler.fetch(file.data_path, plan)
+        except CorruptShuffleError as error:
+            msg = (
+                f"{error} of map task {output.map_task}, attempt {output.attempt}, subpartitions "
+                f"{self._first} to {self._end - 1}. Restore the file from a copy or write the "
+                "shuffle again"
+            )
+            raise type(error)(msg) from error
 
     def _describe(
         self, output: MapOutput, file: PartitionedFile, chunk: ChunkRead, error: Exception
@@ -232,8 +247,9 @@ def in_subpartition_order(rows: Iterable[Rows]) -> Iterator[Rows]:
         return
     ids = np.concatenate([run.subpartitions for run in runs])
     batch = _joined([run.batch for run in runs])
-    if bool((np.diff(ids) >= 0).all()):
-        yield Rows(batch, ids)
-        return
-    order = np.argsort(ids, kind="stable").astype(np.uint32)
-    yield Rows(batch.take(pa.array(order)), ids[order])
+    del runs
+    runs.clear()  # nothing but the result is held while the consumer works on it
+    if not bool((np.diff(ids) >= 0).all()):
+        order = np.argsort(ids, kind="stable").astype(np.uint32)
+        batch, ids = batch.take(pa.array(order)), ids[order]
+    yield Rows(batch, ids)

@@ -211,8 +211,9 @@ def stdout() -> Console:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print JSON, with no control codes wherever it goes."""
-    print(json.dumps(value, indent=2))
+    """Print JSON, one line per name, with no control codes wherever it goes."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(item)}" for name, item in value.items())
+    print("{\n" + ",\n".join(lines) + "\n}")
 
 
 def print_error(message: str) -> None:
@@ -256,9 +257,10 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         line(text, "bold")
 
     line(printable(facts.path), "bold")
+    partitioner = printable(partitioner_text(facts.partitioner))
     line(
         f"  version {facts.version}, {count_of(facts.num_rows, 'row')} in "
-        f"{count_of(facts.num_subpartitions, 'subpartition')} by {printable(partitioner_text(facts.partitioner))}, "
+        f"{count_of(facts.num_subpartitions, 'subpartition')} by {partitioner}, "
         f"format version {facts.format_version}"
     )
 
@@ -309,7 +311,9 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         line(f"  ... and {len(facts.columns) - len(listed):,} more; --json lists all")
 
     title("Bytes per subpartition")
-    console.print(skew_picture(facts.subpartition_rows, facts.subpartition_bytes, facts.skew))
+    console.print(
+        skew_picture(facts.subpartition_rows, facts.subpartition_bytes, facts.skew), crop=False
+    )
 
 
 def _local_time(iso: str) -> str:
@@ -433,7 +437,7 @@ def _other_error(error: Exception) -> int:
         # Bad usage: the class is click's or typer's own, depending on typer's version.
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", PROGRAM)
-        print_error(f"{format_message()} Try '{command} --help'.")
+        print_error(f"{format_message().rstrip('.')}. Try '{command} --help'.")
         return int(getattr(error, "exit_code", BAD_USAGE))
     if isinstance(error, typer.Abort):
         print_error("interrupted")

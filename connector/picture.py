@@ -281,5 +281,5 @@ def region_picture(regions: Sequence[Sequence[Int64Array]], *, most: int = 8) ->
 
 
 def count_of(number: int, noun: str) -> str:
-    """``number`` and ``noun``, in the plural unless it is one."""
+    """Say how many, with the noun in the plural unless there is one."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -20,6 +20,7 @@ from arrow_format.subpartition_reader import (
     as_batches,
     with_subpartition_schema,
 )
+from arrow_format.widening import same_spark_type
 from connector.catalog_table import (
     COLUMNS_OPTION,
     carry_in_columns,
@@ -221,7 +222,7 @@ def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bo
                 f"{', '.join(there)}"
             )
             raise SchemaError(msg)
-        if not same_type(found.dataType.jsonValue(), field.dataType.jsonValue()):
+        if not same_spark_type(found.dataType.jsonValue(), field.dataType.jsonValue()):
             msg = (
                 f"{shuffle.path}: column {field.name!r} is {found.dataType.simpleString()}, not "
                 f"{field.dataType.simpleString()}; cast after reading"
@@ -233,14 +234,3 @@ def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bo
             f"`{SUBPARTITION_COLUMN} int` to it"
         )
         raise OptionError(msg)
-
-
-def same_type(one: object, other: object) -> bool:
-    """Whether two types (as Spark's JSON) differ at most in nullability and metadata inside."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        ignored = {"nullable", "containsNull", "valueContainsNull", "metadata"}
-        names = (one.keys() | other.keys()) - ignored
-        return all(same_type(one.get(name), other.get(name)) for name in names)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same_type, one, other))
-    return one == other

@@ -191,7 +191,7 @@ def _why_no_key(type_: DataType) -> str | None:
     if isinstance(type_, StringType) and not type_.isUTF8BinaryCollation():
         return (
             f"strings that are equal under {type_.collation} may differ in their bytes, which are "
-            "what is hashed here; use its bytes (c COLLATE UTF8_BINARY), or lower(...) of those"
+            "what is hashed here; use its bytes (CAST(c AS STRING)), or lower(...) of those"
         )
     if isinstance(type_, VariantType):
         return "Spark does not hash it; use a value taken from it (variant_get)"
@@ -306,7 +306,7 @@ def spark_schema_from_json(text: str) -> StructType:
         msg = (
             f"the Spark schema of the shuffle cannot be used here: {error}. A user-defined type "
             "needs its Python class, in a module that can be imported on driver and executors; "
-            "without it, give a schema with its storage type: spark.read.schema(...)"
+            "without Spark, arrow_format.open_shuffle reads its storage"
         )
         raise SchemaError(msg) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

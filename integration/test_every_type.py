@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -44,6 +45,7 @@ from pyspark.testing.objects import PythonOnlyPoint, PythonOnlyUDT
 import connector
 from arrow_format.errors import SchemaError
 from arrow_format.partitioner import RoundRobinPartitioner
+from arrow_format.write import write_shuffle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,7 +166,7 @@ def comparable(value: object) -> object:
         case float() | Decimal():
             return repr(value)
         case Row():
-            return (value.__fields__, *map(comparable, value))
+            return (tuple(value.__fields__), *map(comparable, value))
         case list() | tuple():
             return list(map(comparable, value))
         case dict():
@@ -270,7 +272,8 @@ def test_values_beyond_python_s_calendar_come_back(
         "k",
         "timestamp_micros(v) AS t",
         "cast(date_from_unix_date(cast(v >> 32 AS int)) AS date) AS d",
-        "make_dt_interval(0, 0, 0, cast(v AS decimal(38, 6)) / 1000000) AS i",
+        "make_dt_interval(cast(v div 86400000000 AS int), 0, 0, "
+        "cast(v % 86400000000 / 1000000 AS decimal(18, 6))) AS i",
     )
     path = str(tmp_path / "shuffle")
 
@@ -324,24 +327,64 @@ def test_large_types_on_the_way_in_change_nothing(spark: SparkSession, tmp_path:
 def test_a_view_with_columns_of_its_own_starts_a_shuffle(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "shuffle"
     spark.sql(
-        "CREATE OR REPLACE TEMPORARY VIEW fresh (k int, v varchar(5), h char(3), "
-        "s string COLLATE UNICODE_CI) USING arrow_shuffle "
-        f"OPTIONS (path '{path}', keys 'k', numSubpartitions '3')"
+        "CREATE OR REPLACE TEMPORARY VIEW fresh (k int, v varchar(5), s string COLLATE UNICODE_CI) "
+        f"USING arrow_shuffle OPTIONS (path '{path}', keys 'k', numSubpartitions '3')"
     )
-    spark.sql("INSERT INTO fresh VALUES (1, 'ab', 'x', 'é'), (2, NULL, NULL, NULL)")
+    spark.sql("INSERT INTO fresh VALUES (1, 'ab', 'é'), (2, NULL, NULL)")
 
     back = connector.read_shuffle(spark, str(path))
 
     assert [field.dataType for field in back.schema] == [
         IntegerType(),
         StringType(),
-        StringType(),
         StringType("UNICODE_CI"),
     ]
-    assert contents(back) == [
-        (("k", "v", "h", "s"), 1, "ab", "x", "é"),
-        (("k", "v", "h", "s"), 2, None, None, None),
+    names = ("k", "v", "s")
+    assert contents(back) == [(names, 1, "ab", "é"), (names, 2, None, None)]
+
+
+# Written without Spark ---------------------------------------------------------------------------
+
+
+def test_what_arrow_wrote_spark_reads(spark: SparkSession, tmp_path: Path):
+    instants = pa.array([0, None], pa.timestamp("us", "Asia/Tokyo"))
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "k": pa.array([1, 2]),
+            "word": pa.array(["a", None]).dictionary_encode(),
+            "view": pa.array(["b", None], pa.string_view()),
+            "lists": pa.array([["c"], None], pa.large_list_view(pa.large_string())),
+            "instant": instants,
+            "wall": pa.array([0, None], pa.timestamp("us")),
+            "time": pa.array([1_000, None], pa.time64("ns")),
+        }
+    )
+    write_shuffle([batch], str(tmp_path / "s"), num_subpartitions=2, keys="k")
+
+    back = connector.read_shuffle(spark, str(tmp_path / "s"))
+
+    assert [field.dataType for field in back.schema] == [
+        LongType(),
+        StringType(),
+        StringType(),
+        ArrayType(StringType()),
+        TimestampType(),
+        TimestampNTZType(),
+        TimeType(9),
     ]
+    rows = back.selectExpr("k", "word", "view", "lists", "unix_micros(instant)", "wall", "time")
+    assert sorted(map(tuple, rows.collect()), key=lambda row: row[0]) == [
+        (1, "a", "b", ["c"], 0, datetime(1970, 1, 1), time(0, 0, 0, 1)),
+        (2, None, None, None, None, None, None),
+    ]
+
+
+def test_what_spark_has_no_type_for_is_refused_by_name(spark: SparkSession, tmp_path: Path):
+    batch = pa.RecordBatch.from_pydict({"k": [1], "u": pa.array([2], pa.uint64())})
+    write_shuffle([batch], str(tmp_path / "s"), num_subpartitions=2, keys="k")
+
+    with pytest.raises(SchemaError, match="column 'u' has type uint64, which Spark cannot read"):
+        connector.read_shuffle(spark, str(tmp_path / "s"))
 
 
 # Keys --------------------------------------------------------------------------------------------

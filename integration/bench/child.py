@@ -1,4 +1,4 @@
-"""Running one measurement in a fresh process, so that no earlier one leaves it memory or threads."""
+"""One measurement in a fresh process, so that no earlier one leaves it memory or threads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 ONE_THREAD = {
     "POLARS_MAX_THREADS": "1",
@@ -43,6 +46,7 @@ def run_in_child(function: Callable[..., dict[str, Any]], **arguments: object) -
     name = f"{function.__module__}:{function.__qualname__}"
     completed = subprocess.run(
         [sys.executable, "-m", "integration.bench.child", name, json.dumps(arguments)],
+        cwd=PROJECT,
         env={**os.environ, **ONE_THREAD},
         stdin=subprocess.DEVNULL,
         capture_output=True,

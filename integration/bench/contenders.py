@@ -34,7 +34,9 @@ def _ours(batches: Batches, out: Path, n: int, *, codec: str, sync: bool) -> Cal
     return lambda: write_shuffle(batches, out, num_subpartitions=n, keys=KEY, options=options)
 
 
-def _pyarrow(batches: Batches, out: Path, n: int, *, compression: str | None) -> Callable[[], object]:
+def _pyarrow(
+    batches: Batches, out: Path, n: int, *, compression: str | None
+) -> Callable[[], object]:
     import pyarrow.dataset as ds
 
     table = pa.Table.from_batches(_with_ids(batches, n))
@@ -63,9 +65,7 @@ def _duckdb(batches: Batches, out: Path, n: int, *, compression: str) -> Callabl
 
     connection = duckdb.connect(config={"threads": 1, "temp_directory": f"{out}.tmp"})
     connection.register("rows", pa.Table.from_batches(_with_ids(batches, n)))
-    copy = (
-        f"COPY rows TO '{out}' (FORMAT parquet, COMPRESSION {compression}, PARTITION_BY (pid))"
-    )
+    copy = f"COPY rows TO '{out}' (FORMAT parquet, COMPRESSION {compression}, PARTITION_BY (pid))"
     return lambda: connection.execute(copy)
 
 

@@ -5,94 +5,23 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from integration.bench import targets
 from integration.bench.child import run_in_child
-from integration.bench.contenders import CONTENDERS, read_once, write_once
-from integration.bench.lineitem import ipc_stream
-from integration.bench.results import (
-    Line,
-    Part,
-    Timing,
-    amount_line,
-    cost_line,
-    fastest,
-    speed_line,
-    turns,
+from integration.bench.contenders import read_once, write_once
+from integration.bench.engine_lines import (
+    OURS,
+    PYARROW,
+    UNPARTITIONED,
+    contenders,
+    read_lines,
+    size_lines,
+    write_lines,
 )
+from integration.bench.lineitem import ipc_stream
+from integration.bench.results import Line, Part, Timing, turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from pathlib import Path
-
-UNPARTITIONED = "unpartitioned IPC"
-OURS = {"none": "ours none", "zstd": "ours zstd"}
-PEERS = {
-    "none": ("pyarrow dataset IPC", "Polars IPC", "DuckDB Parquet", "DuckDB Parquet snappy"),
-    "zstd": (
-        "pyarrow dataset IPC zstd",
-        "Polars IPC zstd",
-        "DuckDB Parquet snappy",
-        "DuckDB Parquet zstd",
-    ),
-}
-"""Partitioned writers that codecs ``none`` and ``zstd`` are held against."""
-
-MOST_PYARROW_DIRECTORIES = 1_000
-"""Beyond, ``write_dataset`` writes a file per few rows and takes minutes."""
-
-
-def contenders(n: int, codecs: Iterable[str], *, slow: bool) -> list[str]:
-    """Labels of all who write at ``n`` subpartitions, in the order of the table."""
-    wanted = {UNPARTITIONED}
-    for codec in codecs:
-        wanted |= {OURS[codec], f"{OURS[codec]}, sync", *PEERS[codec]}
-    if n > MOST_PYARROW_DIRECTORIES and not slow:
-        wanted = {label for label in wanted if not label.startswith("pyarrow")}
-    return [label for label in CONTENDERS if label in wanted]
-
-
-def write_lines(
-    n: int, codecs: Iterable[str], timings: Mapping[str, Timing], raw_bytes: int
-) -> list[Line]:
-    """Lines of the table on writing at ``n`` subpartitions."""
-    case = f"write, n = {n:,}"
-    goals = {"none": targets.ENGINE_NONE_AGAINST_PEERS, "zstd": targets.ENGINE_ZSTD_AGAINST_PEERS}
-    lines = []
-    for codec in codecs:
-        ours = timings[OURS[codec]]
-        peers = [timings[label] for label in PEERS[codec] if label in timings]
-        best = fastest(peers)
-        for peer in peers:
-            target = goals[codec].get(n) if peer is best else None
-            what = "speed / fastest peer's" if peer is best else "speed / peer's"
-            lines.append(speed_line(case, what, ours, peer, target))
-        target = targets.ENGINE_NONE_AGAINST_IPC.get(n) if codec == "none" else None
-        lines.append(
-            speed_line(case, "speed / unpartitioned IPC's", ours, timings[UNPARTITIONED], target)
-        )
-        synced = timings[f"{OURS[codec]}, sync"]
-        lines.append(cost_line(case, "time with fsync / without", synced, ours))
-    for label, timing in timings.items():
-        lines.append(
-            amount_line(
-                case,
-                f"bytes on disk / in memory ({timing.num_files:,} files)",
-                (label, (timing.num_bytes or 0) / 1e6),
-                ("Arrow batches", raw_bytes / 1e6),
-                "MB",
-            )
-        )
-    return lines
-
-
-def read_lines(n: int, timings: Mapping[str, Timing]) -> list[Line]:
-    """Lines of the table on reading everything."""
-    limit = timings[UNPARTITIONED]
-    return [
-        cost_line(f"read all, n = {n:,}", "verified read / plain IPC read", timing, limit)
-        for label, timing in timings.items()
-        if label != UNPARTITIONED
-    ]
 
 
 def run(
@@ -116,7 +45,7 @@ def run(
     ]
     for n in numbers:
         labels = contenders(n, codecs, slow=slow)
-        if "pyarrow dataset IPC" not in labels and "none" in codecs:
+        if not set(PYARROW.values()) & set(labels):
             notes.append(f"n = {n:,}: pyarrow's write_dataset takes minutes; --slow includes it")
         answers: dict[str, list[dict[str, Any]]] = {label: [] for label in labels}
         for number, order in enumerate(turns(labels, repeat), 1):
@@ -135,7 +64,11 @@ def run(
         written = {label: _timing(label, found) for label, found in answers.items()}
         raw_bytes = answers[labels[0]][0]["raw_bytes"]
         read = _read(n, codecs, rows, repeat, scratch, step)
-        lines += [*write_lines(n, codecs, written, raw_bytes), *read_lines(n, read)]
+        lines += [
+            *write_lines(n, codecs, written),
+            *size_lines(n, codecs, written, raw_bytes),
+            *read_lines(n, read),
+        ]
         timings[f"write, n = {n}"] = tuple(written.values())
         timings[f"read, n = {n}"] = tuple(read.values())
     title = f"Engine, one core, lineitem SF {scale:g} by l_orderkey"

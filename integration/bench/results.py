@@ -77,7 +77,7 @@ class Line:
     case: str
     """What the lines around it have in common, such as ``n = 200``."""
     what: str
-    """What the ratio says, such as ``speed of codec none / fastest peer``."""
+    """What the ratio says, such as ``speed, fastest peer = 1``."""
     ours: str
     """Label of what is ours."""
     other: str
@@ -165,7 +165,9 @@ def amount_line(
     target: Target | None = None,
 ) -> Line:
     """How large our amount is as a multiple of the other; both are (label, amount)."""
-    return Line(case, what, ours[0], other[0], ours[1], other[1], unit, ours[1] / other[1], target=target)
+    return Line(
+        case, what, ours[0], other[0], ours[1], other[1], unit, ours[1] / other[1], target=target
+    )
 
 
 def fastest(timings: Iterable[Timing]) -> Timing | None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from integration.bench.results import Target
 
-ENGINE_NONE_AGAINST_PEERS = {200: Target(at_least=2.3), 2_000: Target(at_least=3.5), 20_000: Target(at_least=5)}
+ENGINE_NONE_AGAINST_PEERS = {
+    200: Target(at_least=2.3),
+    2_000: Target(at_least=3.5),
+    20_000: Target(at_least=5),
+}
 """Speed of a clustered write without compression, against the fastest partitioned writer."""
 
-ENGINE_ZSTD_AGAINST_PEERS = {200: Target(at_least=1.7), 2_000: Target(at_least=2), 20_000: Target(at_least=3)}
+ENGINE_ZSTD_AGAINST_PEERS = {
+    200: Target(at_least=1.7),
+    2_000: Target(at_least=2),
+    20_000: Target(at_least=3),
+}
 """Speed of a compressed clustered write, against the fastest partitioned writer that compresses."""
 
 ENGINE_NONE_AGAINST_IPC = {200: Target(at_least=0.40), 20_000: Target(at_least=0.33)}
-"""Speed of a clustered write without compression, against an Arrow IPC file written in input order."""
+"""Speed of a clustered write without compression, against an IPC file in input order."""
 
 WRITE_AGAINST_DRAIN = {"zstd": Target(at_most=1.5), "none": Target(at_most=1.3)}
 """Time of ``write_shuffle``, against a mapInArrow that only drains its input."""

@@ -390,6 +390,8 @@ def test_list_views_may_overlap_and_stand_in_any_order():
     for start in range(6):
         result = normalise(one_column(array[start:]), schema)
         assert result.column(0).to_pylist() == want[start:]
+        # The null list points to four values, which are not copied.
+        assert len(result.column(0).values) == sum(map(len, filter(None, want[start:])))
 
 
 def test_a_null_among_the_values_of_a_dictionary_is_a_null():
@@ -498,6 +500,18 @@ def test_nullability_inside_a_type_may_differ_as_long_as_the_values_fit(type_, r
     assert loosened.column(0).equals(nullable[:2])
     with pytest.raises(SchemaError, match=re.escape(repr(path))):
         normalise(one_column(nullable), schema_of(type_))
+
+
+def test_nulls_under_a_null_struct_do_not_count():
+    # As Spark sends them: the child of a null struct is null, whatever the child declares.
+    child = pa.array([1, None, 3])
+    array = pa.StructArray.from_arrays(
+        [child], fields=[NON_NULL], mask=pa.array([False, True, False])
+    )
+    assert array.field(0).null_count == 1
+
+    assert normalise(one_column(array), schema_of(array.type)).num_rows == 3
+    assert normalise(one_column(array)[1:], schema_of(array.type)).num_rows == 2
 
 
 def all_nullable(type_: pa.DataType) -> pa.DataType:

@@ -1,0 +1,115 @@
+"""Shuffles written when format version 1 was made are read, for ever, as they were then."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import open_shuffle
+from arrow_format.model import Encoding
+from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.storage import PosixStorage
+
+HERE = Path(__file__).parent
+GOLDEN = sorted(path for path in HERE.glob("v*/*") if path.is_dir())
+EXPECTED = sorted(HERE.glob("v*/*/expected-*.arrow"))
+
+
+def named(path):
+    return path.relative_to(HERE).as_posix()
+
+
+def expected_of(path):
+    return pa.ipc.open_file(pa.py_buffer(path.read_bytes())).read_all()
+
+
+def regions_of(name):
+    """Regions of every data file of the newest version."""
+    path = HERE / name / "shuffle"
+    storage = PosixStorage(str(path))
+    return [
+        PartitionedFileReader(storage, file).regions
+        for output in open_shuffle(path).map_outputs
+        for file in output.files
+    ]
+
+
+@pytest.mark.parametrize("expected", EXPECTED, ids=named)
+def test_a_golden_shuffle_reads_as_it_was_written(expected):
+    version = int(expected.stem.removeprefix("expected-"))
+    shuffle = open_shuffle(expected.parent / "shuffle", version)
+    rows = expected_of(expected)
+
+    report = shuffle.verify()
+    assert (report.num_rows, shuffle.num_rows) == (len(rows), len(rows))
+    found = shuffle.read(with_subpartition=True).read_all()
+    assert found.schema.equals(rows.schema)
+    assert found.combine_chunks().equals(rows)
+
+    ids = rows["_subpartition"].to_pylist()
+    assert shuffle.subpartition_rows.to_pylist() == [
+        counts.get(s, 0)
+        for counts in [{s: ids.count(s) for s in set(ids)}]
+        for s in range(shuffle.num_subpartitions)
+    ]
+    for s in set(ids):
+        alone = shuffle.subpartition(s, with_subpartition=True).read_all()
+        assert alone.combine_chunks().equals(
+            rows.filter(pa.array([one == s for one in ids])).combine_chunks()
+        )
+
+
+def test_the_newest_version_is_the_last():
+    for path in GOLDEN:
+        newest = open_shuffle(path / "shuffle").version
+        expected = sorted(path.glob("expected-*.arrow"))
+        assert [one.name for one in expected] == [
+            f"expected-{v}.arrow" for v in range(1, newest + 1)
+        ]
+
+
+def test_the_files_have_what_they_are_kept_for():
+    for codec in ("zstd", "none"):
+        first, second = regions_of(f"v1/regions_{codec}")
+        assert len(first) > 1
+        assert max(len(region.chunks) for region in first) > 1
+        assert {region.first_subpartition for region in first} == {0}
+        assert {region.first_subpartition for region in second} == {7919 % 5}
+    (regions,) = regions_of("v1/types")
+    encodings = [e for region in regions for e in region.chunks.encoding.tolist()]
+    assert set(encodings) == {Encoding.IPC, Encoding.ZSTD}
+    entries = open_shuffle(HERE / "v1/versions/shuffle", 2).entries
+    assert [entry.operation for entry in entries] == ["overwrite", "append"]
+    assert [len(output.files) for output in entries[1].map_outputs] == [0, 1]
+    assert regions_of("v1/no_rows") == []
+    ((region,),) = regions_of("v1/many_subpartitions")
+    assert region.ranks.max() > 1 << 16
+
+
+def test_codec_none_is_an_arrow_file_for_everyone():
+    path = HERE / "v1/regions_none"
+    files = sorted(path.rglob("*.shuffle.data"))
+    assert len(files) == 2
+    tables = [pa.ipc.open_file(pa.py_buffer(file.read_bytes())).read_all() for file in files]
+    found = pa.concat_tables(tables).sort_by("id")
+    expected = expected_of(path / "expected-1.arrow").drop_columns("_subpartition").sort_by("id")
+    assert found.combine_chunks().equals(expected.combine_chunks())
+    for table, regions in zip(tables, regions_of("v1/regions_none"), strict=True):
+        assert table["id"].num_chunks == sum(len(region.chunks) for region in regions)
+
+
+def test_every_index_is_an_arrow_file_that_says_how_to_read_its_data():
+    indexes = sorted(HERE.rglob("v1/**/*.shuffle.index"))
+    assert len(indexes) > 8
+    for file in indexes:
+        table = pa.ipc.open_file(pa.py_buffer(file.read_bytes())).read_all()
+        described = json.loads(table.schema.metadata[b"arrow_shuffle"])
+        assert described["format_version"] == 1
+        data = file.with_suffix(".data")
+        assert described["data_bytes"] == data.stat().st_size
+
+
+def test_the_golden_files_are_small():
+    size = sum(path.stat().st_size for path in HERE.rglob("v*/**/*") if path.is_file())
+    assert size < 120_000

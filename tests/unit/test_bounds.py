@@ -1,0 +1,168 @@
+"""What a map task may take: open files whatever n is, memory whatever the input is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import open_shuffle, write_shuffle
+from arrow_format.options import WriteOptions
+
+PROJECT = Path(__file__).parents[2]
+N = 20_000
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+def test_open_files_at_twenty_thousand_subpartitions(tmp_path, codec):
+    counts = []
+
+    def batches():
+        for start in range(0, 200_000, 10_000):
+            counts.append(open_files())
+            yield pa.record_batch({"k": np.arange(start, start + 10_000)})
+
+    options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=2 << 20)
+    before = open_files()
+    write_shuffle(batches(), tmp_path / "x", num_subpartitions=N, keys="k", options=options)
+    shuffle = open_shuffle(tmp_path / "x")
+    assert shuffle.map_outputs[0].files[0].num_regions > 3
+    assert max(counts) - before < 16
+    assert max(counts) - before >= 1, "the data file was open, so the count means something"
+    for _ in shuffle.read():
+        assert open_files() - before < 16
+    assert open_files() == before
+
+
+STREAM = """
+import sys
+import numpy as np, pyarrow as pa
+import arrow_format
+from arrow_format import WriteOptions, write_shuffle
+
+shape, codec, path, gigabytes = sys.argv[1:]
+pa.set_cpu_count(1)
+BUFFER = 64 << 20
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
+
+random = np.random.default_rng(1)
+words = pa.array([f"furiously ironic {i:05d} accounts"[: 10 + i % 24] for i in range(5_000)])
+
+def batch(rows):
+    keys = pa.array(random.integers(0, 1 << 40, rows))
+    if shape == "int32":
+        columns = {"k": pa.array(random.integers(0, 1 << 30, rows, dtype=np.int32))}
+    elif shape == "string":
+        columns = {"k": keys, "s": words.take(pa.array(random.integers(0, 5_000, rows)))}
+    else:
+        columns = {"k": keys}
+        for i in range(7):
+            columns[f"n{i}"] = pa.array(random.integers(0, 1_000, rows).astype(np.float64))
+        for i in range(5):
+            columns[f"d{i}"] = pa.array(random.integers(0, 9_000, rows, dtype=np.int32))
+        columns["s"] = words.take(pa.array(random.integers(0, 5_000, rows)))
+    made = pa.record_batch(columns)
+    # As it comes over IPC: one allocation under all columns.
+    return pa.ipc.read_record_batch(made.serialize(), made.schema)
+
+ROWS = {"int32": 500_000, "string": 80_000, "lineitem": 20_000}[shape]
+made = [batch(ROWS) for _ in range(4)]
+messages = [(b.serialize(), b.schema) for b in made]
+largest = max(b.nbytes for b in made)
+volume = int(float(gigabytes) * 1e9)
+del made
+
+def stream(num_bytes):
+    sent = 0
+    while sent < num_bytes:
+        for message, schema in messages:
+            copied = pa.py_buffer(message.to_pybytes())
+            yield pa.ipc.read_record_batch(copied, schema)
+            sent += len(copied)
+
+def write(num_bytes, name, mode="errorifexists"):
+    return write_shuffle(
+        stream(num_bytes), path + name, num_subpartitions=20_000, keys="k",
+        options=WriteOptions(sync=False, codec=codec, sort_buffer_bytes=BUFFER),
+    )
+
+write(1, "/warm")
+base = status("VmHWM")
+with open("/proc/self/clear_refs", "w") as clear:
+    clear.write("5")
+receipt = write(volume, "/big")
+peak = status("VmHWM")
+shuffle = arrow_format.open_shuffle(path + "/big")
+assert sum(f.num_regions for o in shuffle.map_outputs for f in o.files) > 3
+print(base, peak, largest, BUFFER)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "codec", "gigabytes"),
+    [("lineitem", "zstd", "0.5"), ("string", "none", "1"), ("int32", "none", "0.6")],
+)
+def test_peak_memory_of_a_streamed_write(tmp_path, shape, codec, gigabytes):
+    done = subprocess.run(
+        [sys.executable, "-c", STREAM, shape, codec, str(tmp_path), gigabytes],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+    )
+    assert done.returncode == 0, done.stderr
+    base, peak, largest, buffer = map(int, done.stdout.split())
+    bound = base + 1.25 * buffer + (64 << 20) + largest
+    assert peak <= bound, f"{peak - base >> 20} MiB over base, {int(bound) - base >> 20} allowed"
+    assert peak > base + buffer // 8, "the buffer was in use, so the peak means something"
+
+
+READ = """
+import sys, pyarrow as pa
+from arrow_format import open_shuffle
+pa.set_cpu_count(1)
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
+
+shuffle = open_shuffle(sys.argv[1])
+next(iter(shuffle.subpartition(0)), None)
+base = status("VmHWM")
+rows = sum(batch.num_rows for batch in shuffle.read())
+assert rows == shuffle.num_rows
+raw = sum(output.raw_bytes for output in shuffle.map_outputs)
+print(status("VmHWM") - base, pa.default_memory_pool().max_memory(), raw)
+"""
+
+
+def test_peak_memory_of_reading_everything(tmp_path):
+    batches = (
+        pa.record_batch({"k": np.arange(start, start + 500_000), "v": np.ones(500_000)})
+        for start in range(0, 25_000_000, 500_000)
+    )
+    options = WriteOptions(sync=False, codec="none", sort_buffer_bytes=64 << 20)
+    write_shuffle(batches, tmp_path / "x", num_subpartitions=50, keys="k", options=options)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path / "x")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+    )
+    assert done.returncode == 0, done.stderr
+    grown, allocated, raw = map(int, done.stdout.split())
+    assert raw > 400_000_000
+    # About 32 MiB as they were read, joined, and in order; the allocator keeps some of it longer.
+    assert allocated < 112 << 20, f"{allocated >> 20} MiB"
+    assert grown < 288 << 20, f"{grown >> 20} MiB"
