@@ -18,6 +18,7 @@ from arrow_format.errors import (
     ShuffleError,
     ShuffleNotFoundError,
 )
+from arrow_format.index_cache import IndexCache
 from arrow_format.partitioner import Partitioner, partitioner_from_description
 from arrow_format.read_plan import group_adjacent
 from arrow_format.storage import Storage, open_storage
@@ -25,7 +26,6 @@ from arrow_format.subpartition_reader import (
     SortMergeSubpartitionReader,
     as_batches,
     in_subpartition_order,
-    open_index,
     with_subpartition_schema,
 )
 from arrow_format.totals import subpartition_totals
@@ -82,6 +82,11 @@ class Shuffle:
         self._storage = storage
         self._snapshot = snapshot
         self._entry: LogEntry = snapshot.newest
+        self._indexes = IndexCache(storage)
+
+    def __reduce__(self) -> tuple[Callable[[str, int], Shuffle], tuple[str, int]]:
+        # By name: what stands in the log is read again wherever this arrives.
+        return open_shuffle, (self.path, self.version)
 
     def __repr__(self) -> str:
         return (
@@ -221,7 +226,12 @@ class Shuffle:
     ) -> SortMergeSubpartitionReader:
         """Reader of the subpartitions ``[first, end)`` that does not order them."""
         return SortMergeSubpartitionReader(
-            self._storage, self._snapshot.entries, first, end, columns=columns
+            self._storage,
+            self._snapshot.entries,
+            first,
+            end,
+            columns=columns,
+            indexes=self._indexes,
         )
 
     def _raw_bytes(self) -> Int64Array:
@@ -265,9 +275,11 @@ class Shuffle:
             for output in entry.map_outputs:
                 for file in output.files:
                     try:
-                        regions = open_index(self._storage, entry, output, file).regions
+                        regions = self._indexes.open(entry, output, file).regions
                         self._check_length(output, file)
-                        alone = SortMergeSubpartitionReader(self._storage, [entry], 0, n)
+                        alone = SortMergeSubpartitionReader(
+                            self._storage, [entry], 0, n, indexes=self._indexes
+                        )
                         runs = [
                             len(run.subpartitions) for run in alone.file_rows(entry, output, file)
                         ]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_REGION_BYTES = 1 << 30
 """A region stays far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
 
-MAX_INDEX_BYTES = 8 << 20
+MAX_INDEX_BYTES = 16 << 20
 """A partitioned file whose index grows past this is finished and the next one is begun, so that the
 memory for indexes is bounded however much a map task writes."""
 

@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, SchemaError
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.index_cache import IndexCache
 from arrow_format.read_plan import ChunkRead, plan_chunks
 from arrow_format.read_scheduler import ReadScheduler
-from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,34 +37,6 @@ class Rows:
     """Subpartition of each row."""
 
 
-def open_index(
-    storage: Storage, entry: LogEntry, output: MapOutput, file: PartitionedFile
-) -> PartitionedFileReader:
-    """Open the index of a committed file and check that it is of that map output.
-
-    Raises
-    ------
-    CorruptShuffleError
-        It is missing, damaged, or belongs to another map output or shuffle schema.
-    """
-    reader = PartitionedFileReader(storage, file)
-    found = reader.metadata
-    if (found.job_id, found.map_task, found.attempt, found.num_subpartitions) != (
-        output.job_id,
-        output.map_task,
-        output.attempt,
-        entry.num_subpartitions,
-    ) or not is_appendable(entry.data_schema, found.data_schema):
-        msg = (
-            f"{storage.root}/{file.index_path}: is of job {found.job_id}, map task "
-            f"{found.map_task}, attempt {found.attempt}; the commit log expects job "
-            f"{output.job_id}, map task {output.map_task}, attempt {output.attempt}. The file was "
-            "swapped with another"
-        )
-        raise CorruptShuffleError(msg)
-    return reader
-
-
 class SortMergeSubpartitionReader:
     """Reads the rows of subpartitions ``[first, end)``, map output after map output.
 
@@ -82,6 +53,8 @@ class SortMergeSubpartitionReader:
         Range of subpartitions, within the shuffle's.
     columns
         Columns to deliver, in that order; all when None. Every chunk is verified whole either way.
+    indexes
+        Indexes shared with other readers of the same version.
     """
 
     def __init__(
@@ -92,8 +65,10 @@ class SortMergeSubpartitionReader:
         end: int,
         *,
         columns: Sequence[str] | None = None,
+        indexes: IndexCache | None = None,
     ) -> None:
         self._storage = storage
+        self._indexes = indexes or IndexCache(storage)
         self._entries = tuple(entries)
         self._first = first
         self._end = end
@@ -117,7 +92,7 @@ class SortMergeSubpartitionReader:
         self, entry: LogEntry, output: MapOutput, file: PartitionedFile
     ) -> Iterator[Rows]:
         """Rows of the range from one partitioned file, one run per chunk."""
-        reader = open_index(self._storage, entry, output, file)
+        reader = self._indexes.open(entry, output, file)
         n = entry.num_subpartitions
         plan = plan_chunks(reader.regions, self._first, self._end, n)
         for chunk, stored in self._fetch(output, file, plan):
@@ -247,8 +222,7 @@ def in_subpartition_order(rows: Iterable[Rows]) -> Iterator[Rows]:
         return
     ids = np.concatenate([run.subpartitions for run in runs])
     batch = _joined([run.batch for run in runs])
-    del runs
-    runs.clear()  # nothing but the result is held while the consumer works on it
+    del runs  # nothing but the result is held while the consumer works on it
     if not bool((np.diff(ids) >= 0).all()):
         order = np.argsort(ids, kind="stable").astype(np.uint32)
         batch, ids = batch.take(pa.array(order)), ids[order]

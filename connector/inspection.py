@@ -13,8 +13,8 @@ import numpy as np
 
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import ShuffleError
+from arrow_format.index_cache import IndexCache
 from arrow_format.storage import open_storage
-from arrow_format.subpartition_reader import open_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -217,12 +217,12 @@ def region_bytes(shuffle: Shuffle) -> list[list[Int64Array]]:
     CorruptShuffleError
         An index is damaged or missing.
     """
-    storage = open_storage(shuffle.path)
+    indexes = IndexCache(open_storage(shuffle.path))
     return [
         [
             region.chunks.length
             for file in output.files
-            for region in open_index(storage, entry, output, file).regions
+            for region in indexes.open(entry, output, file).regions
         ]
         for entry in shuffle.entries
         for output in entry.map_outputs

@@ -276,7 +276,7 @@ def region_picture(regions: Sequence[Sequence[Int64Array]], *, most: int = 8) ->
         return Text("  No map task had any rows.")
     parts: list[RenderableType] = [StripChart(strips)]
     if len(regions) > most:
-        parts.append(Text(f"  ... and {count_of(len(regions) - most, 'map output')} more"))
+        parts.append(Text(f"  ... and {len(regions) - most:,} more"))
     return Group(*parts)
 
 

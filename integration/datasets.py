@@ -7,7 +7,6 @@ downloaded.
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -131,7 +130,7 @@ def _made_once(name: str) -> Iterator[Path | None]:
         yield fresh
         fresh.chmod(0o755)
         try:
-            os.rename(fresh, target)
+            fresh.rename(target)
         except OSError:
             if not target.exists():
                 raise

@@ -13,6 +13,7 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
 
 ROWS_SHOWN = 6
 MAX_CORES = 4
+NUMBERS = (int, float, Decimal)
 
 
-class DemoFailed(Exception):  # noqa: N818
+class DemoFailed(Exception):
     """Something came out different from Spark's own answer."""
 
 
@@ -70,8 +72,8 @@ FLIGHT_PLANS = (
         name="flights-by-carrier",
         key="carrier",
         num_subpartitions=16,
-        why="Sixteen airlines hash into sixteen subpartitions, but not one each: some subpartitions "
-        "hold two airlines, some none, and big airlines make big subpartitions.",
+        why="Sixteen airlines hash into sixteen subpartitions, but not one each: some hold two "
+        "airlines, some none, and large airlines make large subpartitions.",
         query="SELECT carrier, count(*) AS flights, count(DISTINCT tailnum) AS aircraft, "
         "round(avg(arr_delay), 2) AS mean_delay_minutes "
         "FROM {rows} GROUP BY carrier ORDER BY flights DESC, carrier",
@@ -83,9 +85,9 @@ FLIGHT_PLANS = (
         name="flights-by-tailnum",
         key="tailnum",
         num_subpartitions=200,
-        why="The sort buffer is small on purpose (2 MiB), so that a task fills it several times and "
-        "its file gets several regions. The peak at 42 is no accident: 2,512 flights have no "
-        "tailnum, and a null hashes to Spark's seed, 42.",
+        why="The sort buffer is small on purpose (2 MiB), so that a task fills it several times "
+        "and its file gets several regions. The peak at 42 is no accident: 2,512 flights have no "
+        "tailnum, and the hash of null is Spark's seed, 42.",
         query="SELECT tailnum, count(*) AS flights, sum(air_time) AS minutes_in_the_air "
         "FROM {rows} GROUP BY tailnum ORDER BY flights DESC, tailnum",
         local_query="SELECT tailnum, count(*) AS flights, sum(distance) AS miles "
@@ -101,7 +103,7 @@ LINEITEM_PLAN = Plan(
     num_subpartitions=200,
     why="Order keys are many and alike, so the subpartitions come out even.",
     query="SELECT l_returnflag, l_linestatus, count(*) AS lines, sum(l_quantity) AS quantity, "
-    "sum(l_extendedprice * (1 - l_discount)) AS price FROM {rows} "
+    "round(sum(l_extendedprice * (1 - l_discount)), 2) AS price FROM {rows} "
     "GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus",
     local_query="SELECT l_shipmode, count(*) AS lines, sum(l_extendedprice) AS price "
     "FROM rows GROUP BY l_shipmode ORDER BY l_shipmode",
@@ -134,26 +136,26 @@ class Story:
         self._console.print(Padding(Text.assemble(("✓ ", "bold green"), text), (0, 0, 0, 3)))
 
     def picture(self, picture: RenderableType) -> None:
-        self._console.print(Padding(Group(Text(), picture, Text()), (0, 0, 0, 1)), crop=False)
+        self._console.print(Group(Text(), picture, Text()), crop=False)
 
     def table(self, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        numeric = [isinstance(value, int | float) for value in rows[0]] if rows else []
-        for name, right in zip(names, numeric, strict=False):
-            table.add_column(name, justify="right" if right else "left")
+        for name, column in zip(names, zip(*rows, strict=True), strict=True):
+            numeric = all(value is None or isinstance(value, NUMBERS) for value in column)
+            table.add_column(name, justify="right" if numeric else "left")
         for row in rows[:ROWS_SHOWN]:
             table.add_row(*map(cell, row))
         more = len(rows) - ROWS_SHOWN
         parts: list[RenderableType] = [Text(), table]
         if more > 0:
-            parts.append(Text(f"... and {more:,} more rows", "dim"))
+            parts.append(Text(f"... and {more:,} more row{'' if more == 1 else 's'}", "dim"))
         self._console.print(Padding(Group(*parts, Text()), (0, 0, 0, 5)))
 
 
 def cell(value: object) -> str:
     if value is None:
         return "null"
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    return f"{value:,}" if isinstance(value, NUMBERS) else str(value)
 
 
 @contextmanager
@@ -276,7 +278,7 @@ def compare_query(
 
 def compare_rows(spark: SparkSession, story: Story, rows: DataFrame, plan: Plan, path: str) -> None:
     """Compare (subpartition, row) with repartition and spark_partition_id, as multisets."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     n = plan.num_subpartitions
     story.code(
@@ -405,6 +407,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.scale is not None and not chosen.scale > 0:
         parser.error("--scale must be more than 0")
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows ASCII only shows question marks instead of failing.
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     keep = None if chosen.keep is None else chosen.keep.absolute()
     scratch = Path(tempfile.mkdtemp(prefix="arrow-shuffle-demo-"))
     try:

@@ -198,10 +198,14 @@ def test_an_exception_inside_with_leaves_no_file(storage):
     class OurError(Exception):
         pass
 
-    with pytest.raises(OurError), partition_in(storage) as partition:
-        emit_many(partition)
-        assert len(files_below(storage._root)) > 1
-        raise OurError
+    def failing():
+        with partition_in(storage) as partition:
+            emit_many(partition)
+            assert len(files_below(storage._root)) > 1
+            raise OurError
+
+    with pytest.raises(OurError):
+        failing()
     assert files_below(storage._root) == ["out"]
 
 

@@ -51,8 +51,7 @@ def outcome(path, whole):
     """Whether the damage was noticed; fails when other rows come back."""
     try:
         found = rows(path)
-    except ShuffleError as error:
-        assert len(str(error)) > 20
+    except ShuffleError:
         return True
     assert found == whole
     return False
@@ -165,7 +164,7 @@ def test_a_data_file_of_another_shuffle_of_equal_shape(tmp_path, codec):
     (mine,) = (tmp_path / "x").rglob("*.shuffle.data")
     (other,) = (tmp_path / "y").rglob("*.shuffle.data")
     shutil.copy(other, mine)
-    with pytest.raises(CorruptShuffleError, match="CRC-32|truncated"):
+    with pytest.raises(CorruptShuffleError, match=r"CRC-32|truncated"):
         rows(tmp_path / "x")
 
 

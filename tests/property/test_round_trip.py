@@ -2,7 +2,6 @@
 
 import tempfile
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -42,8 +41,7 @@ def read_with_ids(shuffle, **what):
     rows = []
     for batch in shuffle.read(with_subpartition=True, **what):
         batch.validate(full=True)
-        for row in batch.to_pylist():
-            rows.append((row.pop("_subpartition"), row))
+        rows += [(row.pop("_subpartition"), row) for row in batch.to_pylist()]
     return rows
 
 

@@ -250,7 +250,7 @@ def test_duckdb_takes_the_object(shuffle):
     assert found == [
         (s, len(rows), sum(row["v"] for row in rows)) for s in range(N) if (rows := expected([s]))
     ]
-    reader = shuffle.subpartition(7)
+    reader = shuffle.subpartition(7)  # noqa: F841 - DuckDB finds it by its name
     assert duckdb.sql("SELECT v, s FROM reader").fetchall() == [
         (row["v"], row["s"]) for row in expected([7])
     ]

@@ -132,7 +132,7 @@ def test_trailing_bytes_are_refused():
 
 def test_a_newer_format_version_says_so():
     newer = encode_index(replace(METADATA, format_version=2), REGIONS)
-    with pytest.raises(FormatVersionError, match="format version 2.*reads up to 1.*newer"):
+    with pytest.raises(FormatVersionError, match=r"format version 2.*reads up to 1.*newer"):
         decode_index(newer)
 
 
@@ -160,7 +160,7 @@ def test_a_foreign_arrow_file_with_our_trailer():
         with pa.ipc.new_stream(sink, schema) as writer:
             for _ in range(batches):
                 writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
-        with pytest.raises(CorruptShuffleError, match="not of this format|batches of"):
+        with pytest.raises(CorruptShuffleError, match=r"not of this format|batches of"):
             decode_index(rebuilt(b"ARROW1\0\0" + sink.getvalue().to_pybytes()))
 
 

@@ -128,7 +128,7 @@ def test_append_of_another_n(path):
 def test_append_of_another_partitioner(path):
     write_tasks(path, [[numbered([1])]], N)
     job = begin(path, partitioner=HashPartitioner("p"))
-    with pytest.raises(SchemaError, match="is partitioned by .*column.*; cannot append .*hash"):
+    with pytest.raises(SchemaError, match=r"is partitioned by .*column.*; cannot append .*hash"):
         open_target(job, "append")
     with pytest.raises(SchemaError, match="is partitioned by"):
         commit_job(job, [], mode="append")
@@ -146,7 +146,7 @@ def test_a_path_that_is_a_file_or_holds_something_else(path, mode):
     path.unlink()
     path.mkdir()
     (path / "thesis.tex").write_bytes(b"mine")
-    with pytest.raises(ShuffleExistsError, match="holds 'thesis.tex' and is no shuffle; nothing"):
+    with pytest.raises(ShuffleExistsError, match=r"holds 'thesis\.tex' and is no shuffle; nothing"):
         write_tasks(path, [[numbered([1])]], N, mode=mode)
     assert files_below(path) == ["thesis.tex"]
 

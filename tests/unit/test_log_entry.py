@@ -102,7 +102,8 @@ def test_an_absurd_length_is_refused():
 
 @pytest.mark.parametrize(
     "path",
-    ["../x", "a/../b", "..", "a/..", "/etc/passwd", "", "a//b", "a/", "a\\b", "s3://x", "a\nb", "ü", 5],
+    ["../x", "a/../b", "..", "a/..", "/etc/passwd", "", "a//b", "a/", "a\\b", "s3://x", "a\nb", "ü",
+     5],
 )  # fmt: skip
 def test_paths_that_leave_the_directory_are_refused(path):
     outputs = described()
@@ -123,9 +124,9 @@ def test_a_root_of_the_future_says_so():
 
 
 def test_newer_versions_and_operations_say_so():
-    with pytest.raises(FormatVersionError, match="format version 2.*reads up to 1.*newer"):
+    with pytest.raises(FormatVersionError, match=r"format version 2.*reads up to 1.*newer"):
         decode_entry(forged(format_version=2, anything="else"))
-    with pytest.raises(FormatVersionError, match="operation 'replace'.*overwrite, append"):
+    with pytest.raises(FormatVersionError, match=r"operation 'replace'.*overwrite, append"):
         decode_entry(forged(operation="replace"))
 
 

@@ -60,7 +60,7 @@ def test_bad_modes(tmp_path, mode):
 
 
 def test_sort_by_comes_later(tmp_path):
-    with pytest.raises(OptionError, match="sort_by=.*not supported yet"):
+    with pytest.raises(OptionError, match=r"sort_by=.*not supported yet"):
         write_shuffle(TABLE, tmp_path / "x", num_subpartitions=2, keys="a", sort_by=["a"])
     assert not (tmp_path / "x").exists()
 

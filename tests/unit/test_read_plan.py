@@ -1,5 +1,7 @@
 """The read planner against models that walk row by row."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -112,7 +114,7 @@ def test_merged_reads_keep_their_bounds(case, max_gap, most):
         for behind, before in zip(ends, offsets[1:], strict=False):
             assert 0 <= before - behind <= max_gap
     # Neighbours stand apart because joining them would break a bound.
-    for one, two in zip(reads, reads[1:], strict=False):
+    for one, two in pairwise(reads):
         gap = two.offset - (one.offset + one.length)
         joined = two.chunks[0].offset + two.chunks[0].length - one.offset
         assert gap < 0 or gap > max_gap or joined > most

@@ -28,7 +28,6 @@ from arrow_format.storage import (
 )
 from tests.unit.small_shuffles import files_below
 
-
 PROJECT = Path(__file__).parents[2]
 
 

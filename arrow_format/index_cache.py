@@ -1,0 +1,81 @@
+"""Indexes of the files of one version, opened once and kept up to a number of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.widening import is_appendable
+
+if TYPE_CHECKING:
+    from arrow_format.log_entry import LogEntry
+    from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.storage import Storage
+
+CACHE_BYTES = 32 << 20
+
+
+class IndexCache:
+    """Opens and verifies indexes; keeps those used last. Safe to share between threads.
+
+    Parameters
+    ----------
+    storage
+        Where the files are.
+    max_bytes
+        Bytes of index files kept; the one asked for last is kept whatever its size.
+    """
+
+    def __init__(self, storage: Storage, max_bytes: int = CACHE_BYTES) -> None:
+        self._storage = storage
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, PartitionedFileReader] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def open(
+        self, entry: LogEntry, output: MapOutput, file: PartitionedFile
+    ) -> PartitionedFileReader:
+        """Return the verified index of a file that ``entry`` names.
+
+        Raises
+        ------
+        CorruptShuffleError
+            It is missing, damaged, or belongs to another map output or another schema.
+        FormatVersionError
+            A newer version wrote it.
+        """
+        with self._lock:
+            kept = self._kept.get(file.path)
+            if kept is not None:
+                self._kept.move_to_end(file.path)
+                return kept
+        reader = PartitionedFileReader(self._storage, file)
+        self._check_identity(reader, entry, output)
+        with self._lock:
+            if file.path not in self._kept:
+                self._kept[file.path] = reader
+                self._kept_bytes += file.index_bytes
+            while self._kept_bytes > self._max_bytes and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped.file.index_bytes
+        return reader
+
+    def _check_identity(
+        self, reader: PartitionedFileReader, entry: LogEntry, output: MapOutput
+    ) -> None:
+        found = reader.metadata
+        expected = (output.job_id, output.map_task, output.attempt, entry.num_subpartitions)
+        if (found.job_id, found.map_task, found.attempt, found.num_subpartitions) != expected or (
+            not is_appendable(entry.data_schema, found.data_schema)
+        ):
+            msg = (
+                f"{self._storage.root}/{reader.file.index_path}: is of job {found.job_id}, map "
+                f"task {found.map_task}, attempt {found.attempt}; the commit log expects job "
+                f"{output.job_id}, map task {output.map_task}, attempt {output.attempt}. The file "
+                "was swapped with another"
+            )
+            raise CorruptShuffleError(msg)
