@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from arrow_format.dataset import Shuffle, VerifyReport, open_shuffle
+    from arrow_format.dataset import Shuffle, open_shuffle
     from arrow_format.errors import (
         ClosedError,
         CommitConflictError,
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from arrow_format.result_partition import SortMergeResultPartition
     from arrow_format.sort_buffer import SortBuffer
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
+    from arrow_format.verify import VerifyReport
     from arrow_format.write import write_shuffle
 
 _HOME = {
-    "dataset": ("Shuffle", "VerifyReport", "open_shuffle"),
+    "dataset": ("Shuffle", "open_shuffle"),
     "errors": (
         "ClosedError",
         "CommitConflictError",
@@ -73,6 +74,7 @@ _HOME = {
     "result_partition": ("SortMergeResultPartition",),
     "sort_buffer": ("SortBuffer",),
     "subpartition_reader": ("SortMergeSubpartitionReader",),
+    "verify": ("VerifyReport",),
     "write": ("write_shuffle",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -24,7 +24,6 @@ class EncodedChunk:
     raw_length: int
     """Bytes of the IPC message inside."""
     encoding: Encoding
-    crc32: int
 
 
 class ZstdEncoder:
@@ -41,8 +40,8 @@ class ZstdEncoder:
         message = batch.serialize()
         frame = self._compressor.compress(message)
         if len(frame) >= message.size:
-            return EncodedChunk(message, message.size, Encoding.IPC, zlib.crc32(message))
-        return EncodedChunk(frame, message.size, Encoding.ZSTD, zlib.crc32(frame))
+            return EncodedChunk(message, message.size, Encoding.IPC)
+        return EncodedChunk(frame, message.size, Encoding.ZSTD)
 
 
 class ChunkDecoder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,7 @@ import pyarrow as pa
 
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import (
-    CorruptShuffleError,
-    FormatVersionError,
     OptionError,
-    ShuffleError,
     ShuffleNotFoundError,
 )
 from arrow_format.index_cache import IndexCache
@@ -28,40 +24,20 @@ from arrow_format.subpartition_reader import (
     in_subpartition_order,
     with_subpartition_schema,
 )
-from arrow_format.totals import subpartition_totals
+from arrow_format.verify import VerifyReport, verify_snapshot
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrow_format.log_entry import LogEntry
-    from arrow_format.model import Int64Array, MapOutput, PartitionedFile
+    from arrow_format.model import Int64Array, MapOutput
 
 GROUP_BYTES = 32 << 20
 """Adjacent subpartitions are read together and put in order up to about this many raw bytes."""
 
 BATCH_ROWS = 64 << 10
 BATCH_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """What :meth:`Shuffle.verify` read and what it found."""
-
-    path: str
-    version: int
-    num_files: int
-    num_chunks: int
-    num_rows: int
-    num_bytes: int
-    """Bytes of the data files that were read and found sound."""
-    problems: tuple[ShuffleError, ...] = ()
-    """One error per damaged file, in reading order."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found wrong."""
-        return not self.problems
 
 
 class Shuffle:
@@ -266,71 +242,13 @@ class Shuffle:
         CorruptShuffleError, FormatVersionError
             Something is damaged and ``raise_on_damage`` is set.
         """
-        n = self.num_subpartitions
-        num_files = num_chunks = num_rows = num_bytes = 0
-        problems: list[ShuffleError] = []
-        for entry in self.entries:
-            seen = np.zeros(n, np.int64), np.zeros(n, np.int64)
-            sound = True
-            for output in entry.map_outputs:
-                for file in output.files:
-                    try:
-                        regions = self._indexes.open(entry, output, file).regions
-                        self._check_length(output, file)
-                        alone = SortMergeSubpartitionReader(
-                            self._storage, [entry], 0, n, indexes=self._indexes
-                        )
-                        runs = [
-                            len(run.subpartitions) for run in alone.file_rows(entry, output, file)
-                        ]
-                    except (CorruptShuffleError, FormatVersionError) as error:
-                        if raise_on_damage:
-                            raise
-                        problems.append(error)
-                        sound = False
-                        continue
-                    for total, added in zip(
-                        seen, subpartition_totals(regions, n, file.data_bytes), strict=True
-                    ):
-                        total += added
-                    num_files += 1
-                    num_chunks += len(runs)
-                    num_rows += sum(runs)
-                    num_bytes += file.data_bytes
-                if on_file is not None:
-                    on_file(output)
-            try:
-                self._check_totals(entry, seen, sound=sound)
-            except CorruptShuffleError as error:
-                if raise_on_damage:
-                    raise
-                problems.append(error)
-        return VerifyReport(
-            self.path, self.version, num_files, num_chunks, num_rows, num_bytes, tuple(problems)
+        return verify_snapshot(
+            self._storage,
+            self._snapshot,
+            self._indexes,
+            raise_on_damage=raise_on_damage,
+            on_output=on_file,
         )
-
-    def _check_length(self, output: MapOutput, file: PartitionedFile) -> None:
-        """Compare the length of a data file, which no chunk's checksum covers."""
-        stat = self._storage.stat(file.data_path)
-        if stat is not None and stat.num_bytes != file.data_bytes:
-            msg = (
-                f"{self.path}/{file.data_path} (map task {output.map_task}, attempt "
-                f"{output.attempt}): has {stat.num_bytes} bytes where {file.data_bytes} were "
-                "committed. Restore the file from a copy or write the shuffle again"
-            )
-            raise CorruptShuffleError(msg)
-
-    def _check_totals(
-        self, entry: LogEntry, seen: tuple[Int64Array, Int64Array], *, sound: bool
-    ) -> None:
-        """Compare the totals of an entry with what its indexes say."""
-        stored = CommitLog(self._storage).totals(Snapshot((entry,)))
-        if sound and not all(map(np.array_equal, stored, seen)):
-            msg = (
-                f"{self.path}: totals of version {entry.version} differ from its indexes; write "
-                "the shuffle again"
-            )
-            raise CorruptShuffleError(msg)
 
 
 def check_subpartitions(

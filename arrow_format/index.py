@@ -71,6 +71,7 @@ def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -
         "partitioner": dict(metadata.partitioner),
         "sort_by": [list(key) for key in metadata.sort_by],
         "data_bytes": metadata.data_bytes,
+        "frame_crc32": metadata.frame_crc32,
     }
     schema = INDEX_SCHEMA.with_metadata({_KEY: json.dumps(described, sort_keys=True).encode()})
     columns = [
@@ -179,6 +180,7 @@ def _metadata(described: dict[str, Any]) -> PartitionedFileMetadata:
         partitioner=dict(described["partitioner"]),
         sort_by=tuple((str(name), str(order)) for name, order in described["sort_by"]),
         data_bytes=int(described["data_bytes"]),
+        frame_crc32=int(described["frame_crc32"]),
         format_version=version,
     )
 

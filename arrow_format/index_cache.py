@@ -36,7 +36,7 @@ class IndexCache:
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
-    def open(
+    def index_of(
         self, entry: LogEntry, output: MapOutput, file: PartitionedFile
     ) -> PartitionedFileReader:
         """Return the verified index of a file that ``entry`` names.

@@ -156,6 +156,8 @@ class PartitionedFileMetadata:
     sort_by: tuple[tuple[str, str], ...] = ()
     data_bytes: int = 0
     """Length of the data file."""
+    frame_crc32: int = 0
+    """CRC-32 of its bytes that belong to no chunk (header, padding, footer), in file order."""
     format_version: int = FORMAT_VERSION
 
 

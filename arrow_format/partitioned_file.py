@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
+from arrow_format.chunk_writer import (
+    ChunkRow,
+    ChunkWriter,
+    GatheringSink,
+    IpcFileChunks,
+    ZstdChunks,
+)
 from arrow_format.clustering import Clustering, cut_chunks
-from arrow_format.codec import ZstdEncoder
 from arrow_format.errors import ClosedError, CorruptShuffleError, FormatVersionError, ShuffleError
 from arrow_format.index import decode_index, encode_index
 from arrow_format.model import (
     ChunkTable,
-    Encoding,
     Int64Array,
     PartitionedFile,
     PartitionedFileMetadata,
@@ -32,115 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from arrow_format.storage import ByteSource, ObjectWriter, Storage
+    import pyarrow as pa
 
-WRITE_BYTES = 4 << 20
-"""Chunks are gathered into writes of about this many bytes."""
-
-DATA_MAGIC = b"ASHFDAT1"
-"""First bytes of a data file of codec zstd; with codec none it is an Arrow IPC file."""
-
-ChunkRow = tuple[int, int, int, int, int, int]
-"""A row of a :class:`ChunkTable`."""
-
-
-class _GatheringSink:
-    """A file for Arrow's IPC writer: counts, checksums, gathers small pieces into ``writev``."""
-
-    closed = False
-
-    def __init__(self, writer: ObjectWriter) -> None:
-        self._writer = writer
-        self._held: list[ByteSource] = []
-        self._held_bytes = 0
-        self.position = 0
-        self.crc32 = 0
-        self._checksum_from = 0
-
-    def start_checksum(self, position: int) -> None:
-        """Checksum what is written from ``position`` on, where a piece will begin."""
-        self._checksum_from = position
-        self.crc32 = 0
-
-    def write(self, piece: ByteSource) -> int:
-        length = piece.size if isinstance(piece, pa.Buffer) else len(piece)
-        if length:
-            self._held.append(piece)
-            self._held_bytes += length
-            if self.position >= self._checksum_from:
-                self.crc32 = zlib.crc32(piece, self.crc32)
-            self.position += length
-            if self._held_bytes >= WRITE_BYTES:
-                self.flush()
-        return length
-
-    def flush(self) -> None:
-        held, self._held, self._held_bytes = self._held, [], 0
-        if held:
-            self._writer.writev(held)
-
-    def tell(self) -> int:
-        return self.position
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Leave the object open: the partitioned file finishes it."""
-
-
-class _ChunkWriter(Protocol):
-    """Writes batches as chunks of one codec."""
-
-    def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow: ...
-
-    def finish(self) -> None: ...
-
-
-class _IpcFileChunks:
-    """Codec none: every chunk is a record batch of one Arrow IPC file."""
-
-    def __init__(self, sink: _GatheringSink, schema: pa.Schema) -> None:
-        self._sink = sink
-        self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema)
-        # Arrow writes magic and schema together with the first batch.
-        self._header_bytes = 8 + schema.serialize().size
-
-    def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
-        offset = max(self._sink.position, self._header_bytes)
-        self._sink.start_checksum(offset)
-        self._writer.write_batch(batch)
-        length = self._sink.position - offset
-        return first_row, offset, length, length, Encoding.IPC, self._sink.crc32
-
-    def finish(self) -> None:
-        self._writer.close()
-        self._sink.flush()
-
-
-class _ZstdChunks:
-    """Codec zstd: frames, each padded to a multiple of 8."""
-
-    def __init__(self, sink: _GatheringSink, level: int) -> None:
-        self._sink = sink
-        self._encoder = ZstdEncoder(level)
-        sink.write(DATA_MAGIC)
-
-    def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
-        chunk = self._encoder.encode(batch)
-        offset = self._sink.position
-        length = self._sink.write(chunk.payload)
-        self._sink.write(bytes(-length % 8))
-        return first_row, offset, length, chunk.raw_length, chunk.encoding, chunk.crc32
-
-    def finish(self) -> None:
-        self._sink.flush()
+    from arrow_format.storage import Storage
 
 
 class PartitionedFileWriter:
@@ -180,11 +78,11 @@ class PartitionedFileWriter:
         self._closed = False
         self._index_begun = False
         self._object = storage.open_writer(self._file.data_path, sync=options.sync)
-        self._sink = _GatheringSink(self._object)
-        self._chunks: _ChunkWriter = (
-            _IpcFileChunks(self._sink, metadata.data_schema)
+        self._sink = GatheringSink(self._object)
+        self._chunks: ChunkWriter = (
+            IpcFileChunks(self._sink, metadata.data_schema)
             if options.codec == "none"
-            else _ZstdChunks(self._sink, options.codec_level)
+            else ZstdChunks(self._sink, options.codec_level)
         )
 
     @property
@@ -266,7 +164,11 @@ class PartitionedFileWriter:
         try:
             self._chunks.finish()
             self._object.close()
-            metadata = replace(self._metadata, data_bytes=self._sink.position)
+            metadata = replace(
+                self._metadata,
+                data_bytes=self._sink.position,
+                frame_crc32=self._sink.frame_crc32,
+            )
             index = encode_index(metadata, self._regions)
             writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
             self._index_begun = True  # from here on a file of that name is ours to remove

@@ -242,13 +242,20 @@ class PosixStorage:
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """See :meth:`Storage.open_writer`."""
-        return _PosixWriter(self._prepare(path, sync=sync), sync=sync)
+        return self._create(path, sync=sync)
+
+    def _create(self, path: str, *, sync: bool) -> _PosixWriter:
+        """Create a file; once more when another job removed its empty directory meanwhile."""
+        try:
+            return _PosixWriter(self._prepare(path, sync=sync), sync=sync)
+        except ObjectNotFoundError:
+            return _PosixWriter(self._prepare(path, sync=sync), sync=sync)
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         """See :meth:`Storage.put_if_absent`."""
-        target = self._prepare(path, sync=sync)
+        target = self._root / path
         temporary = target.with_name(f".tmp-{target.name}-{secrets.token_hex(8)}")
-        writer = _PosixWriter(temporary, sync=sync)
+        writer = self._create(temporary.relative_to(self._root).as_posix(), sync=sync)
         try:
             writer.writev([data])
             writer.close()

@@ -92,7 +92,7 @@ class SortMergeSubpartitionReader:
         self, entry: LogEntry, output: MapOutput, file: PartitionedFile
     ) -> Iterator[Rows]:
         """Rows of the range from one partitioned file, one run per chunk."""
-        reader = self._indexes.open(entry, output, file)
+        reader = self._indexes.index_of(entry, output, file)
         n = entry.num_subpartitions
         plan = plan_chunks(reader.regions, self._first, self._end, n)
         for chunk, stored in self._fetch(output, file, plan):
@@ -152,6 +152,9 @@ def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int
         return list(range(len(schema)))
     if isinstance(columns, str):
         columns = [columns]
+    if len(set(columns)) < len(columns):
+        msg = f"columns={list(columns)!r}: a column is named twice"
+        raise SchemaError(msg)
     missing = [name for name in columns if schema.get_field_index(name) < 0]
     if missing:
         msg = f"column {missing[0]!r} is not there; columns are {', '.join(schema.names)}"

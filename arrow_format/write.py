@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arrow_format.commit import abort_job, commit_job, receipt_of
 from arrow_format.errors import SchemaError
-from arrow_format.job import (
-    abort_job,
-    begin_job,
-    commit_job,
-    open_target,
-    receipt_of,
-    run_map_task,
-)
+from arrow_format.job import begin_job, run_map_task
 from arrow_format.options import WriteOptions, check_mode, check_sort_by
 from arrow_format.partitioner import Partitioner, choose_partitioner
+from arrow_format.target import open_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console, RenderableType
 
-    from arrow_format.dataset import VerifyReport
+    from arrow_format.verify import VerifyReport
     from connector.inspection import ShuffleFacts
 
 PROGRAM = "arrow-shuffle"
@@ -181,6 +181,16 @@ def cell_text(value: object) -> str:
 
     text = "null" if value is None else printable(str(value))
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 3] + "..."
+
+
+def column_cells(column: pa.ChunkedArray) -> list[str]:
+    """Return the values of a column as short lines."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        # Arrow knows more years than Python does.
+        column = column.cast(pa.string())
+    return [cell_text(value if value.is_valid else None) for value in column]
 
 
 def columns_that_fit(widths: Sequence[int], room: int | None) -> int:
@@ -344,7 +354,7 @@ def show_rows(console: Console, table: pa.Table, caption: str) -> None:
     from connector.picture import printable
 
     names = [printable(name) for name in table.column_names]
-    cells = [[cell_text(value) for value in column] for column in table.columns]
+    cells = [column_cells(column) for column in table.columns]
     widths = [
         max([len(name), *map(len, column)]) for name, column in zip(names, cells, strict=True)
     ]

@@ -19,9 +19,10 @@ from arrow_format.storage import open_storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrow_format.dataset import Shuffle, VerifyReport
+    from arrow_format.dataset import Shuffle
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array
+    from arrow_format.verify import VerifyReport
 
 MAX_INDEX_BYTES = 32 << 20
 """Chunks are counted only while the indexes together are no larger than this."""
@@ -222,7 +223,7 @@ def region_bytes(shuffle: Shuffle) -> list[list[Int64Array]]:
         [
             region.chunks.length
             for file in output.files
-            for region in indexes.open(entry, output, file).regions
+            for region in indexes.index_of(entry, output, file).regions
         ]
         for entry in shuffle.entries
         for output in entry.map_outputs

@@ -17,8 +17,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from arrow_format.commit import commit_job
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.job import begin_job, commit_job, run_map_task
+from arrow_format.job import begin_job, run_map_task
 from arrow_format.options import check_num_subpartitions, check_sort_by
 from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from connector.map_status import status_from_row, status_to_row

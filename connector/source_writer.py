@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from arrow_format.commit import abort_job, commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError
-from arrow_format.job import abort_job, check_target, commit_job
 from arrow_format.partitioner import partitioner_from_description
 from arrow_format.storage import open_storage
+from arrow_format.target import check_target
 from connector.catalog_table import options_in, without_options
 from connector.map_status import status_from_row, status_to_row
 from connector.map_task import begin_spark_job, run_spark_task

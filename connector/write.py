@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from arrow_format.commit import abort_job, receipt_of
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.job import abort_job, open_target, receipt_of
 from arrow_format.options import check_mode
+from arrow_format.target import open_target
 from connector.map_task import ShuffleMapTask, commit_shuffle
 
 if TYPE_CHECKING:

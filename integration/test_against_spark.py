@@ -240,7 +240,7 @@ def keyed_tables(draw: st.DrawFn) -> tuple[pa.Table, list[str]]:
         cells = st.lists(st.none() | values, min_size=num_rows, max_size=num_rows)
         columns[f"c{i}"] = pa.array(draw(cells), type_)
     num_keys = draw(st.integers(1, min(3, len(columns))))
-    columns["m"] = pa.array([[(f"k{i % 3}", i)] for i in range(num_rows)], pa.map_("string", "int"))
+    columns["m"] = pa.array([[(f"k{i % 3}", i)] for i in range(num_rows)], pa.map_(pa.string(), pa.int32()))
     return pa.table(columns), list(columns)[:num_keys]
 
 

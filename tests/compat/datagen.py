@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from arrow_format import ColumnPartitioner, HashPartitioner, RoundRobinPartitioner, WriteOptions
 from arrow_format.arrow_types import data_schema, normalise
-from arrow_format.job import begin_job, commit_job, run_map_task
+from arrow_format.commit import commit_job
+from arrow_format.job import begin_job, run_map_task
 from arrow_format.model import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def main() -> None:
         golden = Golden("types", 3, ColumnPartitioner("p"))
         golden.commit("errorifexists", [every_type()])
     with fixed_ids(5_000):
-        golden = Golden("many_subpartitions", 70_000, HashPartitioner("id", "carrier"))
+        golden = Golden("many_subpartitions", 300_000, HashPartitioner("id", "carrier"))
         golden.commit("errorifexists", [flights(0, 20)])
     with fixed_ids(6_000):
         golden = Golden("noise", 2, HashPartitioner("b"), codec_level=-7, chunk_bytes=1)

@@ -213,7 +213,7 @@ def test_an_exception_inside_with_leaves_no_file(storage):
 def test_a_disk_that_fills_up_at_any_write_leaves_nothing(storage, monkeypatch, fails_at):
     writes, failed = 0, False
     writev = os.writev
-    monkeypatch.setattr("arrow_format.partitioned_file.WRITE_BYTES", 500)
+    monkeypatch.setattr("arrow_format.chunk_writer.WRITE_BYTES", 500)
 
     def filling(handle, views):
         nonlocal writes, failed

@@ -79,9 +79,23 @@ def test_every_flipped_byte(sound, kind):
     finally:
         file.write_bytes(original)
     assert outcome(path, whole) is False
-    # The index is known by its checksum in the log; of the data file, header, padding and footer
-    # are covered by no checksum and never read.
+    # The index is known by its checksum in the log; a scan never reads what stands between the
+    # chunks of a data file: header, padding and footer.
     assert noticed == (chunk_bytes(path, file) if kind == "data" else len(places))
+
+
+def test_verify_notices_every_flipped_byte_of_a_data_file(sound):
+    path, _ = sound
+    file = one(path, "data")
+    original = file.read_bytes()
+    try:
+        for i in range(len(original)):
+            file.write_bytes(original[:i] + bytes([original[i] ^ 0x01]) + original[i + 1 :])
+            with pytest.raises(CorruptShuffleError, match=file.name):
+                open_shuffle(path).verify()
+    finally:
+        file.write_bytes(original)
+    assert open_shuffle(path).verify().ok
 
 
 def chunk_bytes(path, file):

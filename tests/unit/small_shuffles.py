@@ -9,13 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.clustering import cluster
-from arrow_format.job import begin_job, commit_job, open_target, run_map_task
+from arrow_format.commit import commit_job
+from arrow_format.dataset import open_shuffle
+from arrow_format.job import begin_job, run_map_task
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.model import MapOutput, PartitionedFileMetadata
 from arrow_format.options import WriteOptions
 from arrow_format.partitioned_file import PartitionedFileWriter
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.subpartition_reader import SortMergeSubpartitionReader
+from arrow_format.target import open_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -139,3 +142,16 @@ def write_tasks(
 def files_below(root: Path) -> list[str]:
     """Everything below a directory, sorted."""
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
+
+
+def begin(path, schema=SCHEMA, n=5, partitioner=None):
+    partitioner = partitioner or ColumnPartitioner("p")
+    return begin_job(str(path), schema, num_subpartitions=n, partitioner=partitioner, options=FAST)
+
+
+def run(job, task, ids, attempt=0, start=0):
+    return run_map_task(job, task, attempt, [numbered(ids, start)])
+
+
+def values(path, version=None):
+    return open_shuffle(path, version).read().read_all()["v"].to_pylist()

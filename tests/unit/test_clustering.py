@@ -87,6 +87,7 @@ def regions(draw):
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     ranks = None if len(present) == n else np.array(present, np.int32)
     row_bytes = draw(st.sampled_from([0, 1, 7, 100, 5_000, 3 << 20]))
+    row_bytes = min(row_bytes, (1 << 30) // int(offsets[-1]))  # regions end at 1 GiB
     chunk_bytes = draw(st.integers(1, 4 << 20))
     found = Clustering(draw(st.integers(0, n - 1)), None, ranks, offsets)
     return n, found, int(offsets[-1]) * row_bytes, chunk_bytes

@@ -1,0 +1,105 @@
+"""Whether a job may write to its path: the write modes, and what may be appended to what."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
+from arrow_format.errors import (
+    SchemaError,
+    ShuffleExistsError,
+)
+from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
+from arrow_format.options import check_mode
+from arrow_format.widening import is_appendable, same_spark_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
+    """Check the path against the write mode; return the newest version there, if any.
+
+    Raises
+    ------
+    ShuffleExistsError
+        The path is a file, holds something that is no shuffle, or a shuffle where the mode wants
+        none.
+    SchemaError
+        Mode append, and schema, partitioner or number of subpartitions differ.
+    """
+    check_mode(mode)
+    storage = job.storage
+    stat = storage.stat("")
+    if stat is not None and not stat.is_directory:
+        msg = f"{storage.root}: is a file; give a directory for the shuffle"
+        raise ShuffleExistsError(msg)
+    snapshot = CommitLog(storage).snapshot()
+    if snapshot is None:
+        foreign = set(storage.list("")) - {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY}
+        if foreign:
+            msg = (
+                f"{storage.root}: holds {min(foreign)!r} and is no shuffle; nothing was touched. "
+                "Give a new or empty directory"
+            )
+            raise ShuffleExistsError(msg)
+    elif mode == "errorifexists":
+        msg = (
+            f"{storage.root}: there is a shuffle already (version {snapshot.version}); choose "
+            "another path, or mode append, overwrite or ignore"
+        )
+        raise ShuffleExistsError(msg)
+    elif mode == "append":
+        _check_appendable(job, snapshot)
+    return snapshot
+
+
+def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
+    there = snapshot.newest
+    if not is_appendable(there.data_schema, job.data_schema):
+        differing = [
+            f"{name}: {_field(there.data_schema, name)} there, {_field(job.data_schema, name)} here"
+            for name in dict.fromkeys([*there.data_schema.names, *job.data_schema.names])
+            if _field(there.data_schema, name) != _field(job.data_schema, name)
+        ]
+        found = "; ".join(differing) or "the columns stand in another order"
+        msg = f"{job.storage.root}: cannot append rows of another schema: {found}"
+        raise SchemaError(msg)
+    if there.spark_schema and job.spark_schema:
+        ours, theirs = json.loads(job.spark_schema), json.loads(there.spark_schema)
+        if not same_spark_type(theirs, ours):
+            msg = (
+                f"{job.storage.root}: cannot append rows of other Spark types: {theirs['fields']} "
+                f"there, {ours['fields']} here"
+            )
+            raise SchemaError(msg)
+    if there.num_subpartitions != job.num_subpartitions:
+        msg = (
+            f"{job.storage.root}: has {there.num_subpartitions} subpartitions; cannot append with "
+            f"{job.num_subpartitions}"
+        )
+        raise SchemaError(msg)
+    if dict(there.partitioner) != job.partitioner.describe():
+        msg = (
+            f"{job.storage.root}: is partitioned by {dict(there.partitioner)}; cannot append rows "
+            f"partitioned by {job.partitioner.describe()}"
+        )
+        raise SchemaError(msg)
+
+
+def _field(schema: pa.Schema, name: str) -> str:
+    index = schema.get_field_index(name)
+    return "absent" if index < 0 else str(schema.field(index).type)
+
+
+def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
+    """Check the target and make the job's directory.
+
+    So that a path that cannot be written fails here and not in every task; raises what
+    :func:`check_target` raises, and StorageError.
+    """
+    snapshot = check_target(job, mode)
+    if snapshot is None or mode != "ignore":
+        job.storage.make_directory(job.directory, sync=job.options.sync)
+    return snapshot

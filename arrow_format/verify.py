@@ -1,0 +1,164 @@
+"""Reads every byte of a version and checks it: chunks, what lies between them, counts, totals."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError
+from arrow_format.subpartition_reader import SortMergeSubpartitionReader
+from arrow_format.totals import subpartition_totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from arrow_format.index_cache import IndexCache
+    from arrow_format.log_entry import LogEntry
+    from arrow_format.model import Int64Array, MapOutput, PartitionedFile, Region
+    from arrow_format.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What :meth:`Shuffle.verify` read and what it found."""
+
+    path: str
+    version: int
+    num_files: int
+    """Data files that were read and found sound."""
+    num_chunks: int
+    num_rows: int
+    num_bytes: int
+    """Bytes of those files."""
+    problems: tuple[ShuffleError, ...] = ()
+    """One error per damaged file, in reading order."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.problems
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has been found sound so far."""
+
+    num_files: int = 0
+    num_chunks: int = 0
+    num_rows: int = 0
+    num_bytes: int = 0
+    problems: list[ShuffleError] = field(default_factory=list)
+
+
+def verify_snapshot(
+    storage: Storage,
+    snapshot: Snapshot,
+    indexes: IndexCache,
+    *,
+    raise_on_damage: bool = True,
+    on_output: Callable[[MapOutput], None] | None = None,
+) -> VerifyReport:
+    """Verify a version; see :meth:`arrow_format.dataset.Shuffle.verify`."""
+    tally = _Tally()
+    for entry in snapshot.entries:
+        n = entry.num_subpartitions
+        seen = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        damaged = len(tally.problems)
+        for output in entry.map_outputs:
+            for file in output.files:
+                try:
+                    regions = _verify_file(storage, entry, output, file, indexes, tally)
+                except (CorruptShuffleError, FormatVersionError) as error:
+                    if raise_on_damage:
+                        raise
+                    tally.problems.append(error)
+                    continue
+                added = subpartition_totals(regions, n, file.data_bytes)
+                for total, more in zip(seen, added, strict=True):
+                    total += more
+            if on_output is not None:
+                on_output(output)
+        try:
+            # Totals can only be compared when every index of the entry could be read.
+            _verify_totals(storage, entry, seen if len(tally.problems) == damaged else None)
+        except CorruptShuffleError as error:
+            if raise_on_damage:
+                raise
+            tally.problems.append(error)
+    return VerifyReport(
+        storage.root,
+        snapshot.version,
+        tally.num_files,
+        tally.num_chunks,
+        tally.num_rows,
+        tally.num_bytes,
+        tuple(tally.problems),
+    )
+
+
+def _verify_file(
+    storage: Storage,
+    entry: LogEntry,
+    output: MapOutput,
+    file: PartitionedFile,
+    indexes: IndexCache,
+    tally: _Tally,
+) -> tuple[Region, ...]:
+    """Read one data file whole; its regions, if all is sound."""
+    index = indexes.index_of(entry, output, file)
+    where = (
+        f"{storage.root}/{file.data_path} (map task {output.map_task}, attempt {output.attempt})"
+    )
+    advice = "Restore the file from a copy or write the shuffle again"
+    stat = storage.stat(file.data_path)
+    if stat is not None and stat.num_bytes != file.data_bytes:
+        msg = (
+            f"{where}: has {stat.num_bytes} bytes where {file.data_bytes} were committed. {advice}"
+        )
+        raise CorruptShuffleError(msg)
+    reader = SortMergeSubpartitionReader(
+        storage, [entry], 0, entry.num_subpartitions, indexes=indexes
+    )
+    runs = [len(run.subpartitions) for run in reader.file_rows(entry, output, file)]
+    crc32 = 0
+    for between in storage.get_ranges(file.data_path, list(_gaps(index.regions, file.data_bytes))):
+        crc32 = zlib.crc32(between, crc32)
+    if crc32 != index.metadata.frame_crc32:
+        msg = f"{where}: header, padding or footer differ from what was written. {advice}"
+        raise CorruptShuffleError(msg)
+    tally.num_files += 1
+    tally.num_chunks += len(runs)
+    tally.num_rows += sum(runs)
+    tally.num_bytes += file.data_bytes
+    return index.regions
+
+
+def _gaps(regions: tuple[Region, ...], data_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges ``(offset, length)`` of a data file that belong to no chunk, in file order."""
+    end = 0
+    for region in regions:
+        for offset, length in zip(
+            region.chunks.offset.tolist(), region.chunks.length.tolist(), strict=True
+        ):
+            if offset > end:
+                yield end, offset - end
+            end = offset + length
+    if data_bytes > end:
+        yield end, data_bytes - end
+
+
+def _verify_totals(
+    storage: Storage, entry: LogEntry, seen: tuple[Int64Array, Int64Array] | None
+) -> None:
+    """Check the totals of an entry, and compare them with what its indexes say."""
+    stored = CommitLog(storage).totals(Snapshot((entry,)))
+    if seen is not None and not all(map(np.array_equal, stored, seen)):
+        msg = (
+            f"{storage.root}: totals of version {entry.version} differ from its indexes; write "
+            "the shuffle again"
+        )
+        raise CorruptShuffleError(msg)

@@ -1,0 +1,75 @@
+"""Indexes are opened once, kept up to a bound, and checked against the log entry."""
+
+from dataclasses import replace
+
+import pytest
+
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.index_cache import IndexCache
+from arrow_format.storage import PosixStorage
+from tests.unit.small_shuffles import SCHEMA, entry_of, write_file
+
+N = 5
+
+
+class CountingStorage(PosixStorage):
+    opened = 0
+
+    def get_ranges(self, path, ranges):
+        self.opened += 1
+        return super().get_ranges(path, ranges)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return CountingStorage(str(tmp_path))
+
+
+def written(storage, names):
+    return [write_file(storage, [([1, 2], 0)], N, path=name)[0] for name in names]
+
+
+def open_all(cache, files):
+    for file in files:
+        entry = entry_of(file, N)
+        assert cache.index_of(entry, entry.map_outputs[0], file).file == file
+
+
+def test_an_index_is_opened_once(storage):
+    files = written(storage, "abc")
+    cache = IndexCache(storage)
+    for _ in range(3):
+        open_all(cache, files)
+    assert storage.opened == 3
+
+
+def test_those_used_last_are_kept_up_to_the_bound(storage):
+    a, b, c = written(storage, "abc")
+    cache = IndexCache(storage, max_bytes=a.index_bytes + b.index_bytes)
+    open_all(cache, [a, b, a, c])
+    assert storage.opened == 3
+    open_all(cache, [a, c])
+    assert storage.opened == 3
+    open_all(cache, [b])
+    assert storage.opened == 4
+
+
+def test_the_one_asked_for_is_kept_whatever_its_size(storage):
+    (a,) = written(storage, "a")
+    cache = IndexCache(storage, max_bytes=1)
+    open_all(cache, [a, a])
+    assert storage.opened == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"job_id": "other"}, {"map_task": 4}, {"attempt": 0}, {"n": 6}, {"schema": True}]
+)
+def test_an_index_of_another_map_output_is_refused(storage, change):
+    (file,) = written(storage, "a")
+    entry = entry_of(file, change.get("n", N), SCHEMA.remove(2) if "schema" in change else SCHEMA)
+    own = {name: value for name, value in change.items() if name not in ("n", "schema")}
+    output = replace(entry.map_outputs[0], **own)
+    with pytest.raises(
+        CorruptShuffleError, match=r"a\.shuffle\.index: is of job the-job, map task"
+    ):
+        IndexCache(storage).index_of(entry, output, file)
