@@ -80,7 +80,37 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    *sorted(_MODULE_OF),
+    "BroadcastPartitioner",
+    "ClosedError",
+    "ColumnPartitioner",
+    "CommitConflictError",
+    "CorruptShuffleError",
+    "FormatVersionError",
+    "HashPartitioner",
+    "MapOutput",
+    "OptionError",
+    "OutOfDiskError",
+    "PartitionedFile",
+    "PartitionedFileReader",
+    "PartitionedFileWriter",
+    "Partitioner",
+    "RangePartitioner",
+    "ReadScheduler",
+    "RoundRobinPartitioner",
+    "SchemaError",
+    "Shuffle",
+    "ShuffleError",
+    "ShuffleExistsError",
+    "ShuffleNotFoundError",
+    "ShuffleReceipt",
+    "SortBuffer",
+    "SortMergeResultPartition",
+    "SortMergeSubpartitionReader",
+    "StorageError",
+    "VerifyReport",
+    "WriteOptions",
+    "open_shuffle",
+    "write_shuffle",
 ]
 
 

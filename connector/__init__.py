@@ -26,7 +26,12 @@ _MODULE_OF = {
 }
 
 __all__ = [
-    *sorted(_MODULE_OF),
+    "ShuffleMapTask",
+    "ShuffleReceipt",
+    "commit_shuffle",
+    "map_subpartitions",
+    "read_shuffle",
+    "write_shuffle",
 ]
 
 

@@ -124,9 +124,12 @@ class ColumnChart:
             yield text
         yield Text(f"  {'':{label_width}} {corner}{line * (count * wide)}", no_wrap=True)
         last = str(len(self.values) - 1)
-        shared = round(len(self.values) / count)
-        axis = "subpartition" if shared < 2 else f"subpartition, the largest of every {shared:,}"
-        caption = axis.center(max(count * wide - 1 - len(last), 0))
+        shared = len(self.values) / count
+        room = count * wide - 1 - len(last)
+        axis = f"subpartition (a column is the largest of about {shared:,.0f})"
+        if shared < 1.5 or len(axis) > room - 2:
+            axis = "subpartition"
+        caption = axis.center(max(room, 0))
         yield Text(f"  {'':{label_width}}  0{caption}{last}", no_wrap=True)
 
 

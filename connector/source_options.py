@@ -92,6 +92,13 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             "use CREATE TEMPORARY VIEW t ... USING arrow_shuffle OPTIONS (path '...')"
         )
         raise OptionError(msg)
+    path = known["path"]
+    if "://" not in path and not path.startswith(("/", "file:/")):
+        msg = (
+            f"path={path!r} is relative; give an absolute path. This runs in a process of Spark's "
+            "own, whose working directory is not yours and may be deleted with the session"
+        )
+        raise OptionError(msg)
     return known
 
 

@@ -1,16 +1,17 @@
-"""The input: TPC-H ``lineitem``, as Parquet files for Spark and as batches for the engine."""
+"""The input of the engine: TPC-H ``lineitem`` in batches as Spark hands them to Python."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "bench"
-NUM_PARTS = 8
+from integration.datasets import CACHE, lineitem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 BATCH_ROWS = 10_000
 """Rows of a batch as Spark hands them to Python."""
 
@@ -18,34 +19,15 @@ KEY = "l_orderkey"
 TEXT_KEY = "l_comment"
 
 
-def parquet_parts(scale: float) -> Path:
-    """Return the directory with the table in eight Parquet files, made on the first call."""
-    directory = CACHE / f"tpch-sf{scale:g}"
-    finished = directory / "lineitem"
-    if not finished.is_dir():
-        made = directory.with_name(directory.name + ".part")
-        program = Path(sys.executable).with_name("tpchgen-cli")
-        subprocess.run(
-            [
-                *(str(program), "parquet", "-s", f"{scale:g}", "--tables", "lineitem", "-q"),
-                *("--parts", str(NUM_PARTS), "--output-dir", str(made)),
-            ],
-            check=True,
-        )
-        directory.mkdir(parents=True, exist_ok=True)
-        (made / "lineitem").rename(finished)
-        made.rmdir()
-    return finished
-
-
 def ipc_stream(scale: float) -> Path:
     """Return an Arrow IPC stream of the table in batches of 10,000 rows, made on the first call.
 
     Types are those Spark hands out: plain strings, everything nullable.
     """
-    path = CACHE / f"lineitem-sf{scale:g}.arrows"
+    path = CACHE / "bench" / f"lineitem-sf{scale:g}.arrows"
     if not path.exists():
-        source = ds.dataset(parquet_parts(scale), format="parquet")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        source = ds.dataset(lineitem(scale), format="parquet")
         schema = pa.schema([pa.field(f.name, _plain(f.type)) for f in source.schema])
         made = path.with_suffix(".part")
         held = pa.Table.from_batches([], schema)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from arrow_format import ColumnPartitioner, WriteOptions
 from integration.bench import spark_lines as labels
-from integration.bench.lineitem import KEY, NUM_PARTS, TEXT_KEY, parquet_parts
+from integration.bench.lineitem import KEY, TEXT_KEY
 from integration.bench.results import Line, Part, Timing, turns
+from integration.datasets import LINEITEM_PARTS, lineitem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -109,7 +110,7 @@ def session(scratch: Path) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "4g")
         .config("spark.local.dir", str(scratch / "local"))
-        .config("spark.sql.files.minPartitionNum", str(NUM_PARTS))
+        .config("spark.sql.files.minPartitionNum", str(LINEITEM_PARTS))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.ui.enabled", "false")
@@ -135,12 +136,12 @@ def run(
 ) -> Part:
     """Measure the connector; ``step`` is told what comes next."""
     step("making the input")
-    source = parquet_parts(scale)
+    source = lineitem(scale)
     rounds = _Rounds(scratch, repeat, step)
     lines: list[Line] = []
     notes = [
-        f"local[2], {NUM_PARTS} input files, one session, in turns, one warm-up round; our writes "
-        "fsync unless the label says otherwise, Spark's do not",
+        f"local[2], {LINEITEM_PARTS} input files, one session, in turns, one warm-up round; ours "
+        "fsync unless the label says otherwise, Spark's writers do not",
     ]
     logging.getLogger("py4j").setLevel(logging.ERROR)
     step("starting Spark")
