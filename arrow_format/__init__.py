@@ -25,6 +25,12 @@ if TYPE_CHECKING:
         StorageError,
     )
     from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.not_yet import (
+        BufferOutput,
+        MergePolicy,
+        PartitionedFileMerger,
+        ReadBufferPool,
+    )
     from arrow_format.options import WriteOptions
     from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
     from arrow_format.partitioner import (
@@ -59,6 +65,7 @@ _HOME = {
         "StorageError",
     ),
     "model": ("MapOutput", "PartitionedFile"),
+    "not_yet": ("BufferOutput", "MergePolicy", "PartitionedFileMerger", "ReadBufferPool"),
     "options": ("WriteOptions",),
     "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
     "partitioner": (
@@ -81,6 +88,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BroadcastPartitioner",
+    "BufferOutput",
     "ClosedError",
     "ColumnPartitioner",
     "CommitConflictError",
@@ -88,13 +96,16 @@ __all__ = [
     "FormatVersionError",
     "HashPartitioner",
     "MapOutput",
+    "MergePolicy",
     "OptionError",
     "OutOfDiskError",
     "PartitionedFile",
+    "PartitionedFileMerger",
     "PartitionedFileReader",
     "PartitionedFileWriter",
     "Partitioner",
     "RangePartitioner",
+    "ReadBufferPool",
     "ReadScheduler",
     "RoundRobinPartitioner",
     "SchemaError",

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 import zlib
-from collections import Counter
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
-from arrow_format.errors import (
-    CorruptShuffleError,
-    ShuffleError,
-)
-from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
+from arrow_format.completeness import check_files, complete_outputs, total_subpartitions
+from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
+from arrow_format.errors import CorruptShuffleError, ShuffleError, StorageError
 from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
 from arrow_format.options import check_mode
-from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.receipt import ShuffleReceipt
-from arrow_format.target import check_target
-from arrow_format.totals import subpartition_totals
+from arrow_format.target import check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from arrow_format.model import Int64Array, MapOutput, MapStatus
+    from arrow_format.job import ShuffleJob
+    from arrow_format.model import MapOutput, MapStatus
     from arrow_format.storage import Storage
 
 
@@ -58,115 +54,107 @@ def commit_job(
     Raises
     ------
     ShuffleError
-        A map task is missing, there twice, or of another job.
+        A map task is missing, there twice, or of another job; the job was aborted, or another
+        process is committing it.
+    CorruptShuffleError
+        A file of a map output is not there any more.
     ShuffleExistsError, SchemaError
         As :func:`check_target`; another writer may have been faster.
     """
     check_mode(mode)
     log = CommitLog(job.storage)
-    earlier = log.find_job(job.job_id)
+    earlier = log.find_job(job.job_id, after=job.base_version)
     if earlier is not None:
         return receipt_of(job.storage, earlier)
-    outputs = _complete(job, statuses, expected_map_outputs)
-    rows, sizes = _totals(job, statuses)
+    outputs = complete_outputs(job, statuses, expected_map_outputs)
+    rows, sizes = total_subpartitions(job, statuses)
     commit_id = uuid.uuid4().hex
     totals = encode_totals(rows, sizes)
-    totals_path = f"{LOG_DIRECTORY}/totals-{commit_id}.arrow"
-    described = TotalsFile(totals_path, len(totals), zlib.crc32(totals))
+    described = TotalsFile(
+        f"{LOG_DIRECTORY}/totals-{commit_id}.arrow", len(totals), zlib.crc32(totals)
+    )
     written = False
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
         nonlocal written
-        check_target(job, mode)
+        check_mode_allows(job, mode, newest)
         if newest is not None and mode == "ignore":
             return None
         if not written:
-            job.storage.put_if_absent(totals_path, totals, sync=job.options.sync)
+            job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
-        schema, spark_schema = job.data_schema, job.spark_schema
-        appends = newest is not None and mode == "append"
-        if newest is not None and appends:
-            schema = widen(newest.newest.data_schema, schema)
-            spark_schema = widen_spark_schema(newest.newest.spark_schema, spark_schema)
-        return LogEntry(
-            version=0,
-            operation="append" if appends else "overwrite",
-            shuffle_id=newest.newest.shuffle_id if newest else job.shuffle_id,
-            job_id=job.job_id,
-            commit_id=commit_id,
-            committed_at_ms=time.time_ns() // 1_000_000,
-            data_schema=schema,
-            spark_schema=spark_schema,
-            num_subpartitions=job.num_subpartitions,
-            partitioner=job.partitioner.describe(),
-            map_outputs=outputs,
-            totals=described,
-        )
+        return _entry(job, commit_id, outputs, described, newest if mode == "append" else None)
 
+    decide_commit(job, commit_id)
     try:
-        entry = log.append(decide, sync=job.options.sync)
-    except BaseException:
-        # Unless the entry is there after all, the totals belong to nothing.
-        if written and log.find_job(job.job_id) is None:
-            job.storage.delete(totals_path)
-        job.storage.prune(LOG_DIRECTORY, and_root=False)
+        # Whoever held the decision before may have committed and let go of it since.
+        entry = log.find_job(job.job_id, after=job.base_version)
+        if entry is None:
+            check_files(job, outputs)
+            entry = log.append(decide, sync=job.options.sync)
+    except BaseException as error:
+        _clean_up(job, log, described, error)
         raise
     if entry is None:
+        withdraw(job)
         abort_job(job)
         newest = log.snapshot()
         if newest is None:
             msg = f"{job.storage.root}: the shuffle that was there is gone"
             raise CorruptShuffleError(msg)
         return receipt_of(job.storage, newest.newest)
-    _remove_losers(job, outputs)
-    return _receipt(job.storage, entry, rows, sizes)
+    # The version is out: whatever fails from here on must not look like a failed write.
+    with contextlib.suppress(ShuffleError):
+        _remove_losers(job, entry.map_outputs)
+    return receipt_of(job.storage, entry)
 
 
-def _complete(
-    job: ShuffleJob, statuses: Sequence[MapStatus], expected: int | None
-) -> tuple[MapOutput, ...]:
-    """Return the map outputs by map task, or an error when the set is not whole."""
-    outputs = sorted((status.output for status in statuses), key=lambda output: output.map_task)
-    strange = [output for output in outputs if output.job_id != job.job_id]
-    if strange:
+def _entry(
+    job: ShuffleJob,
+    commit_id: str,
+    outputs: tuple[MapOutput, ...],
+    totals: TotalsFile,
+    appended_to: Snapshot | None,
+) -> LogEntry:
+    """Return the entry of a commit, still without its version number."""
+    schema, spark_schema = job.data_schema, job.spark_schema
+    if appended_to is not None:
+        schema = widen(appended_to.newest.data_schema, schema)
+        spark_schema = widen_spark_schema(appended_to.newest.spark_schema, spark_schema)
+    return LogEntry(
+        version=0,
+        operation="overwrite" if appended_to is None else "append",
+        shuffle_id=job.shuffle_id if appended_to is None else appended_to.newest.shuffle_id,
+        job_id=job.job_id,
+        commit_id=commit_id,
+        committed_at_ms=time.time_ns() // 1_000_000,
+        data_schema=schema,
+        spark_schema=spark_schema,
+        num_subpartitions=job.num_subpartitions,
+        partitioner=job.partitioner.describe(),
+        map_outputs=outputs,
+        totals=totals,
+    )
+
+
+def _clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseException) -> None:
+    """After a commit that raised: take its traces back, unless it went through after all."""
+    try:
+        committed = log.find_job(job.job_id, after=job.base_version)
+        if committed is None:
+            job.storage.delete(totals.path)
+            withdraw(job)
+            job.storage.prune(LOG_DIRECTORY, and_root=False)
+            job.storage.prune(job.directory, and_root=job.makes_root)
+    except ShuffleError as another:
+        error.add_note(f"and what it left could not be removed: {another}")
+        return
+    if committed is not None:
         msg = (
-            f"{job.storage.root}: map task {strange[0].map_task} is of job {strange[0].job_id}, "
-            f"not of {job.job_id}; nothing was committed"
+            f"{job.storage.root}: committed as version {committed.version}, but it is not known "
+            f"whether that would survive a power failure ({error}). Do not write the rows again"
         )
-        raise ShuffleError(msg)
-    count = len(outputs) if expected is None else expected
-    found = [output.map_task for output in outputs]
-    times = Counter(found)
-    if found != list(range(count)):
-        missing = sorted(set(range(count)) - set(found))
-        twice = sorted(task for task, count in times.items() if count > 1)
-        msg = (
-            f"{job.storage.root}: expected one map output of each of {count} map tasks, found "
-            f"{len(found)} (missing: {missing[:5] or 'none'}, more than once: "
-            f"{twice[:5] or 'none'}); nothing was committed"
-        )
-        raise ShuffleError(msg)
-    return tuple(outputs)
-
-
-def _totals(job: ShuffleJob, statuses: Sequence[MapStatus]) -> tuple[Int64Array, Int64Array]:
-    """Rows and bytes per subpartition over all map outputs."""
-    n = job.num_subpartitions
-    rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    for status in statuses:
-        if status.subpartition_rows is not None and status.subpartition_bytes is not None:
-            added = [(status.subpartition_rows, status.subpartition_bytes)]
-        else:
-            added = [
-                subpartition_totals(
-                    PartitionedFileReader(job.storage, file).regions, n, file.data_bytes
-                )
-                for file in status.output.files
-            ]
-        for more_rows, more_sizes in added:
-            rows += more_rows
-            sizes += more_sizes
-    return rows, sizes
+        raise StorageError(msg) from error
 
 
 def _remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
@@ -185,16 +173,37 @@ def _remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
 
 
 def abort_job(job: ShuffleJob) -> None:
-    """Remove everything the job wrote, unless it was committed."""
-    if CommitLog(job.storage).find_job(job.job_id) is not None:
+    """Remove everything the job wrote, unless it was committed or is being committed."""
+    log = CommitLog(job.storage)
+    if log.find_job(job.job_id, after=job.base_version) is not None:
         return
-    job.storage.delete_tree(job.directory)
-    job.storage.prune(MAP_OUTPUT_DIRECTORY, and_root=job.makes_root)
+    if job.storage.stat(job.directory) is not None:
+        if not decide_abort(job):
+            return
+        if log.find_job(job.job_id, after=job.base_version) is not None:
+            # The commit came in between and has let go of its decision already.
+            withdraw(job)
+            return
+        # More than once: a task that still runs may put a file there meanwhile.
+        for _ in range(3):
+            for name in job.storage.list(job.directory):
+                if name != DECISION_NAME:
+                    job.storage.delete(f"{job.directory}/{name}")
+        withdraw(job)
+    job.storage.prune(job.directory, and_root=job.makes_root)
 
 
-def _receipt(
-    storage: Storage, entry: LogEntry, rows: Int64Array, sizes: Int64Array
-) -> ShuffleReceipt:
+def abort_after(job: ShuffleJob, error: BaseException) -> None:
+    """Abort because of ``error``, which stays the one that is told."""
+    try:
+        abort_job(job)
+    except ShuffleError as another:
+        error.add_note(f"and what the job had written could not be removed: {another}")
+
+
+def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
+    """Return the receipt of an entry that is in the log."""
+    rows, sizes = CommitLog(storage).totals(Snapshot((entry,)))
     return ShuffleReceipt(
         path=storage.root,
         version=entry.version,
@@ -205,9 +214,3 @@ def _receipt(
         subpartition_rows=pa.array(rows),
         subpartition_bytes=pa.array(sizes),
     )
-
-
-def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
-    """Return the receipt of an entry that is in the log."""
-    only = Snapshot((entry,))
-    return _receipt(storage, entry, *CommitLog(storage).totals(only))

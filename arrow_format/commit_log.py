@@ -150,9 +150,9 @@ class CommitLog:
             sizes += added_sizes
         return rows, sizes
 
-    def find_job(self, job_id: str) -> LogEntry | None:
-        """Return the entry that committed ``job_id``, newest first; None when none did."""
-        for version in range(self.newest_version(), 0, -1):
+    def find_job(self, job_id: str, *, after: int = 0) -> LogEntry | None:
+        """Return the entry after version ``after`` that committed ``job_id``; None: none did."""
+        for version in range(self.newest_version(), after, -1):
             entry = self.entry(version)
             if entry.job_id == job_id:
                 return entry

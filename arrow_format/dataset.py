@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import (
+    CorruptShuffleError,
     OptionError,
     ShuffleNotFoundError,
 )
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput
+    from arrow_format.subpartition_reader import Rows
 
 GROUP_BYTES = 32 << 20
 """Adjacent subpartitions are read together and put in order up to about this many raw bytes."""
@@ -60,9 +62,9 @@ class Shuffle:
         self._entry: LogEntry = snapshot.newest
         self._indexes = IndexCache(storage)
 
-    def __reduce__(self) -> tuple[Callable[[str, int], Shuffle], tuple[str, int]]:
+    def __reduce__(self) -> tuple[Callable[[str, int, str], Shuffle], tuple[str, int, str]]:
         # By name: what stands in the log is read again wherever this arrives.
-        return open_shuffle, (self.path, self.version)
+        return _open_pinned, (self.path, self.version, self._entry.commit_id)
 
     def __repr__(self) -> str:
         return (
@@ -184,11 +186,8 @@ class Shuffle:
 
         def batches() -> Iterator[pa.RecordBatch]:
             for first, end in group_adjacent(self._raw_bytes(), GROUP_BYTES, wanted):
-                rows: Iterable[Any] = self.reader(first, end, columns)
-                if end - first > 1:
-                    rows = in_subpartition_order(rows)
                 yield from as_batches(
-                    rows,
+                    self._ordered(first, end, columns),
                     schema,
                     with_subpartition=with_subpartition,
                     min_rows=BATCH_ROWS,
@@ -196,6 +195,27 @@ class Shuffle:
                 )
 
         return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def _ordered(self, first: int, end: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """Rows of a group of subpartitions, by subpartition.
+
+        A group is sized by the average row. Where its rows turn out much larger, its subpartitions
+        are read one by one, which needs no room to put them in order.
+        """
+        if end - first > 1:
+            held: list[Rows] = []
+            held_bytes = 0
+            for run in self.reader(first, end, columns):
+                held.append(run)
+                held_bytes += run.batch.nbytes
+                if held_bytes > 2 * GROUP_BYTES:
+                    break
+            else:
+                yield from in_subpartition_order(held)
+                return
+            del held
+        for one in range(first, end):
+            yield from self.reader(one, one + 1, columns)
 
     def reader(
         self, first: int, end: int, columns: Sequence[str] | None = None
@@ -275,6 +295,18 @@ def check_subpartitions(
             )
             raise OptionError(msg)
     return sorted({int(one) for one in several})
+
+
+def _open_pinned(path: str, version: int, commit_id: str) -> Shuffle:
+    """Open the very version that was pinned elsewhere."""
+    shuffle = open_shuffle(path, version)
+    if shuffle.entries[-1].commit_id != commit_id:
+        msg = (
+            f"{shuffle.path}: version {version} is another one than when the read was planned; the "
+            "directory was replaced. Read it again"
+        )
+        raise CorruptShuffleError(msg)
+    return shuffle
 
 
 def open_shuffle(path: str | os.PathLike[str], version: int | None = None) -> Shuffle:

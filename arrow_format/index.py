@@ -199,8 +199,11 @@ def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
     )
     regions = []
     for i, (kind, num_rows, first) in enumerate(scalars):
-        if kind not in RegionKind._value2member_map_:
-            msg = f"region {i} has kind {kind}, which this version does not know"
+        if kind != RegionKind.UNICAST:
+            msg = (
+                f"region {i} has kind {kind}, which this version does not read; read it with a "
+                "newer one"
+            )
             raise FormatVersionError(msg)
         table = ChunkTable(**{name: view(i) for name, view in chunks.items()})
         regions.append(

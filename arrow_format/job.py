@@ -11,17 +11,21 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.arrow_types import data_schema, normalise
+import numpy as np
+
+from arrow_format.arrow_types import data_schema, normalise, same_but_labels
+from arrow_format.commit_log import CommitLog
 from arrow_format.errors import (
     OptionError,
 )
 from arrow_format.model import MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_num_subpartitions
+from arrow_format.partitioner import check_description
 from arrow_format.result_partition import SortMergeResultPartition
 from arrow_format.storage import Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     from arrow_format.partitioner import Partitioner
 
 MAP_OUTPUT_DIRECTORY = "map_outputs"
+
+EXPANDED_ROWS = 4096
+"""Rows that are normalised together where that may multiply their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,11 @@ class ShuffleJob:
     options: WriteOptions
     makes_root: bool
     """Whether there was nothing at the path when the job began."""
+    base_version: int
+    """Newest version when the job began: where it was committed, it was committed after that."""
+    has_directory: bool = False
+    """Whether the driver made :attr:`directory` before any task. Then a task that finds it gone
+    fails, because the job was aborted, where making it anew would leave files for ever."""
 
     @property
     def directory(self) -> str:
@@ -84,9 +96,13 @@ def begin_job(
     OptionError, SchemaError
         Something does not fit; the message names it.
     """
-    check_num_subpartitions(num_subpartitions)
+    num_subpartitions = check_num_subpartitions(num_subpartitions)
+    if options is not None and not isinstance(options, WriteOptions):
+        msg = f"options is {type(options).__name__}: expected arrow_format.WriteOptions"
+        raise OptionError(msg)
     stored = data_schema(schema)
     partitioner.check(stored)
+    check_description(partitioner)
     storage = open_storage(path)
     return ShuffleJob(
         storage=storage,
@@ -98,6 +114,7 @@ def begin_job(
         partitioner=partitioner,
         options=options or WriteOptions(),
         makes_root=storage.stat("") is None,
+        base_version=CommitLog(storage).newest_version(),
     )
 
 
@@ -132,13 +149,27 @@ def run_map_task(
         partitioner=job.partitioner.describe(),
     )
     assign = job.partitioner.bind(job.data_schema, job.num_subpartitions, map_task)
-    with SortMergeResultPartition(job.storage, job.directory, metadata, job.options) as partition:
+    storage = job.storage.without_new_directories() if job.has_directory else job.storage
+    with SortMergeResultPartition(storage, job.directory, metadata, job.options) as partition:
         for batch in batches:
-            rows = normalise(batch, job.data_schema)
-            ids = assign(rows)
-            _check_assignment(job, ids, rows.num_rows)
-            partition.emit(rows, ids)
+            for piece in _pieces(batch, job.data_schema):
+                rows = normalise(piece, job.data_schema)
+                ids = np.asarray(assign(rows))
+                _check_assignment(job, ids, rows.num_rows)
+                partition.emit(rows, ids)
         return partition.finish()
+
+
+def _pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Cut a batch that will grow when it is normalised, so that it grows a little at a time.
+
+    A dictionary or a view may name the same long value in every row.
+    """
+    if all(map(same_but_labels, batch.schema.types, schema.types)):
+        yield batch
+        return
+    for start in range(0, batch.num_rows, EXPANDED_ROWS):
+        yield batch.slice(start, EXPANDED_ROWS)
 
 
 def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:

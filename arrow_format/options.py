@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from arrow_format.errors import OptionError
 from arrow_format.model import MAX_SUBPARTITIONS
 
@@ -18,7 +20,10 @@ MAX_CHUNK_BYTES = 4 << 20
 """No chunk is larger than this (raw) unless a single row is."""
 
 
-def _integer(name: str, value: object, low: int, high: int, unit: str) -> int:
+def check_integer(name: str, value: object, low: int, high: int, unit: str) -> int:
+    """Return ``value`` if it is a whole number in range; raises OptionError."""
+    if isinstance(value, np.integer):
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         msg = f"{name}={value!r}: expected a whole number of {unit} from {low:,} to {high:,}"
         raise OptionError(msg)
@@ -40,7 +45,7 @@ def check_num_subpartitions(value: object) -> int:
     OptionError
         Not an int (a bool or text is not one), or outside 1 .. 1,000,000.
     """
-    return _integer("num_subpartitions", value, 1, MAX_SUBPARTITIONS, "subpartitions")
+    return check_integer("num_subpartitions", value, 1, MAX_SUBPARTITIONS, "subpartitions")
 
 
 def check_mode(value: object) -> str:
@@ -88,10 +93,10 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        _integer("sort_buffer_bytes", self.sort_buffer_bytes, 1 << 10, 1 << 40, "bytes")
+        check_integer("sort_buffer_bytes", self.sort_buffer_bytes, 1 << 10, 1 << 40, "bytes")
         _choice("codec", self.codec, CODECS)
-        _integer("codec_level", self.codec_level, -7, 22, "zstd levels")
-        _integer("chunk_bytes", self.chunk_bytes, 1, MAX_CHUNK_BYTES, "bytes")
+        check_integer("codec_level", self.codec_level, -7, 22, "zstd levels")
+        check_integer("chunk_bytes", self.chunk_bytes, 1, MAX_CHUNK_BYTES, "bytes")
         _choice("write_order", self.write_order, WRITE_ORDERS)
         if not isinstance(self.sync, bool):
             msg = f"sync={self.sync!r}: expected True or False"

@@ -21,6 +21,7 @@ the function a map task calls on each batch. Anything with these three methods i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.not_yet import NotYet
 from arrow_format.spark_hash import check_hashable, hash_columns, subpartition_ids
 
 Assign = Callable[[pa.RecordBatch], npt.NDArray[np.signedinteger[Any]]]
@@ -203,19 +205,11 @@ class ColumnPartitioner:
         return assign
 
 
-class _NotYet:
-    """Base of the partitioners whose names are fixed but that later versions bring."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        msg = f"{type(self).__name__}: not supported yet; use hash, round robin or column"
-        raise OptionError(msg)
-
-
-class RangePartitioner(_NotYet):
+class RangePartitioner(NotYet):
     """Rows by ranges of their keys: not supported yet."""
 
 
-class BroadcastPartitioner(_NotYet):
+class BroadcastPartitioner(NotYet):
     """Every row to every subpartition: not supported yet."""
 
 
@@ -242,6 +236,34 @@ def choose_partitioner(
         )
         raise OptionError(msg)
     return partitioner
+
+
+_KINDS: dict[str, type] = {
+    "hash": HashPartitioner,
+    "roundrobin": RoundRobinPartitioner,
+    "column": ColumnPartitioner,
+    "range": RangePartitioner,
+    "broadcast": BroadcastPartitioner,
+}
+
+
+def check_description(partitioner: Partitioner) -> None:
+    """Check that a partitioner can be told from the log.
+
+    Raises
+    ------
+    OptionError
+        Its description is no JSON object with a ``kind``, or a kind of this module that it is not.
+    """
+    try:
+        description = json.loads(json.dumps(partitioner.describe()))
+        kind = description["kind"]
+    except (TypeError, ValueError, KeyError) as error:
+        msg = f"partitioner {partitioner!r}: describe() must give JSON with a 'kind' ({error!r})"
+        raise OptionError(msg) from error
+    if kind in _KINDS and not isinstance(partitioner, _KINDS[kind]):
+        msg = f"partitioner {partitioner!r}: kind {kind!r} is taken; choose another"
+        raise OptionError(msg)
 
 
 def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner | None:

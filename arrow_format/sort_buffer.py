@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrow_format.clustering import Clustering, cluster
-from arrow_format.errors import ClosedError
+from arrow_format.errors import ClosedError, OptionError
 
 if TYPE_CHECKING:
     from arrow_format.model import Int32Array
@@ -113,12 +113,23 @@ class SortBuffer:
         ------
         ClosedError
             The buffer is finished or released.
+        OptionError
+            There is not one subpartition per row, or one is out of range.
         """
         if self._finished or self._released:
             msg = "sort buffer is finished or released; no row can be appended"
             raise ClosedError(msg)
+        if len(subpartitions) != batch.num_rows:
+            msg = f"{len(subpartitions)} subpartitions for {batch.num_rows} rows; expected one each"
+            raise OptionError(msg)
         if batch.num_rows == 0:
             return True
+        if subpartitions.min() < 0 or subpartitions.max() >= self._num_subpartitions:
+            msg = (
+                f"subpartitions from {subpartitions.min()} to {subpartitions.max()}; expected 0 "
+                f"to {self._num_subpartitions - 1}"
+            )
+            raise OptionError(msg)
         wanted = batch.nbytes + batch.num_rows * ROW_OVERHEAD_BYTES
         if self.num_bytes + wanted > self._capacity_bytes:
             # What pending batches pin may exceed what their rows need; copying settles it.

@@ -71,6 +71,9 @@ class Storage(Protocol):
     def make_directory(self, path: str, *, sync: bool) -> None:
         """Make a directory where there are such things; fails when it may not be written."""
 
+    def without_new_directories(self) -> Storage:
+        """Return the same storage, whose ``open_writer`` fails where a directory is missing."""
+
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """Start a new object.
 
@@ -110,9 +113,6 @@ class Storage(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove one object; it is no error when there is none."""
-
-    def delete_tree(self, path: str) -> None:
-        """Remove everything below ``path``; it is no error when there is nothing."""
 
     def prune(self, path: str, *, and_root: bool) -> None:
         """Remove the directories at ``path`` and above that are empty, up to the root."""
@@ -213,12 +213,17 @@ class PosixStorage:
     ``link`` fails when the name exists and never shows part of a file.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, makes_directories: bool = True) -> None:
         self.root = str(Path(root).absolute())
         self._root = Path(self.root)
+        self._makes_directories = makes_directories
 
-    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str]]:
-        return PosixStorage, (self.root,)
+    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str, bool]]:
+        return PosixStorage, (self.root, self._makes_directories)
+
+    def without_new_directories(self) -> PosixStorage:
+        """See :meth:`Storage.without_new_directories`."""
+        return PosixStorage(self.root, makes_directories=False)
 
     def make_directory(self, path: str, *, sync: bool) -> None:
         """See :meth:`Storage.make_directory`."""
@@ -242,6 +247,8 @@ class PosixStorage:
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """See :meth:`Storage.open_writer`."""
+        if not self._makes_directories:
+            return _PosixWriter(self._root / path, sync=sync)
         return self._create(path, sync=sync)
 
     def _create(self, path: str, *, sync: bool) -> _PosixWriter:
@@ -303,7 +310,7 @@ class PosixStorage:
         with _os_errors("list it", target):
             try:
                 return sorted(entry.name for entry in os.scandir(target))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return []
 
     def delete(self, path: str) -> None:
@@ -311,21 +318,6 @@ class PosixStorage:
         target = self._root / path
         with _os_errors("delete it", target):
             target.unlink(missing_ok=True)
-
-    def delete_tree(self, path: str) -> None:
-        """See :meth:`Storage.delete_tree`."""
-        target = self._root / path
-        for directory, names, files in os.walk(target, topdown=False):
-            here = Path(directory)
-            for name in files:
-                with _os_errors("delete it", here / name):
-                    (here / name).unlink(missing_ok=True)
-            for name in names:
-                # A task that still runs may have put a new file here: then it stays, for gc.
-                with contextlib.suppress(OSError):
-                    (here / name).rmdir()
-        with contextlib.suppress(OSError):
-            target.rmdir()
 
     def prune(self, path: str, *, and_root: bool) -> None:
         """See :meth:`Storage.prune`."""

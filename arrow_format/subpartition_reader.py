@@ -113,7 +113,13 @@ class SortMergeSubpartitionReader:
                 raise type(error)(self._describe(output, file, chunk, error)) from error
             lo, hi = chunk.first_row, chunk.end_row
             ids = region.subpartitions_of_rows(start + lo, start + hi, n)
-            yield Rows(batch.select(self._columns).slice(lo, hi - lo), ids)
+            wanted = batch.select(self._columns)
+            if 2 * (hi - lo) < batch.num_rows and self._columns:
+                # A small part must not keep the whole chunk in memory.
+                wanted = wanted.take(pa.array(np.arange(lo, hi)))
+            else:
+                wanted = wanted.slice(lo, hi - lo)
+            yield Rows(wanted, ids)
 
     def _fetch(
         self, output: MapOutput, file: PartitionedFile, plan: Iterable[ChunkRead]
@@ -207,25 +213,32 @@ def as_batches(
         held_rows += batch.num_rows
         held_bytes += batch.nbytes
         if held_rows >= min_rows or held_bytes >= max_bytes:
-            yield _joined(held)
+            yield from _cut(_joined(held), max_bytes)
             held = []
             held_rows = held_bytes = 0
     if held:
-        yield _joined(held)
+        yield from _cut(_joined(held), max_bytes)
+
+
+def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Cut a batch that is much larger than ``max_bytes`` into even pieces."""
+    pieces = max(min(batch.nbytes // max_bytes, batch.num_rows), 1)
+    rows = -(-batch.num_rows // pieces)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def in_subpartition_order(rows: Iterable[Rows]) -> Iterator[Rows]:
-    """All of ``rows``, which must fit in memory, ordered by subpartition; stable."""
-    runs = list(rows)
+def in_subpartition_order(runs: list[Rows]) -> Iterator[Rows]:
+    """Yield all rows ordered by subpartition, stable; takes the list over and empties it."""
     if not runs:
         return
     ids = np.concatenate([run.subpartitions for run in runs])
     batch = _joined([run.batch for run in runs])
-    del runs  # nothing but the result is held while the consumer works on it
+    runs.clear()  # nothing but the result is held while the consumer works on it
     if not bool((np.diff(ids) >= 0).all()):
         order = np.argsort(ids, kind="stable").astype(np.uint32)
         batch, ids = batch.take(pa.array(order)), ids[order]

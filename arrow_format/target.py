@@ -36,6 +36,13 @@ def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
         msg = f"{storage.root}: is a file; give a directory for the shuffle"
         raise ShuffleExistsError(msg)
     snapshot = CommitLog(storage).snapshot()
+    check_mode_allows(job, mode, snapshot)
+    return snapshot
+
+
+def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> None:
+    """Check a write mode against the newest version; raises what :func:`check_target` raises."""
+    storage = job.storage
     if snapshot is None:
         foreign = set(storage.list("")) - {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY}
         if foreign:
@@ -52,7 +59,6 @@ def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
         raise ShuffleExistsError(msg)
     elif mode == "append":
         _check_appendable(job, snapshot)
-    return snapshot
 
 
 def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
@@ -80,7 +86,8 @@ def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
             f"{job.num_subpartitions}"
         )
         raise SchemaError(msg)
-    if dict(there.partitioner) != job.partitioner.describe():
+    # As the log gives it back: JSON knows no tuples.
+    if dict(there.partitioner) != json.loads(json.dumps(job.partitioner.describe())):
         msg = (
             f"{job.storage.root}: is partitioned by {dict(there.partitioner)}; cannot append rows "
             f"partitioned by {job.partitioner.describe()}"

@@ -20,7 +20,9 @@ _NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
 def is_appendable(there: pa.Schema, here: pa.Schema) -> bool:
     """Whether the columns have the same names and types, in order, up to nullability and labels."""
     return there.names == here.names and all(
-        same_but_labels(one.type, other.type) for one, other in zip(there, here, strict=True)
+        # Whether the keys of a map are sorted is a claim that one side may lack.
+        same_but_labels(one.type, other.type) or same_but_labels(other.type, one.type)
+        for one, other in zip(there, here, strict=True)
     )
 
 
@@ -40,7 +42,8 @@ def _widen_type(there: pa.DataType, here: pa.DataType) -> pa.DataType:
         return pa.struct([_widen_field(*pair) for pair in zip(there, here, strict=True)])
     if pa.types.is_map(there):
         key = _widen_field(there.key_field, here.key_field).with_nullable(False)
-        return pa.map_(key, _widen_field(there.item_field, here.item_field))
+        item = _widen_field(there.item_field, here.item_field)
+        return pa.map_(key, item, keys_sorted=there.keys_sorted and here.keys_sorted)
     if pa.types.is_fixed_size_list(there):
         return pa.list_(_widen_field(there.value_field, here.value_field), there.list_size)
     if pa.types.is_list(there):

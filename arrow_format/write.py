@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrow_format.commit import abort_job, commit_job, receipt_of
+from arrow_format.commit import abort_after, commit_job, receipt_of
 from arrow_format.errors import SchemaError
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.options import WriteOptions, check_mode, check_sort_by
@@ -16,7 +17,7 @@ from arrow_format.partitioner import Partitioner, choose_partitioner
 from arrow_format.target import open_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from arrow_format.receipt import ShuffleReceipt
 
@@ -79,8 +80,8 @@ def write_shuffle(
         return receipt_of(job.storage, there.newest)
     try:
         return commit_job(job, [run_map_task(job, 0, 0, stream)], mode=mode)
-    except BaseException:
-        abort_job(job)
+    except BaseException as error:
+        abort_after(job, error)
         raise
 
 
@@ -90,6 +91,12 @@ def _as_stream(
     if hasattr(batches, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(batches)
         return reader.schema, reader
+    if not isinstance(batches, Iterable):
+        msg = (
+            f"batches is {type(batches).__name__}: expected a table, a reader or record batches; "
+            "of a dataset give dataset.scanner().to_reader()"
+        )
+        raise SchemaError(msg)
     iterator = iter(batches)
     first = next(iterator, None)
     if not isinstance(first, pa.RecordBatch):

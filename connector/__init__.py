@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
     from connector.map_subpartitions import map_subpartitions
-    from connector.map_task import ShuffleMapTask, commit_shuffle
+    from connector.map_task import ShuffleMapTask, abort_shuffle, commit_shuffle
     from connector.read import read_shuffle
     from connector.write import write_shuffle
 
@@ -20,6 +20,7 @@ _MODULE_OF = {
     "ShuffleReceipt": "arrow_format.receipt",
     "map_subpartitions": "connector.map_subpartitions",
     "ShuffleMapTask": "connector.map_task",
+    "abort_shuffle": "connector.map_task",
     "commit_shuffle": "connector.map_task",
     "read_shuffle": "connector.read",
     "write_shuffle": "connector.write",
@@ -28,6 +29,7 @@ _MODULE_OF = {
 __all__ = [
     "ShuffleMapTask",
     "ShuffleReceipt",
+    "abort_shuffle",
     "commit_shuffle",
     "map_subpartitions",
     "read_shuffle",

@@ -21,7 +21,7 @@ class ArrowShuffleDataSource(DataSource):
         """Name of the format."""
         return "arrow_shuffle"
 
-    def schema(self) -> StructType | str:
+    def schema(self) -> StructType:
         """Return the schema of the shuffle at ``path``, as Spark wrote it."""
         from connector.source_reader import schema_of_source
 

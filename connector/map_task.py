@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from arrow_format.commit import commit_job
+from arrow_format.commit import abort_job, commit_job
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.options import check_num_subpartitions, check_sort_by
@@ -154,6 +154,14 @@ class ShuffleMapTask:
         """Write the batches of one Spark partition and yield its map status as one row."""
         row = status_to_row(run_spark_task(self.job, batches))
         yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+
+
+def abort_shuffle(task: ShuffleMapTask) -> None:
+    """Remove what the tasks of a job wrote that will not be committed; safe to call at any time.
+
+    A job that was committed is left alone.
+    """
+    abort_job(task.job)
 
 
 def commit_shuffle(

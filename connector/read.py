@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from arrow_format.dataset import check_subpartitions, open_shuffle
-from arrow_format.errors import OptionError, SchemaError
+from arrow_format.errors import OptionError
+from arrow_format.options import check_integer
+from arrow_format.subpartition_reader import SUBPARTITION_COLUMN, select_columns
 from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES, format_subpartitions
 from connector.source_reader import spark_schema
 
@@ -70,16 +72,18 @@ def read_shuffle(
     if split_skewed:
         msg = "split_skewed: not supported yet; leave it out"
         raise OptionError(msg)
-    if isinstance(target_partition_bytes, bool) or target_partition_bytes < 1:
-        msg = f"target_partition_bytes={target_partition_bytes!r}: expected a number of bytes"
-        raise OptionError(msg)
+    check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
+    for name, value in (("coalesce", coalesce), ("with_subpartition", with_subpartition)):
+        if not isinstance(value, bool):
+            msg = f"{name}={value!r}: expected True or False"
+            raise OptionError(msg)
     shuffle = open_shuffle(path, version)
     reader = (
         spark.read.format("arrow_shuffle")
         .option("version", shuffle.version)
-        .option("coalesce", str(bool(coalesce)).lower())
+        .option("coalesce", str(coalesce).lower())
         .option("targetPartitionBytes", target_partition_bytes)
-        .option("withSubpartition", str(bool(with_subpartition)).lower())
+        .option("withSubpartition", str(with_subpartition).lower())
     )
     wanted = check_subpartitions(subpartitions, shuffle.num_subpartitions)
     if wanted is not None:
@@ -90,11 +94,10 @@ def read_shuffle(
     schema = spark_schema(shuffle, with_subpartition=with_subpartition)
     if columns is not None:
         names = [columns] if isinstance(columns, str) else list(columns)
-        missing = [name for name in names if name not in schema.names]
-        if missing:
-            msg = f"column {missing[0]!r} is not there; columns are {', '.join(schema.names)}"
-            raise SchemaError(msg)
-        if with_subpartition and schema.names[-1] not in names:
-            names.append(schema.names[-1])
+        select_columns(shuffle.schema, [name for name in names if name != SUBPARTITION_COLUMN])
+        if with_subpartition and SUBPARTITION_COLUMN not in names:
+            names.append(SUBPARTITION_COLUMN)
+        if SUBPARTITION_COLUMN in names and SUBPARTITION_COLUMN not in schema.names:
+            select_columns(shuffle.schema, names)
         schema = StructType([schema[name] for name in names])
     return reader.schema(schema).load(shuffle.path)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError
-from arrow_format.options import CODECS, WriteOptions
+from arrow_format.options import CODECS, WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import (
     ColumnPartitioner,
     HashPartitioner,
     Partitioner,
     RoundRobinPartitioner,
 )
-from connector.catalog_table import COLUMNS_OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,11 +71,23 @@ class TargetOptions:
     options: WriteOptions
 
 
+def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
+    """Options without the properties that Spark's catalog adds on ``CREATE TABLE``."""
+    if "provider" not in options:
+        return dict(options)
+    own = ("provider", "location", "owner", "external", "is_managed_location", "comment")
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in own and not name.startswith("option.")
+    }
+
+
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Options by their documented names; a table's options hold those of reads and writes."""
-    names = {name.lower(): name for name in ("path", COLUMNS_OPTION, *WRITE_OPTIONS, *READ_OPTIONS)}
+    names = {name.lower(): name for name in ("path", *WRITE_OPTIONS, *READ_OPTIONS)}
     known = {}
-    for key, value in options.items():
+    for key, value in _without_catalog(options).items():
         name = names.get(key.lower())
         if name is None:
             msg = (
@@ -87,9 +98,10 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
         known[name] = value
     if not known.get("path"):
         msg = (
-            "no path was given; use load(path) or save(path). In SQL, Spark 4.3 does not hand a "
-            "table's OPTIONS on: repeat them as in INSERT INTO t WITH (path '...') SELECT ..., or "
-            "use CREATE TEMPORARY VIEW t ... USING arrow_shuffle OPTIONS (path '...')"
+            "no path was given; use load(path) or save(path). In SQL, Spark 4.3 does not hand the "
+            "OPTIONS of a table on: give them as in INSERT INTO t WITH (path '...') and SELECT ... "
+            "FROM t WITH (path '...'), or use CREATE TEMPORARY VIEW t ... USING arrow_shuffle "
+            "OPTIONS (path '...')"
         )
         raise OptionError(msg)
     path = known["path"]
@@ -173,6 +185,11 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         An unknown option, or a bad value; the message names it and what is allowed.
     """
     known = _known(options)
+    _write_settings(known)
+    return _read_options(known)
+
+
+def _read_options(known: Mapping[str, str]) -> ReadOptions:
     if "splitSkewed" in known and _boolean("splitSkewed", known["splitSkewed"]):
         msg = "option splitSkewed: not supported yet; leave it out"
         raise OptionError(msg)
@@ -200,6 +217,15 @@ def parse_target_options(options: Mapping[str, str]) -> TargetOptions:
         An unknown option, or a bad value; the message names it and what is allowed.
     """
     known = _known(options)
+    _read_options(known)
+    n, partitioner, settings = _write_settings(known)
+    return TargetOptions(known["path"], n, partitioner, settings)
+
+
+def _write_settings(
+    known: Mapping[str, str],
+) -> tuple[int | None, Partitioner | None, WriteOptions]:
+    """Subpartitions, partitioner and settings that the options name."""
     for name in ("sortBy", "localDirs"):
         if known.get(name):
             msg = f"option {name}: not supported yet; leave it out"
@@ -215,16 +241,10 @@ def parse_target_options(options: Mapping[str, str]) -> TargetOptions:
         settings["chunk_bytes"] = _bytes("chunkBytes", known["chunkBytes"])
     if "sortBufferBytes" in known:
         settings["sort_buffer_bytes"] = _bytes("sortBufferBytes", known["sortBufferBytes"])
-    return TargetOptions(
-        path=known["path"],
-        num_subpartitions=(
-            _whole("numSubpartitions", known["numSubpartitions"])
-            if "numSubpartitions" in known
-            else None
-        ),
-        partitioner=_partitioner(known),
-        options=WriteOptions(**settings),  # type: ignore[arg-type]
-    )
+    n = None
+    if "numSubpartitions" in known:
+        n = check_num_subpartitions(_whole("numSubpartitions", known["numSubpartitions"]))
+    return n, _partitioner(known), WriteOptions(**settings)  # type: ignore[arg-type]
 
 
 def _partitioner(known: Mapping[str, str]) -> Partitioner | None:

@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from arrow_format.arrow_types import conform
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
-from arrow_format.errors import OptionError, SchemaError, ShuffleNotFoundError
+from arrow_format.errors import OptionError, SchemaError
 from arrow_format.read_plan import coalesce_adjacent
 from arrow_format.subpartition_reader import (
     SUBPARTITION_COLUMN,
@@ -21,15 +21,7 @@ from arrow_format.subpartition_reader import (
     with_subpartition_schema,
 )
 from arrow_format.widening import same_spark_type
-from connector.catalog_table import (
-    COLUMNS_OPTION,
-    carry_in_columns,
-    carry_in_schema,
-    is_table_creation,
-    options_in,
-    own_options,
-)
-from connector.source_options import ReadOptions, parse_read_options
+from connector.source_options import parse_read_options
 from connector.spark_types import spark_schema_from_json, spark_schema_of
 
 if TYPE_CHECKING:
@@ -66,35 +58,17 @@ def spark_schema(shuffle: Shuffle, *, with_subpartition: bool = False) -> Struct
     return schema
 
 
-def schema_of_source(options: Mapping[str, str]) -> StructType | str:
+def schema_of_source(options: Mapping[str, str]) -> StructType:
     """Return the schema of ``spark.read.format("arrow_shuffle")`` with these options.
-
-    Asked on behalf of ``CREATE TABLE`` it carries the table's options, and when the shuffle is not
-    there yet its columns are those of the option ``columns``, as DDL.
 
     Raises
     ------
     OptionError, ShuffleNotFoundError, SchemaError
         A bad option, no shuffle, or columns that Spark cannot read.
     """
-    own = own_options(options)
-    parsed = parse_read_options(own)
-    creating = is_table_creation(options)
-    columns = own.pop(COLUMNS_OPTION, None)
-    try:
-        shuffle = open_shuffle(parsed.path, parsed.version)
-    except ShuffleNotFoundError as error:
-        if not creating:
-            raise
-        if columns is None:
-            msg = (
-                f"{error}. For a table whose shuffle is written later, give its columns: "
-                "OPTIONS (columns 'k BIGINT, ...')"
-            )
-            raise ShuffleNotFoundError(msg) from error
-        return carry_in_columns(columns, own)
-    schema = spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
-    return carry_in_schema(schema, own) if creating else schema
+    parsed = parse_read_options(options)
+    shuffle = open_shuffle(parsed.path, parsed.version)
+    return spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
 
 
 @dataclass
@@ -124,14 +98,10 @@ class ShuffleSourceReader(DataSourceReader):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        carried = options_in(schema)
-        parsed: ReadOptions = parse_read_options({**carried, **options})
+        parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._shuffle = _open_or_empty(parsed, is_table=bool(carried))
-        if self._shuffle is None:
-            return
-        shuffle = self._shuffle
+        self._shuffle = shuffle = open_shuffle(parsed.path, parsed.version)
         self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
         check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
         self._columns = [
@@ -142,8 +112,6 @@ class ShuffleSourceReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Spark partitions in subpartition order."""
-        if self._shuffle is None:
-            return [SubpartitionRanges(())]
         shuffle = self._shuffle
         weights = shuffle.subpartition_bytes.to_numpy()
         wanted = (
@@ -164,8 +132,6 @@ class ShuffleSourceReader(DataSourceReader):
             raise OptionError(msg)
         # A Spark task owns one core; Arrow would take them all.
         pa.set_cpu_count(1)
-        if self._shuffle is None:
-            return
         shuffle = self._shuffle
         columns = self._columns
         with_subpartition = len(columns) < len(self._schema)
@@ -183,16 +149,6 @@ class ShuffleSourceReader(DataSourceReader):
             max_bytes=BATCH_BYTES,
         ):
             yield conform(batch, self._schema)
-
-
-def _open_or_empty(options: ReadOptions, *, is_table: bool) -> Shuffle | None:
-    """Open the shuffle; None for a catalog table nothing was inserted into yet."""
-    try:
-        return open_shuffle(options.path, options.version)
-    except ShuffleNotFoundError:
-        if is_table and options.version is None:
-            return None
-        raise
 
 
 def partition_bytes(total: int, target: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -12,8 +12,7 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError
 from arrow_format.partitioner import partitioner_from_description
 from arrow_format.storage import open_storage
-from arrow_format.target import check_target
-from connector.catalog_table import options_in, without_options
+from arrow_format.target import open_target
 from connector.map_status import status_from_row, status_to_row
 from connector.map_task import begin_spark_job, run_spark_task
 from connector.source_options import parse_target_options
@@ -53,8 +52,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        target = parse_target_options({**options_in(schema), **options})
-        schema = without_options(schema)
+        target = parse_target_options(options)
         self._mode = "overwrite" if overwrite else "append"
         n, partitioner = target.num_subpartitions, target.partitioner
         if n is None or partitioner is None:
@@ -77,7 +75,8 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
             partitioner=partitioner,
             options=target.options,
         )
-        check_target(self._job, self._mode)
+        open_target(self._job, self._mode)
+        self._job = replace(self._job, has_directory=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MapStatusMessage:
         """Write one Spark partition; runs in the task."""

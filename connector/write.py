@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from arrow_format.commit import abort_job, receipt_of
+from arrow_format.commit import abort_after, receipt_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.options import check_mode
 from arrow_format.target import open_target
@@ -94,12 +95,13 @@ def write_shuffle(
     there = open_target(task.job, mode)
     if there is not None and mode == "ignore":
         return receipt_of(task.job.storage, there.newest)
+    task.job = replace(task.job, has_directory=True)
     try:
         warn_of_slow_transfer(source.sparkSession)
         statuses = source.mapInArrow(task, task.status_schema).collect()
         return commit_shuffle(task, statuses, mode=mode)
-    except BaseException:
-        abort_job(task.job)
+    except BaseException as error:
+        abort_after(task.job, error)
         raise
 
 

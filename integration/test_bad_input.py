@@ -55,10 +55,12 @@ def trap(spark: SparkSession) -> DataFrame:
 
 
 @contextmanager
-def refused(message: str, kind: type[Exception] = ShuffleError) -> Iterator[None]:
+def refused(
+    message: str, kind: type[Exception] = ShuffleError
+) -> Iterator[pytest.ExceptionInfo[Exception]]:
     """Expect an error that says ``message``, as literal text, and that no task ran."""
     with pytest.raises(kind, match=re.escape(message)) as caught:
-        yield
+        yield caught
     assert "a task ran" not in str(caught.value)
 
 
@@ -256,12 +258,17 @@ def test_sources_that_are_none(spark: SparkSession, tmp_path: Path):
 
 
 def test_streams_are_ahead(spark: SparkSession, tmp_path: Path):
-    with refused("as a stream: not supported yet; use spark.read or df.write", Exception):
-        spark.readStream.format("arrow_shuffle").schema("k long").load(str(tmp_path / "s"))
-    stream = spark.readStream.format("rate").load().writeStream.format("arrow_shuffle")
-    options = {"checkpointLocation": str(tmp_path / "checkpoint"), "path": str(tmp_path / "s")}
-    with refused("as a stream: not supported yet; use spark.read or df.write", Exception):
-        stream.options(**options).start().awaitTermination(60)
+    def run(source: DataFrame, sink: str) -> None:
+        writer = source.writeStream.format(sink).option("path", str(tmp_path / "s"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint" / sink))
+        writer.start().awaitTermination(60)
+
+    message = "as a stream: not supported yet; use spark.read or df.write"
+    with refused(message, Exception):
+        reader = spark.readStream.format("arrow_shuffle").schema("k long")
+        run(reader.load(str(tmp_path / "s")), "console")
+    with refused(message, Exception):
+        run(spark.readStream.format("rate").load(), "arrow_shuffle")
     assert not (tmp_path / "s").exists()
 
 
@@ -296,7 +303,7 @@ def test_a_shuffle_is_there(spark: SparkSession, trap: DataFrame, tmp_path: Path
     ):
         write(trap, path)
     same = trap.selectExpr("if(trap = '', k, k) AS k")
-    another = "cannot append rows of another schema: v: absent there, int64 not null here"
+    another = "cannot append rows of another schema: v: absent there, int64 here"
     with refused(another, SchemaError):
         write(trap, path, mode="append")
     with refused(another, Exception):
@@ -387,9 +394,10 @@ def test_a_path_without_permission(trap: DataFrame):
     with tempfile.TemporaryDirectory() as directory:
         closed = Path(directory)
         closed.chmod(0o555)
-        message = f"{closed}/s: permission denied; cannot make the directory. Give this user access"
-        with unprivileged(), refused(message, StorageError):
+        message = "permission denied; cannot make the directory. Give this user access to it"
+        with unprivileged(), refused(message, StorageError) as caught:
             write(trap, closed / "s")
+        assert str(caught.value).startswith(f"{closed}/s")
         assert files_below(closed) == []
 
 
@@ -628,7 +636,7 @@ def test_a_failing_task_leaves_nothing(spark: SparkSession, tmp_path: Path, way:
 
 
 def test_a_row_without_a_subpartition_fails_its_task(spark: SparkSession, tmp_path: Path):
-    df = spark.range(0, 10, 1, 2).selectExpr("id AS k")
+    df = spark.range(0, 5, 1, 1).selectExpr("id AS k")
 
     with pytest.raises(Exception, match="column 'k' holds subpartition 4; there are 4, so it must"):
         write(df, tmp_path / "s", keys=None, partitioner=ColumnPartitioner("k"))

@@ -120,7 +120,7 @@ def write_once(
     Returns
     -------
     dict
-        ``seconds``, ``num_bytes`` and ``num_files`` written, ``raw_bytes`` in memory.
+        ``seconds``, ``cpu_seconds``; ``num_bytes``, ``num_files`` written; ``raw_bytes`` in memory.
     """
     prepare, root = CONTENDERS[contender], Path(scratch)
     root.mkdir(parents=True)
@@ -131,12 +131,13 @@ def write_once(
         shutil.rmtree(root / "warm")
         run = prepare(batches, root / "out", num_subpartitions)
         gc.collect()
-        started = time.perf_counter()
+        cpu_before, started = time.process_time(), time.perf_counter()
         run()
-        seconds = time.perf_counter() - started
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_before
         files = [path for path in (root / "out").rglob("*") if path.is_file()]
         return {
             "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
             "num_bytes": sum(path.stat().st_size for path in files),
             "num_files": len(files),
             "raw_bytes": raw_bytes,
@@ -157,9 +158,10 @@ def read_once(contender: str, scratch: str) -> dict[str, Any]:
                 return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
         return sum(batch.num_rows for batch in open_shuffle(out).read())
 
-    started = time.perf_counter()
+    cpu_before, started = time.process_time(), time.perf_counter()
     num_rows = read()
-    return {"seconds": time.perf_counter() - started, "num_rows": num_rows}
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_before
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "num_rows": num_rows}
 
 
 def _with_ids(batches: Batches, n: int) -> Batches:

@@ -119,4 +119,5 @@ def _timing(label: str, answers: list[dict[str, Any]]) -> Timing:
         tuple(answer["seconds"] for answer in answers),
         answers[0].get("num_bytes"),
         answers[0].get("num_files"),
+        tuple(answer["cpu_seconds"] for answer in answers),
     )

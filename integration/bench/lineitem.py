@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -42,10 +43,18 @@ def ipc_stream(scale: float) -> Path:
     return path
 
 
-def read_batches(path: Path) -> list[pa.RecordBatch]:
-    """Read all batches of an IPC stream: each is one allocation, as when Spark sends them."""
+def read_batches(path: Path, most: int | None = None) -> list[pa.RecordBatch]:
+    """Read batches of an IPC stream: each is one allocation, as when Spark sends them.
+
+    Parameters
+    ----------
+    path
+        From :func:`ipc_stream`.
+    most
+        How many to read; all when None.
+    """
     with pa.OSFile(str(path)) as file:
-        return list(pa.ipc.open_stream(file))
+        return list(islice(pa.ipc.open_stream(file), most))
 
 
 def _write(writer: pa.RecordBatchWriter, table: pa.Table) -> None:

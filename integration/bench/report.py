@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from integration.bench.results import Line, Part, Timing
 
-COLUMNS = ("case", "ratio of", "ours", "other", "ratio", "rounds", "target", "")
+COLUMNS = ("case", "ratio of", "ours", "other", "ratio", "rounds", "cpu", "target", "")
 _STYLES = {PASS: "green", SHORT: "bold red", NO_TARGET: ""}
 
 
@@ -28,6 +28,7 @@ def table_row(line: Line) -> tuple[str, ...]:
         f"{line.other} {_amount(line.other_value, line.unit)}",
         f"{line.ratio:.2f}",
         spread,
+        "" if line.cpu_ratio is None else f"{line.cpu_ratio:.2f}",
         "" if line.target is None else str(line.target),
         line.verdict,
     )
@@ -36,7 +37,7 @@ def table_row(line: Line) -> tuple[str, ...]:
 def table_of(part: Part) -> Table:
     """Lay out all lines of a part; a case is named on its first line only."""
     table = Table(*COLUMNS, title=part.title, title_justify="left", title_style="bold")
-    for name in ("ratio", "rounds"):
+    for name in ("ratio", "rounds", "cpu"):
         table.columns[COLUMNS.index(name)].justify = "right"
     before = None
     for line in part.lines:
@@ -98,6 +99,7 @@ def _timing(timing: Timing) -> dict[str, Any]:
         "seconds": list(timing.seconds),
         "median_seconds": timing.median,
         "best_seconds": timing.best,
+        "cpu_seconds": list(timing.cpu_seconds),
         "num_bytes": timing.num_bytes,
         "num_files": timing.num_files,
     }

@@ -52,6 +52,8 @@ class Timing:
     num_bytes: int | None = None
     """Bytes of the files written; None when nothing was."""
     num_files: int | None = None
+    cpu_seconds: tuple[float, ...] = ()
+    """Processor time of each round, user and system; empty where it was not taken."""
 
     def __post_init__(self) -> None:
         """Check that there is a round."""
@@ -87,6 +89,8 @@ class Line:
     unit: str
     """Of both values: s, MB, MiB or files."""
     ratio: float
+    cpu_ratio: float | None = None
+    """The ratio of the medians of processor time, which a busy machine disturbs less."""
     best_ratio: float | None = None
     """The ratio of the fastest rounds, for timings."""
     spread: tuple[float, float] | None = None
@@ -150,6 +154,11 @@ def _timing_line(
         other.median,
         "s",
         ratio(ours.median, other.median),
+        (
+            ratio(statistics.median(ours.cpu_seconds), statistics.median(other.cpu_seconds))
+            if ours.cpu_seconds and other.cpu_seconds
+            else None
+        ),
         ratio(ours.best, other.best),
         (min(rounds), max(rounds)),
         target,

@@ -50,6 +50,13 @@ def test_the_spread_is_of_ratios_within_one_round():
     assert line.spread == pytest.approx((2, 2))
 
 
+def test_processor_time_has_its_own_ratio():
+    ours, peer = Timing("a", (9,), cpu_seconds=(2,)), Timing("b", (9,), cpu_seconds=(3,))
+    assert speed_line("c", "w", ours, peer).cpu_ratio == 1.5
+    assert cost_line("c", "w", ours, peer).cpu_ratio == pytest.approx(2 / 3)
+    assert speed_line("c", "w", ours, timing("x", 9)).cpu_ratio is None
+
+
 def test_amounts_have_no_spread():
     line = amount_line("c", "w", ("a", 30), ("b", 60), "MB")
     assert (line.ratio, line.spread, line.best_ratio) == (0.5, None, None)
@@ -220,6 +227,7 @@ def test_a_row_shows_values_ratio_spread_target_and_verdict():
         "other": "peer 5.00 s",
         "ratio": "2.50",
         "rounds": "1.67 to 4.00",
+        "cpu": "",
         "target": ">= 2",
         "": "pass",
     }
@@ -247,6 +255,7 @@ def test_the_document_survives_json():
         "seconds": [1, 2, 3],
         "median_seconds": 2,
         "best_seconds": 1,
+        "cpu_seconds": [],
         "num_bytes": 50_000_000,
         "num_files": 2,
     }

@@ -39,7 +39,7 @@ def region(offsets, ranks=None, first=0, rows=None, kind=RegionKind.UNICAST, tab
 REGIONS = (
     region([0, 1, 2, 4, 8, 9], table=chunks([(0, 8, 20, 30, 1, 2**32 - 1), (4, 32, 7, 30, 0, 0)])),
     region([0, 3, 4], ranks=[1, 4], first=2, table=chunks([(0, 40, 8, 100, 1, 12)])),
-    region([0, 6], kind=RegionKind.BROADCAST, table=chunks([(0, 48, 3, 10, 0, 5)])),
+    region([0, 6], ranks=[3], first=4, table=chunks([(0, 48, 3, 10, 0, 5)])),
 )
 METADATA = metadata_of(N, data_bytes=56, sort_by=(("a", "ascending"), ("b", "descending")))
 INDEX = encode_index(METADATA, REGIONS)
@@ -96,7 +96,7 @@ def test_plain_arrow_and_polars_open_it():
     table = pa.ipc.open_file(INDEX).read_all()
     assert table.schema.equals(INDEX_SCHEMA)
     assert table["num_rows"].to_pylist() == [9, 4, 6]
-    assert table["ranks"].to_pylist() == [None, [1, 4], None]
+    assert table["ranks"].to_pylist() == [None, [1, 4], [3]]
     assert table["chunk_crc32"].to_pylist() == [[2**32 - 1, 0], [12], [5]]
     described = json.loads(table.schema.metadata[b"arrow_shuffle"])
     assert described["num_subpartitions"] == N
@@ -134,6 +134,12 @@ def test_a_newer_format_version_says_so():
     newer = encode_index(replace(METADATA, format_version=2), REGIONS)
     with pytest.raises(FormatVersionError, match=r"format version 2.*reads up to 1.*newer"):
         decode_index(newer)
+
+
+def test_broadcast_regions_are_refused_until_they_can_be_read():
+    broadcast = region([0, 6], kind=RegionKind.BROADCAST, table=chunks([(0, 48, 3, 10, 0, 5)]))
+    with pytest.raises(FormatVersionError, match="region 0 has kind 1, which this version does"):
+        decode_index(encode_index(METADATA, [broadcast]))
 
 
 def test_a_region_kind_of_the_future_says_so():
@@ -180,7 +186,6 @@ def test_a_foreign_arrow_file_with_our_trailer():
         region([0, 0], ranks=[1], rows=0),
         region([0, 1], ranks=[1], first=-1),
         region([0, 1], ranks=[1], first=N),
-        region([0, 2, 4], kind=RegionKind.BROADCAST),
         region([0, 2], ranks=[1], table=chunks([(1, 8, 5, 5, 0, 0)])),
         region([0, 2], ranks=[1], table=chunks([(0, 8, 5, 5, 0, 0), (2, 16, 5, 5, 0, 0)])),
         region([0, 2], ranks=[1], table=chunks([(0, 8, 5, 5, 0, 0), (0, 16, 5, 5, 0, 0)])),

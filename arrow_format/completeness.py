@@ -1,0 +1,111 @@
+"""What must be true of the map outputs of a job before they may become a version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.errors import CorruptShuffleError, ShuffleError
+from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.totals import subpartition_totals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arrow_format.job import ShuffleJob
+    from arrow_format.model import Int64Array, MapOutput, MapStatus
+
+
+def complete_outputs(
+    job: ShuffleJob, statuses: Sequence[MapStatus], expected: int | None
+) -> tuple[MapOutput, ...]:
+    """Return the map outputs by map task.
+
+    Raises
+    ------
+    ShuffleError
+        One is missing, there twice, or of another job.
+    """
+    outputs = sorted((status.output for status in statuses), key=lambda output: output.map_task)
+    strange = [output for output in outputs if output.job_id != job.job_id]
+    if strange:
+        msg = (
+            f"{job.storage.root}: map task {strange[0].map_task} is of job {strange[0].job_id}, "
+            f"not of {job.job_id}; nothing was committed"
+        )
+        raise ShuffleError(msg)
+    count = len(outputs) if expected is None else expected
+    found = [output.map_task for output in outputs]
+    times = Counter(found)
+    if found != list(range(count)):
+        missing = sorted(set(range(count)) - set(found))
+        twice = sorted(task for task, count in times.items() if count > 1)
+        msg = (
+            f"{job.storage.root}: expected one map output of each of {count} map tasks, found "
+            f"{len(found)} (missing: {missing[:5] or 'none'}, more than once: "
+            f"{twice[:5] or 'none'}); nothing was committed"
+        )
+        raise ShuffleError(msg)
+    return tuple(outputs)
+
+
+def total_subpartitions(
+    job: ShuffleJob, statuses: Sequence[MapStatus]
+) -> tuple[Int64Array, Int64Array]:
+    """Return rows and bytes per subpartition over all map outputs.
+
+    A status whose totals are absent or do not add up is not believed: its indexes are read.
+    """
+    n = job.num_subpartitions
+    rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for status in statuses:
+        added = _own_totals(status, n)
+        if added is None:
+            added = [
+                subpartition_totals(
+                    PartitionedFileReader(job.storage, file).regions, n, file.data_bytes
+                )
+                for file in status.output.files
+            ]
+        for more_rows, more_sizes in added:
+            rows += more_rows
+            sizes += more_sizes
+    return rows, sizes
+
+
+def _own_totals(
+    status: MapStatus, num_subpartitions: int
+) -> list[tuple[Int64Array, Int64Array]] | None:
+    """Return the totals a status brings, if it brings any and they add up."""
+    rows, sizes = status.subpartition_rows, status.subpartition_bytes
+    if rows is None or sizes is None or not len(rows) == len(sizes) == num_subpartitions:
+        return None
+    adds_up = int(rows.sum()) == status.output.num_rows
+    return [(rows, sizes)] if adds_up and int(sizes.sum()) == status.output.num_bytes else None
+
+
+def check_files(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
+    """Check that every file is there and as long as its map status says.
+
+    Raises
+    ------
+    CorruptShuffleError
+        One is not.
+    """
+    for output in outputs:
+        for file in output.files:
+            for path, expected in (
+                (file.data_path, file.data_bytes),
+                (file.index_path, file.index_bytes),
+            ):
+                stat = job.storage.stat(path)
+                if stat is None or stat.num_bytes != expected:
+                    found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
+                    msg = (
+                        f"{job.storage.root}/{path} (map task {output.map_task}, attempt "
+                        f"{output.attempt}): {found}, expected {expected} bytes; it was removed or "
+                        "changed before the commit. Write the rows again"
+                    )
+                    raise CorruptShuffleError(msg)

@@ -1,0 +1,193 @@
+"""One program, run on a classic session and through Spark Connect: the same rows, the same errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import connector
+from arrow_format import open_shuffle
+from integration.ways import WAYS
+from tests.spark_session import SESSION_TIME_ZONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+N = 8
+
+Found = dict[str, Any]
+
+
+def program(spark: SparkSession, directory: Path) -> Found:
+    """Write in every way and read in every way; what was found, as JSON."""
+    df = spark.range(0, 5_000, 1, 2).selectExpr(
+        "id % 700 AS k",
+        "cast(id AS decimal(20, 3)) AS d",
+        "timestamp_seconds(id * 86400) AS t",
+        "if(id % 5 = 0, NULL, concat('é ', id)) AS s",
+        "map('x', array(named_struct('y', id))) AS m",
+    )
+    found: Found = {"schema": df.schema.json()}
+    for name, write in WAYS.items():
+        path = directory / name.replace(".", "-")
+        write(df, path, ["k", "s"], N)
+        found[f"written by {name}"] = digest(
+            connector.read_shuffle(spark, path, with_subpartition=True)
+        )
+        shuffle = open_shuffle(path)
+        found[f"stored by {name}"] = [shuffle.num_rows, shuffle.subpartition_rows.to_pylist()]
+
+    path = directory / "mapInArrow"
+    source = spark.read.format("arrow_shuffle")
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW shuffle USING arrow_shuffle "
+        f"OPTIONS (path '{path}', withSubpartition 'true')"
+    )
+    spark.sql("CREATE TABLE connect_t (k BIGINT) USING arrow_shuffle")
+    spark.sql(
+        f"INSERT INTO connect_t WITH (path '{directory}/table', keys 'k', numSubpartitions '3') "
+        "SELECT k FROM shuffle"
+    )
+    ways_of_reading: dict[str, Callable[[], DataFrame]] = {
+        "columns": lambda: connector.read_shuffle(spark, path, columns=["s", "k"]),
+        "one": lambda: connector.read_shuffle(spark, path, subpartitions=3),
+        "apart": lambda: connector.read_shuffle(
+            spark, path, subpartitions=range(2, 6), coalesce=False, with_subpartition=True
+        ),
+        "load": lambda: source.load(str(path)),
+        "schema": lambda: (
+            spark.read.format("arrow_shuffle").schema("d decimal(20,3)").load(str(path))
+        ),
+        "options": lambda: (
+            spark.read.format("arrow_shuffle")
+            .options(subpartitions="1,4-6", coalesce="false")
+            .load(str(path))
+        ),
+        "view": lambda: spark.sql("SELECT * FROM shuffle WHERE _subpartition > 4"),
+        "table": lambda: spark.sql(f"SELECT * FROM connect_t WITH (path '{directory}/table')"),
+    }
+    for name, read in ways_of_reading.items():
+        found[name] = digest(read())
+    spark.sql("DROP TABLE connect_t")
+
+    receipt = connector.write_shuffle(df, path, keys=["k", "s"], num_subpartitions=N, mode="append")
+    found["receipt"] = [receipt.version, receipt.num_rows, receipt.num_map_outputs]
+    found["errors"] = [
+        said(lambda: connector.write_shuffle(df, path, keys="k", num_subpartitions=N)),
+        said(lambda: connector.write_shuffle(df, path / "x", keys="no", num_subpartitions=N)),
+        said(lambda: connector.read_shuffle(spark, path, subpartitions=N)),
+        said(lambda: connector.read_shuffle(spark, directory / "nowhere")),
+    ]
+    return found
+
+
+def digest(df: DataFrame) -> list[Any]:
+    """Columns, number of rows, and a sum over all values, made by Spark."""
+    columns = ", ".join(f"`{name}`" for name in df.columns if name != "m")
+    maps = ", m['x'][0].y" if "m" in df.columns else ""
+    row = (
+        df.selectExpr(f"xxhash64({columns}{maps}) AS h")
+        .selectExpr("count(*)", "bit_xor(h)", "sum(cast(h AS decimal(30)))")
+        .first()
+    )
+    assert row is not None
+    return [df.columns, row[0], row[1], str(row[2])]
+
+
+def said(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except Exception as error:  # whatever it is, its name is compared
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def main(directory: Path, scratch: Path) -> None:
+    """Run the program through Spark Connect."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+    spark = builder.config("spark.local.dir", str(scratch / "local")).getOrCreate()
+    spark.conf.set("spark.sql.session.timeZone", SESSION_TIME_ZONE)
+    try:
+        assert type(spark).__module__ == "pyspark.sql.connect.session"
+        print(json.dumps(program(spark, directory)))
+    finally:
+        spark.stop()
+
+
+@pytest.fixture(scope="module")
+def through_connect(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path]:
+    directory, scratch = tmp_path_factory.mktemp("shuffles"), tmp_path_factory.mktemp("connect")
+    done = subprocess.run(
+        [sys.executable, "-m", "integration.test_connect", str(directory), str(scratch)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parents[1],
+        env={name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
+        | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1]), directory
+
+
+def test_the_same_program_finds_the_same(
+    spark: SparkSession, tmp_path: Path, through_connect: tuple[Found, Path]
+):
+    found, directory = through_connect
+
+    expected = json.loads(json.dumps(program(spark, tmp_path)))
+
+    # Their paths differ, and only those.
+    expected["errors"] = [
+        text.replace(str(tmp_path), str(directory)) for text in expected["errors"]
+    ]
+    assert found == expected
+
+
+def test_what_was_found_is_right(through_connect: tuple[Found, Path]):
+    found, _ = through_connect
+
+    columns = ["k", "d", "t", "s", "m"]
+    first, *others = [found[f"written by {name}"] for name in WAYS]
+    assert first[:2] == [[*columns, "_subpartition"], 5_000]
+    assert all(other == first for other in others)
+    stored = [found[f"stored by {name}"] for name in WAYS]
+    assert all(other == stored[0] for other in stored)
+    assert found["load"][:2] == [columns, 5_000]
+    assert found["columns"][:2] == [["s", "k"], 5_000]
+    rows = stored[0][1]
+    assert found["one"][1] == rows[3]
+    assert found["apart"][1] == sum(rows[2:6])
+    assert found["options"][1] == rows[1] + sum(rows[4:7])
+    assert found["view"][1] == sum(rows[5:])
+    assert found["table"][:2] == [["k"], 5_000]
+    assert found["receipt"] == [2, 5_000, 2]
+    kinds = [text.partition(":")[0] for text in found["errors"]]
+    assert kinds == ["ShuffleExistsError", "SchemaError", "OptionError", "ShuffleNotFoundError"]
+
+
+def test_shuffles_written_through_connect_are_read_without_it(
+    spark: SparkSession, through_connect: tuple[Found, Path]
+):
+    found, directory = through_connect
+    for name in WAYS:
+        path = directory / name.replace(".", "-")
+        assert open_shuffle(path).verify().ok
+        first = connector.read_shuffle(spark, path, version=1, with_subpartition=True)
+        assert digest(first) == found[f"written by {name}"]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,132 @@
+"""A job is committed or aborted, never both, whatever two processes do at once."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import ColumnPartitioner, CorruptShuffleError, ShuffleError, open_shuffle
+from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit_log import CommitLog
+from arrow_format.decision import decide_abort, decide_commit
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.options import WriteOptions
+from arrow_format.storage import PosixStorage
+from tests.unit.small_shuffles import files_below
+
+ROWS = pa.record_batch({"k": pa.array([0, 1, 2, 3] * 5), "v": pa.array(range(20))})
+
+
+def begin(path):
+    job = begin_job(
+        str(path),
+        ROWS.schema,
+        num_subpartitions=4,
+        partitioner=ColumnPartitioner("k"),
+        options=WriteOptions(sync=False),
+    )
+    return job, [run_map_task(job, 0, 0, [ROWS])]
+
+
+def test_an_aborted_job_cannot_be_committed(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    abort_job(job)
+    with pytest.raises(CorruptShuffleError, match=r"is not there, expected .* before the commit"):
+        commit_job(job, statuses)
+    assert files_below(tmp_path) == []
+
+
+def test_an_abort_that_has_decided_stops_the_commit(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    assert decide_abort(job)
+    with pytest.raises(ShuffleError, match="was aborted, and its files are removed"):
+        commit_job(job, statuses)
+    assert CommitLog(job.storage).newest_version() == 0
+
+
+def test_a_commit_under_way_is_not_aborted(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    decide_commit(job, "c0ffee")
+    before = files_below(tmp_path)
+    abort_job(job)
+    assert files_below(tmp_path) == before
+    with pytest.raises(ShuffleError, match="is being committed by another process"):
+        commit_job(job, statuses)
+
+
+def test_an_abort_after_the_commit_changes_nothing(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    commit_job(job, statuses)
+    before = files_below(tmp_path)
+    abort_job(job)
+    assert files_below(tmp_path) == before
+    assert open_shuffle(tmp_path / "x").verify().ok
+
+
+class CommitsInBetween(PosixStorage):
+    """Lets another process commit the same job just before a decision is put."""
+
+    def put_if_absent(self, path, data, *, sync):
+        if path.endswith("/decision") and self.other is not None:
+            other, self.other = self.other, None
+            other()
+        super().put_if_absent(path, data, sync=sync)
+
+
+def test_a_job_committed_twice_at_once_counts_once(tmp_path):
+    first, before = begin(tmp_path / "x")
+    commit_job(first, before)
+    job, statuses = begin(tmp_path / "x")
+    storage = CommitsInBetween(str(tmp_path / "x"))
+    storage.other = lambda: commit_job(job, statuses, mode="append")
+    slow = pickle.loads(pickle.dumps(job))
+    object.__setattr__(slow, "storage", storage)
+
+    receipt = commit_job(slow, statuses, mode="append")
+
+    assert receipt.version == 2
+    assert open_shuffle(tmp_path / "x").num_rows == 40
+
+
+def test_an_abort_that_lost_to_a_commit_leaves_its_files(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    storage = CommitsInBetween(str(tmp_path / "x"))
+    storage.other = lambda: commit_job(job, statuses)
+    slow = pickle.loads(pickle.dumps(job))
+    object.__setattr__(slow, "storage", storage)
+
+    abort_job(slow)
+
+    assert open_shuffle(tmp_path / "x").verify().num_rows == 20
+
+
+class LosesPower(PosixStorage):
+    """Fails behind the moment at which the entry becomes visible."""
+
+    def put_if_absent(self, path, data, *, sync):
+        super().put_if_absent(path, data, sync=sync)
+        if "commit_log/0" in path:
+            msg = "directory could not be synced"
+            raise OSError(msg)
+
+
+def test_a_commit_that_went_through_is_not_told_as_a_failure_to_repeat(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    object.__setattr__(job, "storage", LosesPower(str(tmp_path / "x")))
+    with pytest.raises(ShuffleError, match=r"committed as version 1, .* Do not write"):
+        commit_job(job, statuses)
+    assert open_shuffle(tmp_path / "x").verify().num_rows == 20
+
+
+def test_a_pinned_version_is_that_very_version(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    commit_job(job, statuses)
+    pinned = pickle.dumps(open_shuffle(tmp_path / "x"))
+    assert pickle.loads(pinned).num_rows == 20
+    (tmp_path / "x").rename(tmp_path / "y")
+    job, statuses = begin(tmp_path / "x")
+    commit_job(job, statuses)
+    with pytest.raises(CorruptShuffleError, match="the directory was replaced"):
+        pickle.loads(pinned)
