@@ -1,4 +1,4 @@
-"""One program, run on a classic session and through Spark Connect: the same rows, the same errors."""
+"""One program on a classic session and through Spark Connect: the same rows, the same errors."""
 
 from __future__ import annotations
 
