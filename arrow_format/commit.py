@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrow_format.job import ShuffleJob
-    from arrow_format.model import MapOutput, MapStatus
+    from arrow_format.model import Int64Array, MapOutput, MapStatus
     from arrow_format.storage import Storage
 
 
@@ -106,7 +106,7 @@ def commit_job(
     # The version is out: whatever fails from here on must not look like a failed write.
     with contextlib.suppress(ShuffleError):
         _remove_losers(job, entry.map_outputs)
-    return receipt_of(job.storage, entry)
+    return _receipt(job.storage, entry, rows, sizes)
 
 
 def _entry(
@@ -154,7 +154,9 @@ def _clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseEx
             f"{job.storage.root}: committed as version {committed.version}, but it is not known "
             f"whether that would survive a power failure ({error}). Do not write the rows again"
         )
-        raise StorageError(msg) from error
+        if isinstance(error, Exception):
+            raise StorageError(msg) from error
+        error.add_note(msg)
 
 
 def _remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
@@ -203,7 +205,12 @@ def abort_after(job: ShuffleJob, error: BaseException) -> None:
 
 def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
     """Return the receipt of an entry that is in the log."""
-    rows, sizes = CommitLog(storage).totals(Snapshot((entry,)))
+    return _receipt(storage, entry, *CommitLog(storage).totals(Snapshot((entry,))))
+
+
+def _receipt(
+    storage: Storage, entry: LogEntry, rows: Int64Array, sizes: Int64Array
+) -> ShuffleReceipt:
     return ShuffleReceipt(
         path=storage.root,
         version=entry.version,
