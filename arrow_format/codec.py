@@ -41,7 +41,10 @@ class ZstdEncoder:
         frame = self._compressor.compress(message)
         if len(frame) >= message.size:
             return EncodedChunk(message, message.size, Encoding.IPC)
-        return EncodedChunk(frame, message.size, Encoding.ZSTD)
+        # The compressor shrinks a buffer of the largest possible size in place. Many small frames
+        # that wait to be written would each keep a hole behind them that nothing fits into: a copy
+        # has the right size, and the large buffer goes back whole.
+        return EncodedChunk(memoryview(frame).tobytes(), message.size, Encoding.ZSTD)
 
 
 class ChunkDecoder:

@@ -254,7 +254,7 @@ def multiset(table: pa.Table) -> Counter[object]:
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-@given(case=keyed_tables(), n=st.sampled_from([1, 2, 7, 200]))
+@given(case=keyed_tables(), n=st.sampled_from([1, 2, 7, 50]))
 def test_tables_of_every_kind(
     spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,

@@ -46,7 +46,7 @@ def run(
     for n in numbers:
         labels = contenders(n, codecs, slow=slow)
         if not set(PYARROW.values()) & set(labels):
-            notes.append(f"n = {n:,}: pyarrow's write_dataset takes minutes; --slow includes it")
+            notes.append(f"n = {n:,}: pyarrow's write_dataset takes too long; --slow includes it")
         answers: dict[str, list[dict[str, Any]]] = {label: [] for label in labels}
         for number, order in enumerate(turns(labels, repeat), 1):
             for label in order:

@@ -27,7 +27,7 @@ PEERS = {
 """Partitioned writers that each of our codecs is held against."""
 
 MOST_PYARROW_DIRECTORIES = 1_000
-"""Beyond, ``write_dataset`` writes a file per few rows and takes minutes."""
+"""Beyond, ``write_dataset`` is several times as slow as the others."""
 
 
 def synced(codec: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from arrow_format import ColumnPartitioner, WriteOptions
 from integration.bench import spark_lines as labels
-from integration.bench.lineitem import KEY, TEXT_KEY
+from integration.bench.lineitem import KEY, TEXT_KEY, ipc_stream
 from integration.bench.results import Line, Part, Timing, turns
 from integration.datasets import LINEITEM_PARTS, lineitem
 
@@ -136,7 +136,7 @@ def run(
 ) -> Part:
     """Measure the connector; ``step`` is told what comes next."""
     step("making the input")
-    source = lineitem(scale)
+    source, stream = lineitem(scale), ipc_stream(scale)
     rounds = _Rounds(scratch, repeat, step)
     lines: list[Line] = []
     notes = [
@@ -153,7 +153,7 @@ def run(
             lines += _writes(spark, rows, n, num_rows, codecs, rounds, slow=slow)
             if n > MOST_BUCKETS and not slow:
                 notes.append(f"n = {n:,}: bucketBy takes minutes; --slow includes it")
-            lines += _reads(spark, rows, n, num_rows, codecs, rounds)
+            lines += _reads(spark, rows, n, num_rows, codecs, rounds, stream)
         for key in (KEY, TEXT_KEY):
             lines += _ids(rows, numbers[0], key, rounds)
     title = f"Connector, Spark local[2], lineitem SF {scale:g} by l_orderkey"
@@ -206,6 +206,7 @@ def _reads(
     num_rows: int,
     codecs: Iterable[str],
     rounds: _Rounds,
+    stream: Path,
 ) -> list[Line]:
     import connector
 
@@ -214,7 +215,8 @@ def _reads(
     rounds.step(f"Spark, {case}: writing what will be read")
     rows.repartition(n, KEY).write.parquet(str(kept / "parquet"))
     actions: dict[str, Action] = {
-        labels.READ_PARQUET: lambda _: _to_noop(spark.read.parquet(str(kept / "parquet")))
+        labels.READ_PARQUET: lambda _: _to_noop(spark.read.parquet(str(kept / "parquet"))),
+        labels.READ_FLOOR: lambda _: _to_noop(_floor(spark, rows, num_rows, stream)),
     }
     for codec in codecs:
         path = kept / codec
@@ -227,6 +229,19 @@ def _reads(
     found = rounds.measure(case, actions)
     shutil.rmtree(kept)
     return labels.read_lines(case, codecs, found)
+
+
+def _floor(spark: SparkSession, rows: DataFrame, num_rows: int, stream: Path) -> DataFrame:
+    """As many rows as ``rows`` has, of the same columns, from a source that does nothing else."""
+    from integration.bench.floor_source import FloorSource
+
+    spark.dataSource.register(FloorSource)
+    return (
+        spark.read.format(FloorSource.name())
+        .schema(rows.schema)
+        .options(numRows=num_rows, partitions=LINEITEM_PARTS)
+        .load(str(stream))
+    )
 
 
 def _ids(rows: DataFrame, n: int, key: str, rounds: _Rounds) -> list[Line]:

@@ -14,6 +14,7 @@ DRAIN = "mapInArrow drain"
 REPARTITION = "repartition, Parquet"
 BUCKET_BY = "bucketBy table"
 READ_PARQUET = "read.parquet"
+READ_FLOOR = "Python source floor"
 OUR_IDS = "keys hashed by us"
 SPARK_IDS = "ids computed by Spark"
 
@@ -62,10 +63,13 @@ def write_lines(
 
 def read_lines(case: str, codecs: Iterable[str], timings: Mapping[str, Timing]) -> list[Line]:
     """Lines on coalesced reading, from the timings of one case."""
-    parquet, target = timings[READ_PARQUET], targets.READ_AGAINST_PARQUET
+    parquet, floor = timings[READ_PARQUET], timings[READ_FLOOR]
+    ours = [timings[read_label(codec)] for codec in codecs]
+    target = targets.READ_AGAINST_PARQUET
     return [
-        cost_line(case, "time, Parquet = 1", timings[read_label(codec)], parquet, target)
-        for codec in codecs
+        *(cost_line(case, "time, Parquet = 1", timing, parquet, target) for timing in ours),
+        *(cost_line(case, "time, Python floor = 1", timing, floor) for timing in ours),
+        cost_line(case, "time, Parquet = 1", floor, parquet),
     ]
 
 

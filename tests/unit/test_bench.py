@@ -177,9 +177,9 @@ def test_the_target_against_parquet_is_for_200_subpartitions():
 
 
 def test_reads_and_ids_have_a_line_each():
-    labels = [spark_lines.READ_PARQUET, spark_lines.read_label("zstd")]
-    (read,) = spark_lines.read_lines("c", ["zstd"], all_of(labels))
-    assert (read.ratio, read.verdict) == (2.0, "short")
+    labels = [spark_lines.READ_PARQUET, spark_lines.READ_FLOOR, spark_lines.read_label("zstd")]
+    lines = spark_lines.read_lines("c", ["zstd"], all_of(labels))
+    assert [(line.ratio, line.verdict) for line in lines] == [(3, "short"), (1.5, ""), (2, "")]
     (ids,) = spark_lines.id_lines("c", all_of([spark_lines.OUR_IDS, spark_lines.SPARK_IDS]))
     assert (ids.ratio, ids.verdict) == (0.5, "")
 

@@ -60,7 +60,9 @@ words = pa.array([f"furiously ironic {i:05d} accounts"[: 10 + i % 24] for i in r
 
 def batch(rows):
     keys = pa.array(random.integers(0, 1 << 40, rows))
-    if shape == "int32":
+    if shape == "repeated":
+        columns = {"k": pa.array(np.arange(rows, dtype=np.int32))}
+    elif shape == "int32":
         columns = {"k": pa.array(random.integers(0, 1 << 30, rows, dtype=np.int32))}
     elif shape == "string":
         columns = {"k": keys, "s": words.take(pa.array(random.integers(0, 5_000, rows)))}
@@ -75,7 +77,7 @@ def batch(rows):
     # As it comes over IPC: one allocation under all columns.
     return pa.ipc.read_record_batch(made.serialize(), made.schema)
 
-ROWS = {"int32": 500_000, "string": 80_000, "lineitem": 20_000}[shape]
+ROWS = {"int32": 500_000, "repeated": 10_000, "string": 80_000, "lineitem": 20_000}[shape]
 made = [batch(ROWS) for _ in range(4)]
 messages = [(b.serialize(), b.schema) for b in made]
 largest = max(b.nbytes for b in made)
@@ -110,7 +112,12 @@ print(base, peak, largest, BUFFER)
 
 @pytest.mark.parametrize(
     ("shape", "codec", "gigabytes"),
-    [("lineitem", "zstd", "0.5"), ("string", "none", "1"), ("int32", "none", "0.6")],
+    [
+        ("lineitem", "zstd", "0.5"),
+        ("string", "none", "1"),
+        ("int32", "none", "0.6"),
+        ("repeated", "zstd", "0.6"),
+    ],
 )
 def test_peak_memory_of_a_streamed_write(tmp_path, shape, codec, gigabytes):
     done = subprocess.run(
