@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from arrow_format.subpartition_reader import Rows
 
-BATCH_ROWS = 16 << 10
+BATCH_ROWS = 10_000
 """Rows a batch has at least: handing one to the JVM costs 14 us whatever its size."""
 BATCH_BYTES = 16 << 20
 """Raw bytes at which a batch is handed over with fewer rows."""
