@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,9 +45,7 @@ class _FloorReader(DataSourceReader):
             number * self._num_batches // self._num_partitions
             for number in range(self._num_partitions + 1)
         ]
-        return [
-            InputPartition(end - start) for start, end in zip(edges[:-1], edges[1:], strict=True)
-        ]
+        return [InputPartition(end - start) for start, end in pairwise(edges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from islice(cycle(read_batches(Path(self._path), READY_BATCHES)), partition.value)
