@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from arrow_format.codec import ZstdEncoder
+from arrow_format.ipc_footer import keep_batches
 from arrow_format.model import Encoding
 
 if TYPE_CHECKING:
+    from arrow_format.region_builder import ChunkRow
     from arrow_format.storage import ByteSource, ObjectWriter
 
 WRITE_BYTES = 4 << 20
@@ -18,9 +21,6 @@ WRITE_BYTES = 4 << 20
 
 DATA_MAGIC = b"ASHFDAT1"
 """First bytes of a data file of codec zstd; with codec none it is an Arrow IPC file."""
-
-ChunkRow = tuple[int, int, int, int, int, int]
-"""A row of a :class:`ChunkTable`."""
 
 
 class GatheringSink:
@@ -34,8 +34,11 @@ class GatheringSink:
         self._held_bytes = 0
         self.position = 0
         self.frame_crc32 = 0
+        self.write_ns = 0
+        """Time spent in the storage."""
         self._chunk_from: int | None = None
         self._chunk_crc32 = 0
+        self._diverted: list[bytes] | None = None
 
     def begin_chunk(self, position: int) -> None:
         """Count what is written from ``position`` on, where a piece will begin, as a chunk."""
@@ -50,6 +53,9 @@ class GatheringSink:
     def write(self, piece: ByteSource) -> int:
         """Take a piece; it is kept alive until it is written."""
         length = piece.size if isinstance(piece, pa.Buffer) else len(piece)
+        if self._diverted is not None:
+            self._diverted.append(bytes(memoryview(piece)))
+            return length
         if length:
             self._held.append(piece)
             self._held_bytes += length
@@ -66,7 +72,25 @@ class GatheringSink:
         """Write what is held."""
         held, self._held, self._held_bytes = self._held, [], 0
         if held:
+            started = time.perf_counter_ns()
             self._writer.writev(held)
+            self.write_ns += time.perf_counter_ns() - started
+
+    def truncate(self, position: int, frame_crc32: int) -> None:
+        """Go back to an earlier end, all of which was written; with the CRC-32 of then."""
+        self._held, self._held_bytes = [], 0
+        self._chunk_from = None
+        self._writer.truncate(position)
+        self.position, self.frame_crc32 = position, frame_crc32
+
+    def divert(self) -> list[bytes]:
+        """Collect what is written from now on in the list returned, and nowhere else."""
+        self._diverted = []
+        return self._diverted
+
+    def restore(self) -> None:
+        """End what :meth:`divert` began."""
+        self._diverted = None
 
     def tell(self) -> int:
         """Return the bytes taken so far."""
@@ -95,6 +119,10 @@ class ChunkWriter(Protocol):
         """Write ``batch`` as the chunk that starts at ``first_row`` of its region."""
         ...
 
+    def keep(self, num_chunks: int) -> None:
+        """Forget all but the first chunks: the file was cut behind them, and will be finished."""
+        ...
+
     def finish(self) -> None:
         """Write what belongs behind the last chunk."""
         ...
@@ -108,6 +136,7 @@ class IpcFileChunks:
         self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema)
         # Arrow writes magic and schema together with the first batch.
         self._header_bytes = 8 + schema.serialize().size
+        self._num_kept: int | None = None
 
     def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
         """See :meth:`ChunkWriter.write`."""
@@ -117,9 +146,19 @@ class IpcFileChunks:
         length = self._sink.position - offset
         return first_row, offset, length, length, Encoding.IPC, self._sink.end_chunk()
 
+    def keep(self, num_chunks: int) -> None:
+        """See :meth:`ChunkWriter.keep`."""
+        self._num_kept = num_chunks
+
     def finish(self) -> None:
         """See :meth:`ChunkWriter.finish`."""
-        self._writer.close()
+        if self._num_kept is None:
+            self._writer.close()
+        else:
+            end = self._sink.divert()
+            self._writer.close()
+            self._sink.restore()
+            self._sink.write(keep_batches(b"".join(end), self._num_kept))
         self._sink.flush()
 
 
@@ -140,6 +179,10 @@ class ZstdChunks:
         crc32 = self._sink.end_chunk()
         self._sink.write(bytes(-length % 8))
         return first_row, offset, length, chunk.raw_length, chunk.encoding, crc32
+
+    def keep(self, num_chunks: int) -> None:
+        """See :meth:`ChunkWriter.keep`."""
+        del num_chunks  # nothing behind the frames speaks of them
 
     def finish(self) -> None:
         """See :meth:`ChunkWriter.finish`."""

@@ -1,7 +1,8 @@
 """Pure decisions of the write path: the order of rows in a region and where its chunks end.
 
 Source: FLIP-148, appendix (bucket sort by subpartition index); here a radix sort of the ids and one
-permutation for all columns.
+permutation for all columns. With sort keys the same permutation also puts the rows of each
+subpartition in their order.
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from arrow_format.sort_permutation import sort_permutation
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from arrow_format.model import Int32Array, Int64Array
+    from arrow_format.spark_order import Codes
 
 SPLIT_CHUNK_BYTES = 1 << 20
 """A subpartition with more raw bytes than this has chunks of its own, of at most this size."""
@@ -33,9 +39,15 @@ class Clustering:
 
 
 def cluster(
-    subpartitions: Int32Array, num_subpartitions: int, first_subpartition: int = 0
+    subpartitions: Int32Array,
+    num_subpartitions: int,
+    first_subpartition: int = 0,
+    sort_codes: Sequence[Codes] = (),
 ) -> Clustering:
     """Stable order of rows by rank: first in, first out within a subpartition.
+
+    With sort codes, the rows of a subpartition are in the order of these, and rows that agree in
+    them first in, first out.
 
     Parameters
     ----------
@@ -45,12 +57,18 @@ def cluster(
         How many there are.
     first_subpartition
         The one with rank 0.
+    sort_codes
+        Columns from :func:`~arrow_format.spark_order.key_codes`, one code per row each.
     """
     ranks = subpartitions
     if first_subpartition:
         ranks = subpartitions - np.int32(first_subpartition)
         ranks[ranks < 0] += np.int32(num_subpartitions)
-    permutation, in_order = _stable_argsort(ranks, num_subpartitions)
+    permutation, in_order = (
+        _sorted_by_codes(ranks, sort_codes)
+        if sort_codes
+        else _stable_argsort(ranks, num_subpartitions)
+    )
     starts = np.flatnonzero(in_order[1:] != in_order[:-1]) + 1
     row_offsets = np.empty(len(starts) + 2, np.int32)
     row_offsets[0] = 0
@@ -63,6 +81,15 @@ def cluster(
         None if len(present) == num_subpartitions else present.astype(np.int32),
         row_offsets if len(in_order) else np.zeros(1, np.int32),
     )
+
+
+def _sorted_by_codes(
+    ranks: Int32Array, codes: Sequence[Codes]
+) -> tuple[npt.NDArray[np.uint32] | None, Int32Array]:
+    """As :func:`_stable_argsort`, rows of equal rank by their codes."""
+    order = sort_permutation(codes, ranks)
+    is_sorted = bool((order[1:] > order[:-1]).all())
+    return (None, ranks) if is_sorted else (order, ranks[order])
 
 
 def _stable_argsort(

@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.completeness import check_files, complete_outputs, total_subpartitions
+from arrow_format.counters import sum_counters
 from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
 from arrow_format.errors import CorruptShuffleError, ShuffleError, StorageError
 from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
 from arrow_format.options import check_mode
 from arrow_format.receipt import ShuffleReceipt
+from arrow_format.roots import clear_root
 from arrow_format.target import check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
 
@@ -134,6 +136,8 @@ def _entry(
         partitioner=job.partitioner.describe(),
         map_outputs=outputs,
         totals=totals,
+        sort_by=job.sort_by,
+        roots=job.local_roots,
     )
 
 
@@ -170,8 +174,9 @@ def _remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
     for name in job.storage.list(job.directory):
         if name not in live:
             job.storage.delete(f"{job.directory}/{name}")
-    if not live:
-        job.storage.prune(job.directory, and_root=False)
+    job.storage.prune(job.directory, and_root=False)
+    for root in job.local_roots:
+        clear_root(root, live)
 
 
 def abort_job(job: ShuffleJob) -> None:
@@ -192,6 +197,8 @@ def abort_job(job: ShuffleJob) -> None:
                 if name != DECISION_NAME:
                     job.storage.delete(f"{job.directory}/{name}")
         withdraw(job)
+    for root in job.local_roots:
+        clear_root(root)
     job.storage.prune(job.directory, and_root=job.makes_root)
 
 
@@ -220,4 +227,5 @@ def _receipt(
         num_subpartitions=entry.num_subpartitions,
         subpartition_rows=pa.array(rows),
         subpartition_bytes=pa.array(sizes),
+        counters=sum_counters(output.counters for output in entry.map_outputs),
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.roots import ReadRoots
 from arrow_format.totals import subpartition_totals
 
 if TYPE_CHECKING:
@@ -63,9 +64,14 @@ def total_subpartitions(
     for status in statuses:
         added = _own_totals(status, n)
         if added is None:
+            roots = ReadRoots(job.storage)
             added = [
                 subpartition_totals(
-                    PartitionedFileReader(job.storage, file).regions, n, file.data_bytes
+                    PartitionedFileReader(
+                        roots.storage_of(file, job.local_roots, job.job_id), file
+                    ).regions,
+                    n,
+                    file.data_bytes,
                 )
                 for file in status.output.files
             ]
@@ -82,7 +88,7 @@ def _own_totals(
     rows, sizes = status.subpartition_rows, status.subpartition_bytes
     if rows is None or sizes is None or not len(rows) == len(sizes) == num_subpartitions:
         return None
-    adds_up = int(rows.sum()) == status.output.num_rows
+    adds_up = int(rows.sum()) == status.output.delivered_rows(num_subpartitions)
     return [(rows, sizes)] if adds_up and int(sizes.sum()) == status.output.num_bytes else None
 
 
@@ -94,17 +100,19 @@ def check_files(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
     CorruptShuffleError
         One is not.
     """
+    roots = ReadRoots(job.storage)
     for output in outputs:
         for file in output.files:
+            storage = roots.storage_of(file, job.local_roots, job.job_id)
             for path, expected in (
                 (file.data_path, file.data_bytes),
                 (file.index_path, file.index_bytes),
             ):
-                stat = job.storage.stat(path)
+                stat = storage.stat(path)
                 if stat is None or stat.num_bytes != expected:
                     found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
                     msg = (
-                        f"{job.storage.root}/{path} (map task {output.map_task}, attempt "
+                        f"{storage.root}/{path} (map task {output.map_task}, attempt "
                         f"{output.attempt}): {found}, expected {expected} bytes; it was removed or "
                         "changed before the commit. Write the rows again"
                     )

@@ -18,6 +18,7 @@ from arrow_format.errors import (
 from arrow_format.index_cache import IndexCache
 from arrow_format.partitioner import Partitioner, partitioner_from_description
 from arrow_format.read_plan import group_adjacent
+from arrow_format.sorted_reader import sorted_rows
 from arrow_format.storage import Storage, open_storage
 from arrow_format.subpartition_reader import (
     SortMergeSubpartitionReader,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput
+    from arrow_format.sort_order import SortBy
     from arrow_format.subpartition_reader import Rows
 
 GROUP_BYTES = 32 << 20
@@ -119,6 +121,11 @@ class Shuffle:
         return partitioner_from_description(description) or description
 
     @property
+    def sort_by(self) -> SortBy:
+        """Pairs of column and order by which the rows of each subpartition come; empty if none."""
+        return self._entry.sort_by
+
+    @property
     def map_outputs(self) -> tuple[MapOutput, ...]:
         """What the map tasks wrote, in reading order."""
         return self._snapshot.map_outputs
@@ -154,7 +161,10 @@ class Shuffle:
         *,
         with_subpartition: bool = False,
     ) -> pa.RecordBatchReader:
-        """Rows by ascending subpartition; within one by version, map task, region and arrival.
+        """Rows by ascending subpartition; within one by :attr:`sort_by`, or as they were written.
+
+        As written means by version, map task, region and arrival, and so do rows whose sort keys
+        agree.
 
         Parameters
         ----------
@@ -169,7 +179,8 @@ class Shuffle:
         -------
         pa.RecordBatchReader
             Reads as it is consumed, in bounded memory: about 32 MiB of raw rows, or one large
-            subpartition's chunk at a time. Close it to stop early.
+            subpartition's chunk at a time (when it is sorted, one chunk of each of its regions).
+            Close it to stop early.
 
         Raises
         ------
@@ -185,9 +196,9 @@ class Shuffle:
         schema = with_subpartition_schema(reader.schema) if with_subpartition else reader.schema
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for first, end in group_adjacent(self._raw_bytes(), GROUP_BYTES, wanted):
+            for group in self._groups(wanted):
                 yield from as_batches(
-                    self._ordered(first, end, columns),
+                    self._ordered(*group, columns),
                     schema,
                     with_subpartition=with_subpartition,
                     min_rows=BATCH_ROWS,
@@ -196,12 +207,28 @@ class Shuffle:
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
+    def rows(
+        self, subpartitions: Iterable[int] | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[Rows]:
+        """Rows in the order of :meth:`read`, with the subpartition of each; in runs of any size."""
+        for group in self._groups(check_subpartitions(subpartitions, self.num_subpartitions)):
+            yield from self._ordered(*group, columns)
+
+    def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
+        """Ranges of subpartitions that are read together."""
+        return group_adjacent(self._raw_bytes(), GROUP_BYTES, wanted)
+
     def _ordered(self, first: int, end: int, columns: Sequence[str] | None) -> Iterator[Rows]:
-        """Rows of a group of subpartitions, by subpartition.
+        """Rows of a group of subpartitions, by subpartition, and there by the sort keys if any.
 
         A group is sized by the average row. Where its rows turn out much larger, its subpartitions
         are read one by one, which needs no room to put them in order.
         """
+        if self.sort_by:
+            yield from sorted_rows(
+                self.reader, first, end, self.sort_by, columns, hold_bytes=2 * GROUP_BYTES
+            )
+            return
         if end - first > 1:
             held: list[Rows] = []
             held_bytes = 0

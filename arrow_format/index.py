@@ -199,7 +199,7 @@ def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
     )
     regions = []
     for i, (kind, num_rows, first) in enumerate(scalars):
-        if kind != RegionKind.UNICAST:
+        if kind not in iter(RegionKind):
             msg = (
                 f"region {i} has kind {kind}, which this version does not read; read it with a "
                 "newer one"
@@ -211,7 +211,7 @@ def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
                 RegionKind(kind),
                 num_rows,
                 first,
-                ranks(i) if has_ranks[i] and kind == RegionKind.UNICAST else None,
+                ranks(i) if has_ranks[i] else None,
                 row_offsets(i),
                 table,
             )
@@ -237,9 +237,11 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
         if region.ranks is not None:
             num_ranks = len(region.ranks)
         lengths = {len(getattr(chunks, name)) for name in _CHUNK_TYPES}
+        unicast = region.kind is RegionKind.UNICAST
         sound = (
             n >= 1
             and 0 <= region.first_subpartition < n
+            and (unicast or (region.ranks is None and region.first_subpartition == 0))
             and 0 < region.num_rows < 1 << 31
             and len(offsets) == num_ranks + 1
             and offsets[0] == 0

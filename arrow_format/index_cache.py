@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.roots import ReadRoots
 from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class IndexCache:
     """
 
     def __init__(self, storage: Storage, max_bytes: int = CACHE_BYTES) -> None:
-        self._storage = storage
+        self.roots = ReadRoots(storage)
+        """Where the files are; roots beyond the shuffle's own are checked once."""
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, PartitionedFileReader] = OrderedDict()
         self._kept_bytes = 0
@@ -53,8 +55,9 @@ class IndexCache:
             if kept is not None:
                 self._kept.move_to_end(file.path)
                 return kept
-        reader = PartitionedFileReader(self._storage, file)
-        self._check_identity(reader, entry, output)
+        storage = self.roots.storage_of(file, entry.roots, output.job_id)
+        reader = PartitionedFileReader(storage, file)
+        self._check_identity(storage, reader, entry, output)
         with self._lock:
             if file.path not in self._kept:
                 self._kept[file.path] = reader
@@ -64,8 +67,12 @@ class IndexCache:
                 self._kept_bytes -= dropped.file.index_bytes
         return reader
 
+    @staticmethod
     def _check_identity(
-        self, reader: PartitionedFileReader, entry: LogEntry, output: MapOutput
+        storage: Storage,
+        reader: PartitionedFileReader,
+        entry: LogEntry,
+        output: MapOutput,
     ) -> None:
         found = reader.metadata
         expected = (output.job_id, output.map_task, output.attempt, entry.num_subpartitions)
@@ -73,7 +80,7 @@ class IndexCache:
             not is_appendable(entry.data_schema, found.data_schema)
         ):
             msg = (
-                f"{self._storage.root}/{reader.file.index_path}: is of job {found.job_id}, map "
+                f"{storage.root}/{reader.file.index_path}: is of job {found.job_id}, map "
                 f"task {found.map_task}, attempt {found.attempt}; the commit log expects job "
                 f"{output.job_id}, map task {output.map_task}, attempt {output.attempt}. The file "
                 "was swapped with another"

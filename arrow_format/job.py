@@ -7,32 +7,41 @@ and everything after it.
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from arrow_format.arrow_types import data_schema, normalise, same_but_labels
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import (
     OptionError,
 )
-from arrow_format.model import MapStatus, PartitionedFileMetadata
+from arrow_format.model import BROADCAST, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import check_description
 from arrow_format.result_partition import SortMergeResultPartition
+from arrow_format.roots import make_root, root_path
+from arrow_format.sort_order import check_sort_by
 from arrow_format.storage import Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
-    import pyarrow as pa
 
     from arrow_format.partitioner import Partitioner
+    from arrow_format.sort_order import SortBy
 
 MAP_OUTPUT_DIRECTORY = "map_outputs"
+
+HELD_BROADCAST_BYTES = 4 << 20
+"""Bytes of rows for every subpartition that are held until they make a region."""
+
+HELD_BATCHES = 1024
 
 EXPANDED_ROWS = 4096
 """Rows that are normalised together where that may multiply their bytes."""
@@ -54,6 +63,8 @@ class ShuffleJob:
     """Whether there was nothing at the path when the job began."""
     base_version: int
     """Newest version when the job began: where it was committed, it was committed after that."""
+    sort_by: SortBy = ()
+    """Pairs of column and order by which the rows of each subpartition are sorted."""
     has_directory: bool = False
     """Whether the driver made :attr:`directory` before any task. Then a task that finds it gone
     fails, because the job was aborted, where making it anew would leave files for ever."""
@@ -63,6 +74,23 @@ class ShuffleJob:
         """Directory of the job's map outputs, relative to the shuffle."""
         return f"{MAP_OUTPUT_DIRECTORY}/{self.job_id}"
 
+    @property
+    def local_roots(self) -> tuple[str, ...]:
+        """Directories of the roots 1, 2, ... that this job's files are spread over."""
+        return tuple(root_path(one, self.job_id) for one in self.options.local_dirs)
+
+    def make_directories(self) -> None:
+        """Make the directories of this job's map outputs.
+
+        Raises
+        ------
+        StorageError
+            One cannot be written.
+        """
+        self.storage.make_directory(self.directory, sync=self.options.sync)
+        for root in self.local_roots:
+            make_root(root, self.job_id, sync=self.options.sync)
+
 
 def begin_job(
     path: str,
@@ -70,6 +98,7 @@ def begin_job(
     *,
     num_subpartitions: int,
     partitioner: Partitioner,
+    sort_by: Sequence[Any] | str = (),
     options: WriteOptions | None = None,
     spark_schema: str | None = None,
 ) -> ShuffleJob:
@@ -86,6 +115,9 @@ def begin_job(
         1 to 1,000,000.
     partitioner
         Decides the subpartition of each row.
+    sort_by
+        Keys by which the rows of each subpartition are sorted, see
+        :func:`~arrow_format.sort_order.normalise_sort_by`; as they arrived when empty.
     options
         How to write; defaults when None.
     spark_schema
@@ -112,6 +144,7 @@ def begin_job(
         spark_schema=spark_schema,
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
+        sort_by=check_sort_by(stored, sort_by),
         options=options or WriteOptions(),
         makes_root=storage.stat("") is None,
         base_version=CommitLog(storage).newest_version(),
@@ -147,17 +180,62 @@ def run_map_task(
         data_schema=job.data_schema,
         num_subpartitions=job.num_subpartitions,
         partitioner=job.partitioner.describe(),
+        sort_by=job.sort_by,
     )
     assign = job.partitioner.bind(job.data_schema, job.num_subpartitions, map_task)
-    storage = job.storage.without_new_directories() if job.has_directory else job.storage
-    with SortMergeResultPartition(storage, job.directory, metadata, job.options) as partition:
+    storage = job.storage
+    if job.has_directory:
+        storage = storage.without_new_directories()
+    else:
+        for root in job.local_roots:
+            make_root(root, job.job_id, sync=job.options.sync)
+    roots = [open_storage(root).without_new_directories() for root in job.local_roots]
+    with SortMergeResultPartition(
+        storage, job.directory, metadata, job.options, roots
+    ) as partition:
+        rows_for = _Router(partition)
         for batch in batches:
             for piece in _pieces(batch, job.data_schema):
                 rows = normalise(piece, job.data_schema)
+                started = time.perf_counter_ns()
                 ids = np.asarray(assign(rows))
                 _check_assignment(job, ids, rows.num_rows)
-                partition.emit(rows, ids)
+                partition.counters.partition_ns += time.perf_counter_ns() - started
+                rows_for.emit(rows, ids)
+        rows_for.flush()
         return partition.finish()
+
+
+class _Router:
+    """Sends each row to its subpartition, or to all where its id is BROADCAST.
+
+    Rows for all that come among others are collected first: the result partition writes a region
+    at each change from one kind to the other.
+    """
+
+    def __init__(self, partition: SortMergeResultPartition) -> None:
+        self._partition = partition
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+
+    def emit(self, rows: pa.RecordBatch, ids: npt.NDArray[Any]) -> None:
+        """Send the rows of a batch."""
+        if len(ids) == 0 or ids.min() != BROADCAST:
+            self._partition.emit(rows, ids)
+            return
+        everyone = ids == BROADCAST
+        self._held.append(rows if everyone.all() else rows.filter(pa.array(everyone)))
+        self._held_bytes += self._held[-1].nbytes
+        if not everyone.all():
+            self._partition.emit(rows.filter(pa.array(~everyone)), ids[~everyone])
+        if self._held_bytes >= HELD_BROADCAST_BYTES or len(self._held) >= HELD_BATCHES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is held."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        for rows in held:
+            self._partition.broadcast(rows)
 
 
 def _pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -175,11 +253,11 @@ def _pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch
 def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:
     """Refuse what a user's own partitioner may answer: rows would be lost or unreadable."""
     sound = ids.shape == (num_rows,) and ids.dtype.kind in "iu"
-    if sound and (num_rows == 0 or (ids.min() >= 0 and ids.max() < job.num_subpartitions)):
+    if sound and (num_rows == 0 or (ids.min() >= BROADCAST and ids.max() < job.num_subpartitions)):
         return
     msg = (
         f"partitioner {job.partitioner!r} gave {ids.dtype} values of shape {ids.shape} for "
         f"{num_rows} rows, from {ids.min(initial=0)} to {ids.max(initial=0)}; expected one whole "
-        f"number per row, from 0 to {job.num_subpartitions - 1}"
+        f"number per row, from 0 to {job.num_subpartitions - 1}, or {BROADCAST} for all of them"
     )
     raise OptionError(msg)

@@ -27,6 +27,8 @@ OPERATIONS = ("overwrite", "append")
 
 _TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
+_LATER = ("num_broadcast_rows",)
+"""Fields of a file that the first entries did not have; 0 where they are missing."""
 _TOTALS_SCHEMA = pa.schema(
     [pa.field("num_rows", pa.int64(), False), pa.field("num_bytes", pa.int64(), False)]
 )
@@ -60,12 +62,20 @@ class LogEntry:
     map_outputs: tuple[MapOutput, ...]
     totals: TotalsFile
     sort_by: tuple[tuple[str, str], ...] = ()
+    roots: tuple[str, ...] = ()
+    """Directories of the roots 1, 2, ... of :attr:`PartitionedFile.root`, absolute."""
     format_version: int = field(default=FORMAT_VERSION)
 
     @property
     def num_rows(self) -> int:
-        """Rows this entry adds."""
+        """Rows this entry adds; a broadcast row counts once."""
         return sum(output.num_rows for output in self.map_outputs)
+
+    @property
+    def delivered_rows(self) -> int:
+        """Rows that all subpartitions together read of it."""
+        n = self.num_subpartitions
+        return sum(output.delivered_rows(n) for output in self.map_outputs)
 
     @property
     def num_bytes(self) -> int:
@@ -89,6 +99,7 @@ def encode_entry(entry: LogEntry) -> bytes:
             "num_subpartitions": entry.num_subpartitions,
             "partitioner": dict(entry.partitioner),
             "sort_by": [list(key) for key in entry.sort_by],
+            "roots": list(entry.roots),
             "num_rows": entry.num_rows,
             "num_bytes": entry.num_bytes,
             "totals": {
@@ -112,7 +123,6 @@ def output_to_json(output: MapOutput) -> dict[str, Any]:
         "counters": dict(output.counters),
         "files": [
             {name: getattr(file, name) for name in PartitionedFile.__dataclass_fields__}
-            | {"root": 0}
             for file in output.files
         ],
     }
@@ -128,11 +138,8 @@ def output_from_json(value: Mapping[str, Any]) -> MapOutput:
     """
     files = []
     for described in value["files"]:
-        if described["root"] != 0:
-            msg = f"file root {described['root']} is not known to this version"
-            raise FormatVersionError(msg)
         integers = {
-            name: _natural(described[name])
+            name: _natural(described.get(name, 0) if name in _LATER else described[name])
             for name in PartitionedFile.__dataclass_fields__
             if name != "path"
         }
@@ -151,6 +158,13 @@ def _natural(value: object) -> int:
         msg = f"{value!r} is not a whole number"
         raise ValueError(msg)
     return value
+
+
+def _absolute(root: object) -> str:
+    if not isinstance(root, str) or not root.startswith("/"):
+        msg = f"root {root!r} is no absolute directory"
+        raise ValueError(msg)
+    return root
 
 
 def _safe_path(path: object) -> str:
@@ -220,6 +234,7 @@ def _entry(value: Mapping[str, Any]) -> LogEntry:
         totals=TotalsFile(
             _safe_path(totals["path"]), _natural(totals["length"]), _natural(totals["crc32"])
         ),
+        roots=tuple(_absolute(root) for root in value.get("roots", ())),
         format_version=value["format_version"],
     )
     if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
@@ -264,7 +279,7 @@ def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Ar
     except (pa.ArrowException, OSError, IndexError, ValueError) as error:
         msg = f"totals of version {entry.version} are not of this format ({error})"
         raise CorruptShuffleError(msg) from error
-    if len(rows) != entry.num_subpartitions or int(rows.sum()) != entry.num_rows:
-        msg = f"totals of version {entry.version} do not add up to its {entry.num_rows} rows"
+    if len(rows) != entry.num_subpartitions or int(rows.sum()) != entry.delivered_rows:
+        msg = f"totals of version {entry.version} do not add up to its {entry.delivered_rows} rows"
         raise CorruptShuffleError(msg)
     return rows, sizes

@@ -30,6 +30,10 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 
+BROADCAST = -1
+"""What a partitioner answers for a row that every subpartition shall read; it is stored once."""
+
+
 class RegionKind(IntEnum):
     """Who reads the rows of a region: one subpartition each, or every subpartition all of them."""
 
@@ -131,7 +135,13 @@ class Region:
         return np.repeat(ids, np.diff(edges))
 
     def subpartition_rows(self, num_subpartitions: int) -> tuple[Int64Array, Int64Array]:
-        """Return the subpartitions that have rows here and how many each, in rank order."""
+        """Return the subpartitions that have rows here and how many each, in rank order.
+
+        A broadcast region gives all its rows to every subpartition.
+        """
+        if self.kind is RegionKind.BROADCAST:
+            everyone = np.arange(num_subpartitions, dtype=np.int64)
+            return everyone, np.full(num_subpartitions, self.num_rows, np.int64)
         ranks = (
             np.arange(num_subpartitions, dtype=np.int64)
             if self.ranks is None
@@ -169,8 +179,9 @@ class PartitionedFile:
     """
 
     path: str
-    """Path without suffix, relative to the shuffle's directory."""
+    """Path without suffix, relative to its root."""
     num_rows: int
+    """Rows stored; a broadcast row counts once."""
     num_regions: int
     data_bytes: int
     raw_bytes: int
@@ -178,6 +189,14 @@ class PartitionedFile:
     index_bytes: int
     index_crc32: int
     """CRC-32 of the whole index file: ties the log entry to exactly this index."""
+    num_broadcast_rows: int = 0
+    """Those of ``num_rows`` that every subpartition reads; they are stored once."""
+    root: int = 0
+    """Which root of its log entry ``path`` is relative to; 0 is the shuffle itself."""
+
+    def delivered_rows(self, num_subpartitions: int) -> int:
+        """Rows that all subpartitions together read: a broadcast row counts for each."""
+        return self.num_rows + (num_subpartitions - 1) * self.num_broadcast_rows
 
     @property
     def data_path(self) -> str:
@@ -204,6 +223,10 @@ class MapOutput:
     def num_rows(self) -> int:
         """Rows written; a broadcast row counts once."""
         return sum(file.num_rows for file in self.files)
+
+    def delivered_rows(self, num_subpartitions: int) -> int:
+        """Rows that all subpartitions together read: a broadcast row counts for each."""
+        return sum(file.delivered_rows(num_subpartitions) for file in self.files)
 
     @property
     def num_bytes(self) -> int:

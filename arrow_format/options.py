@@ -59,16 +59,13 @@ def check_mode(value: object) -> str:
     return _choice("mode", value, WRITE_MODES)
 
 
-def check_sort_by(value: Sequence[object]) -> None:
-    """Refuse sort keys: regions hold rows in arrival order so far.
-
-    Raises
-    ------
-    OptionError
-        ``value`` is not empty.
-    """
-    if value:
-        msg = f"sort_by={value!r}: not supported yet; leave it out"
+def _check_local_dirs(value: object) -> None:
+    if (
+        not isinstance(value, tuple)
+        or not all(isinstance(one, str) and one.startswith("/") for one in value)
+        or len(set(value)) < len(value)
+    ):
+        msg = f"local_dirs={value!r}: expected a tuple of different absolute directories"
         raise OptionError(msg)
 
 
@@ -85,7 +82,8 @@ class WriteOptions:
     chunk_bytes: int = 256 << 10
     """Raw bytes at which a chunk closes at the next subpartition boundary."""
     local_dirs: tuple[str, ...] = ()
-    """Further directories to spread map outputs over: not supported yet."""
+    """Further directories on other disks, absolute, to spread map outputs over; the shuffle's own
+    directory is one of those that take turns. All must be seen by tasks, commit and readers."""
     write_order: str = "rotated"
     """``rotated``: each map task starts at another subpartition. ``natural``: all start at 0."""
     sync: bool = True
@@ -101,6 +99,4 @@ class WriteOptions:
         if not isinstance(self.sync, bool):
             msg = f"sync={self.sync!r}: expected True or False"
             raise OptionError(msg)
-        if self.local_dirs:
-            msg = f"local_dirs={self.local_dirs!r}: not supported yet; leave it out"
-            raise OptionError(msg)
+        _check_local_dirs(self.local_dirs)

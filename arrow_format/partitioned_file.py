@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from arrow_format.chunk_writer import (
-    ChunkRow,
     ChunkWriter,
     GatheringSink,
     IpcFileChunks,
@@ -23,7 +23,6 @@ from arrow_format.clustering import Clustering, cut_chunks
 from arrow_format.errors import ClosedError, CorruptShuffleError, FormatVersionError, ShuffleError
 from arrow_format.index import decode_index, encode_index
 from arrow_format.model import (
-    ChunkTable,
     Int64Array,
     PartitionedFile,
     PartitionedFileMetadata,
@@ -31,12 +30,11 @@ from arrow_format.model import (
     RegionKind,
 )
 from arrow_format.options import MAX_CHUNK_BYTES, WriteOptions
+from arrow_format.region_builder import RegionBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
-
-    import pyarrow as pa
 
     from arrow_format.storage import Storage
 
@@ -76,14 +74,20 @@ class PartitionedFileWriter:
         self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
         self._regions: list[Region] = []
         self._closed = False
+        self._rolled_back = False
         self._index_begun = False
+        self._whole = (0, 0)
         self._object = storage.open_writer(self._file.data_path, sync=options.sync)
         self._sink = GatheringSink(self._object)
-        self._chunks: ChunkWriter = (
-            IpcFileChunks(self._sink, metadata.data_schema)
-            if options.codec == "none"
-            else ZstdChunks(self._sink, options.codec_level)
-        )
+        try:
+            self._chunks: ChunkWriter = (
+                IpcFileChunks(self._sink, metadata.data_schema)
+                if options.codec == "none"
+                else ZstdChunks(self._sink, options.codec_level)
+            )
+        except BaseException:
+            self._object.abort()
+            raise
 
     @property
     def num_regions(self) -> int:
@@ -94,6 +98,11 @@ class PartitionedFileWriter:
     def num_bytes(self) -> int:
         """Bytes of the data file so far."""
         return self._sink.position
+
+    @property
+    def write_ns(self) -> int:
+        """Nanoseconds spent so far in handing bytes of the data file to the storage."""
+        return self._sink.write_ns
 
     @property
     def index_bytes(self) -> int:
@@ -122,33 +131,73 @@ class PartitionedFileWriter:
         ShuffleError
             A subpartition's rows would not stand together, or rows and clustering do not match.
         """
-        if self._closed:
+        self.write_region_in_parts([(batch, clustering)])
+
+    def write_region_in_parts(self, parts: Iterable[tuple[pa.RecordBatch, Clustering]]) -> None:
+        """Append one region of unicast rows that come a few subpartitions at a time.
+
+        Parameters
+        ----------
+        parts
+            Rows with their clustering, by ascending rank; all with the same first subpartition.
+            One part may go on with the subpartition that the part before ended with.
+
+        Raises
+        ------
+        ClosedError, ShuffleError
+            As :meth:`write_region`.
+        """
+        self._write(RegionKind.UNICAST, parts)
+
+    def write_broadcast_region(self, batch: pa.RecordBatch) -> None:
+        """Append a region of rows that every subpartition reads; they are stored once.
+
+        Raises
+        ------
+        ClosedError
+            The file is finished or was released.
+        """
+        offsets = np.array([0, batch.num_rows], np.int32)
+        self._write(RegionKind.BROADCAST, [(batch, Clustering(0, None, None, offsets))])
+
+    def _write(self, kind: RegionKind, parts: Iterable[tuple[pa.RecordBatch, Clustering]]) -> None:
+        if self._closed or self._rolled_back:
             msg = f"{self._file.data_path}: finished or released; no region can be written"
             raise ClosedError(msg)
-        if batch.num_rows == 0:
+        n = self._metadata.num_subpartitions if kind is RegionKind.UNICAST else 1
+        builder = RegionBuilder(kind, n)
+        for batch, clustering in parts:
+            if batch.num_rows == 0:
+                continue
+            try:
+                start = builder.add(clustering, batch.num_rows)
+            except ShuffleError as error:
+                msg = f"{self._file.data_path}: {error}"
+                raise ShuffleError(msg) from error
+            firsts = cut_chunks(clustering, n, batch.nbytes, self._options.chunk_bytes)
+            for first, piece in _slices(batch, firsts):
+                builder.add_chunk(self._chunks.write(piece, start + first))
+        if builder.num_rows:
+            # What is counted as written is with the file system, and pins no columns any more.
+            self._sink.flush()
+            self._whole = (self._sink.position, self._sink.frame_crc32)
+            self._regions.append(builder.build())
+
+    def roll_back(self) -> None:
+        """Cut off what a failed write left behind the last whole region.
+
+        Then the file can be finished with the regions it has, and take no others.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be cut; it is of no use.
+        """
+        if self._closed:
             return
-        ranks, offsets = clustering.ranks, clustering.row_offsets
-        together = ranks is None or bool((np.diff(ranks) > 0).all())
-        if not together or offsets[-1] != batch.num_rows or bool((np.diff(offsets) <= 0).any()):
-            msg = f"{self._file.data_path}: all rows of a subpartition must stand together"
-            raise ShuffleError(msg)
-        firsts = cut_chunks(
-            clustering,
-            self._metadata.num_subpartitions,
-            batch.nbytes,
-            self._options.chunk_bytes,
-        )
-        rows = [self._chunks.write(piece, first) for first, piece in _slices(batch, firsts)]
-        self._regions.append(
-            Region(
-                RegionKind.UNICAST,
-                batch.num_rows,
-                clustering.first_subpartition,
-                ranks,
-                offsets,
-                _chunk_table(rows),
-            )
-        )
+        self._rolled_back = True
+        self._sink.truncate(*self._whole)
+        self._chunks.keep(sum(len(region.chunks) for region in self._regions))
 
     def finish(self) -> PartitionedFile:
         """Finish the data file, then write the index; both are durable when ``sync`` is on.
@@ -189,6 +238,7 @@ class PartitionedFileWriter:
             raw_bytes=int(sum(region.chunks.raw_length.sum() for region in self._regions)),
             index_bytes=len(index),
             index_crc32=zlib.crc32(index),
+            num_broadcast_rows=broadcast_rows(self._regions),
         )
 
     @property
@@ -226,23 +276,17 @@ def _slices(batch: pa.RecordBatch, firsts: Int64Array) -> Iterator[tuple[int, pa
         while waiting:
             start, stop = waiting.pop()
             piece = batch.slice(start, stop - start)
-            if stop - start > 1 and piece.nbytes > MAX_CHUNK_BYTES:
+            # The size of the message, and several times cheaper to ask for than ``nbytes``.
+            if stop - start > 1 and pa.ipc.get_record_batch_size(piece) > MAX_CHUNK_BYTES:
                 middle = (start + stop) // 2
                 waiting += [(middle, stop), (start, middle)]
             else:
                 yield start, piece
 
 
-def _chunk_table(rows: list[ChunkRow]) -> ChunkTable:
-    first_row, offset, length, raw_length, encoding, crc32 = zip(*rows, strict=True)
-    return ChunkTable(
-        np.array(first_row, np.int64),
-        np.array(offset, np.int64),
-        np.array(length, np.int64),
-        np.array(raw_length, np.int64),
-        np.array(encoding, np.uint8),
-        np.array(crc32, np.uint32),
-    )
+def broadcast_rows(regions: Iterable[Region]) -> int:
+    """Rows of ``regions`` that every subpartition reads."""
+    return sum(region.num_rows for region in regions if region.kind is RegionKind.BROADCAST)
 
 
 class PartitionedFileReader:
@@ -275,7 +319,15 @@ class PartitionedFileReader:
             self.metadata.data_bytes,
             len(self.regions),
             sum(region.num_rows for region in self.regions),
+            broadcast_rows(self.regions),
         )
-        if found != (file.index_crc32, file.data_bytes, file.num_regions, file.num_rows):
+        committed = (
+            file.index_crc32,
+            file.data_bytes,
+            file.num_regions,
+            file.num_rows,
+            file.num_broadcast_rows,
+        )
+        if found != committed:
             msg = f"{where}: is not the index that was committed; it was replaced afterwards"
             raise CorruptShuffleError(msg)

@@ -31,11 +31,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.model import BROADCAST
 from arrow_format.not_yet import NotYet
 from arrow_format.spark_hash import check_hashable, hash_columns, subpartition_ids
 
 Assign = Callable[[pa.RecordBatch], npt.NDArray[np.signedinteger[Any]]]
-"""Subpartition of each row of a batch, in ``[0, num_subpartitions)``."""
+"""Subpartition of each row of a batch, in ``[0, num_subpartitions)``, or
+:data:`~arrow_format.model.BROADCAST` for a row that all of them shall read."""
 
 
 @runtime_checkable
@@ -209,8 +211,24 @@ class RangePartitioner(NotYet):
     """Rows by ranges of their keys: not supported yet."""
 
 
-class BroadcastPartitioner(NotYet):
-    """Every row to every subpartition: not supported yet."""
+@dataclass(frozen=True)
+class BroadcastPartitioner:
+    """Every row to every subpartition; it is stored once.
+
+    Source: Flink, ``BroadcastPartitioner``.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """Value as JSON."""
+        return {"kind": "broadcast"}
+
+    def check(self, schema: pa.Schema) -> None:
+        """Accept every schema."""
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
+        """Return the function that answers BROADCAST for each row."""
+        del schema, num_subpartitions, map_task
+        return lambda batch: np.full(batch.num_rows, BROADCAST, np.int32)
 
 
 def choose_partitioner(
@@ -275,4 +293,6 @@ def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner 
         return RoundRobinPartitioner()
     if kind == "column":
         return ColumnPartitioner(description["column"])
+    if kind == "broadcast":
+        return BroadcastPartitioner()
     return None

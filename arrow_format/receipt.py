@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -37,6 +41,8 @@ class ShuffleReceipt:
     """Rows delivered to each subpartition."""
     subpartition_bytes: pa.Int64Array
     """Bytes of each subpartition: its share of the data files, summing to ``num_bytes``."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What the map tasks did, added up: see :class:`arrow_format.counters.MapCounters`."""
 
     def _facts(self) -> list[tuple[str, str]]:
         rows = self.subpartition_rows

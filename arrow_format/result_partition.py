@@ -6,49 +6,30 @@ gives the map output. Source: FLIP-148, ``SortMergeResultPartition``.
 
 from __future__ import annotations
 
-import secrets
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from arrow_format.counters import MapCounters
 from arrow_format.errors import ClosedError
-from arrow_format.model import MapOutput, MapStatus, PartitionedFile, PartitionedFileMetadata
-from arrow_format.partitioned_file import PartitionedFileWriter
+from arrow_format.map_output_writer import MapOutputWriter
+from arrow_format.model import RegionKind
 from arrow_format.sort_buffer import SortBuffer
-from arrow_format.totals import subpartition_totals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     import pyarrow as pa
 
+    from arrow_format.model import MapStatus, PartitionedFileMetadata
     from arrow_format.options import WriteOptions
     from arrow_format.storage import Storage
 
 MAX_REGION_BYTES = 1 << 30
 """A region stays far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
-
-MAX_INDEX_BYTES = 16 << 20
-"""A partitioned file whose index grows past this is finished and the next one is begun, so that the
-memory for indexes is bounded however much a map task writes."""
-
-
-@dataclass(slots=True)
-class _Counters:
-    """What a map task did, as it is reported in its map output."""
-
-    num_batches: int = 0
-    full_buffer_flushes: int = 0
-    final_flushes: int = 0
-    large_batches: int = 0
-    cluster_ns: int = 0
-    write_ns: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class SortMergeResultPartition:
@@ -67,6 +48,9 @@ class SortMergeResultPartition:
         Identity, data schema and number of subpartitions, as every index will carry them.
     options
         Memory, codec, chunk size, write order, sync.
+    local_roots
+        Further roots, from 1, to spread files over; they exist. One that is full or fails is given
+        up: its file is closed with the regions it has, and the next opens in another root.
     """
 
     def __init__(
@@ -75,22 +59,18 @@ class SortMergeResultPartition:
         directory: str,
         metadata: PartitionedFileMetadata,
         options: WriteOptions,
+        local_roots: Sequence[Storage] = (),
     ) -> None:
-        self._storage = storage
         self._metadata = metadata
         self._options = options
-        # A random id, so that two attempts never share a name whatever numbers they were given.
-        self._stem = (
-            f"{directory}/{metadata.map_task:05d}-{metadata.attempt}-{secrets.token_hex(6)}"
+        self.counters = MapCounters()
+        """What was done so far; the caller may add what it did itself."""
+        self._output = MapOutputWriter(
+            storage, directory, metadata, options, local_roots, self.counters
         )
-        capacity = min(options.sort_buffer_bytes * 3 // 8, MAX_REGION_BYTES)
-        self._buffer = SortBuffer(metadata.data_schema, capacity, metadata.num_subpartitions)
-        self._capacity = capacity
-        self._writer: PartitionedFileWriter | None = None
-        self._files: list[PartitionedFile] = []
-        n = metadata.num_subpartitions
-        self._totals = (np.zeros(n, np.int64), np.zeros(n, np.int64))
-        self._counters = _Counters()
+        self._capacity = min(options.sort_buffer_bytes * 3 // 8, MAX_REGION_BYTES)
+        self._kind = RegionKind.UNICAST
+        self._buffer = self._new_buffer()
         self._closed = False
 
     @property
@@ -122,18 +102,54 @@ class SortMergeResultPartition:
         StorageError, OutOfDiskError
             A region could not be written; the partition cannot be used further.
         """
+        self._emit(RegionKind.UNICAST, batch, subpartitions)
+
+    def broadcast(self, batch: pa.RecordBatch) -> None:
+        """Take all rows of ``batch`` for every subpartition; they are stored once.
+
+        Rows for one subpartition and rows for all are never in the buffer together: what is there
+        of the other kind is written out first. Raises as :meth:`emit`.
+
+        Source: FLIP-148, ``SortMergeResultPartition.broadcast``.
+        """
+        self._emit(RegionKind.BROADCAST, batch, np.zeros(batch.num_rows, np.int32))
+
+    def _emit(
+        self, kind: RegionKind, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]
+    ) -> None:
         if self._closed:
             msg = f"map task {self._metadata.map_task}: result partition is finished or closed"
             raise ClosedError(msg)
-        self._counters.num_batches += 1
-        if self._buffer.append(batch, subpartitions):
+        self.counters.num_batches += 1
+        if kind is not self._kind:
+            if self._buffer.has_remaining:
+                self.counters.switch_flushes += 1
+                self._write(self._buffer)
+            self._kind = kind
+            self._buffer = self._new_buffer()
+        if self._append(batch, subpartitions):
             return
         if self._buffer.has_remaining:
-            self._counters.full_buffer_flushes += 1
+            self.counters.full_buffer_flushes += 1
             self._flush()
-        if not self._buffer.append(batch, subpartitions):
-            self._counters.large_batches += 1
+        if not self._append(batch, subpartitions):
+            self.counters.large_batches += 1
             self._emit_large(batch, subpartitions)
+
+    def _append(self, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]) -> bool:
+        started = time.perf_counter_ns()
+        taken = self._buffer.append(batch, subpartitions)
+        self.counters.gather_ns += time.perf_counter_ns() - started
+        return taken
+
+    def _new_buffer(self, capacity_bytes: int | None = None) -> SortBuffer:
+        unicast = self._kind is RegionKind.UNICAST
+        return SortBuffer(
+            self._metadata.data_schema,
+            capacity_bytes or self._capacity,
+            self._metadata.num_subpartitions if unicast else 1,
+            self._metadata.sort_by,
+        )
 
     def _emit_large(self, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]) -> None:
         """Write a batch that is larger than an empty buffer as regions of its own.
@@ -145,10 +161,10 @@ class SortMergeResultPartition:
             start, stop = waiting.pop()
             piece = batch.slice(start, stop - start)
             ids = subpartitions[start:stop]
-            if self._buffer.append(piece, ids):
+            if self._append(piece, ids):
                 continue
             if self._buffer.has_remaining:
-                self._counters.full_buffer_flushes += 1
+                self.counters.full_buffer_flushes += 1
                 self._flush()
                 waiting.append((start, stop))
             elif stop - start > 1:
@@ -159,49 +175,24 @@ class SortMergeResultPartition:
 
     def _flush_row(self, row: pa.RecordBatch, ids: npt.NDArray[np.integer]) -> None:
         """Write one row larger than the buffer; it needs the memory it has already."""
-        metadata = self._metadata
-        buffer = SortBuffer(metadata.data_schema, 1 << 62, metadata.num_subpartitions)
+        buffer = self._new_buffer(1 << 62)
         buffer.append(row, ids)
         self._write(buffer)
 
     def _flush(self) -> None:
         """Write the rows of the buffer as one region and start a new buffer."""
         self._write(self._buffer)
-        metadata = self._metadata
-        self._buffer = SortBuffer(metadata.data_schema, self._capacity, metadata.num_subpartitions)
+        self._buffer = self._new_buffer()
 
     def _write(self, buffer: SortBuffer) -> None:
+        """Write a buffer as one region."""
         started = time.perf_counter_ns()
         buffer.finish()
-        region = buffer.take_region(self.first_subpartition)
+        unicast = self._kind is RegionKind.UNICAST
+        region = buffer.take_region(self.first_subpartition if unicast else 0)
         buffer.release()
-        clustered = time.perf_counter_ns()
-        if self._writer is None:
-            self._writer = PartitionedFileWriter(
-                self._storage,
-                f"{self._stem}-{len(self._files)}",
-                self._metadata,
-                self._options,
-            )
-        self._writer.write_region(region.batch, region.clustering)
-        if self._writer.index_bytes > MAX_INDEX_BYTES:
-            self._finish_file()
-        self._counters.cluster_ns += clustered - started
-        self._counters.write_ns += time.perf_counter_ns() - clustered
-
-    def _finish_file(self) -> None:
-        if self._writer is None:
-            return
-        started = time.perf_counter_ns()
-        writer, self._writer = self._writer, None
-        file = writer.finish()
-        self._files.append(file)
-        n = self._metadata.num_subpartitions
-        for total, added in zip(
-            self._totals, subpartition_totals(writer.regions, n, file.data_bytes), strict=True
-        ):
-            total += added
-        self._counters.write_ns += time.perf_counter_ns() - started
+        self.counters.gather_ns += time.perf_counter_ns() - started
+        self._output.write_region(self._kind, region)
 
     def finish(self) -> MapStatus:
         """Write what is left and finish the files.
@@ -222,24 +213,15 @@ class SortMergeResultPartition:
             raise ClosedError(msg)
         try:
             if self._buffer.has_remaining:
-                self._counters.final_flushes += 1
+                self.counters.final_flushes += 1
                 self._flush()
-            self._finish_file()
+            status = self._output.finish()
         except BaseException:
             self.close()
             raise
         self._closed = True
         self._buffer.release()
-        return MapStatus(
-            MapOutput(
-                self._metadata.job_id,
-                self._metadata.map_task,
-                self._metadata.attempt,
-                tuple(self._files),
-                self._counters.as_dict(),
-            ),
-            *self._totals,
-        )
+        return status
 
     def close(self) -> None:
         """Unless finished, remove everything written; calling it again does nothing."""
@@ -247,11 +229,7 @@ class SortMergeResultPartition:
             return
         self._closed = True
         self._buffer.release()
-        if self._writer is not None:
-            self._writer.release()
-        for file in self._files:
-            self._storage.delete(file.index_path)
-            self._storage.delete(file.data_path)
+        self._output.release()
 
     def __enter__(self) -> SortMergeResultPartition:
         return self

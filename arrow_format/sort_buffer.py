@@ -15,9 +15,12 @@ import pyarrow as pa
 
 from arrow_format.clustering import Clustering, cluster
 from arrow_format.errors import ClosedError, OptionError
+from arrow_format.spark_order import order_codes, sorting_bytes
 
 if TYPE_CHECKING:
     from arrow_format.model import Int32Array
+    from arrow_format.sort_order import SortBy
+    from arrow_format.spark_order import Codes
 
 COPY_BYTES = 4 << 20
 """Arriving batches are copied into per-column buffers whenever they pin this much memory."""
@@ -26,7 +29,8 @@ COPY_BATCHES = 64
 """... or when this many are waiting, so that tiny batches cost no more than their share."""
 
 ROW_OVERHEAD_BYTES = 16
-"""Per row beside its columns: id 4, argsort 8 and permutation 4."""
+"""Per row beside its columns: id 4, argsort 8 and permutation 4. What sorting by keys takes more
+depends on their types: :func:`~arrow_format.spark_order.sorting_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,27 @@ class SortBuffer:
         Data schema; every batch has exactly this one.
     capacity_bytes
         Bytes the buffer may hold: columns as they are copied, plus
-        :data:`ROW_OVERHEAD_BYTES` per row. Gathering needs up to as much again, column by column.
+        :data:`ROW_OVERHEAD_BYTES` per row, and with ``sort_by`` what sorting takes. Gathering needs
+        up to as much again, column by column.
     num_subpartitions
         Subpartitions that rows are spread over.
+    sort_by
+        Pairs of column and order by which the rows of each subpartition are sorted; as they
+        arrived when empty.
     """
 
-    def __init__(self, schema: pa.Schema, capacity_bytes: int, num_subpartitions: int) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        capacity_bytes: int,
+        num_subpartitions: int,
+        sort_by: SortBy = (),
+    ) -> None:
         self._schema = schema
+        self._sort_by = sort_by
+        self._row_overhead = ROW_OVERHEAD_BYTES
+        if sort_by:
+            self._row_overhead += sorting_bytes([schema.field(name).type for name, _ in sort_by])
         self._capacity_bytes = capacity_bytes
         self._num_subpartitions = num_subpartitions
         # What has been copied: for each column a list of arrays that own their memory alone.
@@ -77,7 +95,7 @@ class SortBuffer:
     @property
     def num_bytes(self) -> int:
         """Bytes charged: copied columns, what pending batches pin, and the overhead per row."""
-        return self._copied_bytes + self._pending_bytes + self._num_rows * ROW_OVERHEAD_BYTES
+        return self._copied_bytes + self._pending_bytes + self._num_rows * self._row_overhead
 
     @property
     def has_remaining(self) -> bool:
@@ -130,7 +148,7 @@ class SortBuffer:
                 f"to {self._num_subpartitions - 1}"
             )
             raise OptionError(msg)
-        wanted = batch.nbytes + batch.num_rows * ROW_OVERHEAD_BYTES
+        wanted = batch.nbytes + batch.num_rows * self._row_overhead
         if self.num_bytes + wanted > self._capacity_bytes:
             # What pending batches pin may exceed what their rows need; copying settles it.
             self._copy_pending()
@@ -160,7 +178,9 @@ class SortBuffer:
         self._finished = True
 
     def take_region(self, first_subpartition: int = 0) -> SortedRegion:
-        """All rows ordered by rank, FIFO within a subpartition; the buffer is empty after it.
+        """All rows ordered by rank; the buffer is empty after it.
+
+        Within a subpartition they are in the order of the sort keys, and FIFO where these agree.
 
         Columns are gathered one after the other and let go as they are, so the peak is the
         buffer, plus the gathered copy so far, plus one column.
@@ -181,7 +201,7 @@ class SortBuffer:
         self._copy_pending()
         ids = np.concatenate(self._ids) if self._ids else np.empty(0, np.int32)
         self._ids = []
-        clustering = cluster(ids, self._num_subpartitions, first_subpartition)
+        clustering = cluster(ids, self._num_subpartitions, first_subpartition, self._sort_codes())
         del ids
         indices = None if clustering.permutation is None else pa.array(clustering.permutation)
         gathered = []
@@ -195,6 +215,17 @@ class SortBuffer:
         self._copied_bytes = 0
         self._num_rows = 0
         return SortedRegion(pa.RecordBatch.from_arrays(gathered, schema=self._schema), clustering)
+
+    def _sort_codes(self) -> list[Codes]:
+        """Codes of the sort keys; their columns are joined for good, so that none is held twice."""
+        if not self._sort_by or self._num_rows == 0:
+            return []
+        codes = []
+        for name, order in self._sort_by:
+            i = self._schema.get_field_index(name)
+            self._columns[i] = [pa.concat_arrays(self._columns[i])]
+            codes += order_codes(self._columns[i][0], order)
+        return codes
 
     def release(self) -> None:
         """Give back all memory; calling it again does nothing."""

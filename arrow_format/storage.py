@@ -55,6 +55,9 @@ class ObjectWriter(Protocol):
     def writev(self, buffers: Sequence[ByteSource]) -> None:
         """Append all buffers, or raise."""
 
+    def truncate(self, num_bytes: int) -> None:
+        """Forget everything after the first ``num_bytes``; what is appended next stands there."""
+
     def close(self) -> None:
         """Finish the object; with ``sync`` its bytes are durable on return."""
 
@@ -117,6 +120,9 @@ class Storage(Protocol):
     def prune(self, path: str, *, and_root: bool) -> None:
         """Remove the directories at ``path`` and above that are empty, up to the root."""
 
+    def free_bytes(self) -> int | None:
+        """Return how many bytes this user may still write; None where nobody can tell."""
+
 
 @contextlib.contextmanager
 def _os_errors(what: str, path: Path) -> Iterator[None]:
@@ -166,6 +172,14 @@ class _PosixWriter:
         with _os_errors("write to it", self._path):
             for start in range(0, len(views), _IOV_MAX):
                 _write_all(self._handle, views[start : start + _IOV_MAX])
+
+    def truncate(self, num_bytes: int) -> None:
+        if self._handle is None:
+            msg = f"{self._path}: already closed"
+            raise ClosedError(msg)
+        with _os_errors("cut it", self._path):
+            os.ftruncate(self._handle, num_bytes)
+            os.lseek(self._handle, num_bytes, os.SEEK_SET)
 
     def close(self) -> None:
         if self._handle is None:
@@ -329,6 +343,12 @@ class PosixStorage:
             if target == self._root:
                 return
             target = target.parent
+
+    def free_bytes(self) -> int | None:
+        """See :meth:`Storage.free_bytes`."""
+        with _os_errors("ask for free space", self._root):
+            found = os.statvfs(self._root)
+            return found.f_bavail * found.f_frsize
 
 
 def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:

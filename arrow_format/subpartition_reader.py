@@ -14,6 +14,7 @@ import pyarrow as pa
 from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, SchemaError
 from arrow_format.index_cache import IndexCache
+from arrow_format.model import RegionKind
 from arrow_format.read_plan import ChunkRead, plan_chunks
 from arrow_format.read_scheduler import ReadScheduler
 
@@ -67,14 +68,12 @@ class SortMergeSubpartitionReader:
         columns: Sequence[str] | None = None,
         indexes: IndexCache | None = None,
     ) -> None:
-        self._storage = storage
         self._indexes = indexes or IndexCache(storage)
         self._entries = tuple(entries)
         self._first = first
         self._end = end
         self._data_schema = entries[-1].data_schema
         self._columns = select_columns(self._data_schema, columns)
-        self._scheduler = ReadScheduler(storage)
         self._decoder = ChunkDecoder(self._data_schema)
 
     @property
@@ -83,19 +82,71 @@ class SortMergeSubpartitionReader:
         return pa.schema([self._data_schema.field(i) for i in self._columns])
 
     def __iter__(self) -> Iterator[Rows]:
+        for entry, output, file in self.files():
+            yield from self.file_rows(entry, output, file)
+
+    def files(self) -> Iterator[tuple[LogEntry, MapOutput, PartitionedFile]]:
+        """All partitioned files of the version, in reading order."""
         for entry in self._entries:
             for output in entry.map_outputs:
                 for file in output.files:
-                    yield from self.file_rows(entry, output, file)
+                    yield entry, output, file
+
+    def file_plan(
+        self, entry: LogEntry, output: MapOutput, file: PartitionedFile
+    ) -> Iterator[ChunkRead]:
+        """Chunks of one partitioned file that hold rows of the range, by offset."""
+        regions = self._indexes.index_of(entry, output, file).regions
+        return plan_chunks(regions, self._first, self._end, entry.num_subpartitions)
 
     def file_rows(
-        self, entry: LogEntry, output: MapOutput, file: PartitionedFile
+        self,
+        entry: LogEntry,
+        output: MapOutput,
+        file: PartitionedFile,
+        plan: Iterable[ChunkRead] | None = None,
     ) -> Iterator[Rows]:
-        """Rows of the range from one partitioned file, one run per chunk."""
-        reader = self._indexes.index_of(entry, output, file)
+        """Rows of the range from one partitioned file, one run per chunk.
+
+        A chunk of a broadcast region makes one run for each subpartition of the range.
+
+        Parameters
+        ----------
+        entry, output, file
+            Which file.
+        plan
+            Part of :meth:`file_plan` to read; all of it when None.
+        """
         n = entry.num_subpartitions
-        plan = plan_chunks(reader.regions, self._first, self._end, n)
-        for chunk, stored in self._fetch(output, file, plan):
+        regions = self._indexes.index_of(entry, output, file).regions
+        for chunk, batch in self.file_chunks(entry, output, file, plan):
+            region = regions[chunk.region]
+            lo, hi = chunk.first_row, chunk.end_row
+            wanted = batch.select(self._columns)
+            if 2 * (hi - lo) < batch.num_rows and self._columns:
+                # A small part must not keep the whole chunk in memory.
+                wanted = wanted.take(pa.array(np.arange(lo, hi)))
+            else:
+                wanted = wanted.slice(lo, hi - lo)
+            if region.kind is RegionKind.BROADCAST:
+                for one in range(self._first, self._end):
+                    yield Rows(wanted, np.full(wanted.num_rows, one, np.int32))
+            else:
+                start = int(region.chunks.first_row[chunk.chunk])
+                yield Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))
+
+    def file_chunks(
+        self,
+        entry: LogEntry,
+        output: MapOutput,
+        file: PartitionedFile,
+        plan: Iterable[ChunkRead] | None = None,
+    ) -> Iterator[tuple[ChunkRead, pa.RecordBatch]]:
+        """Chunks of one partitioned file that hold rows of the range, whole and verified."""
+        reader = self._indexes.index_of(entry, output, file)
+        plan = self.file_plan(entry, output, file) if plan is None else plan
+        storage = self._indexes.roots.storage_of(file, entry.roots, output.job_id)
+        for chunk, stored in self._fetch(storage, output, file, plan):
             region = reader.regions[chunk.region]
             table = region.chunks
             start = int(table.first_row[chunk.chunk])
@@ -110,23 +161,20 @@ class SortMergeSubpartitionReader:
                     num_rows=stop - start,
                 )
             except (CorruptShuffleError, FormatVersionError) as error:
-                raise type(error)(self._describe(output, file, chunk, error)) from error
-            lo, hi = chunk.first_row, chunk.end_row
-            ids = region.subpartitions_of_rows(start + lo, start + hi, n)
-            wanted = batch.select(self._columns)
-            if 2 * (hi - lo) < batch.num_rows and self._columns:
-                # A small part must not keep the whole chunk in memory.
-                wanted = wanted.take(pa.array(np.arange(lo, hi)))
-            else:
-                wanted = wanted.slice(lo, hi - lo)
-            yield Rows(wanted, ids)
+                where = f"{storage.root}/{file.data_path}"
+                raise type(error)(self._describe(where, output, chunk, error)) from error
+            yield chunk, batch
 
     def _fetch(
-        self, output: MapOutput, file: PartitionedFile, plan: Iterable[ChunkRead]
+        self,
+        storage: Storage,
+        output: MapOutput,
+        file: PartitionedFile,
+        plan: Iterable[ChunkRead],
     ) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
         """Read chunks as they are stored; a missing or short file is told with its map output."""
         try:
-            yield from self._scheduler.fetch(file.data_path, plan)
+            yield from ReadScheduler(storage).fetch(file.data_path, plan)
         except CorruptShuffleError as error:
             msg = (
                 f"{error} of map task {output.map_task}, attempt {output.attempt}, subpartitions "
@@ -135,11 +183,9 @@ class SortMergeSubpartitionReader:
             )
             raise type(error)(msg) from error
 
-    def _describe(
-        self, output: MapOutput, file: PartitionedFile, chunk: ChunkRead, error: Exception
-    ) -> str:
+    def _describe(self, where: str, output: MapOutput, chunk: ChunkRead, error: Exception) -> str:
         return (
-            f"{self._storage.root}/{file.data_path} (map task {output.map_task}, attempt "
+            f"{where} (map task {output.map_task}, attempt "
             f"{output.attempt}), region {chunk.region}, chunk {chunk.chunk} at byte "
             f"{chunk.offset}, wanted for subpartitions {self._first} to {self._end - 1}: {error}. "
             "Restore the file from a copy or write the shuffle again"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.errors import (
     SchemaError,
+    ShuffleError,
     ShuffleExistsError,
 )
 from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.options import check_mode
+from arrow_format.roots import clear_root
 from arrow_format.widening import is_appendable, same_spark_type
 
 if TYPE_CHECKING:
@@ -93,6 +96,12 @@ def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
             f"partitioned by {job.partitioner.describe()}"
         )
         raise SchemaError(msg)
+    if there.sort_by != job.sort_by:
+        msg = (
+            f"{job.storage.root}: is sorted by {list(there.sort_by)}; cannot append rows sorted by "
+            f"{list(job.sort_by)}. Give the same sort_by"
+        )
+        raise SchemaError(msg)
 
 
 def _field(schema: pa.Schema, name: str) -> str:
@@ -101,12 +110,19 @@ def _field(schema: pa.Schema, name: str) -> str:
 
 
 def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
-    """Check the target and make the job's directory.
+    """Check the target and make the job's directories.
 
     So that a path that cannot be written fails here and not in every task; raises what
     :func:`check_target` raises, and StorageError.
     """
     snapshot = check_target(job, mode)
     if snapshot is None or mode != "ignore":
-        job.storage.make_directory(job.directory, sync=job.options.sync)
+        try:
+            job.make_directories()
+        except BaseException:
+            for root in job.local_roots:
+                with contextlib.suppress(ShuffleError):
+                    clear_root(root)
+            job.storage.prune(job.directory, and_root=job.makes_root)
+            raise
     return snapshot

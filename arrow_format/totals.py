@@ -1,7 +1,8 @@
 """Rows and bytes per subpartition of a map output, from its regions; pure.
 
 Bytes are those of the data file, prorated by rows: each chunk's bytes over the rows it holds, and
-what belongs to no chunk (header, padding, footer) over all rows. They sum to the file's length.
+what belongs to no chunk (header, padding, footer) over all rows. They sum to the file's length:
+what is stored once for everyone counts for each subpartition with an even share.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.model import Region, RegionKind
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from arrow_format.model import Int64Array, Region
+    from arrow_format.model import Int64Array
 
 
 def subpartition_totals(
@@ -24,7 +27,7 @@ def subpartition_totals(
     Parameters
     ----------
     regions
-        Unicast regions of one file.
+        Regions of one file.
     num_subpartitions
         How many there are.
     data_bytes
@@ -41,6 +44,9 @@ def subpartition_totals(
         rows[ids] += counts
         edges = region.row_offsets.astype(np.int64)
         prorated = _bytes_before(region, edges) + spare * (before + edges) // num_rows
+        if region.kind is RegionKind.BROADCAST:
+            shares = np.arange(num_subpartitions + 1) * int(prorated[-1] - prorated[0])
+            prorated = shares // num_subpartitions
         sizes[ids] += np.diff(prorated)
         before += region.num_rows
     return rows, sizes

@@ -110,11 +110,10 @@ def _verify_file(
 ) -> tuple[Region, ...]:
     """Read one data file whole; its regions, if all is sound."""
     index = indexes.index_of(entry, output, file)
-    where = (
-        f"{storage.root}/{file.data_path} (map task {output.map_task}, attempt {output.attempt})"
-    )
+    at = indexes.roots.storage_of(file, entry.roots, output.job_id)
+    where = f"{at.root}/{file.data_path} (map task {output.map_task}, attempt {output.attempt})"
     advice = "Restore the file from a copy or write the shuffle again"
-    stat = storage.stat(file.data_path)
+    stat = at.stat(file.data_path)
     if stat is not None and stat.num_bytes != file.data_bytes:
         msg = (
             f"{where}: has {stat.num_bytes} bytes where {file.data_bytes} were committed. {advice}"
@@ -123,9 +122,9 @@ def _verify_file(
     reader = SortMergeSubpartitionReader(
         storage, [entry], 0, entry.num_subpartitions, indexes=indexes
     )
-    runs = [len(run.subpartitions) for run in reader.file_rows(entry, output, file)]
+    runs = [batch.num_rows for _, batch in reader.file_chunks(entry, output, file)]
     crc32 = 0
-    for between in storage.get_ranges(file.data_path, list(_gaps(index.regions, file.data_bytes))):
+    for between in at.get_ranges(file.data_path, list(_gaps(index.regions, file.data_bytes))):
         crc32 = zlib.crc32(between, crc32)
     if crc32 != index.metadata.frame_crc32:
         msg = f"{where}: header, padding or footer differ from what was written. {advice}"

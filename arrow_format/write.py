@@ -12,7 +12,7 @@ import pyarrow as pa
 from arrow_format.commit import abort_after, commit_job, receipt_of
 from arrow_format.errors import SchemaError
 from arrow_format.job import begin_job, run_map_task
-from arrow_format.options import WriteOptions, check_mode, check_sort_by
+from arrow_format.options import WriteOptions, check_mode
 from arrow_format.partitioner import Partitioner, choose_partitioner
 from arrow_format.target import open_target
 
@@ -49,7 +49,9 @@ def write_shuffle(
     partitioner
         Decides the subpartition of each row.
     sort_by
-        Not supported yet.
+        Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
+        column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
+        ``ascending nulls last`` or ``descending nulls first``. When empty, as they come.
     mode
         errorifexists, overwrite, append or ignore.
     options
@@ -65,7 +67,6 @@ def write_shuffle(
     OptionError, SchemaError, ShuffleExistsError, StorageError
         Something does not fit; nothing is left behind.
     """
-    check_sort_by(sort_by)
     check_mode(mode)
     schema, stream = _as_stream(batches)
     job = begin_job(
@@ -73,6 +74,7 @@ def write_shuffle(
         schema,
         num_subpartitions=num_subpartitions,
         partitioner=choose_partitioner(keys, partitioner),
+        sort_by=sort_by,
         options=options,
     )
     there = open_target(job, mode)

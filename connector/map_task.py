@@ -20,9 +20,11 @@ from pyspark.sql.types import (
 from arrow_format.commit import abort_job, commit_job
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
-from arrow_format.options import check_num_subpartitions, check_sort_by
+from arrow_format.options import check_num_subpartitions
 from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
+from arrow_format.sort_order import normalise_sort_by
 from connector.map_status import status_from_row, status_to_row
+from connector.sort_keys import check_sort_keys
 from connector.spark_types import arrow_schema_of, check_keys
 
 if TYPE_CHECKING:
@@ -52,17 +54,20 @@ def begin_spark_job(
     *,
     num_subpartitions: int,
     partitioner: Partitioner,
+    sort_by: Sequence[str | tuple[str, str]] = (),
     options: WriteOptions | None,
 ) -> ShuffleJob:
     """Begin a job for rows of a Spark schema; see :func:`arrow_format.job.begin_job`."""
     check_num_subpartitions(num_subpartitions)
     if isinstance(partitioner, HashPartitioner):
         check_keys(schema, partitioner.keys)
+    check_sort_keys(schema, normalise_sort_by(sort_by))
     return begin_job(
         path,
         arrow_schema_of(schema),
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
+        sort_by=sort_by,
         options=options,
         spark_schema=schema.json(),
     )
@@ -108,7 +113,8 @@ class ShuffleMapTask:
     keys, partitioner
         Exactly one: column names to hash as Spark does, or a partitioner.
     sort_by
-        Not supported yet.
+        Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``, with
+        Spark's order of values and nulls.
     options
         How to write; defaults when None.
     case_sensitive
@@ -132,7 +138,6 @@ class ShuffleMapTask:
         options: WriteOptions | None = None,
         case_sensitive: bool = False,
     ) -> None:
-        check_sort_by(sort_by)
         if not isinstance(schema, StructType):
             msg = f"schema is {type(schema).__name__}: expected the DataFrame's df.schema"
             raise SchemaError(msg)
@@ -142,6 +147,7 @@ class ShuffleMapTask:
             schema,
             num_subpartitions=num_subpartitions,
             partitioner=choose_partitioner(keys, partitioner),
+            sort_by=sort_by,
             options=options,
         )
 

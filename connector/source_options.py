@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from arrow_format.errors import OptionError
 from arrow_format.options import CODECS, WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import (
+    BroadcastPartitioner,
     ColumnPartitioner,
     HashPartitioner,
     Partitioner,
@@ -166,13 +167,13 @@ def format_subpartitions(numbers: tuple[int, ...]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _names(value: str) -> tuple[str, ...]:
-    """Column names: ``a,b``, or a JSON list where a name holds a comma."""
+def _names(value: str, option: str = "keys") -> tuple[str, ...]:
+    """Names: ``a,b``, or a JSON list where a name holds a comma."""
     if value.startswith("["):
         try:
             return tuple(json.loads(value))
         except ValueError:
-            raise _bad("keys", value, 'column names such as a,b or ["a","b"]') from None
+            raise _bad(option, value, 'names such as a,b or ["a","b"]') from None
     return tuple(name.strip() for name in value.split(","))
 
 
@@ -226,7 +227,7 @@ def _write_settings(
     known: Mapping[str, str],
 ) -> tuple[int | None, Partitioner | None, WriteOptions]:
     """Subpartitions, partitioner and settings that the options name."""
-    for name in ("sortBy", "localDirs"):
+    for name in ("sortBy",):
         if known.get(name):
             msg = f"option {name}: not supported yet; leave it out"
             raise OptionError(msg)
@@ -241,6 +242,11 @@ def _write_settings(
         settings["chunk_bytes"] = _bytes("chunkBytes", known["chunkBytes"])
     if "sortBufferBytes" in known:
         settings["sort_buffer_bytes"] = _bytes("sortBufferBytes", known["sortBufferBytes"])
+    if known.get("localDirs"):
+        dirs = _names(known["localDirs"], "localDirs")
+        if not all(one.startswith("/") for one in dirs):
+            raise _bad("localDirs", known["localDirs"], "absolute directories such as /d1,/d2")
+        settings["local_dirs"] = dirs
     n = None
     if "numSubpartitions" in known:
         n = check_num_subpartitions(_whole("numSubpartitions", known["numSubpartitions"]))
@@ -255,14 +261,14 @@ def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
         return None
     if kind not in PARTITIONERS:
         raise _bad("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
-    if kind in ("range", "broadcast"):
+    if kind == "range":
         msg = f"option partitioner={kind!r}: not supported yet; use hash, roundrobin or column"
         raise OptionError(msg)
-    if kind == "roundrobin":
+    if kind in ("roundrobin", "broadcast"):
         if keys:
-            msg = "option keys: partitioner=roundrobin takes none"
+            msg = f"option keys: partitioner={kind} takes none"
             raise OptionError(msg)
-        return RoundRobinPartitioner()
+        return RoundRobinPartitioner() if kind == "roundrobin" else BroadcastPartitioner()
     if not keys or (kind == "column" and len(keys) != 1):
         need = "the one column that holds the subpartition" if kind == "column" else "column names"
         msg = f"option keys: partitioner={kind} needs {need}, found {known.get('keys', 'none')!r}"

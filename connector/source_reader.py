@@ -139,7 +139,10 @@ class ShuffleSourceReader(DataSourceReader):
 
         def rows() -> Iterator[Rows]:
             for first, end in partition.ranges:
-                yield from shuffle.reader(first, end, columns)
+                if shuffle.sort_by:
+                    yield from shuffle.rows(range(first, end), columns)
+                else:
+                    yield from shuffle.reader(first, end, columns)
 
         for batch in as_batches(
             rows(),

@@ -182,8 +182,9 @@ BAD_WRITES = {
     ),
     # Names that are fixed, for work that is ahead.
     "range": Bad("option partitioner='range': not supported yet", options={"partitioner": "range"}),
-    "broadcast": Bad(
-        "option partitioner='broadcast': not supported yet", options={"partitioner": "broadcast"}
+    "broadcast with keys": Bad(
+        "option keys: partitioner=broadcast takes none",
+        options={"keys": "k", "partitioner": "broadcast"},
     ),
     "sort_by": Bad(
         "sort_by=('v',): not supported yet",
@@ -192,7 +193,9 @@ BAD_WRITES = {
         {"sortBy": "v"},
         "option sortBy: not supported yet",
     ),
-    "local_dirs": Bad("option localDirs: not supported yet", options={"localDirs": "/a,/b"}),
+    "local_dirs": Bad(
+        "option localDirs='a,b': expected absolute directories", options={"localDirs": "a,b"}
+    ),
 }
 
 
@@ -235,7 +238,7 @@ def test_bad_write_options():
         ({"sort_buffer_bytes": "1g"}, "sort_buffer_bytes='1g': expected a whole number of bytes"),
         ({"write_order": "sorted"}, "write_order='sorted': expected one of 'rotated', 'natural'"),
         ({"sync": 1}, "sync=1: expected True or False"),
-        ({"local_dirs": ("/a",)}, "local_dirs=('/a',): not supported yet"),
+        ({"local_dirs": ("a",)}, "local_dirs=('a',): expected a tuple of different absolute"),
     ]:
         with refused(message, OptionError):
             WriteOptions(**arguments)

@@ -149,7 +149,7 @@ def test_rotation_spreads_over_tasks(storage):
 
 
 def test_an_index_that_grows_large_closes_its_file(storage, monkeypatch):
-    monkeypatch.setattr("arrow_format.result_partition.MAX_INDEX_BYTES", 300)
+    monkeypatch.setattr("arrow_format.map_output_writer.MAX_INDEX_BYTES", 300)
     with partition_in(storage) as partition:
         written = emit_many(partition)
         status = partition.finish()
@@ -168,7 +168,7 @@ def test_an_index_that_grows_large_closes_its_file(storage, monkeypatch):
 
 
 def test_close_while_writing_removes_everything(storage, monkeypatch):
-    monkeypatch.setattr("arrow_format.result_partition.MAX_INDEX_BYTES", 300)
+    monkeypatch.setattr("arrow_format.map_output_writer.MAX_INDEX_BYTES", 300)
     partition = partition_in(storage)
     emit_many(partition)
     assert len(files_below(storage._root)) > 3

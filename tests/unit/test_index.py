@@ -136,10 +136,18 @@ def test_a_newer_format_version_says_so():
         decode_index(newer)
 
 
-def test_broadcast_regions_are_refused_until_they_can_be_read():
-    broadcast = region([0, 6], kind=RegionKind.BROADCAST, table=chunks([(0, 48, 3, 10, 0, 5)]))
-    with pytest.raises(FormatVersionError, match="region 0 has kind 1, which this version does"):
-        decode_index(encode_index(METADATA, [broadcast]))
+def test_a_broadcast_region_has_neither_ranks_nor_rotation():
+    table = chunks([(0, 48, 3, 10, 0, 5)])
+    broadcast = region([0, 6], kind=RegionKind.BROADCAST, table=table)
+    _, (found,) = decode_index(encode_index(METADATA, [broadcast]))
+    assert (found.kind, found.num_rows, found.ranks) == (RegionKind.BROADCAST, 6, None)
+    for wrong in (
+        replace(broadcast, first_subpartition=1),
+        replace(broadcast, ranks=np.array([0], np.int32)),
+        replace(broadcast, row_offsets=np.array([0, 3, 6], np.int32)),
+    ):
+        with pytest.raises(CorruptShuffleError, match="region 0 of the index contradicts itself"):
+            decode_index(encode_index(METADATA, [wrong]))
 
 
 def test_a_region_kind_of_the_future_says_so():

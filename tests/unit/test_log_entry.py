@@ -116,11 +116,23 @@ def test_paths_that_leave_the_directory_are_refused(path):
             decode_entry(data)
 
 
-def test_a_root_of_the_future_says_so():
+def test_roots_are_absolute_directories():
+    assert decode_entry(forged(roots=["/disk1/a", "/disk2/b"])).roots == ("/disk1/a", "/disk2/b")
+    for wrong in (["disk1"], [1], ["/a", None]):
+        with pytest.raises(CorruptShuffleError, match="is no absolute directory"):
+            decode_entry(forged(roots=wrong))
+
+
+def test_entries_from_before_broadcast_and_roots_are_read():
     outputs = described()
-    outputs[0]["files"][0]["root"] = 1
-    with pytest.raises(FormatVersionError, match="file root 1"):
-        decode_entry(forged(map_outputs=outputs))
+    for output in outputs:
+        for file in output["files"]:
+            del file["num_broadcast_rows"]
+    value = json.loads(forged(map_outputs=outputs).partition(b"\n")[0])
+    del value["roots"]
+    entry = decode_entry(sealed(json.dumps(value).encode()))
+    assert entry.roots == ()
+    assert {file.num_broadcast_rows for output in entry.map_outputs for file in output.files} == {0}
 
 
 def test_newer_versions_and_operations_say_so():

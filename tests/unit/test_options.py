@@ -32,7 +32,9 @@ def test_defaults_are_those_of_the_contract():
         ("chunk_bytes", MAX_CHUNK_BYTES + 1, "chunk_bytes=4194305"),
         ("write_order", "random", "write_order='random': expected one of 'rotated', 'natural'"),
         ("sync", 1, "sync=1: expected True or False"),
-        ("local_dirs", ("/tmp",), "local_dirs=.*not supported yet"),
+        ("local_dirs", ("tmp",), "local_dirs=.*expected a tuple of different absolute directories"),
+        ("local_dirs", ("/tmp", "/tmp"), "local_dirs=.*expected a tuple of different absolute"),
+        ("local_dirs", "/tmp", "local_dirs='/tmp': expected a tuple"),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(name, value, message):
@@ -65,7 +67,7 @@ def test_sort_by_comes_later(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("name", ["RangePartitioner", "BroadcastPartitioner"])
+@pytest.mark.parametrize("name", ["RangePartitioner"])
 def test_partitioners_that_come_later(name):
     with pytest.raises(OptionError, match=f"{name}: not supported yet"):
         getattr(arrow_format, name)("a")

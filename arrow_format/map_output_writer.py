@@ -1,0 +1,200 @@
+"""The files of one map output: regions in, partitioned files over one or several directories out.
+
+Source: FLIP-148, ``PartitionedFileWriter`` as ``SortMergeResultPartition`` drives it; several files
+where an index grows large or a directory fills up.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.errors import StorageError
+from arrow_format.model import (
+    MapOutput,
+    MapStatus,
+    PartitionedFile,
+    PartitionedFileMetadata,
+    RegionKind,
+)
+from arrow_format.partitioned_file import PartitionedFileWriter
+from arrow_format.roots import WriteRoots, first_root
+from arrow_format.storage import ObjectNotFoundError
+from arrow_format.totals import subpartition_totals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arrow_format.counters import MapCounters
+    from arrow_format.options import WriteOptions
+    from arrow_format.sort_buffer import SortedRegion
+    from arrow_format.storage import Storage
+
+MAX_INDEX_BYTES = 16 << 20
+"""A partitioned file whose index grows past this is finished and the next one is begun, so that the
+memory for indexes is bounded however much a map task writes."""
+
+ROOM_BYTES = 4 << 20
+"""Room a directory must have beside the next region, for its index."""
+
+
+class MapOutputWriter:
+    """Writes the regions of one attempt of a map task, into another directory when one fails.
+
+    Parameters
+    ----------
+    storage
+        Root 0, the shuffle.
+    directory
+        Directory of the job's map outputs in it.
+    metadata
+        What every index will say beside its regions.
+    options
+        Codec, chunk size, sync.
+    local_roots
+        Further roots, from 1.
+    counters
+        Counted up here.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        metadata: PartitionedFileMetadata,
+        options: WriteOptions,
+        local_roots: Sequence[Storage],
+        counters: MapCounters,
+    ) -> None:
+        # A random id, so that two attempts never share a name whatever numbers they were given.
+        self._name = f"{metadata.map_task:05d}-{metadata.attempt}-{secrets.token_hex(6)}"
+        self._directory = directory
+        self._metadata = metadata
+        self._options = options
+        roots = [storage, *local_roots]
+        # A retried attempt begins elsewhere than the one that may have failed for its disk.
+        turn = metadata.map_task + metadata.attempt
+        self._roots = WriteRoots(roots, first_root(metadata.job_id, turn, len(roots)))
+        self._root = 0
+        self._writer: PartitionedFileWriter | None = None
+        self._files: list[PartitionedFile] = []
+        n = metadata.num_subpartitions
+        self._totals = (np.zeros(n, np.int64), np.zeros(n, np.int64))
+        self._counters = counters
+
+    def write_region(self, kind: RegionKind, region: SortedRegion) -> None:
+        """Append a region to the current file, or to one in another directory when this one fails.
+
+        Raises
+        ------
+        StorageError, OutOfDiskError
+            No directory took it; the map output is of no use any more.
+        """
+        num_bytes = region.batch.nbytes + ROOM_BYTES
+        if self._writer is not None and self._roots.should_leave(self._root, num_bytes):
+            self._finish_file()
+        while True:
+            writer = self._writer or self._open_file(num_bytes)
+            before, started = writer.write_ns, time.perf_counter_ns()
+            try:
+                if kind is RegionKind.UNICAST:
+                    writer.write_region(region.batch, region.clustering)
+                else:
+                    writer.write_broadcast_region(region.batch)
+            except StorageError as error:
+                self._leave_directory(error)
+                continue
+            finally:
+                written = writer.write_ns - before
+                self._counters.write_ns += written
+                self._counters.encode_ns += time.perf_counter_ns() - started - written
+            break
+        self._counters.num_regions += 1
+        self._counters.num_broadcast_regions += kind is RegionKind.BROADCAST
+        if writer.index_bytes > MAX_INDEX_BYTES:
+            self._finish_file()
+
+    def _open_file(self, num_bytes: int) -> PartitionedFileWriter:
+        """Begin a file in the next directory that takes one."""
+        while True:
+            self._root = self._roots.take(num_bytes)
+            name = f"{self._name}-{len(self._files)}"
+            try:
+                self._writer = PartitionedFileWriter(
+                    self._roots.storage(self._root),
+                    name if self._root else f"{self._directory}/{name}",
+                    self._metadata,
+                    self._options,
+                )
+            except (StorageError, ObjectNotFoundError) as error:
+                self._counters.failed_directories += 1
+                self._roots.leave_out(self._root, error)
+            else:
+                return self._writer
+
+    def _leave_directory(self, error: StorageError) -> None:
+        """Close the current file with the regions it has whole, and give its directory up.
+
+        Raises
+        ------
+        StorageError
+            There is no other directory, or what is written already cannot be kept: ``error``.
+        """
+        self._counters.failed_directories += 1
+        self._roots.leave_out(self._root, error)
+        if self._writer is None or self._writer.num_regions == 0:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer.release()
+            return
+        try:
+            self._writer.roll_back()
+            self._finish_file()
+        except StorageError as another:
+            error.add_note(f"and the regions written before could not be kept: {another}")
+            raise error from another
+
+    def _finish_file(self) -> None:
+        if self._writer is None:
+            return
+        started = time.perf_counter_ns()
+        writer, self._writer = self._writer, None
+        file = replace(writer.finish(), root=self._root)
+        self._files.append(file)
+        n = self._metadata.num_subpartitions
+        for total, added in zip(
+            self._totals, subpartition_totals(writer.regions, n, file.data_bytes), strict=True
+        ):
+            total += added
+        self._counters.write_ns += time.perf_counter_ns() - started
+
+    def finish(self) -> MapStatus:
+        """Finish the files and say what they are; there are none when no region came."""
+        self._finish_file()
+        counters = self._counters
+        counters.num_rows = sum(file.num_rows for file in self._files)
+        counters.raw_bytes = sum(file.raw_bytes for file in self._files)
+        counters.stored_bytes = sum(file.data_bytes for file in self._files)
+        return MapStatus(
+            MapOutput(
+                self._metadata.job_id,
+                self._metadata.map_task,
+                self._metadata.attempt,
+                tuple(self._files),
+                counters.as_dict(),
+            ),
+            *self._totals,
+        )
+
+    def release(self) -> None:
+        """Remove everything written."""
+        if self._writer is not None:
+            self._writer.release()
+        for file in self._files:
+            storage = self._roots.storage(file.root)
+            storage.delete(file.index_path)
+            storage.delete(file.data_path)

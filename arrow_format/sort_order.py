@@ -1,0 +1,183 @@
+"""Sort keys: which columns rows are sorted by, in which direction, and where their nulls stand.
+
+A sort order is a tuple of ``(column, order)`` pairs, the form it has in the log and in every index.
+Source: Spark's ``SortOrder``; where nulls stand by default is Spark's choice too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import types as pt
+
+from arrow_format.errors import OptionError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SortBy = tuple[tuple[str, str], ...]
+"""Pairs of a column and one of :data:`ORDERS`, the most significant first."""
+
+ORDERS = (
+    "ascending",
+    "descending",
+    "ascending nulls last",
+    "descending nulls first",
+)
+"""``ascending`` puts nulls first and ``descending`` puts them last, as Spark does."""
+
+_SORTABLE = (
+    pt.is_null,
+    pt.is_boolean,
+    pt.is_integer,
+    pt.is_floating,
+    pt.is_decimal,
+    pt.is_date,
+    pt.is_time,
+    pt.is_timestamp,
+    pt.is_duration,
+    pt.is_string,
+    pt.is_binary,
+    pt.is_fixed_size_binary,
+)
+"""Tests for the types whose values have Spark's order; structs of these are compared by field."""
+
+_TAGGED = {("metadata", b"variant"), ("wkb", b"geometry"), ("wkb", b"geography")}
+"""Fields by whose metadata a struct is known to be a Spark type that has no order."""
+
+
+def is_descending(order: str) -> bool:
+    """Whether larger values come first."""
+    return order.startswith("descending")
+
+
+def puts_nulls_first(order: str) -> bool:
+    """Whether nulls come before all values."""
+    return order in ("ascending", "descending nulls first")
+
+
+def normalise_sort_by(value: object, what: str = "sort_by") -> SortBy:
+    """Sort keys as the user may write them, as pairs.
+
+    Parameters
+    ----------
+    value
+        A column name, or several keys, each a column name or a pair of name and order, as in
+        ``("a", ("b", "descending"))``.
+    what
+        Name of the argument, for the message.
+
+    Raises
+    ------
+    OptionError
+        It is not of that form, an order is not one of :data:`ORDERS`, or a column is named twice.
+    """
+    several = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
+    keys = tuple(_key(one, value, what) for one in several)
+    names = [name for name, _ in keys]
+    if len(set(names)) < len(names):
+        msg = f"{what}={value!r}: a column is named twice"
+        raise OptionError(msg)
+    return keys
+
+
+def _key(one: Any, value: object, what: str) -> tuple[str, str]:  # noqa: ANN401  from the user
+    pair = (one, ORDERS[0]) if isinstance(one, str) else one
+    if (
+        not isinstance(pair, tuple | list)
+        or len(pair) != 2
+        or not all(isinstance(part, str) and part for part in pair)
+    ):
+        msg = (
+            f"{what}={value!r}: {one!r} is no sort key; expected a column name, or a pair of name "
+            f"and order such as ('a', {ORDERS[1]!r})"
+        )
+        raise OptionError(msg)
+    name, order = pair
+    if order not in ORDERS:
+        msg = f"{what}={value!r}: order {order!r} is not one of {', '.join(map(repr, ORDERS))}"
+        raise OptionError(msg)
+    return name, order
+
+
+def key_fields(schema: pa.Schema, keys: SortBy, what: str = "sort_by") -> list[pa.Field]:
+    """Fields of the key columns, in the order of the keys.
+
+    Parameters
+    ----------
+    schema
+        A data schema.
+    keys
+        From :func:`normalise_sort_by`.
+    what
+        What the columns are keys of, for the message.
+
+    Raises
+    ------
+    SchemaError
+        A column is not there, or its values have no order.
+    """
+    fields = []
+    for name, _ in keys:
+        if name not in schema.names:
+            alike = [one for one in schema.names if one.lower() == name.lower()]
+            hint = f" (did you mean {alike[0]!r}?)" if alike else ""
+            msg = (
+                f"{what}: column {name!r} is not there{hint}; columns are {', '.join(schema.names)}"
+            )
+            raise SchemaError(msg)
+        field = schema.field(name)
+        _check_sortable(field.type, name, what)
+        fields.append(field)
+    return fields
+
+
+def check_sort_by(schema: pa.Schema, sort_by: Sequence[Any] | str) -> SortBy:
+    """Sort keys as pairs, checked against the data schema.
+
+    Raises
+    ------
+    OptionError
+        As :func:`normalise_sort_by`.
+    SchemaError
+        As :func:`key_fields`.
+    """
+    keys = normalise_sort_by(sort_by)
+    key_fields(schema, keys)
+    return keys
+
+
+def _check_sortable(type_: pa.DataType, path: str, what: str) -> None:
+    if any(is_sortable(type_) for is_sortable in _SORTABLE):
+        return
+    if pt.is_struct(type_) and not _tag(type_):
+        for field in type_:
+            _check_sortable(field.type, f"{path}.{field.name}", what)
+        return
+    kind = _tag(type_) or str(type_)
+    if pt.is_map(type_):
+        advice = "equal maps may list their entries in any order; use a value taken from it"
+    elif _tag(type_):
+        advice = "Spark does not order it either; use a plain column derived from it"
+    elif type_.num_fields:
+        advice = "use a column of its own with the elements to sort by"
+    else:
+        advice = "its values have no order; store what to sort by as a number"
+    msg = f"{what}: column {path!r} of type {kind} cannot be a sort key: {advice}"
+    raise SchemaError(msg)
+
+
+def _tag(type_: pa.DataType) -> str | None:
+    """Name of the Spark type that a struct stands for; None for a plain one."""
+    if not pt.is_struct(type_):
+        return None
+    tags = {
+        (field.name, tag)
+        for field in type_
+        for tag, value in (field.metadata or {}).items()
+        if value == b"true"
+    }
+    found = tags & _TAGGED
+    return min(found)[1].decode() if found else None

@@ -1,0 +1,174 @@
+"""Rows that every subpartition reads: stored once, beside rows that belong to one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format import (
+    BroadcastPartitioner,
+    ColumnPartitioner,
+    OptionError,
+    SortMergeResultPartition,
+    WriteOptions,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.storage import PosixStorage
+from tests.unit.small_shuffles import metadata_of
+
+SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
+CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
+
+
+def rows_of(ids, start=0):
+    """A batch whose column ``v`` numbers the rows."""
+    v = np.arange(start, start + len(ids))
+    return pa.record_batch(
+        [pa.array(ids, pa.int32()), pa.array(v), pa.array([f"row {i}" for i in v])], schema=SCHEMA
+    )
+
+
+@dataclass(frozen=True)
+class FromColumn:
+    """Takes the ids, BROADCAST among them, from a column."""
+
+    def describe(self):
+        return {"kind": "from_column"}
+
+    def check(self, schema):
+        schema.field("id")
+
+    def bind(self, schema, num_subpartitions, map_task):
+        return lambda batch: batch["id"].to_numpy()
+
+
+def of_each(shuffle):
+    """Values of ``v`` in each subpartition, in reading order."""
+    return [
+        shuffle.subpartition(i).read_all()["v"].to_pylist()
+        for i in range(shuffle.num_subpartitions)
+    ]
+
+
+@CODECS
+@pytest.mark.parametrize("num_rows", [1, 5_000])
+def test_every_subpartition_reads_every_row_and_the_file_holds_it_once(tmp_path, codec, num_rows):
+    table = pa.table(rows_of(range(num_rows)))
+    options = WriteOptions(codec=codec, sync=False)
+    n = 40
+    receipt = write_shuffle(
+        table, tmp_path / "b", num_subpartitions=n, partitioner=BroadcastPartitioner(),
+        options=options,
+    )  # fmt: skip
+    shuffle = open_shuffle(tmp_path / "b")
+    assert of_each(shuffle) == [list(range(num_rows))] * n
+    assert shuffle.partitioner == BroadcastPartitioner()
+    assert receipt.num_rows == shuffle.num_rows == num_rows
+    assert receipt.subpartition_rows.to_pylist() == [num_rows] * n
+    assert sum(receipt.subpartition_bytes.to_pylist()) == receipt.num_bytes == shuffle.num_bytes
+    assert shuffle.read().read_all().num_rows == num_rows * n
+    ranged = shuffle.read(range(3, 7), ["v"], with_subpartition=True).read_all()
+    assert ranged["_subpartition"].to_pylist() == np.repeat(range(3, 7), num_rows).tolist()
+    assert ranged["v"].to_pylist() == list(range(num_rows)) * 4
+    assert shuffle.verify().num_rows == num_rows
+    copies = pa.concat_tables([table] * n).append_column(
+        "to", pa.array(np.repeat(np.arange(n, dtype=np.int32), num_rows))
+    )
+    copied = write_shuffle(
+        copies, tmp_path / "c", num_subpartitions=n, partitioner=ColumnPartitioner("to"),
+        options=options,
+    )  # fmt: skip
+    assert receipt.num_bytes < copied.num_bytes / (2 if num_rows == 1 else 10)
+
+
+@CODECS
+@given(
+    batches=st.lists(st.lists(st.integers(-1, 5), max_size=30), min_size=1, max_size=6),
+    small=st.booleans(),
+)
+def test_mixed_rows_reach_whom_they_are_for_in_order(tmp_path_factory, codec, batches, small):
+    starts = np.cumsum([0, *map(len, batches)])
+    given_batches = [rows_of(ids, s) for ids, s in zip(batches, starts[:-1], strict=True)]
+    path = tmp_path_factory.mktemp("mixed") / "s"
+    receipt = write_shuffle(
+        pa.Table.from_batches(given_batches, SCHEMA),
+        path,
+        num_subpartitions=6,
+        partitioner=FromColumn(),
+        options=WriteOptions(codec=codec, sync=False, sort_buffer_bytes=2048 if small else 1 << 20),
+    )
+    ids = [i for batch in batches for i in batch]
+    shuffle = open_shuffle(path)
+    for one, values in enumerate(of_each(shuffle)):
+        assert sorted(values) == [v for v, i in enumerate(ids) if i in (one, BROADCAST)]
+        # Among themselves the rows of each kind keep the order in which they came.
+        for kind in (one, BROADCAST):
+            of_kind = [v for v in values if ids[v] == kind]
+            assert of_kind == sorted(of_kind)
+    assert receipt.num_rows == len(ids)
+    assert sum(receipt.subpartition_rows.to_pylist()) == len(ids) + 5 * ids.count(BROADCAST)
+    assert sum(receipt.subpartition_bytes.to_pylist()) == receipt.num_bytes
+    assert shuffle.verify().ok
+
+
+@CODECS
+def test_switching_writes_out_the_other_rows_first(tmp_path, codec):
+    storage = PosixStorage(str(tmp_path))
+    options = WriteOptions(codec=codec, sync=False)
+    with SortMergeResultPartition(storage, "job", metadata_of(4, SCHEMA), options) as partition:
+        partition.emit(rows_of([0, 1]), np.array([0, 1]))
+        partition.emit(rows_of([3], 2), np.array([3]))
+        partition.broadcast(rows_of([9], 3))
+        partition.broadcast(rows_of([9], 4))
+        partition.emit(rows_of([2], 5), np.array([2]))
+        status = partition.finish()
+    (file,) = status.output.files
+    regions = PartitionedFileReader(storage, file).regions
+    assert [region.kind for region in regions] == [
+        RegionKind.UNICAST, RegionKind.BROADCAST, RegionKind.UNICAST,
+    ]  # fmt: skip
+    assert [region.num_rows for region in regions] == [3, 2, 1]
+    counters = status.output.counters
+    assert (counters["switch_flushes"], counters["final_flushes"]) == (2, 1)
+    assert (counters["num_regions"], counters["num_broadcast_regions"]) == (3, 1)
+    assert counters["num_rows"] == file.num_rows == 6
+    assert file.num_broadcast_rows == 2
+    assert status.subpartition_rows.tolist() == [3, 3, 3, 3]
+    assert int(status.subpartition_bytes.sum()) == file.data_bytes
+
+
+def test_a_broadcast_larger_than_the_buffer_becomes_several_regions(tmp_path):
+    storage = PosixStorage(str(tmp_path))
+    options = WriteOptions(sync=False, sort_buffer_bytes=4096)
+    with SortMergeResultPartition(storage, "job", metadata_of(3, SCHEMA), options) as partition:
+        partition.broadcast(rows_of(range(500)))
+        status = partition.finish()
+    assert status.output.counters["large_batches"] == 1
+    assert status.output.counters["num_broadcast_regions"] > 3
+    assert status.subpartition_rows.tolist() == [500] * 3
+
+
+def test_rows_for_all_among_others_do_not_cut_regions_to_pieces(tmp_path):
+    # Every batch of 1,000 rows has one for everybody; regions still fill the buffer.
+    batches = [rows_of([BROADCAST, *[i % 6 for i in range(999)]], k * 1000) for k in range(50)]
+    write_shuffle(
+        batches, tmp_path / "s", num_subpartitions=6, partitioner=FromColumn(),
+        options=WriteOptions(sync=False),
+    )  # fmt: skip
+    (output,) = open_shuffle(tmp_path / "s").map_outputs
+    assert output.counters["num_regions"] == 2
+
+
+def test_ids_below_broadcast_are_refused(tmp_path):
+    with pytest.raises(OptionError, match="from 0 to 2, or -1 for all of them"):
+        write_shuffle(
+            [rows_of([0, -2])], tmp_path / "s", num_subpartitions=3, partitioner=FromColumn()
+        )
