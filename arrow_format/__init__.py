@@ -24,13 +24,11 @@ if TYPE_CHECKING:
         ShuffleNotFoundError,
         StorageError,
     )
+    from arrow_format.merge_job import MergeReport, merge_shuffle
+    from arrow_format.merge_policy import MergePolicy
+    from arrow_format.merger import PartitionedFileMerger
     from arrow_format.model import MapOutput, PartitionedFile
-    from arrow_format.not_yet import (
-        BufferOutput,
-        MergePolicy,
-        PartitionedFileMerger,
-        ReadBufferPool,
-    )
+    from arrow_format.not_yet import BufferOutput, ReadBufferPool
     from arrow_format.options import WriteOptions
     from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
     from arrow_format.partitioner import (
@@ -38,9 +36,9 @@ if TYPE_CHECKING:
         ColumnPartitioner,
         HashPartitioner,
         Partitioner,
-        RangePartitioner,
         RoundRobinPartitioner,
     )
+    from arrow_format.range_partitioner import RangePartitioner, sample_bounds
     from arrow_format.read_scheduler import ReadScheduler
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.result_partition import SortMergeResultPartition
@@ -64,8 +62,11 @@ _HOME = {
         "ShuffleNotFoundError",
         "StorageError",
     ),
+    "merge_job": ("MergeReport", "merge_shuffle"),
+    "merge_policy": ("MergePolicy",),
+    "merger": ("PartitionedFileMerger",),
     "model": ("MapOutput", "PartitionedFile"),
-    "not_yet": ("BufferOutput", "MergePolicy", "PartitionedFileMerger", "ReadBufferPool"),
+    "not_yet": ("BufferOutput", "ReadBufferPool"),
     "options": ("WriteOptions",),
     "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
     "partitioner": (
@@ -73,9 +74,9 @@ _HOME = {
         "ColumnPartitioner",
         "HashPartitioner",
         "Partitioner",
-        "RangePartitioner",
         "RoundRobinPartitioner",
     ),
+    "range_partitioner": ("RangePartitioner", "sample_bounds"),
     "read_scheduler": ("ReadScheduler",),
     "receipt": ("ShuffleReceipt",),
     "result_partition": ("SortMergeResultPartition",),
@@ -97,6 +98,7 @@ __all__ = [
     "HashPartitioner",
     "MapOutput",
     "MergePolicy",
+    "MergeReport",
     "OptionError",
     "OutOfDiskError",
     "PartitionedFile",
@@ -120,7 +122,9 @@ __all__ = [
     "StorageError",
     "VerifyReport",
     "WriteOptions",
+    "merge_shuffle",
     "open_shuffle",
+    "sample_bounds",
     "write_shuffle",
 ]
 

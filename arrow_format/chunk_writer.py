@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import time
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from arrow_format.codec import ZstdEncoder
+from arrow_format.codec import EncodedChunk, ZstdEncoder
 from arrow_format.ipc_footer import keep_batches
 from arrow_format.model import Encoding
+from arrow_format.packed_layout import num_nodes
+from arrow_format.packing import PackedRows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from arrow_format.region_builder import ChunkRow
     from arrow_format.storage import ByteSource, ObjectWriter
 
 WRITE_BYTES = 4 << 20
 """Chunks are gathered into writes of about this many bytes."""
+
+MIN_NODE_BYTES = 4096
+"""Rows are packed where a chunk holds this many bytes of each column on average, or more."""
+
+MAX_EXPANSION = 4
+"""A chunk whose rows take more than this many times its bytes in memory is cut as if it had a
+quarter of these: reading it must not take much memory however well its rows were packed."""
 
 DATA_MAGIC = b"ASHFDAT1"
 """First bytes of a data file of codec zstd; with codec none it is an Arrow IPC file."""
@@ -112,11 +124,28 @@ class GatheringSink:
         """Leave the object open: the partitioned file finishes it."""
 
 
+class PreparedRows(Protocol):
+    """The rows of a region, or of a part of it, ready to be cut into chunks."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes by which chunks are cut: about what their raw lengths add up to."""
+        ...
+
+    def write(self, start: int, stop: int, first_row: int) -> ChunkRow:
+        """Write rows ``[start, stop)`` as the chunk that starts at ``first_row`` of its region."""
+        ...
+
+
 class ChunkWriter(Protocol):
     """Writes batches as chunks of one codec."""
 
-    def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
-        """Write ``batch`` as the chunk that starts at ``first_row`` of its region."""
+    def prepare(self, batch: pa.RecordBatch) -> PreparedRows:
+        """Return rows of one region for their chunks to be written, front to back."""
+        ...
+
+    def write_encoded(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
+        """Write a chunk that is encoded already, as it is."""
         ...
 
     def keep(self, num_chunks: int) -> None:
@@ -133,18 +162,33 @@ class IpcFileChunks:
 
     def __init__(self, sink: GatheringSink, schema: pa.Schema) -> None:
         self._sink = sink
+        self._schema = schema
         self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema)
         # Arrow writes magic and schema together with the first batch.
         self._header_bytes = 8 + schema.serialize().size
         self._num_kept: int | None = None
 
+    def prepare(self, batch: pa.RecordBatch) -> PreparedRows:
+        """See :meth:`ChunkWriter.prepare`."""
+        return _PlainRows(batch, self.write)
+
     def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
-        """See :meth:`ChunkWriter.write`."""
+        """Write ``batch`` as one chunk."""
         offset = max(self._sink.position, self._header_bytes)
         self._sink.begin_chunk(offset)
         self._writer.write_batch(batch)
         length = self._sink.position - offset
         return first_row, offset, length, length, Encoding.IPC, self._sink.end_chunk()
+
+    def write_encoded(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
+        """See :meth:`ChunkWriter.write_encoded`; the chunk has encoding 0.
+
+        Arrow's writer takes batches, not messages, and keeps its footer as it does. Reading the
+        message copies no column.
+        """
+        return self.write(
+            pa.ipc.read_record_batch(pa.py_buffer(chunk.payload), self._schema), first_row
+        )
 
     def keep(self, num_chunks: int) -> None:
         """See :meth:`ChunkWriter.keep`."""
@@ -162,17 +206,65 @@ class IpcFileChunks:
         self._sink.flush()
 
 
-class ZstdChunks:
-    """Codec zstd: frames, each padded to a multiple of 8."""
+@dataclass(frozen=True, slots=True)
+class _PlainRows:
+    """Rows that become IPC messages."""
 
-    def __init__(self, sink: GatheringSink, level: int) -> None:
+    batch: pa.RecordBatch
+    write_batch: Callable[[pa.RecordBatch, int], ChunkRow]
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.batch.nbytes)
+
+    def write(self, start: int, stop: int, first_row: int) -> ChunkRow:
+        return self.write_batch(self.batch.slice(start, stop - start), first_row)
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedRows:
+    """Rows that become packed chunks."""
+
+    rows: PackedRows
+    num_bytes: int
+    write_message: Callable[[bytes, int], ChunkRow]
+
+    def write(self, start: int, stop: int, first_row: int) -> ChunkRow:
+        return self.write_message(self.rows.message(start, stop), first_row)
+
+
+class ZstdChunks:
+    """Codec zstd: frames, each padded to a multiple of 8.
+
+    Inside them rows are packed; but where columns are so many that a chunk would hold little of
+    each, they are Arrow IPC messages, whose cost per column is lower.
+    """
+
+    def __init__(
+        self, sink: GatheringSink, schema: pa.Schema, level: int, chunk_bytes: int
+    ) -> None:
         self._sink = sink
-        self._encoder = ZstdEncoder(level)
+        self._encoder = ZstdEncoder(level, chunk_bytes)
+        nodes = sum(num_nodes(field.type) for field in schema)
+        self._packs = chunk_bytes >= nodes * MIN_NODE_BYTES
         sink.write(DATA_MAGIC)
 
-    def write(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
-        """See :meth:`ChunkWriter.write`."""
-        chunk = self._encoder.encode(batch)
+    def prepare(self, batch: pa.RecordBatch) -> PreparedRows:
+        """See :meth:`ChunkWriter.prepare`."""
+        if not self._packs:
+            return _PlainRows(batch, self._write_plain)
+        rows = PackedRows(batch)
+        num_bytes = max(rows.num_bytes, batch.nbytes // MAX_EXPANSION)
+        return _PackedRows(rows, num_bytes, self._write_packed)
+
+    def _write_plain(self, batch: pa.RecordBatch, first_row: int) -> ChunkRow:
+        return self.write_encoded(self._encoder.encode(batch.serialize(), Encoding.IPC), first_row)
+
+    def _write_packed(self, message: bytes, first_row: int) -> ChunkRow:
+        return self.write_encoded(self._encoder.encode(message, Encoding.PACKED), first_row)
+
+    def write_encoded(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
+        """See :meth:`ChunkWriter.write_encoded`; chunks of any encoding stand side by side."""
         offset = self._sink.position
         self._sink.begin_chunk(offset)
         length = self._sink.write(chunk.payload)

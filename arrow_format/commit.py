@@ -95,7 +95,7 @@ def commit_job(
             check_files(job, outputs)
             entry = log.append(decide, sync=job.options.sync)
     except BaseException as error:
-        _clean_up(job, log, described, error)
+        clean_up(job, log, described, error)
         raise
     if entry is None:
         withdraw(job)
@@ -107,7 +107,7 @@ def commit_job(
         return receipt_of(job.storage, newest.newest)
     # The version is out: whatever fails from here on must not look like a failed write.
     with contextlib.suppress(ShuffleError):
-        _remove_losers(job, entry.map_outputs)
+        remove_losers(job, entry.map_outputs)
     return _receipt(job.storage, entry, rows, sizes)
 
 
@@ -141,7 +141,7 @@ def _entry(
     )
 
 
-def _clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseException) -> None:
+def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseException) -> None:
     """After a commit that raised: take its traces back, unless it went through after all."""
     try:
         committed = log.find_job(job.job_id, after=job.base_version)
@@ -163,7 +163,7 @@ def _clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseEx
         error.add_note(msg)
 
 
-def _remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
+def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
     """Remove what failed attempts of this job left; one that still runs is harmless."""
     live = {
         path.rpartition("/")[2]

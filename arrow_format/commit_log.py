@@ -1,7 +1,8 @@
 """The commit log: which map outputs make up which version. One writer wins each version.
 
 Entries are files ``commit_log/<version>.json`` created put-if-absent, numbered from 1 without gaps.
-A version is the newest ``overwrite`` entry at or before it and every ``append`` after that.
+A version is the newest entry that is whole (``overwrite`` or ``replace``) at or before it, and every
+``append`` after that.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class CommitLog:
         entries: list[LogEntry] = []
         for number in range(version or newest, 0, -1):
             entries.append(self.entry(number))
-            if entries[-1].operation == "overwrite":
+            if entries[-1].is_whole:
                 return Snapshot(tuple(reversed(entries)))
         msg = f"{self._storage.root}: commit log does not begin with a whole version"
         raise CorruptShuffleError(msg)

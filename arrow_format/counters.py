@@ -22,7 +22,7 @@ class MapCounters:
     num_rows: int = 0
     """Rows stored; a broadcast row counts once."""
     raw_bytes: int = 0
-    """Bytes of the chunks before compression."""
+    """Bytes of the rows as Arrow holds them in memory."""
     stored_bytes: int = 0
     """Bytes of the data files."""
     num_regions: int = 0
@@ -36,6 +36,9 @@ class MapCounters:
     """Regions written because there were no more rows."""
     large_batches: int = 0
     """Batches larger than an empty buffer, which became regions of their own."""
+    merged_regions: int = 0
+    """Regions that were joined into fewer at the end of the task; ``num_regions`` are those left.
+    """
     failed_directories: int = 0
     """Directories given up because they were full or broken."""
     partition_ns: int = 0
@@ -47,7 +50,7 @@ class MapCounters:
     write_ns: int = 0
     """Handing bytes to the file system, and fsync."""
     merge_ns: int = 0
-    """Rewriting many regions into fewer at the end of the task."""
+    """Joining regions at the end of the task, successful or not."""
 
     def as_dict(self) -> dict[str, int]:
         """Counters by name."""

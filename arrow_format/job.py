@@ -23,6 +23,7 @@ from arrow_format.errors import (
 from arrow_format.model import BROADCAST, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import check_description
+from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_partition import SortMergeResultPartition
 from arrow_format.roots import make_root, root_path
 from arrow_format.sort_order import check_sort_by
@@ -134,6 +135,8 @@ def begin_job(
         raise OptionError(msg)
     stored = data_schema(schema)
     partitioner.check(stored)
+    if isinstance(partitioner, RangePartitioner):
+        partitioner = partitioner.fitted(stored, num_subpartitions)
     check_description(partitioner)
     storage = open_storage(path)
     return ShuffleJob(

@@ -22,8 +22,9 @@ from arrow_format.schema_text import schema_from_text, schema_to_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OPERATIONS = ("overwrite", "append")
-"""``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before."""
+OPERATIONS = ("overwrite", "append", "replace")
+"""``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before,
+``replace`` names all map outputs anew that together hold the rows of the one before."""
 
 _TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
@@ -67,8 +68,13 @@ class LogEntry:
     format_version: int = field(default=FORMAT_VERSION)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it names all map outputs of its version, so that none before it are needed."""
+        return self.operation != "append"
+
+    @property
     def num_rows(self) -> int:
-        """Rows this entry adds; a broadcast row counts once."""
+        """Rows of the map outputs it names; a broadcast row counts once."""
         return sum(output.num_rows for output in self.map_outputs)
 
     @property
@@ -79,7 +85,7 @@ class LogEntry:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the data files this entry adds."""
+        """Bytes of the data files it names."""
         return sum(output.num_bytes for output in self.map_outputs)
 
 

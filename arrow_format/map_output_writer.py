@@ -6,6 +6,7 @@ where an index grows large or a directory fills up.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from dataclasses import replace
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import StorageError
+from arrow_format.merge_policy import MergePolicy
+from arrow_format.merged_file import merge_files
 from arrow_format.model import (
     MapOutput,
     MapStatus,
@@ -21,13 +24,13 @@ from arrow_format.model import (
     PartitionedFileMetadata,
     RegionKind,
 )
-from arrow_format.partitioned_file import PartitionedFileWriter
+from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
 from arrow_format.roots import WriteRoots, first_root
 from arrow_format.storage import ObjectNotFoundError
 from arrow_format.totals import subpartition_totals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from arrow_format.counters import MapCounters
     from arrow_format.options import WriteOptions
@@ -122,11 +125,10 @@ class MapOutputWriter:
         """Begin a file in the next directory that takes one."""
         while True:
             self._root = self._roots.take(num_bytes)
-            name = f"{self._name}-{len(self._files)}"
             try:
                 self._writer = PartitionedFileWriter(
                     self._roots.storage(self._root),
-                    name if self._root else f"{self._directory}/{name}",
+                    self._path(self._root, len(self._files)),
                     self._metadata,
                     self._options,
                 )
@@ -135,6 +137,10 @@ class MapOutputWriter:
                 self._roots.leave_out(self._root, error)
             else:
                 return self._writer
+
+    def _path(self, root: int, number: int) -> str:
+        name = f"{self._name}-{number}"
+        return name if root else f"{self._directory}/{name}"
 
     def _leave_directory(self, error: StorageError) -> None:
         """Close the current file with the regions it has whole, and give its directory up.
@@ -173,8 +179,15 @@ class MapOutputWriter:
         self._counters.write_ns += time.perf_counter_ns() - started
 
     def finish(self) -> MapStatus:
-        """Finish the files and say what they are; there are none when no region came."""
+        """Finish the files and say what they are; there are none when no region came.
+
+        Raises
+        ------
+        CorruptShuffleError
+            Regions were to be joined, and what was written cannot be read back.
+        """
         self._finish_file()
+        self._rewrite()
         counters = self._counters
         counters.num_rows = sum(file.num_rows for file in self._files)
         counters.raw_bytes = sum(file.raw_bytes for file in self._files)
@@ -190,11 +203,44 @@ class MapOutputWriter:
             *self._totals,
         )
 
+    def _rewrite(self) -> None:
+        """Join the regions of all files, where that is wanted and worth it."""
+        n = self._metadata.num_subpartitions
+        policy = MergePolicy(rewrite=self._options.rewrite)
+        if policy.plan_map_task(self._files, n) is None:
+            return
+        started = time.perf_counter_ns()
+        try:
+            merged = merge_files(
+                [PartitionedFileReader(self._roots.storage(f.root), f) for f in self._files],
+                rewrite=True,
+                max_fan_in=policy.max_fan_in,
+                roots=self._roots,
+                path_in=lambda root: self._path(root, len(self._files)),
+                metadata=self._metadata,
+                options=self._options,
+            )
+        except StorageError:
+            # No room for a second copy, say. The files are whole as they are, and good to read.
+            return
+        finally:
+            self._counters.merge_ns += time.perf_counter_ns() - started
+        inputs, self._files = self._files, [merged.file]
+        self._totals[1][:] += merged.added_bytes
+        self._counters.merged_regions += merged.num_merged_regions
+        self._counters.num_regions = merged.file.num_regions
+        # The merged file was found sound. What cannot be deleted now is removed by the commit.
+        with contextlib.suppress(StorageError):
+            self._delete(inputs)
+
     def release(self) -> None:
         """Remove everything written."""
         if self._writer is not None:
             self._writer.release()
-        for file in self._files:
+        self._delete(self._files)
+
+    def _delete(self, files: Iterable[PartitionedFile]) -> None:
+        for file in files:
             storage = self._roots.storage(file.root)
             storage.delete(file.index_path)
             storage.delete(file.data_path)

@@ -48,6 +48,10 @@ class Encoding(IntEnum):
     """An encapsulated Arrow IPC record batch message."""
     ZSTD = 1
     """One zstd frame around such a message."""
+    PACKED = 2
+    """A packed chunk: see :mod:`arrow_format.packed_layout`."""
+    PACKED_ZSTD = 3
+    """One zstd frame around a packed chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class ChunkTable:
     length: Int64Array
     """Bytes the chunk takes in the data file, without padding."""
     raw_length: Int64Array
-    """Bytes of the Arrow IPC message inside."""
+    """Bytes of the chunk before compression: of the Arrow IPC message or packed chunk."""
     encoding: npt.NDArray[np.uint8]
     """Values of :class:`Encoding`."""
     crc32: npt.NDArray[np.uint32]
@@ -185,7 +189,7 @@ class PartitionedFile:
     num_regions: int
     data_bytes: int
     raw_bytes: int
-    """Bytes of the chunks before compression."""
+    """Bytes of the rows as Arrow holds them in memory."""
     index_bytes: int
     index_crc32: int
     """CRC-32 of the whole index file: ties the log entry to exactly this index."""
@@ -235,7 +239,7 @@ class MapOutput:
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of the chunks before compression."""
+        """Bytes of the rows as Arrow holds them in memory."""
         return sum(file.raw_bytes for file in self.files)
 
 

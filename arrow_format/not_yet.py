@@ -18,13 +18,5 @@ class ReadBufferPool(NotYet):
     """Bounded read buffers shared by readers: not supported yet."""
 
 
-class MergePolicy(NotYet):
-    """Which files to merge: not supported yet."""
-
-
-class PartitionedFileMerger(NotYet):
-    """Merges partitioned files: not supported yet."""
-
-
 class BufferOutput(NotYet):
     """An output that keeps the latest row per key until it flushes: not supported yet."""

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 CODECS = ("zstd", "none")
 WRITE_ORDERS = ("rotated", "natural")
+REWRITE_CHOICES = ("never", "auto", "always")
 WRITE_MODES = ("errorifexists", "overwrite", "append", "ignore")
 MAX_CHUNK_BYTES = 4 << 20
 """No chunk is larger than this (raw) unless a single row is."""
+MAX_REGION_BYTES = 1 << 30
+"""A region stays far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
 
 
 def check_integer(name: str, value: object, low: int, high: int, unit: str) -> int:
@@ -30,7 +33,8 @@ def check_integer(name: str, value: object, low: int, high: int, unit: str) -> i
     return value
 
 
-def _choice(name: str, value: object, allowed: Sequence[str]) -> str:
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``allowed``; raises OptionError."""
     if value not in allowed:
         msg = f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}"
         raise OptionError(msg)
@@ -56,7 +60,7 @@ def check_mode(value: object) -> str:
     OptionError
         It is none of errorifexists, overwrite, append, ignore.
     """
-    return _choice("mode", value, WRITE_MODES)
+    return check_choice("mode", value, WRITE_MODES)
 
 
 def _check_local_dirs(value: object) -> None:
@@ -86,16 +90,26 @@ class WriteOptions:
     directory is one of those that take turns. All must be seen by tasks, commit and readers."""
     write_order: str = "rotated"
     """``rotated``: each map task starts at another subpartition. ``natural``: all start at 0."""
+    rewrite: str = "never"
+    """Whether a map task joins its regions at its end: ``never``, ``always``, or ``auto``: where
+    :class:`~arrow_format.merge_policy.MergePolicy` holds it worth about the work of writing twice.
+    That depends on how often single subpartitions are read, which only the user knows."""
     sync: bool = True
     """Whether data, index, directory, then log entry are fsynced, in that order."""
+
+    @property
+    def region_bytes(self) -> int:
+        """Bytes of memory that the rows of a region may take: gathering needs as much again."""
+        return min(self.sort_buffer_bytes * 3 // 8, MAX_REGION_BYTES)
 
     def __post_init__(self) -> None:
         """Check every value."""
         check_integer("sort_buffer_bytes", self.sort_buffer_bytes, 1 << 10, 1 << 40, "bytes")
-        _choice("codec", self.codec, CODECS)
+        check_choice("codec", self.codec, CODECS)
         check_integer("codec_level", self.codec_level, -7, 22, "zstd levels")
         check_integer("chunk_bytes", self.chunk_bytes, 1, MAX_CHUNK_BYTES, "bytes")
-        _choice("write_order", self.write_order, WRITE_ORDERS)
+        check_choice("write_order", self.write_order, WRITE_ORDERS)
+        check_choice("rewrite", self.rewrite, REWRITE_CHOICES)
         if not isinstance(self.sync, bool):
             msg = f"sync={self.sync!r}: expected True or False"
             raise OptionError(msg)

@@ -30,12 +30,13 @@ from arrow_format.model import (
     RegionKind,
 )
 from arrow_format.options import MAX_CHUNK_BYTES, WriteOptions
-from arrow_format.region_builder import RegionBuilder
+from arrow_format.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
+    from arrow_format.codec import EncodedChunk
     from arrow_format.storage import Storage
 
 
@@ -73,6 +74,7 @@ class PartitionedFileWriter:
         self._metadata = metadata
         self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
         self._regions: list[Region] = []
+        self._raw_bytes = 0
         self._closed = False
         self._rolled_back = False
         self._index_begun = False
@@ -83,7 +85,9 @@ class PartitionedFileWriter:
             self._chunks: ChunkWriter = (
                 IpcFileChunks(self._sink, metadata.data_schema)
                 if options.codec == "none"
-                else ZstdChunks(self._sink, options.codec_level)
+                else ZstdChunks(
+                    self._sink, metadata.data_schema, options.codec_level, options.chunk_bytes
+                )
             )
         except BaseException:
             self._object.abort()
@@ -160,10 +164,41 @@ class PartitionedFileWriter:
         offsets = np.array([0, batch.num_rows], np.int32)
         self._write(RegionKind.BROADCAST, [(batch, Clustering(0, None, None, offsets))])
 
-    def _write(self, kind: RegionKind, parts: Iterable[tuple[pa.RecordBatch, Clustering]]) -> None:
+    def write_stored_region(
+        self, region: Region, chunks: Iterable[EncodedChunk], raw_bytes: int
+    ) -> None:
+        """Append a region of another file, its chunks as they are stored there.
+
+        Parameters
+        ----------
+        region
+            As the index of the other file describes it; only the places of its chunks change.
+        chunks
+            All of them, in order. A file of codec ``none`` takes chunks of encoding 0 only.
+        raw_bytes
+            Bytes of the region's rows as Arrow holds them in memory, about.
+
+        Raises
+        ------
+        ClosedError
+            The file is finished or was released.
+        """
+        self._check_open()
+        starts = region.chunks.first_row.tolist()
+        rows = [
+            self._chunks.write_encoded(chunk, first_row)
+            for first_row, chunk in zip(starts, chunks, strict=True)
+        ]
+        self._raw_bytes += raw_bytes
+        self._add_region(replace(region, chunks=chunk_table(rows)))
+
+    def _check_open(self) -> None:
         if self._closed or self._rolled_back:
             msg = f"{self._file.data_path}: finished or released; no region can be written"
             raise ClosedError(msg)
+
+    def _write(self, kind: RegionKind, parts: Iterable[tuple[pa.RecordBatch, Clustering]]) -> None:
+        self._check_open()
         n = self._metadata.num_subpartitions if kind is RegionKind.UNICAST else 1
         builder = RegionBuilder(kind, n)
         for batch, clustering in parts:
@@ -174,14 +209,22 @@ class PartitionedFileWriter:
             except ShuffleError as error:
                 msg = f"{self._file.data_path}: {error}"
                 raise ShuffleError(msg) from error
-            firsts = cut_chunks(clustering, n, batch.nbytes, self._options.chunk_bytes)
-            for first, piece in _slices(batch, firsts):
-                builder.add_chunk(self._chunks.write(piece, start + first))
-        if builder.num_rows:
-            # What is counted as written is with the file system, and pins no columns any more.
+            self._raw_bytes += batch.nbytes
+            rows = self._chunks.prepare(batch)
+            firsts = cut_chunks(clustering, n, rows.num_bytes, self._options.chunk_bytes)
+            for first, stop in _extents(batch, firsts):
+                builder.add_chunk(rows.write(first, stop, start + first))
+            # The next part is made now: nothing here may keep this one in memory meanwhile.
             self._sink.flush()
-            self._whole = (self._sink.position, self._sink.frame_crc32)
-            self._regions.append(builder.build())
+            del batch, rows
+        if builder.num_rows:
+            self._add_region(builder.build())
+
+    def _add_region(self, region: Region) -> None:
+        # What is counted as written is with the file system, and pins no columns any more.
+        self._sink.flush()
+        self._whole = (self._sink.position, self._sink.frame_crc32)
+        self._regions.append(region)
 
     def roll_back(self) -> None:
         """Cut off what a failed write left behind the last whole region.
@@ -235,7 +278,7 @@ class PartitionedFileWriter:
             num_rows=sum(region.num_rows for region in self._regions),
             num_regions=len(self._regions),
             data_bytes=self._sink.position,
-            raw_bytes=int(sum(region.chunks.raw_length.sum() for region in self._regions)),
+            raw_bytes=self._raw_bytes,
             index_bytes=len(index),
             index_crc32=zlib.crc32(index),
             num_broadcast_rows=broadcast_rows(self._regions),
@@ -268,20 +311,20 @@ class PartitionedFileWriter:
         self.release()
 
 
-def _slices(batch: pa.RecordBatch, firsts: Int64Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Chunks of ``batch``; one that is too large after all is halved until it is one row."""
+def _extents(batch: pa.RecordBatch, firsts: Int64Array) -> Iterator[tuple[int, int]]:
+    """Rows of each chunk; one that is too large after all is halved until it is one row."""
     ends = [*firsts[1:].tolist(), batch.num_rows]
     for first, end in zip(firsts.tolist(), ends, strict=True):
         waiting = [(first, end)]
         while waiting:
             start, stop = waiting.pop()
-            piece = batch.slice(start, stop - start)
-            # The size of the message, and several times cheaper to ask for than ``nbytes``.
-            if stop - start > 1 and pa.ipc.get_record_batch_size(piece) > MAX_CHUNK_BYTES:
+            # The size as an IPC message, several times cheaper to ask for than ``nbytes``.
+            num_bytes = pa.ipc.get_record_batch_size(batch.slice(start, stop - start))
+            if stop - start > 1 and num_bytes > MAX_CHUNK_BYTES:
                 middle = (start + stop) // 2
                 waiting += [(middle, stop), (start, middle)]
             else:
-                yield start, piece
+                yield start, stop
 
 
 def broadcast_rows(regions: Iterable[Region]) -> int:
@@ -306,6 +349,7 @@ class PartitionedFileReader:
     """
 
     def __init__(self, storage: Storage, file: PartitionedFile) -> None:
+        self.storage = storage
         self.file = file
         (index,) = storage.get_ranges(file.index_path, [(0, file.index_bytes)])
         where = f"{storage.root}/{file.index_path}"

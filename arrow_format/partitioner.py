@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.model import BROADCAST
-from arrow_format.not_yet import NotYet
+from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.spark_hash import check_hashable, hash_columns, subpartition_ids
 
 Assign = Callable[[pa.RecordBatch], npt.NDArray[np.signedinteger[Any]]]
@@ -207,10 +207,6 @@ class ColumnPartitioner:
         return assign
 
 
-class RangePartitioner(NotYet):
-    """Rows by ranges of their keys: not supported yet."""
-
-
 @dataclass(frozen=True)
 class BroadcastPartitioner:
     """Every row to every subpartition; it is stored once.
@@ -293,6 +289,8 @@ def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner 
         return RoundRobinPartitioner()
     if kind == "column":
         return ColumnPartitioner(description["column"])
+    if kind == "range":
+        return RangePartitioner.from_description(description)
     if kind == "broadcast":
         return BroadcastPartitioner()
     return None

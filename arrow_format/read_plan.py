@@ -43,20 +43,27 @@ class RangeRead:
 
 
 def plan_chunks(
-    regions: Sequence[Region], first: int, end: int, num_subpartitions: int
+    regions: Sequence[Region],
+    first: int,
+    end: int,
+    num_subpartitions: int,
+    *,
+    first_region: int = 0,
 ) -> Iterator[ChunkRead]:
     """Chunks that hold rows of the subpartitions ``[first, end)``, by offset.
 
     Parameters
     ----------
     regions
-        Regions of one file in file order.
+        Adjacent regions of one file in file order.
     first, end
         Range of subpartitions.
     num_subpartitions
         How many there are.
+    first_region
+        Number of the first of ``regions`` in its file.
     """
-    for number, region in enumerate(regions):
+    for number, region in enumerate(regions, first_region):
         starts = region.chunks.first_row
         for lo, hi in region.row_extents(first, end, num_subpartitions):
             head = int(np.searchsorted(starts, lo, side="right")) - 1

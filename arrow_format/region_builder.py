@@ -102,11 +102,12 @@ class RegionBuilder:
             self._first_subpartition,
             None if everyone else ranks,
             np.concatenate([np.zeros(1, np.int32), *self._ends]),
-            _chunk_table(self._chunks),
+            chunk_table(self._chunks),
         )
 
 
-def _chunk_table(rows: list[ChunkRow]) -> ChunkTable:
+def chunk_table(rows: list[ChunkRow]) -> ChunkTable:
+    """Return the chunks of a region; there is at least one."""
     first_row, offset, length, raw_length, encoding, crc32 = zip(*rows, strict=True)
     return ChunkTable(
         np.array(first_row, np.int64),

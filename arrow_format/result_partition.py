@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from arrow_format.options import WriteOptions
     from arrow_format.storage import Storage
 
-MAX_REGION_BYTES = 1 << 30
-"""A region stays far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
-
 
 class SortMergeResultPartition:
     """Writes the rows of one attempt of a map task, in bounded memory and few files.
@@ -68,7 +65,7 @@ class SortMergeResultPartition:
         self._output = MapOutputWriter(
             storage, directory, metadata, options, local_roots, self.counters
         )
-        self._capacity = min(options.sort_buffer_bytes * 3 // 8, MAX_REGION_BYTES)
+        self._capacity = options.region_bytes
         self._kind = RegionKind.UNICAST
         self._buffer = self._new_buffer()
         self._closed = False

@@ -70,9 +70,12 @@ class SortBuffer:
     ) -> None:
         self._schema = schema
         self._sort_by = sort_by
-        self._row_overhead = ROW_OVERHEAD_BYTES
+        self.row_overhead_bytes = ROW_OVERHEAD_BYTES
+        """Bytes charged for a row beside its columns."""
         if sort_by:
-            self._row_overhead += sorting_bytes([schema.field(name).type for name, _ in sort_by])
+            self.row_overhead_bytes += sorting_bytes(
+                [schema.field(name).type for name, _ in sort_by]
+            )
         self._capacity_bytes = capacity_bytes
         self._num_subpartitions = num_subpartitions
         # What has been copied: for each column a list of arrays that own their memory alone.
@@ -95,7 +98,7 @@ class SortBuffer:
     @property
     def num_bytes(self) -> int:
         """Bytes charged: copied columns, what pending batches pin, and the overhead per row."""
-        return self._copied_bytes + self._pending_bytes + self._num_rows * self._row_overhead
+        return self._copied_bytes + self._pending_bytes + self._num_rows * self.row_overhead_bytes
 
     @property
     def has_remaining(self) -> bool:
@@ -148,7 +151,7 @@ class SortBuffer:
                 f"to {self._num_subpartitions - 1}"
             )
             raise OptionError(msg)
-        wanted = batch.nbytes + batch.num_rows * self._row_overhead
+        wanted = batch.nbytes + batch.num_rows * self.row_overhead_bytes
         if self.num_bytes + wanted > self._capacity_bytes:
             # What pending batches pin may exceed what their rows need; copying settles it.
             self._copy_pending()

@@ -95,7 +95,7 @@ class _Head:
         edges = [first.slice(0, 1), last.slice(last.num_rows - 1)]
         return [edge.select(self._names) for edge in edges]
 
-    def keys(self) -> list[pa.RecordBatch]:
+    def key_columns(self) -> list[pa.RecordBatch]:
         """Key columns of the rows at hand."""
         return [batch.select(self._names) for batch in self._held]
 
@@ -136,7 +136,7 @@ def _round(heads: list[_Head], sort_by: SortBy) -> pa.RecordBatch:
     part = [i for i in range(len(heads)) if place[2 * i] <= place[2 * limit + 1]]
     sizes = np.array([heads[i].num_rows for i in part])
     ends = np.cumsum(sizes)
-    order = _order([keys for i in part for keys in heads[i].keys()], sort_by)
+    order = _order([keys for i in part for keys in heads[i].key_columns()], sort_by)
     # The permutation is stable, so what stands up to the limit's last row is what comes before it
     # by key, then run, then place: of each run its first rows.
     last_row = int(ends[part.index(limit)]) - 1

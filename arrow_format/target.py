@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.errors import (
@@ -14,11 +14,17 @@ from arrow_format.errors import (
 )
 from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.options import check_mode
+from arrow_format.partitioner import partitioner_from_description
+from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.roots import clear_root
 from arrow_format.widening import is_appendable, same_spark_type
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
+
+    from arrow_format.partitioner import Partitioner
 
 
 def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
@@ -90,10 +96,11 @@ def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
         )
         raise SchemaError(msg)
     # As the log gives it back: JSON knows no tuples.
-    if dict(there.partitioner) != json.loads(json.dumps(job.partitioner.describe())):
+    here = json.loads(json.dumps(job.partitioner.describe()))
+    if dict(there.partitioner) != here and not _same_ranges(there.partitioner, job.partitioner):
         msg = (
-            f"{job.storage.root}: is partitioned by {dict(there.partitioner)}; cannot append rows "
-            f"partitioned by {job.partitioner.describe()}"
+            f"{job.storage.root}: is partitioned by {_shown(there.partitioner)}; cannot append "
+            f"rows partitioned by {_shown(here)}"
         )
         raise SchemaError(msg)
     if there.sort_by != job.sort_by:
@@ -102,6 +109,21 @@ def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
             f"{list(job.sort_by)}. Give the same sort_by"
         )
         raise SchemaError(msg)
+
+
+def _same_ranges(described: Mapping[str, Any], partitioner: Partitioner) -> bool:
+    """Whether bounds are equal that another release of a library compressed otherwise."""
+    return (
+        isinstance(partitioner, RangePartitioner)
+        and partitioner_from_description(described) == partitioner
+    )
+
+
+def _shown(described: Mapping[str, Any]) -> str:
+    """Show a partitioner without the bounds' bytes."""
+    if described.get("kind") == "range":
+        return repr(partitioner_from_description(described))
+    return repr(dict(described))
 
 
 def _field(schema: pa.Schema, name: str) -> str:

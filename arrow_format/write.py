@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrow_format.commit import abort_after, commit_job, receipt_of
-from arrow_format.errors import SchemaError
+from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
-from arrow_format.options import WriteOptions, check_mode
+from arrow_format.options import WriteOptions, check_mode, check_num_subpartitions
 from arrow_format.partitioner import Partitioner, choose_partitioner
+from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.range_target import settle_bounds
 from arrow_format.target import open_target
 
 if TYPE_CHECKING:
@@ -47,7 +49,8 @@ def write_shuffle(
     keys
         Column name or names to hash as Spark does; or give ``partitioner``.
     partitioner
-        Decides the subpartition of each row.
+        Decides the subpartition of each row. A RangePartitioner without bounds gets them from a
+        sample of ``batches`` if that is a table, or when appending from the shuffle that is there.
     sort_by
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
         column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
@@ -68,12 +71,18 @@ def write_shuffle(
         Something does not fit; nothing is left behind.
     """
     check_mode(mode)
+    partitioner = settle_bounds(
+        choose_partitioner(keys, partitioner),
+        path,
+        mode,
+        lambda ranges: _sampled(ranges, batches, num_subpartitions),
+    )
     schema, stream = _as_stream(batches)
     job = begin_job(
         os.fspath(path),
         schema,
         num_subpartitions=num_subpartitions,
-        partitioner=choose_partitioner(keys, partitioner),
+        partitioner=partitioner,
         sort_by=sort_by,
         options=options,
     )
@@ -85,6 +94,20 @@ def write_shuffle(
     except BaseException as error:
         abort_after(job, error)
         raise
+
+
+def _sampled(ranges: RangePartitioner, batches: object, num_subpartitions: int) -> RangePartitioner:
+    """Range partitioner with bounds from the rows to write, which only a table shows beforehand."""
+    if not isinstance(batches, pa.Table | pa.RecordBatch):
+        msg = (
+            f"{ranges!r} has no bounds, and batches is {type(batches).__name__}, which can be read "
+            "only once: give bounds=..., a pyarrow Table, or take a sample with "
+            "RangePartitioner.sampled(table_or_dataset, keys, num_subpartitions)"
+        )
+        raise OptionError(msg)
+    return RangePartitioner.sampled(
+        batches, ranges.keys, check_num_subpartitions(num_subpartitions)
+    )
 
 
 def _as_stream(

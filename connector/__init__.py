@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
     from connector.map_subpartitions import map_subpartitions
     from connector.map_task import ShuffleMapTask, abort_shuffle, commit_shuffle
+    from connector.range_sampling import sample_range_partitioner
     from connector.read import read_shuffle
     from connector.write import write_shuffle
 
@@ -23,6 +24,7 @@ _MODULE_OF = {
     "abort_shuffle": "connector.map_task",
     "commit_shuffle": "connector.map_task",
     "read_shuffle": "connector.read",
+    "sample_range_partitioner": "connector.range_sampling",
     "write_shuffle": "connector.write",
 }
 
@@ -33,6 +35,7 @@ __all__ = [
     "commit_shuffle",
     "map_subpartitions",
     "read_shuffle",
+    "sample_range_partitioner",
     "write_shuffle",
 ]
 

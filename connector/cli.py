@@ -137,10 +137,37 @@ def verify(path: PathArgument, version: VersionOption = None, as_json: JsonOptio
         raise typer.Exit(FOUND_WRONG)
 
 
-@app.command(context_settings=_ANY_ARGUMENTS)
-def merge() -> None:
-    """Merge many map outputs into few (not supported yet)."""
-    _not_yet("merge")
+@app.command()
+def merge(
+    path: PathArgument,
+    rewrite: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|always|never",
+            help="Whether regions are joined, or only copied into fewer files.",
+        ),
+    ] = "auto",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be merged and change nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge map outputs into fewer files and regions, as a new version of the same rows."""
+    from arrow_format.dataset import open_shuffle
+    from arrow_format.merge_job import merge_shuffle, plan_merge
+    from arrow_format.merge_policy import MergePolicy
+    from connector.merge_summary import plan_as_json, plan_lines, report_as_json, report_lines
+
+    policy = MergePolicy(rewrite=rewrite)
+    plan = plan_merge(open_shuffle(path), policy)
+    if dry_run:
+        show_result(plan_as_json(plan) if as_json else plan_lines(plan))
+        return
+    started = time.perf_counter()
+    with progress(f"Merging {plan.path}", plan.num_bytes) as advance:
+        report = merge_shuffle(path, policy=policy, on_bytes=advance)
+    seconds = time.perf_counter() - started
+    show_result(report_as_json(report) if as_json else report_lines(report, seconds))
 
 
 @app.command(context_settings=_ANY_ARGUMENTS)
@@ -224,6 +251,16 @@ def print_json(value: dict[str, Any]) -> None:
     """Print JSON, one line per name, with no control codes wherever it goes."""
     lines = (f"  {json.dumps(name)}: {json.dumps(item)}" for name, item in value.items())
     print("{\n" + ",\n".join(lines) + "\n}")
+
+
+def show_result(result: dict[str, Any] | Sequence[str]) -> None:
+    """Print lines, or JSON."""
+    if isinstance(result, dict):
+        print_json(result)
+        return
+    console = stdout()
+    for line in result:
+        console.print(line, soft_wrap=True)
 
 
 def print_error(message: str) -> None:

@@ -299,5 +299,10 @@ def partitioner_text(partitioner: Mapping[str, Any]) -> str:
         return "round robin"
     if kind == "column":
         return f"ids in column {partitioner['column']}"
+    if kind == "range":
+        return "ranges of " + ", ".join(
+            name if order == "ascending" else f"{name} {order}"
+            for name, order in partitioner["keys"]
+        )
     settings = ", ".join(f"{name}={value}" for name, value in partitioner.items() if name != "kind")
     return f"{kind} ({settings})" if settings else str(kind)

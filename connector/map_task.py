@@ -22,6 +22,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.options import check_num_subpartitions
 from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
+from arrow_format.range_partitioner import WHAT, RangePartitioner
 from arrow_format.sort_order import normalise_sort_by
 from connector.map_status import status_from_row, status_to_row
 from connector.sort_keys import check_sort_keys
@@ -61,6 +62,8 @@ def begin_spark_job(
     check_num_subpartitions(num_subpartitions)
     if isinstance(partitioner, HashPartitioner):
         check_keys(schema, partitioner.keys)
+    if isinstance(partitioner, RangePartitioner):
+        check_sort_keys(schema, partitioner.keys, WHAT)
     check_sort_keys(schema, normalise_sort_by(sort_by))
     return begin_job(
         path,

@@ -1,4 +1,4 @@
-"""Sort keys of Spark columns: what Arrow cannot order as Spark does is refused by Spark's schema."""
+"""Sort keys of Spark columns: what Arrow cannot order as Spark does, Spark's schema shows."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def check_sort_keys(schema: StructType, keys: SortBy, what: str = "sort_by") -> 
             if isinstance(type_, StringType) and not type_.isUTF8BinaryCollation():
                 msg = (
                     f"{what}: column {path!r} of type {type_.simpleString()} cannot be a sort key: "
-                    f"Spark orders it by {type_.collation}, which Arrow does not carry; sort by its "
-                    "bytes (CAST(c AS STRING)), or lower(...) of those, in a column of their own"
+                    f"Spark orders it by {type_.collation}, which Arrow does not carry; sort by "
+                    "its bytes (CAST(c AS STRING)), or lower(...) of those, in a new column"
                 )
                 raise SchemaError(msg)
 

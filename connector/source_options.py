@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError
 from arrow_format.options import CODECS, WriteOptions, check_num_subpartitions
@@ -16,9 +16,13 @@ from arrow_format.partitioner import (
     Partitioner,
     RoundRobinPartitioner,
 )
+from arrow_format.range_partitioner import RangePartitioner
+from connector.key_text import parse_bounds, parse_sort_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from arrow_format.sort_order import SortBy
 
 WRITE_OPTIONS = (
     "keys",
@@ -30,6 +34,7 @@ WRITE_OPTIONS = (
     "chunkBytes",
     "sortBufferBytes",
     "localDirs",
+    "rangeBounds",
 )
 READ_OPTIONS = (
     "subpartitions",
@@ -62,14 +67,17 @@ class ReadOptions:
 class TargetOptions:
     """Options of one write through the data source.
 
-    ``num_subpartitions`` and ``partitioner`` are None when they were not given; an append takes
-    those of the shuffle that is there.
+    ``num_subpartitions``, ``partitioner`` and ``sort_by`` are None when they were not given; an
+    append takes those of the shuffle that is there. A range partitioner has no bounds yet: those
+    that were given are in ``range_bounds``, since the types of their columns are not known here.
     """
 
     path: str
     num_subpartitions: int | None
     partitioner: Partitioner | None
     options: WriteOptions
+    sort_by: SortBy | None = None
+    range_bounds: tuple[Any, ...] | None = None
 
 
 def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
@@ -186,7 +194,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         An unknown option, or a bad value; the message names it and what is allowed.
     """
     known = _known(options)
-    _write_settings(known)
+    _target_options(known)
     return _read_options(known)
 
 
@@ -219,18 +227,32 @@ def parse_target_options(options: Mapping[str, str]) -> TargetOptions:
     """
     known = _known(options)
     _read_options(known)
-    n, partitioner, settings = _write_settings(known)
-    return TargetOptions(known["path"], n, partitioner, settings)
+    return _target_options(known)
 
 
-def _write_settings(
-    known: Mapping[str, str],
-) -> tuple[int | None, Partitioner | None, WriteOptions]:
-    """Subpartitions, partitioner and settings that the options name."""
-    for name in ("sortBy",):
-        if known.get(name):
-            msg = f"option {name}: not supported yet; leave it out"
+def _target_options(known: Mapping[str, str]) -> TargetOptions:
+    n = None
+    if "numSubpartitions" in known:
+        n = check_num_subpartitions(_whole("numSubpartitions", known["numSubpartitions"]))
+    partitioner = _partitioner(known)
+    bounds = None
+    if known.get("rangeBounds"):
+        if partitioner is not None and not isinstance(partitioner, RangePartitioner):
+            msg = "option rangeBounds: only partitioner=range has bounds; leave it out"
             raise OptionError(msg)
+        bounds = parse_bounds("rangeBounds", known["rangeBounds"])
+    return TargetOptions(
+        path=known["path"],
+        num_subpartitions=n,
+        partitioner=partitioner,
+        options=_write_settings(known),
+        sort_by=parse_sort_keys("sortBy", known["sortBy"]) if known.get("sortBy") else None,
+        range_bounds=bounds,
+    )
+
+
+def _write_settings(known: Mapping[str, str]) -> WriteOptions:
+    """Memory, codec and places that the options name."""
     if "codec" in known and known["codec"].lower() not in CODECS:
         raise _bad("codec", known["codec"], f"one of {', '.join(CODECS)}")
     settings: dict[str, object] = {}
@@ -247,23 +269,19 @@ def _write_settings(
         if not all(one.startswith("/") for one in dirs):
             raise _bad("localDirs", known["localDirs"], "absolute directories such as /d1,/d2")
         settings["local_dirs"] = dirs
-    n = None
-    if "numSubpartitions" in known:
-        n = check_num_subpartitions(_whole("numSubpartitions", known["numSubpartitions"]))
-    return n, _partitioner(known), WriteOptions(**settings)  # type: ignore[arg-type]
+    return WriteOptions(**settings)  # type: ignore[arg-type]
 
 
 def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
     """Return the partitioner that the options name; None when they name none."""
-    keys = _names(known["keys"]) if known.get("keys") else None
-    kind = known.get("partitioner", "hash" if keys else "").lower()
+    kind = known.get("partitioner", "hash" if known.get("keys") else "").lower()
     if not kind:
         return None
     if kind not in PARTITIONERS:
         raise _bad("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
-    if kind == "range":
-        msg = f"option partitioner={kind!r}: not supported yet; use hash, roundrobin or column"
-        raise OptionError(msg)
+    if kind == "range" and known.get("keys"):
+        return RangePartitioner(keys=parse_sort_keys("keys", known["keys"]))
+    keys = _names(known["keys"]) if known.get("keys") else None
     if kind in ("roundrobin", "broadcast"):
         if keys:
             msg = f"option keys: partitioner={kind} takes none"

@@ -7,21 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from arrow_format.arrow_types import data_schema
 from arrow_format.commit import abort_job, commit_job
-from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError
 from arrow_format.partitioner import partitioner_from_description
-from arrow_format.storage import open_storage
+from arrow_format.range_partitioner import WHAT, RangePartitioner, bounds_of_rows
+from arrow_format.range_target import inherit_bounds, newest_entry
+from arrow_format.sort_order import key_fields
 from arrow_format.target import open_target
 from connector.map_status import status_from_row, status_to_row
 from connector.map_task import begin_spark_job, run_spark_task
 from connector.source_options import parse_target_options
+from connector.spark_types import arrow_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from arrow_format.log_entry import LogEntry
+    from arrow_format.partitioner import Partitioner
+    from connector.source_options import TargetOptions
 
 
 @dataclass
@@ -54,13 +61,14 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         target = parse_target_options(options)
         self._mode = "overwrite" if overwrite else "append"
-        n, partitioner = target.num_subpartitions, target.partitioner
-        if n is None or partitioner is None:
-            there = CommitLog(open_storage(target.path)).snapshot()
-            if there is not None:
-                # Whoever adds to a shuffle, or replaces it, need not repeat how it is partitioned.
-                n = there.newest.num_subpartitions if n is None else n
-                partitioner = partitioner or partitioner_from_description(there.newest.partitioner)
+        n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
+        there = newest_entry(target.path)
+        if there is not None:
+            # Whoever adds to a shuffle, or replaces it, need not repeat how it is partitioned.
+            n = there.num_subpartitions if n is None else n
+            if sort_by is None and (not overwrite or partitioner is None):
+                sort_by = there.sort_by
+            partitioner = partitioner or partitioner_from_description(there.partitioner)
         if n is None or partitioner is None:
             missing = "numSubpartitions" if n is None else "keys or partitioner"
             msg = (
@@ -72,7 +80,8 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
             target.path,
             schema,
             num_subpartitions=n,
-            partitioner=partitioner,
+            partitioner=_with_bounds(partitioner, target, schema, there),
+            sort_by=sort_by or (),
             options=target.options,
         )
         open_target(self._job, self._mode)
@@ -96,3 +105,36 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         """Remove what the tasks wrote; runs on the driver's machine."""
         del messages
         abort_job(self._job)
+
+
+def _with_bounds(
+    partitioner: Partitioner, target: TargetOptions, schema: StructType, there: LogEntry | None
+) -> Partitioner:
+    """Give a range partitioner the bounds of the option, or of the shuffle that is there.
+
+    A data source sees no row before its tasks run, so it cannot take a sample.
+
+    Raises
+    ------
+    OptionError
+        There are none, or they do not fit.
+    """
+    if not isinstance(partitioner, RangePartitioner):
+        if target.range_bounds is not None:
+            msg = f"option rangeBounds: {target.path} is partitioned otherwise; leave it out"
+            raise OptionError(msg)
+        return partitioner
+    if target.range_bounds is not None:
+        fields = key_fields(data_schema(arrow_schema_of(schema)), partitioner.keys, WHAT)
+        bounds = bounds_of_rows(target.range_bounds, fields)
+        return RangePartitioner(keys=partitioner.keys, bounds=bounds)
+    settled = inherit_bounds(partitioner, there)
+    if isinstance(settled, RangePartitioner) and settled.bounds is None:
+        msg = (
+            "option partitioner=range needs bounds, and there is no shuffle with ranges of these "
+            f"keys at {target.path} to take them from: give option rangeBounds, such as "
+            "[[10],[20]], or use connector.write_shuffle(df, path, "
+            "partitioner=RangePartitioner(...)), which samples the DataFrame"
+        )
+        raise OptionError(msg)
+    return settled

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 from arrow_format.commit import abort_after, receipt_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.options import check_mode
+from arrow_format.partitioner import choose_partitioner
+from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.range_target import settle_bounds
 from arrow_format.target import open_target
 from connector.map_task import ShuffleMapTask, commit_shuffle
+from connector.range_sampling import sample_range_partitioner
 
 if TYPE_CHECKING:
     import os
@@ -50,9 +54,13 @@ def write_shuffle(
     num_subpartitions
         1 to 1,000,000.
     keys, partitioner
-        Exactly one: column names to hash as Spark does, or a partitioner.
+        Exactly one: column names to hash as Spark does, or a partitioner. A RangePartitioner
+        without bounds gets them from a sample that Spark takes of ``source`` first, or when
+        appending from the shuffle that is there.
     sort_by
-        Not supported yet.
+        Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
+        column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
+        ``ascending nulls last`` or ``descending nulls first``. When empty, as they arrive.
     mode
         errorifexists, overwrite, append or ignore.
     options
@@ -82,16 +90,26 @@ def write_shuffle(
             raise OptionError(msg)
         msg = f"source is {type(source).__name__}: expected a Spark DataFrame"
         raise SchemaError(msg)
-    task = ShuffleMapTask(
-        path,
-        schema=source.schema,
-        num_subpartitions=num_subpartitions,
-        keys=keys,
-        partitioner=partitioner,
-        sort_by=sort_by,
-        options=options,
-        case_sensitive=is_case_sensitive(source.sparkSession),
-    )
+    case_sensitive = is_case_sensitive(source.sparkSession)
+
+    def make_task(partitioner: Partitioner) -> ShuffleMapTask:
+        return ShuffleMapTask(
+            path,
+            schema=source.schema,
+            num_subpartitions=num_subpartitions,
+            partitioner=partitioner,
+            sort_by=sort_by,
+            options=options,
+            case_sensitive=case_sensitive,
+        )
+
+    def sample(ranges: RangePartitioner) -> RangePartitioner:
+        # All else is checked before Spark reads anything.
+        make_task(RangePartitioner(keys=ranges.keys, bounds=[]))
+        return sample_range_partitioner(source, ranges.keys, num_subpartitions)
+
+    chosen = choose_partitioner(keys, partitioner)
+    task = make_task(settle_bounds(chosen, path, mode, sample))
     there = open_target(task.job, mode)
     if there is not None and mode == "ignore":
         return receipt_of(task.job.storage, there.newest)

@@ -21,7 +21,6 @@ import pytest
 
 import connector
 from arrow_format import (
-    BroadcastPartitioner,
     ColumnPartitioner,
     CorruptShuffleError,
     FormatVersionError,
@@ -180,18 +179,42 @@ BAD_WRITES = {
         {"keys": None, "partitioner": ColumnPartitioner("trap")},
         {"keys": "trap", "partitioner": "column"},
     ),
-    # Names that are fixed, for work that is ahead.
-    "range": Bad("option partitioner='range': not supported yet", options={"partitioner": "range"}),
+    "range without bounds": Bad(
+        "option partitioner=range needs bounds", options={"partitioner": "range", "keys": "k"}
+    ),
+    "range of a column that is not there": Bad(
+        "range keys: column 'nope' is not there; columns are k, v, trap",
+        SchemaError,
+        {"keys": None, "partitioner": RangePartitioner("nope")},
+        {"partitioner": "range", "keys": "nope", "rangeBounds": "[1]"},
+    ),
+    "too many bounds": Bad(
+        f"{N} bounds make {N + 1} ranges; num_subpartitions is {N}",
+        OptionError,
+        {"keys": None, "partitioner": RangePartitioner("k", bounds=range(N))},
+        {"partitioner": "range", "keys": "k", "rangeBounds": str(list(range(N)))},
+    ),
     "broadcast with keys": Bad(
         "option keys: partitioner=broadcast takes none",
         options={"keys": "k", "partitioner": "broadcast"},
     ),
-    "sort_by": Bad(
-        "sort_by=('v',): not supported yet",
+    "sort key that is not there": Bad(
+        "sort_by: column 'V' is not there (did you mean 'v'?); columns are k, v, trap",
+        SchemaError,
+        {"sort_by": ("V",)},
+        {"sortBy": "V"},
+    ),
+    "sort key twice": Bad(
+        "a column is named twice",
         OptionError,
-        {"sort_by": ("v",)},
-        {"sortBy": "v"},
-        "option sortBy: not supported yet",
+        {"sort_by": ("v", ("v", "descending"))},
+        {"sortBy": "v, v desc"},
+    ),
+    "order of a sort key": Bad(
+        "order 'up' is not one of 'ascending', 'descending'",
+        OptionError,
+        {"sort_by": [("v", "up")]},
+        {"sortBy": '[["v", "up"]]'},
     ),
     "local_dirs": Bad(
         "option localDirs='a,b': expected absolute directories", options={"localDirs": "a,b"}
@@ -242,12 +265,6 @@ def test_bad_write_options():
     ]:
         with refused(message, OptionError):
             WriteOptions(**arguments)
-
-
-def test_partitioners_that_are_ahead():
-    for kind in (RangePartitioner, BroadcastPartitioner):
-        with refused(f"{kind.__name__}: not supported yet", OptionError):
-            kind("k")
 
 
 def test_sources_that_are_none(spark: SparkSession, tmp_path: Path):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import connector
-from arrow_format import open_shuffle
+from arrow_format import RangePartitioner, open_shuffle
 from integration.ways import WAYS
 from tests.spark_session import SESSION_TIME_ZONE
 
@@ -76,6 +76,15 @@ def program(spark: SparkSession, directory: Path) -> Found:
     }
     for name, read in ways_of_reading.items():
         found[name] = digest(read())
+
+    keys = ["k", ("t", "descending")]
+    ranges = directory / "ranges"
+    connector.write_shuffle(
+        df, ranges, partitioner=RangePartitioner(keys=keys), num_subpartitions=N, sort_by=keys
+    )
+    in_order = connector.read_shuffle(spark, ranges, columns=["k", "t"])
+    found["in order"] = [str(row) for row in in_order.collect()]
+    found["ranges"] = open_shuffle(ranges).partitioner.describe()
     spark.sql("DROP TABLE connect_t")
 
     receipt = connector.write_shuffle(df, path, keys=["k", "s"], num_subpartitions=N, mode="append")

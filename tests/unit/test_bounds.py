@@ -169,7 +169,7 @@ def test_peak_memory_of_reading_everything(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     grown, allocated, raw = map(int, done.stdout.split())
-    assert raw > 400_000_000
+    assert raw >= 400_000_000
     # About 32 MiB as they were read, joined, and in order; the allocator keeps some of it longer.
     assert allocated < 112 << 20, f"{allocated >> 20} MiB"
     assert grown < 288 << 20, f"{grown >> 20} MiB"

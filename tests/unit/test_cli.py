@@ -344,7 +344,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         "arguments",
         [
-            ["merge", "PATH"],
             ["gc", "PATH"],
             ["gc", "PATH", "--retention", "1h", "--dry-run"],
             ["bench"],

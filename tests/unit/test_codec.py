@@ -11,7 +11,17 @@ import zstandard
 from arrow_format.codec import ChunkDecoder, ZstdEncoder
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.model import Encoding
+from arrow_format.packing import PackedRows
 from tests.unit.small_shuffles import SCHEMA, numbered
+
+FORMS = pytest.mark.parametrize("packed", [False, True], ids=["IPC", "packed"])
+
+
+def encoded(batch, level=1, *, packed=True):
+    encoder = ZstdEncoder(level, 256 << 10)
+    if packed:
+        return encoder.encode(PackedRows(batch).message(0, batch.num_rows), Encoding.PACKED)
+    return encoder.encode(batch.serialize(), Encoding.IPC)
 
 
 def decode(chunk, rows, schema=SCHEMA, **changes):
@@ -24,34 +34,37 @@ def decode(chunk, rows, schema=SCHEMA, **changes):
     return ChunkDecoder(schema).decode(pa.py_buffer(chunk.payload), **{**said, **changes})
 
 
+@FORMS
 @pytest.mark.parametrize("level", [-7, 1, 3, 19])
-def test_round_trip(level):
-    batch = numbered(range(100))
-    chunk = ZstdEncoder(level).encode(batch)
-    assert chunk.encoding is Encoding.ZSTD
-    assert len(chunk.payload) < chunk.raw_length == batch.serialize().size
-    assert decode(chunk, 100).equals(batch)
+def test_round_trip(level, packed):
+    batch = numbered(range(1000))
+    chunk = encoded(batch, level, packed=packed)
+    assert chunk.encoding is (Encoding.PACKED_ZSTD if packed else Encoding.ZSTD)
+    assert len(chunk.payload) < chunk.raw_length
+    assert decode(chunk, 1000).equals(batch)
 
 
-def test_a_slice_is_stored_without_the_rest():
-    batch = numbered(range(1_000))
-    assert ZstdEncoder(1).encode(batch.slice(500, 3)).raw_length < 1_000
-    assert decode(ZstdEncoder(1).encode(batch.slice(500, 3)), 3).equals(batch.slice(500, 3))
+@FORMS
+def test_a_slice_is_stored_without_the_rest(packed):
+    piece = numbered(range(1_000)).slice(500, 3)
+    assert encoded(piece, packed=packed).raw_length < 1_000
+    assert decode(encoded(piece, packed=packed), 3).equals(piece)
 
 
-def test_a_chunk_that_does_not_shrink_is_stored_raw_and_marked():
+@FORMS
+def test_a_chunk_that_does_not_shrink_is_stored_raw_and_marked(packed):
     schema = pa.schema([("b", pa.binary())])
     batch = pa.record_batch([[random.Random(1).randbytes(200_000)]], schema=schema)
-    chunk = ZstdEncoder(1).encode(batch)
-    assert chunk.encoding is Encoding.IPC
+    chunk = encoded(batch, packed=packed)
+    assert chunk.encoding is (Encoding.PACKED if packed else Encoding.IPC)
     assert len(memoryview(chunk.payload)) == chunk.raw_length
     assert decode(chunk, 1, schema).equals(batch)
 
 
 def test_chunks_decode_independently_and_in_any_order():
-    encoder, decoder = ZstdEncoder(1), ChunkDecoder(SCHEMA)
+    decoder = ChunkDecoder(SCHEMA)
     batches = [numbered(range(n), n) for n in range(1, 30)]
-    chunks = [encoder.encode(batch) for batch in batches]
+    chunks = [encoded(batch, packed=batch.num_rows % 2 == 0) for batch in batches]
     order = list(range(len(chunks)))
     random.Random(2).shuffle(order)
     for i in [*order, *order]:
@@ -66,7 +79,7 @@ def test_chunks_decode_independently_and_in_any_order():
 
 
 def test_every_flip_and_every_truncation_is_caught():
-    chunk = ZstdEncoder(1).encode(numbered(range(20)))
+    chunk = encoded(numbered(range(20)))
     payload = bytes(chunk.payload)
     said = {
         "encoding": chunk.encoding,
@@ -108,7 +121,12 @@ def test_a_frame_without_its_length_is_refused():
 
 
 def test_what_is_no_frame_and_what_is_no_message():
-    for encoding, what in ((1, "not a zstd frame"), (0, "not an Arrow record batch")):
+    for encoding, what in (
+        (0, "not a record batch"),
+        (1, "not a zstd frame"),
+        (2, "not a record batch"),
+        (3, "not a zstd frame"),
+    ):
         with pytest.raises(CorruptShuffleError, match=what):
             ChunkDecoder(SCHEMA).decode(
                 pa.py_buffer(b"no such thing"),
@@ -119,15 +137,17 @@ def test_what_is_no_frame_and_what_is_no_message():
             )
 
 
-def test_a_message_of_other_columns_is_refused():
-    chunk = ZstdEncoder(1).encode(pa.record_batch({"x": np.arange(9)}))
-    with pytest.raises(CorruptShuffleError, match="not an Arrow record batch"):
+@FORMS
+def test_a_message_of_other_columns_is_refused(packed):
+    chunk = encoded(pa.record_batch({"x": np.arange(9)}), packed=packed)
+    with pytest.raises(CorruptShuffleError, match="not a record batch of the shuffle's schema"):
         decode(chunk, 9)
 
 
-def test_number_of_rows_and_encoding_must_be_as_the_index_says():
-    chunk = ZstdEncoder(1).encode(numbered(range(20)))
-    with pytest.raises(CorruptShuffleError, match="holds 20 rows where the index says 21"):
+@FORMS
+def test_number_of_rows_and_encoding_must_be_as_the_index_says(packed):
+    chunk = encoded(numbered(range(20)), packed=packed)
+    with pytest.raises(CorruptShuffleError, match="20 rows where the index says 21"):
         decode(chunk, 21)
-    with pytest.raises(FormatVersionError, match="chunk encoding 2 is not known"):
-        decode(chunk, 20, encoding=2)
+    with pytest.raises(FormatVersionError, match="chunk encoding 4 is not known"):
+        decode(chunk, 20, encoding=4)

@@ -61,18 +61,6 @@ def test_bad_modes(tmp_path, mode):
     assert check_mode("append") == "append"
 
 
-def test_sort_by_comes_later(tmp_path):
-    with pytest.raises(OptionError, match=r"sort_by=.*not supported yet"):
-        write_shuffle(TABLE, tmp_path / "x", num_subpartitions=2, keys="a", sort_by=["a"])
-    assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("name", ["RangePartitioner"])
-def test_partitioners_that_come_later(name):
-    with pytest.raises(OptionError, match=f"{name}: not supported yet"):
-        getattr(arrow_format, name)("a")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -10,7 +10,9 @@ from arrow_format.sort_order import ORDERS
 from arrow_format.sorted_merge import merge_sorted
 from tests.unit.spark_order_model import sorted_rows
 
-SCHEMA = pa.schema([("a", pa.float64()), ("s", pa.string()), ("run", pa.int64()), ("v", pa.int64())])  # fmt: skip
+SCHEMA = pa.schema(
+    [("a", pa.float64()), ("s", pa.string()), ("run", pa.int64()), ("v", pa.int64())]
+)
 NUMBERS = st.none() | st.sampled_from([float("nan"), 0.0, -0.0, 1.0, -3.5])
 WORDS = st.none() | st.sampled_from(["", "a", "a\x00", "long enough to be ranked, not coded", "é"])
 
@@ -45,12 +47,8 @@ def batch_of(rows):
 @given(sorted_runs(), st.sampled_from([1, 3, 1_000]))
 def test_merged_is_sorted_and_stable(case, min_rows):
     runs, (first, second) = case
-    rows = [
-        tuple(row.values()) for run in runs for batch in run for row in batch.to_pylist()
-    ]  # fmt: skip
-    expected = [
-        rows[i][2:] for i in sorted_rows([row[:2] for row in rows], (first, second))
-    ]  # fmt: skip
+    rows = [tuple(row.values()) for run in runs for batch in run for row in batch.to_pylist()]
+    expected = [rows[i][2:] for i in sorted_rows([row[:2] for row in rows], (first, second))]
 
     merged = list(merge_sorted(runs, (("a", first), ("s", second)), min_rows=min_rows))
 
@@ -80,7 +78,10 @@ BY_K = (("k", "ascending"),)
 
 
 def test_runs_are_read_as_they_are_needed():
-    runs = [Counting([numbers(range(s, s + 10)) for s in range(b, b + 100, 10)]) for b in (0, 1_000)]  # fmt: skip
+    runs = [
+        Counting([numbers(range(start, start + 10)) for start in range(base, base + 100, 10)])
+        for base in (0, 1_000)
+    ]
     merged = merge_sorted(runs, BY_K, min_rows=1)
     assert next(merged).num_rows == 10
     assert [run.asked for run in runs] == [1, 1]

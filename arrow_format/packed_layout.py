@@ -1,0 +1,109 @@
+"""How a packed chunk is laid out; shared by the two modules that write and read it.
+
+A packed chunk holds the rows of a record batch in fewer bytes than an Arrow IPC message: integers,
+dates, timestamps and decimals as small unsigned numbers above a base, text and lists by their
+lengths instead of offsets, and no validity bitmap where nothing is null. All of it little-endian:
+
+.. code-block:: text
+
+    num_rows u32 | num_nodes u32 | node headers, 16 bytes each | buffers, each padded to 8 bytes
+
+A *node* is a column or something inside one: the item of a list, the fields of a struct, in
+depth-first order, exactly as the data schema nests them (a map is a list of its keys and items).
+Its header is ``flags u8, width u8, six zero bytes, base i64``; its buffers follow those of the node
+before it: a validity bitmap if flag 1 is set, then its values. See ``docs/format/v1.md``.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyarrow import types as pt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PREAMBLE = struct.Struct("<II")
+NODE = struct.Struct("<BB6xq")
+
+HAS_NULLS = 1
+"""Flag: a validity bitmap stands before the values."""
+
+AS_IT_IS = 255
+"""Width of a node whose values are stored as Arrow has them."""
+
+WIDTHS = (0, 1, 2, 4, 8)
+"""Bytes a value above the base may take; 0 where all values are the base."""
+
+
+class Kind(Enum):
+    """How the values of a node are stored; follows from its type alone."""
+
+    NOTHING = auto()
+    """No buffer: the null type."""
+    BITS = auto()
+    """A bitmap: booleans."""
+    NUMBERS = auto()
+    """``width`` bytes for each value less the base: what Arrow stores as an integer."""
+    RAW = auto()
+    """Fixed-width values as Arrow has them."""
+    BYTES = auto()
+    """A number for each length, then the bytes themselves: text and binary."""
+    LISTS = auto()
+    """A number for each length; the items are nodes of their own: lists and maps."""
+    PARTS = auto()
+    """Nothing but nodes of its own: structs and fixed-size lists."""
+
+
+def kind_of(type_: pa.DataType) -> Kind:
+    """Return how values of a stored type are laid out."""
+    if pt.is_null(type_):
+        return Kind.NOTHING
+    if pt.is_boolean(type_):
+        return Kind.BITS
+    if pt.is_string(type_) or pt.is_binary(type_):
+        return Kind.BYTES
+    if pt.is_list(type_) or pt.is_map(type_):
+        return Kind.LISTS
+    if pt.is_struct(type_) or pt.is_fixed_size_list(type_):
+        return Kind.PARTS
+    return Kind.RAW if number_dtype(type_) is None else Kind.NUMBERS
+
+
+def number_dtype(type_: pa.DataType) -> np.dtype[np.integer] | None:
+    """Return the integer that values of a type are; None for what is no integer.
+
+    A 128-bit decimal counts as the 64-bit integer that nearly all of its values fit into.
+    """
+    if pt.is_decimal128(type_):
+        return np.dtype("<i8")
+    if pt.is_unsigned_integer(type_):
+        return np.dtype(f"<u{type_.bit_width // 8}")
+    if pt.is_integer(type_) or pt.is_temporal(type_) or pt.is_decimal32(type_):
+        width = type_.bit_width // 8
+        return np.dtype(f"<i{width}") if width <= 8 else None
+    return np.dtype("<i8") if pt.is_decimal64(type_) else None
+
+
+def children_of(type_: pa.DataType) -> tuple[pa.DataType, ...]:
+    """Return the types of the nodes directly inside a node."""
+    if pt.is_map(type_):
+        return type_.key_type, type_.item_type
+    if pt.is_list(type_) or pt.is_fixed_size_list(type_):
+        return (type_.value_type,)
+    if pt.is_struct(type_):
+        return tuple(field.type for field in type_)
+    return ()
+
+
+def num_nodes(type_: pa.DataType) -> int:
+    """Return how many nodes a column of a type has: itself and all inside it."""
+    return 1 + sum(map(num_nodes, children_of(type_)))
+
+
+def padding(num_bytes: int) -> int:
+    """Return the bytes that fill a buffer up to a multiple of 8."""
+    return -num_bytes % 8

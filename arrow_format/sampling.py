@@ -1,0 +1,100 @@
+"""A sample of the key columns of a table or a dataset: the same rows whenever it is taken.
+
+Source: Spark's ``RangePartitioner.sketch``; 100 rows per range is what it takes too
+(``spark.sql.execution.rangeExchange.sampleSizePerPartition``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrow_types import data_schema, normalise
+from arrow_format.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow.dataset as ds
+    from numpy.typing import NDArray
+
+ROWS_PER_RANGE = 100
+"""Rows of the sample per range: bounds are then off by a tenth of a range, typically."""
+
+MAX_ROWS = 1 << 20
+"""Rows of a sample at most."""
+
+SEED = 42
+
+
+def sample_size(num_ranges: int) -> int:
+    """Rows that a sample for so many ranges has, at least."""
+    return min(ROWS_PER_RANGE * num_ranges, MAX_ROWS)
+
+
+def sample_positions(num_rows: int, size: int) -> NDArray[np.int64]:
+    """One row at random from each of ``size`` equal stretches; all rows when there are fewer.
+
+    Returns
+    -------
+    NDArray[np.int64]
+        Ascending and all different, the same for the same arguments.
+    """
+    if num_rows <= size:
+        return np.arange(num_rows, dtype=np.int64)
+    edges = np.arange(size + 1, dtype=np.int64) * num_rows // size
+    return np.random.default_rng(SEED).integers(edges[:-1], edges[1:])
+
+
+def sample_columns(
+    source: pa.Table | pa.RecordBatch | ds.Dataset, names: Sequence[str], size: int
+) -> pa.RecordBatch:
+    """Take some rows of some columns, spread over the whole source.
+
+    Parameters
+    ----------
+    source
+        A table, or a dataset, of which these columns are scanned once, batch by batch, after its
+        rows were counted.
+    names
+        Columns, all of which are there.
+    size
+        Rows wanted.
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+        ``size`` rows, or all if there are fewer, in the types they are stored in.
+
+    Raises
+    ------
+    OptionError
+        The source is none of these.
+    """
+    batches: Iterable[pa.RecordBatch]
+    if hasattr(source, "scanner"):
+        num_rows = source.count_rows()
+        batches = source.scanner(columns=list(names)).to_batches()
+    elif isinstance(source, pa.Table | pa.RecordBatch):
+        table = source if isinstance(source, pa.Table) else pa.Table.from_batches([source])
+        num_rows = table.num_rows
+        batches = table.select(names).to_batches()
+    else:
+        msg = (
+            f"source is {type(source).__name__}: only a pyarrow Table, RecordBatch or Dataset can "
+            "be sampled; of a Spark DataFrame use connector.sample_range_partitioner"
+        )
+        raise OptionError(msg)
+    schema = data_schema(pa.schema([source.schema.field(name) for name in names]))
+    positions = sample_positions(num_rows, size)
+    taken = [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+    start = done = 0
+    for batch in batches:
+        start, first = start + batch.num_rows, start
+        upto = int(np.searchsorted(positions, start))
+        rows = pa.array(positions[done:upto] - first)
+        done = upto
+        taken.append(normalise(batch.take(rows), schema))
+    return pa.concat_batches(taken)

@@ -1,0 +1,58 @@
+"""Bounds of ranges from a sample of a DataFrame, which Spark takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from arrow_format.arrow_types import data_schema, normalise
+from arrow_format.options import check_num_subpartitions
+from arrow_format.range_partitioner import WHAT, RangePartitioner
+from arrow_format.sampling import SEED, sample_size
+from arrow_format.sort_order import key_fields
+from connector.sort_keys import check_sort_keys
+from connector.spark_types import arrow_schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+
+def sample_range_partitioner(
+    df: DataFrame, keys: Sequence[str | tuple[str, str]] | str, num_subpartitions: int
+) -> RangePartitioner:
+    """Range partitioner whose bounds split a sample of a DataFrame evenly.
+
+    Spark counts the rows and then takes the sample: about 100 rows per subpartition, a million at
+    most. Only the key columns of these come here. Rows and seed being equal, so is the sample.
+
+    Parameters
+    ----------
+    df
+        The rows that will be written, of a classic session or of Spark Connect.
+    keys
+        As in :class:`~arrow_format.range_partitioner.RangePartitioner`.
+    num_subpartitions
+        Ranges wanted; there may be fewer bounds than that takes when keys repeat.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        A key is not of its form, not there, or its values have no order.
+    """
+    n = check_num_subpartitions(num_subpartitions)
+    partitioner = RangePartitioner(keys=keys)
+    check_sort_keys(df.schema, partitioner.keys, WHAT)
+    fields = key_fields(data_schema(arrow_schema_of(df.schema)), partitioner.keys, WHAT)
+    quoted = [name.replace("`", "``") for name, _ in partitioner.keys]
+    rows = df.select(*(F.col(f"`{name}`") for name in quoted))
+    size = sample_size(n)
+    num_rows = rows.count()
+    if num_rows > size:
+        rows = rows.sample(withReplacement=False, fraction=size / num_rows, seed=SEED)
+    schema = pa.schema([pa.field(field.name, field.type) for field in fields])
+    batches = [normalise(batch, schema) for batch in rows.toArrow().to_batches()]
+    return partitioner.with_sample(pa.Table.from_batches(batches, schema=schema), n)

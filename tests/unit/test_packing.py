@@ -1,0 +1,149 @@
+"""Packed chunks: every type comes back exactly, in fewer bytes, and no damage leads outside."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format.arrow_types import data_schema, normalise
+from arrow_format.packed_layout import NODE, PREAMBLE, num_nodes
+from arrow_format.packing import PackedRows
+from arrow_format.unpacking import unpack
+from tests.property.tables import tables
+
+
+def there_and_back(batch: pa.RecordBatch, start: int = 0, stop: int | None = None):
+    stop = batch.num_rows if stop is None else stop
+    message = PackedRows(batch).message(start, stop)
+    found = unpack(pa.py_buffer(message), batch.schema, stop - start)
+    found.validate(full=True)
+    return found
+
+
+@given(st.data())
+def test_any_run_of_rows_of_any_batch_comes_back(data):
+    table = data.draw(tables())
+    schema = data_schema(table.schema)
+    for batch in table.to_batches():
+        rows = normalise(batch, schema)
+        first = data.draw(st.integers(0, rows.num_rows))
+        rows = rows.slice(first)  # arrays that do not begin where their buffers do
+        start, stop = sorted(data.draw(st.tuples(*[st.integers(0, rows.num_rows)] * 2)))
+        expected = rows.slice(start, stop - start)
+        found = there_and_back(rows, start, stop)
+        assert found.schema.equals(schema)
+        # NaN is no equal of itself; as Python values and by repr it is.
+        assert repr(found.to_pylist()) == repr(expected.to_pylist())
+
+
+def column(values, type_):
+    return pa.record_batch([pa.array(values, type_)], names=["c"])
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "num_bytes"),
+    [
+        ([7] * 1000, pa.int64(), 0),
+        ([-5, 250] * 500, pa.int64(), 1000),
+        ([1 << 40, (1 << 40) + 255] * 500, pa.int64(), 1000),
+        ([0, 256] * 500, pa.int32(), 2000),
+        ([0, 1 << 16] * 500, pa.int64(), 4000),
+        ([-(1 << 63), (1 << 63) - 1] * 500, pa.int64(), 8000),
+        ([0, (1 << 64) - 1] * 500, pa.uint64(), 8000),
+        ([(1 << 64) - 2, (1 << 64) - 1] * 500, pa.uint64(), 1000),
+        ([-128, 127] * 500, pa.int8(), 1000),
+        ([Decimal("1.50"), Decimal("-1.00")] * 500, pa.decimal128(15, 2), 1000),
+        ([Decimal(10**30), Decimal(1)] * 500, pa.decimal128(38, 0), 16000),
+        ([Decimal(-1), Decimal(1)] * 500, pa.decimal128(38, 0), 1000),
+        ([1.5] * 1000, pa.float64(), 8000),
+        (["ab", "cd"] * 500, pa.string(), 2000),
+        (["", "abc"] * 500, pa.string(), 2500),
+        (["x" * 300, "y" * 320] * 500, pa.string(), 311_000),
+        ([[1, 2], []] * 500, pa.list_(pa.int32()), 2000),
+        ([None] * 1000, pa.null(), 0),
+        ([True, False] * 500, pa.bool_(), 125),
+    ],
+)
+def test_values_take_the_bytes_they_need(values, type_, num_bytes):
+    batch = column(values, type_)
+    assert PackedRows(batch).num_bytes == num_bytes
+    message = PackedRows(batch).message(0, 1000)
+    headers = PREAMBLE.size + NODE.size * num_nodes(type_)
+    assert headers + num_bytes <= len(message) <= headers + num_bytes + 16
+    assert there_and_back(batch).equals(batch)
+
+
+def test_what_stands_under_nulls_costs_no_width():
+    hidden = np.array([1 << 60, 1, 2, 3] * 250)
+    array = pa.array(hidden, mask=hidden == 1 << 60)
+    batch = pa.record_batch([array], names=["c"])
+    assert PackedRows(batch).num_bytes == 1000 + 1000 // 8
+    assert there_and_back(batch).equals(batch)
+
+
+def test_decimals_beyond_their_precision_are_kept_as_they_are():
+    # Arrow does not check that values keep to the precision of their type.
+    wide = pa.array([Decimal(10**25), Decimal(7)], pa.decimal128(38, 0))
+    narrow = pa.Array.from_buffers(pa.decimal128(5, 0), 2, wide.buffers())
+    batch = pa.record_batch([narrow], names=["c"])
+    message = pa.py_buffer(PackedRows(batch).message(0, 2))
+    (found,) = unpack(message, batch.schema, 2).columns
+    assert found.buffers()[1].equals(wide.buffers()[1])
+
+
+def test_validity_is_left_out_where_a_run_has_no_null():
+    batch = column([None] * 8 + list(range(1000)), pa.int16())
+    rows = PackedRows(batch)
+    assert len(rows.message(8, 1008)) < len(rows.message(0, 1000))
+    assert there_and_back(batch, 8, 1008).equals(batch.slice(8))
+
+
+def test_no_rows_and_no_columns():
+    batch = pa.record_batch([pa.array([], pa.string())], names=["c"])
+    assert there_and_back(batch).equals(batch)
+
+
+BATCH = pa.record_batch(
+    [
+        pa.array([1, None, 300]),
+        pa.array(["a", "", None]),
+        pa.array([[1.5], None, []]),
+        pa.array([{"x": True}, {"x": None}, None]),
+        # Items that differ: of equal ones a chunk may hold any number in no bytes.
+        pa.array([[("k", 1), ("long", 20)], [], None], pa.map_(pa.string(), pa.int8())),
+    ],
+    names=list("abcde"),
+)
+
+
+def test_no_damage_leads_outside_of_the_chunk():
+    """The CRC catches damage first; even without it, bad lengths are refused and never followed."""
+    message = PackedRows(BATCH).message(0, 3)
+    for i in range(len(message)):
+        for bit in range(8):
+            damaged = bytearray(message)
+            damaged[i] ^= 1 << bit
+            try:
+                found = unpack(pa.py_buffer(bytes(damaged)), BATCH.schema, 3)
+            except (ValueError, pa.ArrowException):
+                continue
+            assert found.num_rows == 3
+            found.validate()
+    for length in range(len(message)):
+        with pytest.raises(ValueError, match=r"."):
+            unpack(pa.py_buffer(message[:length]), BATCH.schema, 3)
+    with pytest.raises(ValueError, match=r"where the nodes take"):
+        unpack(pa.py_buffer(message + bytes(8)), BATCH.schema, 3)
+
+
+@pytest.mark.parametrize("num_rows", [2, 4, (1 << 32) - 1])
+def test_another_number_of_rows_is_refused_before_anything_is_made(num_rows):
+    message = bytearray(PackedRows(column([7] * 3, pa.int64())).message(0, 3))
+    message[:4] = num_rows.to_bytes(4, "little")
+    with pytest.raises(ValueError, match=f"{num_rows} rows where the index says 3"):
+        unpack(pa.py_buffer(bytes(message)), pa.schema([("c", pa.int64())]), 3)
