@@ -1,7 +1,7 @@
 """The commit log: which map outputs make up which version. One writer wins each version.
 
 Entries are files ``commit_log/<version>.json`` created put-if-absent, numbered from 1 without gaps.
-A version is the newest entry that is whole (``overwrite`` or ``replace``) at or before it, and every
+A version is the newest whole entry (``overwrite`` or ``replace``) at or before it, and every
 ``append`` after that.
 """
 

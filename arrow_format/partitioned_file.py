@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
+from arrow_format.chunk_extents import cut_to_size
 from arrow_format.chunk_writer import (
     ChunkWriter,
     GatheringSink,
@@ -23,7 +23,6 @@ from arrow_format.clustering import Clustering, cut_chunks
 from arrow_format.errors import ClosedError, CorruptShuffleError, FormatVersionError, ShuffleError
 from arrow_format.index import decode_index, encode_index
 from arrow_format.model import (
-    Int64Array,
     PartitionedFile,
     PartitionedFileMetadata,
     Region,
@@ -33,8 +32,10 @@ from arrow_format.options import MAX_CHUNK_BYTES, WriteOptions
 from arrow_format.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from types import TracebackType
+
+    import pyarrow as pa
 
     from arrow_format.codec import EncodedChunk
     from arrow_format.storage import Storage
@@ -212,7 +213,7 @@ class PartitionedFileWriter:
             self._raw_bytes += batch.nbytes
             rows = self._chunks.prepare(batch)
             firsts = cut_chunks(clustering, n, rows.num_bytes, self._options.chunk_bytes)
-            for first, stop in _extents(batch, firsts):
+            for first, stop in cut_to_size(batch, firsts, MAX_CHUNK_BYTES):
                 builder.add_chunk(rows.write(first, stop, start + first))
             # The next part is made now: nothing here may keep this one in memory meanwhile.
             self._sink.flush()
@@ -309,22 +310,6 @@ class PartitionedFileWriter:
         traceback: TracebackType | None,
     ) -> None:
         self.release()
-
-
-def _extents(batch: pa.RecordBatch, firsts: Int64Array) -> Iterator[tuple[int, int]]:
-    """Rows of each chunk; one that is too large after all is halved until it is one row."""
-    ends = [*firsts[1:].tolist(), batch.num_rows]
-    for first, end in zip(firsts.tolist(), ends, strict=True):
-        waiting = [(first, end)]
-        while waiting:
-            start, stop = waiting.pop()
-            # The size as an IPC message, several times cheaper to ask for than ``nbytes``.
-            num_bytes = pa.ipc.get_record_batch_size(batch.slice(start, stop - start))
-            if stop - start > 1 and num_bytes > MAX_CHUNK_BYTES:
-                middle = (start + stop) // 2
-                waiting += [(middle, stop), (start, middle)]
-            else:
-                yield start, stop
 
 
 def broadcast_rows(regions: Iterable[Region]) -> int:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ROWS_PER_RANGE = 100
 """Rows of the sample per range: bounds are then off by a tenth of a range, typically."""
 
+MIN_ROWS = 10_000
+"""... but not fewer rows than this, which cost nothing: few ranges become more even."""
+
 MAX_ROWS = 1 << 20
 """Rows of a sample at most."""
 
@@ -30,8 +33,8 @@ SEED = 42
 
 
 def sample_size(num_ranges: int) -> int:
-    """Rows that a sample for so many ranges has, at least."""
-    return min(ROWS_PER_RANGE * num_ranges, MAX_ROWS)
+    """Return how many rows a sample for so many ranges should have."""
+    return min(max(ROWS_PER_RANGE * num_ranges, MIN_ROWS), MAX_ROWS)
 
 
 def sample_positions(num_rows: int, size: int) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from arrow_format.clustering import Clustering, cluster
 from arrow_format.errors import ClosedError, OptionError
+from arrow_format.gather import gather
 from arrow_format.spark_order import order_codes, sorting_bytes
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class SortBuffer:
         # What arrived since: one allocation each when it came over IPC, so a column alone cannot
         # be let go and a slice may hold much more than its rows.
         self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
+        self._pending_bytes = 0  # or more: buffers that several batches share count for each
         self._ids: list[Int32Array] = []
         self._num_rows = 0
         self._finished = False
@@ -98,7 +99,8 @@ class SortBuffer:
     @property
     def num_bytes(self) -> int:
         """Bytes charged: copied columns, what pending batches pin, and the overhead per row."""
-        return self._copied_bytes + self._pending_bytes + self._num_rows * self.row_overhead_bytes
+        pending = _pinned_bytes(self._pending)
+        return self._copied_bytes + pending + self._num_rows * self.row_overhead_bytes
 
     @property
     def has_remaining(self) -> bool:
@@ -151,19 +153,23 @@ class SortBuffer:
                 f"to {self._num_subpartitions - 1}"
             )
             raise OptionError(msg)
-        wanted = batch.nbytes + batch.num_rows * self.row_overhead_bytes
-        if self.num_bytes + wanted > self._capacity_bytes:
-            # What pending batches pin may exceed what their rows need; copying settles it.
+        pinned = batch.get_total_buffer_size()
+        rows = self._num_rows + batch.num_rows
+        charged = self._copied_bytes + self._pending_bytes + rows * self.row_overhead_bytes
+        if charged + pinned > self._capacity_bytes:
+            # What batches pin may exceed what their rows need; copying settles it.
             self._copy_pending()
-            if self.num_bytes + wanted > self._capacity_bytes:
+            charged = self._copied_bytes + rows * self.row_overhead_bytes
+            if charged + batch.nbytes > self._capacity_bytes:
                 return False
         self._pending.append(batch)
         self._ids.append(subpartitions.astype(np.int32))
-        self._num_rows += batch.num_rows
-        # Buffers that several batches share are counted once.
-        self._pending_bytes = pa.Table.from_batches(self._pending).get_total_buffer_size()
+        self._num_rows = rows
+        self._pending_bytes += pinned
         if self._pending_bytes >= COPY_BYTES or len(self._pending) >= COPY_BATCHES:
-            self._copy_pending()
+            self._pending_bytes = _pinned_bytes(self._pending)
+            if self._pending_bytes >= COPY_BYTES or len(self._pending) >= COPY_BATCHES:
+                self._copy_pending()
         return True
 
     def _copy_pending(self) -> None:
@@ -214,7 +220,7 @@ class SortBuffer:
                 pa.concat_arrays(chunks) if chunks else pa.array([], self._schema.field(i).type)
             )
             del chunks
-            gathered.append(column if indices is None else column.take(indices))
+            gathered.append(column if indices is None else gather(column, indices))
         self._copied_bytes = 0
         self._num_rows = 0
         return SortedRegion(pa.RecordBatch.from_arrays(gathered, schema=self._schema), clustering)
@@ -237,3 +243,8 @@ class SortBuffer:
         self._ids = []
         self._copied_bytes = self._pending_bytes = self._num_rows = 0
         self._released = True
+
+
+def _pinned_bytes(batches: list[pa.RecordBatch]) -> int:
+    """Bytes that batches keep in memory; buffers that several of them share count once."""
+    return int(pa.Table.from_batches(batches).get_total_buffer_size()) if batches else 0

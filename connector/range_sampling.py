@@ -26,8 +26,9 @@ def sample_range_partitioner(
 ) -> RangePartitioner:
     """Range partitioner whose bounds split a sample of a DataFrame evenly.
 
-    Spark counts the rows and then takes the sample: about 100 rows per subpartition, a million at
-    most. Only the key columns of these come here. Rows and seed being equal, so is the sample.
+    Spark counts the rows and then takes the sample: about 100 rows per subpartition, 10,000 at
+    least and a million at most. Only the key columns of these come here. Rows and seed being equal,
+    so is the sample.
 
     Parameters
     ----------
