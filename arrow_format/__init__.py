@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from arrow_format.merge_job import MergeReport, merge_shuffle
     from arrow_format.merge_policy import MergePolicy
     from arrow_format.merger import PartitionedFileMerger
-    from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.model import BROADCAST, MapOutput, PartitionedFile
     from arrow_format.not_yet import BufferOutput, ReadBufferPool
     from arrow_format.options import WriteOptions
     from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
@@ -65,7 +65,7 @@ _HOME = {
     "merge_job": ("MergeReport", "merge_shuffle"),
     "merge_policy": ("MergePolicy",),
     "merger": ("PartitionedFileMerger",),
-    "model": ("MapOutput", "PartitionedFile"),
+    "model": ("BROADCAST", "MapOutput", "PartitionedFile"),
     "not_yet": ("BufferOutput", "ReadBufferPool"),
     "options": ("WriteOptions",),
     "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
@@ -88,6 +88,7 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "BROADCAST",
     "BroadcastPartitioner",
     "BufferOutput",
     "ClosedError",

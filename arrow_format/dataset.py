@@ -144,6 +144,19 @@ class Shuffle:
         """Bytes of each subpartition: its share of the data files."""
         return pa.array(self._totals[1])
 
+    @property
+    def read_bytes(self) -> pa.Int64Array:
+        """Stored bytes that a reader of each subpartition reads, about.
+
+        More than :attr:`subpartition_bytes` where rows are broadcast: those are stored once, and
+        each subpartition reads them all.
+        """
+        rows = sum(file.num_broadcast_rows for output in self.map_outputs for file in output.files)
+        if rows == 0:
+            return self.subpartition_bytes
+        n = self.num_subpartitions
+        return pa.array(self._totals[1] + self.num_bytes * rows // self.num_rows * (n - 1) // n)
+
     def subpartition(
         self,
         subpartition: int,

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.errors import OptionError
+from arrow_format.options import check_num_subpartitions
 from arrow_format.range_bounds import BoundIndex, bounds_of_sample, first_descent
 from arrow_format.sampling import sample_columns, sample_size
 from arrow_format.sort_order import ORDERS, SortBy, key_fields, normalise_sort_by
@@ -105,6 +106,7 @@ class RangePartitioner:
         OptionError, SchemaError
             A key or the source does not fit.
         """
+        check_num_subpartitions(num_subpartitions)
         partitioner = cls(keys=keys)
         key_fields(data_schema(source.schema), partitioner.keys, WHAT)
         size = sample_size(num_subpartitions)
@@ -153,11 +155,7 @@ class RangePartitioner:
                 f"num_subpartitions is {num_subpartitions}, so there can be at most {most}"
             )
             raise OptionError(msg)
-        columns = [
-            _cast(column, field) for column, field in zip(self.bounds.columns, fields, strict=True)
-        ]
-        bounds = pa.RecordBatch.from_arrays(columns, names=[field.name for field in fields])
-        return RangePartitioner(keys=self.keys, bounds=bounds)
+        return RangePartitioner(keys=self.keys, bounds=_cast_to(self.bounds, fields))
 
     def describe(self) -> dict[str, Any]:
         """Value as JSON: the bounds as base64 of an Arrow IPC stream with zstd buffers."""
@@ -233,6 +231,7 @@ def sample_bounds(
     OptionError, SchemaError
         A key is not of its form, not there, or its type has no order.
     """
+    check_num_subpartitions(num_subpartitions)
     pairs = normalise_sort_by(keys, "keys")
     batch = _batch_of_columns(sample, pairs)
     key_fields(batch.schema, pairs, WHAT)
@@ -256,8 +255,7 @@ def bounds_of_rows(rows: Sequence[Any], fields: Sequence[pa.Field]) -> pa.Record
         A value does not fit.
     """
     inferred = _batch_of_rows(rows, tuple((field.name, ORDERS[0]) for field in fields))
-    columns = [_cast(column, field) for column, field in zip(inferred.columns, fields, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, names=[field.name for field in fields])
+    return _cast_to(inferred, fields)
 
 
 # Bounds as they may be given ---------------------------------------------------------------------
@@ -291,8 +289,7 @@ def _batch_of_columns(bounds: pa.Table | pa.RecordBatch, keys: SortBy) -> pa.Rec
         )
         raise OptionError(msg)
     selected = bounds.select(names)
-    fields = data_schema(selected.schema)
-    schema = pa.schema([pa.field(field.name, field.type) for field in fields])
+    schema = pa.schema([(f.name, _bare(f.type)) for f in data_schema(selected.schema)])
     parts = selected.to_batches() if isinstance(selected, pa.Table) else [selected]
     empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
     return pa.concat_batches([empty, *(normalise(part, schema) for part in parts)])
@@ -317,21 +314,38 @@ def _batch_of_rows(bounds: Sequence[Any], keys: SortBy) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=[name for name, _ in keys])
 
 
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Bounds of one key in the type of its column."""
-    if column.type.equals(field.type):
+def _cast_to(bounds: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    """Bounds in the types of the key columns."""
+    columns = [
+        _cast(column, field.name, _bare(field.type))
+        for column, field in zip(bounds.columns, fields, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[field.name for field in fields])
+
+
+def _cast(column: pa.Array, name: str, type_: pa.DataType) -> pa.Array:
+    if column.type.equals(type_):
         return column
     try:
-        return column.cast(field.type)
+        return column.cast(type_)
     except pa.ArrowException as error:
         try:  # what Arrow does not cast it may still build, as decimals from whole numbers
-            return pa.array(column.to_pylist(), field.type)
+            return pa.array(column.to_pylist(), type_)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             msg = (
-                f"bounds of key {field.name!r} are {column.type}, which does not fit its type "
-                f"{field.type}: {error}"
+                f"bounds of key {name!r} are {column.type}, which does not fit its type {type_}: "
+                f"{error}"
             )
             raise OptionError(msg) from error
+
+
+def _bare(type_: pa.DataType) -> pa.DataType:
+    """Type without its labels: rows that may be appended may differ in them, and bounds do not."""
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _bare(field.type)) for field in type_])
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        return pa.timestamp(type_.unit, "UTC")
+    return type_
 
 
 def _check_ascending(bounds: pa.RecordBatch, keys: SortBy) -> None:

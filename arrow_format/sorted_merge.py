@@ -29,6 +29,10 @@ MAX_BYTES = 64 << 20
 """... or its share of this, where rows are large."""
 
 
+PIECE_BYTES = 4 << 20
+"""About what is gathered and given out at once."""
+
+
 def merge_sorted(
     runs: Sequence[Iterable[pa.RecordBatch]],
     sort_by: SortBy,
@@ -53,7 +57,7 @@ def merge_sorted(
     ------
     pyarrow.RecordBatch
         Rows in order, none without rows; ties by number of the run, then as they stand in it.
-        Memory is what the runs have at hand, and once more what is given out.
+        Memory is what the runs have at hand, and once more the rows of a round.
     """
     heads = [_Head(run, sort_by) for run in runs]
     while True:
@@ -62,7 +66,7 @@ def merge_sorted(
         heads = [head for head in heads if head.num_rows]
         if len(heads) < 2:
             break
-        yield _round(heads, sort_by)
+        yield from _round(heads, sort_by)
     for head in heads:
         yield from head.rest()
 
@@ -121,8 +125,8 @@ class _Head:
         yield from (batch for batch in self._batches if batch.num_rows)
 
 
-def _round(heads: list[_Head], sort_by: SortBy) -> pa.RecordBatch:
-    """Take all rows that no later row can come before, in order."""
+def _round(heads: list[_Head], sort_by: SortBy) -> Iterator[pa.RecordBatch]:
+    """Take all rows that no later row can come before, in order, in pieces."""
     edges = _order([edge for head in heads for edge in head.edge_keys()], sort_by)
     place = np.empty(len(edges), np.int64)
     place[edges] = np.arange(len(edges))
@@ -150,8 +154,13 @@ def _round(heads: list[_Head], sort_by: SortBy) -> pa.RecordBatch:
     ]
     rows = order - ((ends - sizes) - (np.cumsum(taken) - taken))[run]
     if len(batches) == 1:
-        return batches[0]
-    return pa.concat_batches(batches).take(pa.array(rows))
+        yield batches[0]
+        return
+    joined = pa.concat_batches(batches)
+    del batches, order, run
+    num_pieces = min(joined.nbytes // PIECE_BYTES + 1, len(rows))
+    for piece in np.array_split(rows, num_pieces):
+        yield joined.take(pa.array(piece))
 
 
 def _order(batches: list[pa.RecordBatch], sort_by: SortBy) -> NDArray[np.uint32]:

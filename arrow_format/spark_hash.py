@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.array_buffers import (
+    boolean_values,
+    fixed_width_values,
+    text_octets,
+    text_offsets,
+    validity,
+)
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.murmur3 import fold_bytes, fold_ints, fold_longs
 
@@ -165,32 +172,33 @@ def _fold(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     """Fold a value per row into the running hashes, in place; nulls change nothing."""
     if array.null_count == len(array):
         return
-    before = hashes.copy() if array.null_count else None
+    valid = validity(array)
+    before = None if valid is None else hashes.copy()
     if pa.types.is_struct(array.type):
         for index in range(array.type.num_fields):
             _fold(array.field(index), hashes)
     elif pa.types.is_list(array.type):
         _fold_elements(array, hashes)
     elif pa.types.is_string(array.type) or pa.types.is_binary(array.type):
-        offsets = _offsets(array)
-        octets = np.frombuffer(array.buffers()[2], np.uint8)
-        fold_bytes(hashes, octets, offsets[:-1], np.diff(offsets))
+        offsets = text_offsets(array)
+        fold_bytes(hashes, text_octets(array), offsets[:-1], np.diff(offsets))
     elif pa.types.is_decimal128(array.type):
         _fold_decimals(array, hashes)
     elif pa.types.is_float32(array.type):
-        bits = _canonical(_values(array, np.int32), sign=-(2**31), infinity=0x7F800000)
+        bits = _canonical(fixed_width_values(array, np.int32), sign=-(2**31), infinity=0x7F800000)
         fold_ints(hashes, bits)
     elif pa.types.is_float64(array.type):
-        bits = _canonical(_values(array, np.int64), sign=-(2**63), infinity=0x7FF0 << 48)
+        bits = _canonical(fixed_width_values(array, np.int64), sign=-(2**63), infinity=0x7FF0 << 48)
         fold_longs(hashes, bits)
     elif pa.types.is_boolean(array.type):
-        fold_ints(hashes, _bits(array, 1).astype(np.int32))
+        fold_ints(hashes, boolean_values(array).astype(np.int32))
     elif array.type in _INTS:
-        fold_ints(hashes, _values(array, _INTS[array.type]).astype(np.int32, copy=False))
+        values = fixed_width_values(array, _INTS[array.type])
+        fold_ints(hashes, values.astype(np.int32, copy=False))
     else:
-        fold_longs(hashes, _values(array, np.int64))
-    if before is not None:
-        np.copyto(hashes, before, where=_bits(array, 0) == 0)
+        fold_longs(hashes, fixed_width_values(array, np.int64))
+    if valid is not None and before is not None:
+        np.copyto(hashes, before, where=~valid)
 
 
 def _fold_elements(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
@@ -198,7 +206,7 @@ def _fold_elements(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
 
     Lists are sorted by length, so that those with an element left are a shrinking suffix.
     """
-    offsets = _offsets(array).astype(np.int64)
+    offsets = text_offsets(array).astype(np.int64)
     lengths = np.diff(offsets)
     order = lengths.argsort(kind="stable")
     running, starts, lengths = hashes[order], offsets[order], lengths[order]
@@ -211,7 +219,7 @@ def _fold_elements(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
 
 def _fold_decimals(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     """Fold the unscaled values, as longs or as the shortest big-endian two's complement."""
-    halves = _values(array, np.dtype((np.uint64, 2)))
+    halves = fixed_width_values(array, np.dtype((np.uint64, 2)))
     low, high = halves[:, 0], halves[:, 1]
     if array.type.precision <= _MAX_LONG_DIGITS:
         fold_longs(hashes, low.view(np.int64))
@@ -239,22 +247,3 @@ def _canonical(bits: NDArray[Any], *, sign: int, infinity: int) -> NDArray[Any]:
     canonical = np.where(is_nan, bits.dtype.type(quiet_nan), bits)
     canonical[canonical == sign] = 0
     return canonical
-
-
-def _values(array: pa.Array, dtype: Any) -> NDArray[Any]:  # noqa: ANN401  what NumPy takes
-    """Return the array's fixed-width values, garbage under nulls included, without a copy."""
-    dtype = np.dtype(dtype)
-    start = array.offset * dtype.itemsize
-    return np.frombuffer(array.buffers()[1], dtype, len(array), start)
-
-
-def _offsets(array: pa.Array) -> NDArray[np.int32]:
-    """Return where strings or lists begin and end, shape (num_rows + 1,), without a copy."""
-    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
-
-
-def _bits(array: pa.Array, buffer: int) -> NDArray[np.uint8]:
-    """Return the bits of one of the array's bitmaps (0 validity, 1 booleans), one a byte."""
-    first, skip = divmod(array.offset, 8)
-    bitmap = np.frombuffer(array.buffers()[buffer], np.uint8)[first:]
-    return np.unpackbits(bitmap, count=skip + len(array), bitorder="little")[skip:]

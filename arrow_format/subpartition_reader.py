@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
-from arrow_format.errors import CorruptShuffleError, FormatVersionError, SchemaError
+from arrow_format.errors import SchemaError
 from arrow_format.index_cache import IndexCache
 from arrow_format.model import RegionKind
 from arrow_format.read_plan import ChunkRead, plan_chunks
-from arrow_format.read_scheduler import ReadScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -143,53 +143,10 @@ class SortMergeSubpartitionReader:
         plan: Iterable[ChunkRead] | None = None,
     ) -> Iterator[tuple[ChunkRead, pa.RecordBatch]]:
         """Chunks of one partitioned file that hold rows of the range, whole and verified."""
-        reader = self._indexes.index_of(entry, output, file)
         plan = self.file_plan(entry, output, file) if plan is None else plan
-        storage = self._indexes.roots.storage_of(file, entry.roots, output.job_id)
-        for chunk, stored in self._fetch(storage, output, file, plan):
-            region = reader.regions[chunk.region]
-            table = region.chunks
-            start = int(table.first_row[chunk.chunk])
-            last = chunk.chunk + 1 == len(table)
-            stop = region.num_rows if last else int(table.first_row[chunk.chunk + 1])
-            try:
-                batch = self._decoder.decode(
-                    stored,
-                    encoding=int(table.encoding[chunk.chunk]),
-                    raw_length=int(table.raw_length[chunk.chunk]),
-                    crc32=int(table.crc32[chunk.chunk]),
-                    num_rows=stop - start,
-                )
-            except (CorruptShuffleError, FormatVersionError) as error:
-                where = f"{storage.root}/{file.data_path}"
-                raise type(error)(self._describe(where, output, chunk, error)) from error
-            yield chunk, batch
-
-    def _fetch(
-        self,
-        storage: Storage,
-        output: MapOutput,
-        file: PartitionedFile,
-        plan: Iterable[ChunkRead],
-    ) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
-        """Read chunks as they are stored; a missing or short file is told with its map output."""
-        try:
-            yield from ReadScheduler(storage).fetch(file.data_path, plan)
-        except CorruptShuffleError as error:
-            msg = (
-                f"{error} of map task {output.map_task}, attempt {output.attempt}, subpartitions "
-                f"{self._first} to {self._end - 1}. Restore the file from a copy or write the "
-                "shuffle again"
-            )
-            raise type(error)(msg) from error
-
-    def _describe(self, where: str, output: MapOutput, chunk: ChunkRead, error: Exception) -> str:
-        return (
-            f"{where} (map task {output.map_task}, attempt "
-            f"{output.attempt}), region {chunk.region}, chunk {chunk.chunk} at byte "
-            f"{chunk.offset}, wanted for subpartitions {self._first} to {self._end - 1}: {error}. "
-            "Restore the file from a copy or write the shuffle again"
-        )
+        index = self._indexes.index_of(entry, output, file)
+        wanted = f"subpartitions {self._first} to {self._end - 1}"
+        return ChunkReader(index, self._decoder, wanted=wanted).decoded(plan)
 
 
 def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from arrow_format.commit import abort_after, commit_job, receipt_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
-from arrow_format.options import WriteOptions, check_mode, check_num_subpartitions
+from arrow_format.options import WriteOptions, check_mode
 from arrow_format.partitioner import Partitioner, choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.range_target import settle_bounds
@@ -105,9 +105,7 @@ def _sampled(ranges: RangePartitioner, batches: object, num_subpartitions: int) 
             "RangePartitioner.sampled(table_or_dataset, keys, num_subpartitions)"
         )
         raise OptionError(msg)
-    return RangePartitioner.sampled(
-        batches, ranges.keys, check_num_subpartitions(num_subpartitions)
-    )
+    return RangePartitioner.sampled(batches, ranges.keys, num_subpartitions)
 
 
 def _as_stream(

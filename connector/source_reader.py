@@ -113,7 +113,7 @@ class ShuffleSourceReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Spark partitions in subpartition order."""
         shuffle = self._shuffle
-        weights = shuffle.subpartition_bytes.to_numpy()
+        weights = shuffle.read_bytes.to_numpy()
         wanted = (
             np.arange(shuffle.num_subpartitions)
             if self._wanted is None

@@ -1,8 +1,9 @@
 """Writes the golden shuffles of the format version this code writes.
 
-``python -m tests.compat.datagen`` writes ``tests/compat/v<version>/`` anew. Ids, times and counters
-are fixed, so that what changes in a diff is the format. Never regenerate the files of a version
-that was released: they stand for what is on users' disks.
+``python -m tests.compat.datagen`` writes those of ``tests/compat/v<version>/`` that are not there.
+Ids, times and counters are fixed, so that what changes in a diff is the format. Never write one
+anew that was released: it stands for what is on users' disks, also when the code of today would
+write other bytes.
 """
 
 from __future__ import annotations
@@ -12,24 +13,32 @@ import itertools
 import random
 import secrets
 import shutil
+import tempfile
 import time
 import uuid
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pyarrow as pa
 
-from arrow_format import ColumnPartitioner, HashPartitioner, RoundRobinPartitioner, WriteOptions
+from arrow_format import (
+    BROADCAST,
+    BroadcastPartitioner,
+    ColumnPartitioner,
+    HashPartitioner,
+    RoundRobinPartitioner,
+    WriteOptions,
+)
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.commit import commit_job
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.model import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from arrow_format import Partitioner
 
@@ -54,10 +63,18 @@ def fixed_ids(seed: int) -> Iterator[None]:
 class Golden:
     """One golden shuffle and, beside it, the rows of each version as they must be read."""
 
-    def __init__(self, name: str, n: int, partitioner: Partitioner, **options: object) -> None:
+    def __init__(
+        self,
+        name: str,
+        n: int,
+        partitioner: Partitioner,
+        sort_by: tuple[str, ...] = (),
+        **options: object,
+    ) -> None:
         self.directory = HERE / name
         self.n = n
         self.partitioner = partitioner
+        self.sort_by = sort_by
         self.options = WriteOptions(sync=False, **options)
         self.rows: list[pa.Table] = []
 
@@ -69,6 +86,7 @@ class Golden:
             tasks[0].schema,
             num_subpartitions=self.n,
             partitioner=self.partitioner,
+            sort_by=self.sort_by,
             options=self.options,
         )
         statuses = [run_map_task(job, i, 0, task.to_batches()) for i, task in enumerate(tasks)]
@@ -80,12 +98,17 @@ class Golden:
             assign = self.partitioner.bind(schema, self.n, number)
             for batch in task.to_batches():
                 plain = normalise(batch, schema)
-                ids = pa.array(assign(plain), pa.int32())
-                columns = [*plain.columns, ids]
-                self.rows.append(pa.Table.from_arrays(columns, schema=with_ids))
+                ids = [[*range(self.n)] if i == BROADCAST else [i] for i in assign(plain).tolist()]
+                for i, readers in enumerate(ids):
+                    for reader in readers:
+                        columns = [*plain.slice(i, 1).columns, pa.array([reader], pa.int32())]
+                        self.rows.append(pa.Table.from_arrays(columns, schema=with_ids))
         # By subpartition, and within one as the rows came: `sorted` is stable, `sort_by` is not.
         rows = pa.concat_tables([with_ids.empty_table(), *self.rows])
-        order = sorted(range(len(rows)), key=rows["_subpartition"].to_pylist().__getitem__)
+        keys = zip(
+            *(rows[name].to_pylist() for name in ("_subpartition", *self.sort_by)), strict=True
+        )
+        order = sorted(range(len(rows)), key=list(keys).__getitem__)
         expected = rows.take(pa.array(order, pa.int64())).combine_chunks()
         with pa.ipc.new_file(self.directory / f"expected-{version}.arrow", expected.schema) as out:
             out.write_table(expected)
@@ -140,40 +163,81 @@ def every_type() -> pa.Table:
     return pa.table(columns)
 
 
+def regions(name: str, codec: str, chunk_bytes: int, **more: Any) -> None:
+    golden = Golden(
+        name,
+        5,
+        HashPartitioner("carrier"),
+        codec=codec,
+        sort_buffer_bytes=4_096,
+        chunk_bytes=chunk_bytes,
+        **more,
+    )
+    golden.commit("errorifexists", [flights(0, 60), flights(60, 60)])
+
+
+def versions() -> None:
+    golden = Golden("versions", 3, RoundRobinPartitioner())
+    empty = flights(0, 0)
+    golden.commit("errorifexists", [flights(0, 4)])
+    golden.commit("append", [empty, flights(4, 3)])
+    golden.commit("overwrite", [flights(100, 5)])
+    golden.commit("append", [flights(105, 2)])
+
+
+def types(name: str) -> None:
+    Golden(name, 3, ColumnPartitioner("p")).commit("errorifexists", [every_type()])
+
+
+def many_subpartitions() -> None:
+    golden = Golden("many_subpartitions", 300_000, HashPartitioner("id", "carrier"))
+    golden.commit("errorifexists", [flights(0, 20)])
+
+
+def noise(name: str, chunk_bytes: int, size: int) -> None:
+    golden = Golden(name, 2, HashPartitioner("b"), codec_level=-7, chunk_bytes=chunk_bytes)
+    random_bytes = random.Random(1).randbytes(size)
+    golden.commit("errorifexists", [pa.table({"b": [random_bytes, bytes(size), bytes(3)]})])
+
+
+def no_rows() -> None:
+    Golden("no_rows", 3, HashPartitioner("id")).commit("errorifexists", [flights(0, 0)])
+
+
+def broadcast() -> None:
+    golden = Golden("broadcast", 3, BroadcastPartitioner())
+    golden.commit("errorifexists", [flights(0, 9), flights(9, 2)])
+
+
+ALL: tuple[tuple[int, Callable[[], None]], ...] = (
+    # The first chunks of codec zstd were Arrow messages. With so few bytes for each column they
+    # still are.
+    (1_000, lambda: regions("regions_zstd", "zstd", 256)),
+    (2_000, lambda: regions("regions_none", "none", 256)),
+    (3_000, versions),
+    (4_000, lambda: types("types")),
+    (5_000, many_subpartitions),
+    (6_000, lambda: noise("noise", 1, 4_096)),
+    (7_000, no_rows),
+    # Since rows are packed.
+    (8_000, lambda: regions("regions_packed", "zstd", 16 << 10)),
+    (9_000, lambda: types("types_packed")),
+    (10_000, lambda: noise("noise_packed", 4_096, 10_000)),
+    (11_000, broadcast),
+    (12_000, lambda: regions("regions_sorted", "none", 256, sort_by=("id",))),
+)
+
+
 def main() -> None:
-    """Write all golden shuffles of this format version."""
-    shutil.rmtree(HERE, ignore_errors=True)
-    for seed, codec in ((1_000, "zstd"), (2_000, "none")):
-        with fixed_ids(seed):
-            golden = Golden(
-                f"regions_{codec}",
-                5,
-                HashPartitioner("carrier"),
-                codec=codec,
-                sort_buffer_bytes=4_096,
-                chunk_bytes=256,
-            )
-            golden.commit("errorifexists", [flights(0, 60), flights(60, 60)])
-    with fixed_ids(3_000):
-        golden = Golden("versions", 3, RoundRobinPartitioner())
-        empty = flights(0, 0)
-        golden.commit("errorifexists", [flights(0, 4)])
-        golden.commit("append", [empty, flights(4, 3)])
-        golden.commit("overwrite", [flights(100, 5)])
-        golden.commit("append", [flights(105, 2)])
-    with fixed_ids(4_000):
-        golden = Golden("types", 3, ColumnPartitioner("p"))
-        golden.commit("errorifexists", [every_type()])
-    with fixed_ids(5_000):
-        golden = Golden("many_subpartitions", 300_000, HashPartitioner("id", "carrier"))
-        golden.commit("errorifexists", [flights(0, 20)])
-    with fixed_ids(6_000):
-        golden = Golden("noise", 2, HashPartitioner("b"), codec_level=-7, chunk_bytes=1)
-        noise = random.Random(1).randbytes(4_096)
-        golden.commit("errorifexists", [pa.table({"b": [noise, bytes(4_096), bytes(3)]})])
-    with fixed_ids(7_000):
-        golden = Golden("no_rows", 3, HashPartitioner("id"))
-        golden.commit("errorifexists", [flights(0, 0)])
+    """Write the golden shuffles of this format version that are not there."""
+    there = {path.name for path in HERE.iterdir()} if HERE.exists() else set()
+    for seed, write in ALL:
+        with fixed_ids(seed), tempfile.TemporaryDirectory() as scratch:
+            with mock.patch(f"{__name__}.HERE", Path(scratch)):
+                write()
+            (made,) = Path(scratch).iterdir()
+            if made.name not in there:
+                shutil.copytree(made, HERE / made.name)
 
 
 if __name__ == "__main__":

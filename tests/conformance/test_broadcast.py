@@ -89,6 +89,19 @@ def test_every_subpartition_reads_every_row_and_the_file_holds_it_once(tmp_path,
     assert receipt.num_bytes < copied.num_bytes / (1 if num_rows == 1 else 10)
 
 
+def test_a_reader_of_one_subpartition_reads_what_is_stored_for_all(tmp_path):
+    rows = rows_of([*range(4)] * 1000 + [BROADCAST] * 4000)
+    for name, wanted in (("both", rows), ("one each", rows.slice(0, 4000))):
+        write_shuffle(
+            [wanted], tmp_path / name, num_subpartitions=4, partitioner=FromColumn(),
+            options=WriteOptions(codec="none", sync=False),
+        )  # fmt: skip
+    both, one_each = (open_shuffle(tmp_path / name) for name in ("both", "one each"))
+    assert one_each.read_bytes.equals(one_each.subpartition_bytes)
+    for found in both.read_bytes.to_pylist():
+        assert 0.6 < found / both.num_bytes < 0.65  # a quarter of a half, and a half
+
+
 @CODECS
 @given(
     batches=st.lists(st.lists(st.integers(-1, 5), max_size=30), min_size=1, max_size=6),

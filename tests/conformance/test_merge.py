@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,17 +26,22 @@ from arrow_format import (
     SchemaError,
     ShuffleNotFoundError,
     SortMergeResultPartition,
+    StorageError,
     WriteOptions,
+    merge_commit,
     merge_shuffle,
     open_shuffle,
+    write_shuffle,
 )
 from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.dataset import Shuffle
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.model import BROADCAST, RegionKind
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
 from arrow_format.storage import PosixStorage
+from arrow_format.subpartition_reader import SortMergeSubpartitionReader
+from arrow_format.target import open_target
 from tests.unit.small_shuffles import (
     SCHEMA,
     entry_of,
@@ -43,6 +49,7 @@ from tests.unit.small_shuffles import (
     metadata_of,
     numbered,
     write_file,
+    write_region,
     write_tasks,
 )
 
@@ -86,6 +93,7 @@ def append_version(path, num_tasks=2, rows=150, options=TINY, broadcast=False, n
         options=options,
         sort_by=sort_by,
     )
+    open_target(job, "append")
     seed = job.base_version * 100
     statuses = [
         run_map_task(
@@ -152,10 +160,7 @@ def rows_in(*indexes):
     for one in range(N):
         for index in indexes:
             entry = entry_of(index.file, N)
-            storage = index.storage
-            from arrow_format.subpartition_reader import SortMergeSubpartitionReader
-
-            for run in SortMergeSubpartitionReader(storage, [entry], one, one + 1):
+            for run in SortMergeSubpartitionReader(index.storage, [entry], one, one + 1):
                 found += [(one, v) for v in run.batch["v"].to_pylist()]
     return found
 
@@ -250,9 +255,6 @@ def test_a_subpartition_larger_than_memory(storage, sort_buffer_bytes):
 
 def test_rows_much_larger_than_their_neighbours(storage):
     """Sizes are estimated by the average row; what does not fit is tried in halves."""
-    from arrow_format.partitioned_file import PartitionedFileWriter
-    from tests.unit.small_shuffles import write_region
-
     ids = [0, 1, 2, 3, 4, 5]
     with PartitionedFileWriter(storage, "here/x", metadata_of(N), TINY) as writer:
         for i in range(3):
@@ -274,19 +276,14 @@ def test_no_regions_at_all(storage):
 @KINDS
 def test_files_of_another_shape_are_refused(storage, kind):
     inputs = written(storage)
-    schema = pa.schema([("p", pa.int32())])
-    for changes in ({"num_subpartitions": 7}, {"sort_by": (("v", "ascending"),)}):
-        merger = PartitionedFileMerger(
-            storage,
-            "x",
-            metadata_of(N, **changes) if False else replace(metadata_of(N), **changes),
-            TINY,
-        )  # noqa: E501
+    for metadata in (
+        metadata_of(7),
+        metadata_of(N, sort_by=(("v", "ascending"),)),
+        metadata_of(N, pa.schema([("p", pa.int32())])),
+    ):
+        merger = PartitionedFileMerger(storage, "x", metadata, TINY)
         with pytest.raises(SchemaError, match="has other columns, sort keys or another number"):
             getattr(merger, kind)(inputs)
-    merger = PartitionedFileMerger(storage, "x", metadata_of(N, schema), TINY)
-    with pytest.raises(SchemaError, match="has other columns"):
-        getattr(merger, kind)(inputs)
     with pytest.raises(OptionError, match="merge of no files"):
         getattr(merger, kind)([])
     assert "x.shuffle.data" not in files_below(storage._root)
@@ -315,7 +312,7 @@ def test_every_flipped_byte_of_an_input_is_found_and_never_copied(storage, kind,
             with pytest.raises(CorruptShuffleError, match=r"map task 3, attempt 1\), region \d"):
                 getattr(merger_in(storage), kind)(inputs)
             assert not files_below(storage._root / "there")
-    path.write_bytes(sound[:-200])
+    path.write_bytes(sound[: len(sound) // 2])
     with pytest.raises(CorruptShuffleError):
         getattr(merger_in(storage), kind)(inputs)
     path.unlink()
@@ -332,7 +329,7 @@ def test_what_was_written_wrong_is_noticed_before_it_is_given_out(storage, kind,
 
     def flipping(handle, views):
         pieces = [bytearray(view) for view in views]
-        if b"there" in os.readlink(f"/proc/self/fd/{handle}").encode() and len(pieces) > 1:
+        if "there" in str(Path(f"/proc/self/fd/{handle}").readlink()) and len(pieces) > 1:
             pieces[1][0] ^= 1
         return writev(handle, pieces)
 
@@ -654,14 +651,15 @@ def test_sorted_shuffles_stay_sorted(path):
     for _ in range(2):
         append_version(path, sort_by=sort_by, rows=400)
     expected = contents(open_shuffle(path))
+    num_regions = sum(file.num_regions for file in files_of(open_shuffle(path)))
     merge_shuffle(path, policy=ALWAYS, options=TINY)
     merged = open_shuffle(path)
     assert contents(merged) == expected
-    assert len(index_of(path, files_of(merged)[0]).regions) < 80
+    assert files_of(merged)[0].num_regions <= num_regions // 2 + 1, "two at a time fit in here"
     merge_shuffle(path, policy=ALWAYS, options=replace(TINY, sort_buffer_bytes=1 << 20))
     assert contents(open_shuffle(path)) == expected
     (file,) = files_of(open_shuffle(path))
-    (region,) = index_of(path, file).regions
+    assert file.num_regions == 1
     for table in expected[:N]:
         order = table.sort_by([("s", "descending"), ("v", "ascending")])
         assert order.equals(table.combine_chunks())
@@ -672,8 +670,6 @@ def test_sorted_shuffles_stay_sorted(path):
 
 def meanwhile(monkeypatch, action):
     """Run `action` once, between the merge and its commit."""
-    from arrow_format import merge_commit
-
     replace_outputs, done = merge_commit.replace_outputs, []
 
     def late(*arguments):
@@ -720,7 +716,7 @@ def test_an_overwrite_or_another_merge_meanwhile_fails_it(path, what, monkeypatc
         merge_shuffle(path, policy=NEVER, options=TINY)
     mine = left[0] - set(files_below(path))
     assert set(files_below(path)) < left[0]
-    assert {name.rpartition(".")[2] for name in mine if "." in name} == {"arrow", "data", "index"}
+    assert {name.rpartition(".")[2] for name in mine if "." in name} == {"data", "index"}
     assert open_shuffle(path).version == 3
     open_shuffle(path).verify()
 
@@ -734,6 +730,7 @@ def test_merging_while_others_append(path):
         try:
             while not stop.is_set():
                 append_version(path, num_tasks=1, rows=30)
+                time.sleep(0.05)
         except Exception as error:
             errors.append(error)
 
@@ -779,9 +776,10 @@ def test_a_disk_that_fails_anywhere_leaves_the_version_whole(path, policy, monke
                 assert files_below(path) == before
                 assert open_shuffle(path).version == 2
                 continue
-            except Exception as error:
+            except StorageError as error:
                 # The entry was there already when making it durable failed.
-                assert "committed as version 3" in str(error)
+                if "committed as version 3" not in str(error):
+                    raise
             break
     assert contents(open_shuffle(path)) == expected
     open_shuffle(path).verify()
@@ -868,8 +866,6 @@ def test_memory_is_that_of_a_map_task(path, codec, n):
             "s": [f"some text of row {i}" for i in range(200_000)],
         }
     )
-    from arrow_format import write_shuffle
-
     options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=4 << 20, chunk_bytes=32 << 10)
     write_shuffle(
         (batch.slice(i, 4_000) for i in range(0, 200_000, 4_000)),

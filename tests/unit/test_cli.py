@@ -12,9 +12,12 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from arrow_format import WriteOptions, write_shuffle
+from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_format.merge_job import MergePlan
+from arrow_format.merge_policy import Facts, PlannedMerge
 from connector import cli
 from connector.inspection import measure_skew, partitioner_text
+from connector.merge_summary import plan_lines
 from connector.picture import printable, region_picture, skew_picture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -312,7 +315,7 @@ class TestVerify:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("command", ["inspect", "verify", "head"])
+    @pytest.mark.parametrize("command", ["inspect", "verify", "merge", "head"])
     def test_what_is_no_shuffle(self, run, tmp_path, command):
         extra = ["--subpartition", 0] if command == "head" else []
         file = tmp_path / "file"
@@ -381,6 +384,91 @@ class TestErrors:
         monkeypatch.setattr("connector.inspection.inspect_shuffle", fail)
         line = error_of(run("inspect", path), 1)
         assert line == r"arrow-shuffle: unexpected ZeroDivisionError: first\nsecond"
+
+
+class TestMerge:
+    @pytest.fixture
+    def several(self, tmp_path):
+        """A shuffle of five versions with a map output each."""
+        directory = tmp_path / "several"
+        for _ in range(5):
+            write_shuffle(
+                table_of(200), directory, num_subpartitions=N, keys="k", mode="append", options=FAST
+            )
+        return directory
+
+    def rows_of(self, path):
+        return [open_shuffle(path).subpartition(i).read_all() for i in range(N)]
+
+    def test_merges_into_a_version_of_the_same_rows(self, run, several):
+        expected = self.rows_of(several)
+        status, out, err = run("merge", several)
+        assert (status, err) == (0, "")
+        assert out.splitlines()[0].startswith(f"{several}: merged into version 6 (")
+        for fact in ("map outputs  5 -> 1", "files        5 -> 1", "regions      5 -> 5"):
+            assert fact in out, fact
+        assert "stay on disk" in out
+        assert self.rows_of(several) == expected
+        assert run("verify", several)[0] == 0
+        assert "replace    1,000" in run("inspect", several)[1]
+
+    def test_rewrites_when_told_to(self, run, several):
+        expected = self.rows_of(several)
+        assert "regions      5 -> 1" in run("merge", several, "--rewrite", "always")[1]
+        assert self.rows_of(several) == expected
+
+    def test_a_dry_run_changes_nothing(self, run, several):
+        before = sorted(several.rglob("*"))
+        status, out, err = run("merge", several, "--dry-run")
+        assert (status, err) == (0, "")
+        first, second = out.splitlines()
+        assert first.startswith(f"{several} version 5: 1 merge of ")
+        assert second.startswith("  append map outputs 0 to 4: 5 files, 5 regions, ")
+        _, out, _ = run("merge", several, "--dry-run", "--rewrite", "always")
+        assert "  rewrite map outputs 0 to 4" in out
+        assert sorted(several.rglob("*")) == before
+
+    def test_as_json(self, run, several):
+        plan = json.loads(run("merge", several, "--dry-run", "--json")[1])
+        assert (plan["path"], plan["version"]) == (str(several), 5)
+        (merge,) = plan["merges"]
+        assert (merge["rewrite"], merge["first"], merge["end"]) == (False, 0, 5)
+        report = json.loads(run("merge", several, "--json")[1])
+        assert report["version"] == 6
+        assert report["merges"] == [merge]
+        assert report["before"]["num_map_outputs"] == 5
+        assert report["after"]["num_map_outputs"] == report["after"]["num_files"] == 1
+
+    def test_nothing_is_worth_it(self, run, several):
+        run("merge", several)
+        for extra in ([], ["--dry-run"]):
+            status, out, _ = run("merge", several, *extra)
+            assert (status, out) == (0, f"{several} version 6: nothing is worth merging\n")
+
+    def test_a_single_map_output(self, run, tmp_path):
+        options = WriteOptions(sync=False, sort_buffer_bytes=8_192)
+        batches = table_of(2_000).to_batches(max_chunksize=50)
+        write_shuffle(batches, tmp_path, num_subpartitions=N, keys="k", options=options)
+        _, out, _ = run("merge", tmp_path, "--dry-run")
+        assert "  rewrite map output 0: 1 file, " in out
+
+    def test_long_plans_are_cut(self):
+        merges = (PlannedMerge(rewrite=False, first=0, end=2),) * 50
+        plan = MergePlan("x", 1, merges, (Facts(2, 2, 10, 10),) * 50)
+        lines = plan_lines(plan)
+        assert len(lines) == 22
+        assert lines[-1] == "  ... and 30 more; --json lists all"
+
+    def test_damage_is_found_and_nothing_merged(self, run, damaged):
+        directory, names = damaged
+        line = error_of(run("merge", directory), 1)
+        assert "CorruptShuffleError" in line
+        assert any(name in line for name in names)
+        assert open_shuffle(directory).version == 3
+
+    def test_a_bad_choice(self, run, several):
+        line = error_of(run("merge", several, "--rewrite", "often"), 2)
+        assert "rewrite='often': expected one of 'never', 'auto', 'always'" in line
 
 
 class TestProgram:

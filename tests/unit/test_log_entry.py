@@ -138,8 +138,8 @@ def test_entries_from_before_broadcast_and_roots_are_read():
 def test_newer_versions_and_operations_say_so():
     with pytest.raises(FormatVersionError, match=r"format version 2.*reads up to 1.*newer"):
         decode_entry(forged(format_version=2, anything="else"))
-    with pytest.raises(FormatVersionError, match=r"operation 'replace'.*overwrite, append"):
-        decode_entry(forged(operation="replace"))
+    with pytest.raises(FormatVersionError, match=r"operation 'dissolve'.*overwrite, append, repl"):
+        decode_entry(forged(operation="dissolve"))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from arrow_format import OptionError, RangePartitioner, SchemaError, sample_boun
 from arrow_format.partitioner import check_description, partitioner_from_description
 from arrow_format.range_partitioner import bounds_of_rows
 from arrow_format.sampling import MAX_ROWS, sample_columns, sample_positions, sample_size
+from connector.inspection import partitioner_text
 from tests.unit.spark_order_model import sorted_rows
 from tests.unit.test_range_bounds import batch_of, keyed_rows, tuples
 
@@ -169,6 +170,30 @@ def test_bounds_take_the_types_of_the_data():
         assert RangePartitioner("a", bounds=typed).describe() == fitted.describe()
 
 
+def test_labels_of_types_make_no_other_bounds():
+    """What may be appended may differ in nullability, metadata and time zone."""
+    moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+    rows = [{"x": 1, "t": moment}, {"x": 2, "t": None}]
+    found = []
+    for nullable, zone in [(True, "UTC"), (False, "Asia/Tokyo")]:
+        inner = [pa.field("x", pa.int64(), nullable), pa.field("t", pa.timestamp("us", zone))]
+        type_ = pa.struct([field.with_metadata({"a": zone}) for field in inner])
+        schema = pa.schema([pa.field("s", type_, nullable)])
+        for bounds in (rows, pa.table({"s": pa.array(rows, type_)})):
+            partitioner = RangePartitioner("s", bounds=bounds).fitted(schema)
+            found.append(partitioner.describe())
+            batch = pa.record_batch([pa.array(rows[::-1], type_)], schema=schema)
+            assert partitioner.bind(schema, 3, 0)(batch).tolist() == [1, 0]
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.parametrize("n", [0, "8", None, 1_000_001])
+def test_bad_numbers_of_ranges(n):
+    for sample in (RangePartitioner.sampled, sample_bounds):
+        with pytest.raises(OptionError, match=f"num_subpartitions={n!r}: expected a whole number"):
+            sample(TABLE, "a", n)
+
+
 def test_bounds_that_were_written_down():
     fields = list(pa.schema([("d", pa.date32()), ("x", pa.decimal128(9, 2)), ("i", pa.int16())]))
     bounds = bounds_of_rows([["2024-01-31", "1.50", 7], [None, "9", None]], fields)
@@ -219,6 +244,11 @@ def test_what_a_description_says():
     some = RangePartitioner("a", bounds=[1, 2, 3])
     assert repr(some) == "RangePartitioner('a', 3 bounds from (1) to (3))"
     assert repr(RangePartitioner("a", bounds=[])) == "RangePartitioner('a', 0 bounds)"
+
+
+def test_the_command_line_shows_it_in_few_words():
+    text = partitioner_text(RangePartitioner("a", ("b", "descending"), bounds=[]).describe())
+    assert text == "ranges of a, b descending"
 
 
 def test_equal_bounds_have_equal_descriptions():

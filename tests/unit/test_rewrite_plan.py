@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.model import ChunkTable, Region, RegionKind
-from arrow_format.rewrite_plan import RegionRun, RegionSlice, plan_ranges, plan_runs
+from arrow_format.rewrite_plan import (
+    RegionRun,
+    RegionSlice,
+    plan_ranges,
+    plan_runs,
+    sorted_fan_in,
+)
 from arrow_format.totals import arrow_bytes, subpartition_arrow_bytes
 
 
@@ -118,3 +124,11 @@ def test_what_regions_take_in_arrow_sums_up():
     found = subpartition_arrow_bytes(pairs, 2)
     assert abs(found.sum() - 3_100) < 400, "whole bytes of a chunk before it is scaled"
     assert found[1] > found[0]
+
+
+def test_sorted_regions_are_joined_as_far_as_their_chunks_fit_into_memory():
+    pairs = [(region_of([50, 1]), 510)] * 9
+    assert sorted_fan_in(pairs, 2, max_bytes=10_000) is None, "no subpartition is too large"
+    assert sorted_fan_in(pairs, 2, max_bytes=4_000) == 3, "two chunks of 510 bytes for each"
+    assert sorted_fan_in(pairs, 2, max_bytes=10) == 2, "merging takes two"
+    assert sorted_fan_in([], 2, max_bytes=10) is None

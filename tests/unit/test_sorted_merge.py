@@ -100,6 +100,16 @@ def test_large_rows_are_not_hoarded():
     assert sum(batch.num_rows for batch in merged) > 180
 
 
+def test_what_a_round_gives_is_cut(monkeypatch):
+    monkeypatch.setattr("arrow_format.sorted_merge.PIECE_BYTES", 100)
+    runs = [[numbers(range(start, 400, 2))] for start in (0, 1)]
+    merged = list(merge_sorted(runs, BY_K))
+    assert len(merged) > 10
+    assert [k for batch in merged for k in batch["k"].to_pylist()] == list(range(400))
+    large = [[pa.record_batch({"k": [k], "s": ["x" * 5_000]})] for k in (2, 1)]
+    assert [batch["k"].to_pylist() for batch in merge_sorted(large, BY_K)] == [[1], [2]]
+
+
 def test_rounds_are_few_when_runs_cover_the_same_keys():
     random = np.random.default_rng(0)
     runs = []

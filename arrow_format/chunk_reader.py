@@ -1,0 +1,202 @@
+"""The chunks of one partitioned file, read by a plan and verified, as stored bytes or as rows."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.codec import EncodedChunk
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.model import Encoding
+from arrow_format.read_plan import ChunkRead, plan_chunks
+from arrow_format.read_scheduler import ReadScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from arrow_format.codec import ChunkDecoder
+    from arrow_format.model import Int32Array
+    from arrow_format.partitioned_file import PartitionedFileReader
+
+ADVICE = "Restore the file from a copy or write the shuffle again"
+
+READ_AHEAD_BYTES = 8 << 20
+
+
+class ChunkReader:
+    """Reads chunks of one data file; none is given out that differs from what was written.
+
+    Parameters
+    ----------
+    index
+        The verified index of the file.
+    decoder
+        Of the schema that rows are read with: the file's own, or that widened.
+    read_ahead_bytes
+        Bytes fetched ahead of the consumer at most, unless one chunk is larger.
+    wanted
+        What is read for, such as ``subpartitions 3 to 5``; it is told with damage.
+    """
+
+    def __init__(
+        self,
+        index: PartitionedFileReader,
+        decoder: ChunkDecoder,
+        *,
+        read_ahead_bytes: int = READ_AHEAD_BYTES,
+        wanted: str = "",
+    ) -> None:
+        self._index = index
+        self._wanted = wanted
+        self._decoder = decoder
+        self._scheduler = ReadScheduler(index.storage, max_bytes=read_ahead_bytes)
+
+    def stored(self, first_region: int, end_region: int) -> Iterator[EncodedChunk]:
+        """All chunks of adjacent regions as they are stored, in file order.
+
+        Raises
+        ------
+        CorruptShuffleError
+            A chunk is not there whole, or its CRC is not the index's.
+        FormatVersionError
+            Its encoding is not known to this version.
+        """
+        for chunk, stored in self._fetch(self._plan(first_region, end_region)):
+            table = self._index.regions[chunk.region].chunks
+            if zlib.crc32(stored) != int(table.crc32[chunk.chunk]):
+                msg = f"{self._where(chunk)}: its CRC-32 is not that of the index. {ADVICE}"
+                raise CorruptShuffleError(msg)
+            encoding = int(table.encoding[chunk.chunk])
+            if encoding not in [*Encoding]:
+                msg = f"{self._where(chunk)}: encoding {encoding} is not known; use a newer version"
+                raise FormatVersionError(msg)
+            raw_length = int(table.raw_length[chunk.chunk])
+            yield EncodedChunk(stored, raw_length, Encoding(encoding))
+
+    def decoded(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.RecordBatch]]:
+        """Chunks of a plan as record batches, whole.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            As :meth:`stored`; or what is inside is not as the index says.
+        """
+        for chunk, stored in self._fetch(plan):
+            region = self._index.regions[chunk.region]
+            table = region.chunks
+            last = chunk.chunk + 1 == len(table)
+            stop = region.num_rows if last else int(table.first_row[chunk.chunk + 1])
+            try:
+                batch = self._decoder.decode(
+                    stored,
+                    encoding=int(table.encoding[chunk.chunk]),
+                    raw_length=int(table.raw_length[chunk.chunk]),
+                    crc32=int(table.crc32[chunk.chunk]),
+                    num_rows=stop - int(table.first_row[chunk.chunk]),
+                )
+            except (CorruptShuffleError, FormatVersionError) as error:
+                msg = f"{self._where(chunk)}: {error}. {ADVICE}"
+                raise type(error)(msg) from error
+            yield chunk, batch
+
+    def rows(
+        self, first_region: int, end_region: int, first: int, end: int
+    ) -> Iterator[tuple[pa.RecordBatch, Int32Array]]:
+        """Rows of the subpartitions ``[first, end)`` from adjacent unicast regions.
+
+        Yields
+        ------
+        tuple
+            Rows of one chunk, in the order of the file, with the subpartition of each.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            As :meth:`decoded`.
+        """
+        n = self._index.metadata.num_subpartitions
+        for chunk, batch in self.decoded(self._plan(first_region, end_region, first, end)):
+            region = self._index.regions[chunk.region]
+            start = int(region.chunks.first_row[chunk.chunk])
+            lo, hi = chunk.first_row, chunk.end_row
+            ids = region.subpartitions_of_rows(start + lo, start + hi, n)
+            if 2 * (hi - lo) < batch.num_rows:
+                # A small part must not keep the whole chunk in memory.
+                yield batch.take(pa.array(np.arange(lo, hi))), ids
+            else:
+                yield batch.slice(lo, hi - lo), ids
+
+    def check(self) -> int:
+        """Read the data file whole, every chunk and what lies between, and check all of it.
+
+        Returns
+        -------
+        int
+            Rows found; a broadcast row counts once.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            As :meth:`rows`; or the file's length or the bytes between its chunks differ.
+        """
+        index = self._index
+        path, data_bytes = index.file.data_path, index.file.data_bytes
+        stat = index.storage.stat(path)
+        if stat is None or stat.num_bytes != data_bytes:
+            found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
+            msg = f"{self._file()}: {found}, expected {data_bytes} bytes. {ADVICE}"
+            raise CorruptShuffleError(msg)
+        plan = self._plan(0, len(index.regions))
+        num_rows = sum(int(batch.num_rows) for _, batch in self.decoded(plan))
+        crc32 = 0
+        for between in index.storage.get_ranges(path, list(_gaps(index))):
+            crc32 = zlib.crc32(between, crc32)
+        if crc32 != index.metadata.frame_crc32:
+            msg = (
+                f"{self._file()}: header, padding or footer differ from what was written. {ADVICE}"
+            )
+            raise CorruptShuffleError(msg)
+        return num_rows
+
+    def _plan(
+        self, first_region: int, end_region: int, first: int = 0, end: int | None = None
+    ) -> Iterator[ChunkRead]:
+        n = self._index.metadata.num_subpartitions
+        regions = self._index.regions[first_region:end_region]
+        end = n if end is None else end
+        return plan_chunks(regions, first, end, n, first_region=first_region)
+
+    def _fetch(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
+        try:
+            yield from self._scheduler.fetch(self._index.file.data_path, plan)
+        except CorruptShuffleError as error:
+            which = f", {self._wanted}" if self._wanted else ""
+            msg = f"{error} of {self._task()}{which}. {ADVICE}"
+            raise type(error)(msg) from error
+
+    def _task(self) -> str:
+        return f"map task {self._index.metadata.map_task}, attempt {self._index.metadata.attempt}"
+
+    def _file(self) -> str:
+        return f"{self._index.storage.root}/{self._index.file.data_path} ({self._task()})"
+
+    def _where(self, chunk: ChunkRead) -> str:
+        where = f"{self._file()}, region {chunk.region}, chunk {chunk.chunk} at byte {chunk.offset}"
+        return f"{where}, wanted for {self._wanted}" if self._wanted else where
+
+
+def _gaps(index: PartitionedFileReader) -> Iterator[tuple[int, int]]:
+    """Ranges ``(offset, length)`` of a data file that belong to no chunk, in file order."""
+    end = 0
+    for region in index.regions:
+        for offset, length in zip(
+            region.chunks.offset.tolist(), region.chunks.length.tolist(), strict=True
+        ):
+            if offset > end:
+                yield end, offset - end
+            end = offset + length
+    if index.file.data_bytes > end:
+        yield end, index.file.data_bytes - end

@@ -1,0 +1,102 @@
+"""The commit of a merge: an entry that names all map outputs of the version anew."""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from arrow_format.commit import clean_up
+from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
+from arrow_format.errors import CommitConflictError
+from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
+from arrow_format.replacement import PlacedOutputs, Replacement, replace_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arrow_format.job import ShuffleJob
+    from arrow_format.model import Int64Array
+
+
+def commit_replacements(
+    job: ShuffleJob, replacements: Sequence[Replacement], added_bytes: Int64Array
+) -> tuple[Snapshot, LogEntry]:
+    """Publish merged map outputs in the place of their inputs, as a version of the same rows.
+
+    What another writer appended meanwhile is part of the new version, behind the rest.
+
+    Parameters
+    ----------
+    job
+        The merge.
+    replacements
+        In reading order, at least one.
+    added_bytes
+        Bytes per subpartition that the merged files have more than their inputs.
+
+    Returns
+    -------
+    tuple
+        The version that was replaced, and the new entry.
+
+    Raises
+    ------
+    CommitConflictError
+        An input is not part of the newest version any more; nothing was committed.
+    StorageError
+        The entry could not be written; or it was, and may not survive a power failure.
+    """
+    log = CommitLog(job.storage)
+    rounds: list[tuple[Snapshot, LogEntry]] = []
+
+    def decide(newest: Snapshot | None) -> LogEntry:
+        if newest is None:
+            msg = f"{job.storage.root}: the shuffle is gone; nothing was committed"
+            raise CommitConflictError(msg)
+        outputs = replace_outputs(PlacedOutputs.of(newest.entries), replacements)
+        rows, sizes = log.totals(newest)
+        if rounds:
+            # Another writer was faster, and its rows are part of the totals now.
+            job.storage.delete(rounds[-1][1].totals.path)
+        commit_id = uuid.uuid4().hex
+        totals = encode_totals(rows, sizes + added_bytes)
+        described = TotalsFile(
+            f"{LOG_DIRECTORY}/totals-{commit_id}.arrow", len(totals), zlib.crc32(totals)
+        )
+        rounds.append((newest, _entry(newest.newest, job, commit_id, outputs, described)))
+        job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
+        return rounds[-1][1]
+
+    try:
+        log.append(decide, sync=job.options.sync)
+    except BaseException as error:
+        if rounds:
+            clean_up(job, log, rounds[-1][1].totals, error)
+        raise
+    replaced, entry = rounds[-1]
+    return replaced, replace(entry, version=replaced.version + 1)
+
+
+def _entry(
+    newest: LogEntry, job: ShuffleJob, commit_id: str, outputs: PlacedOutputs, totals: TotalsFile
+) -> LogEntry:
+    """Return the entry, still without its version number: what is not replaced stays as it is."""
+    return LogEntry(
+        version=0,
+        operation="replace",
+        shuffle_id=newest.shuffle_id,
+        job_id=job.job_id,
+        commit_id=commit_id,
+        committed_at_ms=time.time_ns() // 1_000_000,
+        data_schema=newest.data_schema,
+        spark_schema=newest.spark_schema,
+        num_subpartitions=newest.num_subpartitions,
+        partitioner=newest.partitioner,
+        map_outputs=outputs.outputs,
+        totals=totals,
+        sort_by=newest.sort_by,
+        roots=outputs.roots,
+    )

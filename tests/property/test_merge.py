@@ -1,0 +1,116 @@
+"""Merged is read as unmerged was: any rows, codecs, map outputs, versions, sort keys, policies."""
+
+import tempfile
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format import MergePolicy, merge_shuffle, open_shuffle
+from arrow_format.commit import commit_job
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.sort_order import ORDERS
+from arrow_format.storage import PosixStorage
+from tests.property.tables import frozen, tables
+from tests.property.test_round_trip import OPTIONS, read_with_ids
+
+POLICIES = st.builds(
+    MergePolicy,
+    rewrite=st.sampled_from(["never", "auto", "always"]),
+    min_regions=st.sampled_from([2, 8]),
+    max_fan_in=st.sampled_from([2, 3, 128]),
+    target_file_bytes=st.sampled_from([1_000, 5_000, 1 << 30]),
+)
+ROWS = st.lists(st.integers(0, 3), max_size=4)
+"""Which rows of the table a map task writes: one slice of it after the other."""
+
+
+class ByRow:
+    """Sends rows by their number `v`, every so many of them to everyone."""
+
+    def __init__(self, everyone):
+        self.everyone = everyone
+
+    def describe(self):
+        return {"kind": "by_row"}
+
+    def check(self, schema):
+        schema.field("v")
+
+    def bind(self, schema, num_subpartitions, map_task):
+        def assign(batch):
+            v = batch["v"].to_numpy()
+            ids = (v * 7 + map_task) % num_subpartitions
+            if self.everyone:
+                ids[v % self.everyone == 0] = BROADCAST
+            return ids
+
+        return assign
+
+
+@given(
+    tables(max_rows=30),
+    st.sampled_from([1, 5, 300]),
+    st.lists(st.tuples(st.lists(ROWS, min_size=1, max_size=3), OPTIONS), min_size=1, max_size=3),
+    st.sampled_from([0, 3]),
+    st.sampled_from([(), *((("v", order),) for order in ORDERS)]),
+    POLICIES,
+    OPTIONS,
+)
+def test_rows_and_their_order_stay(table, n, versions, everyone, sort_by, policy, options):
+    quarter = table.num_rows // 4 + 1
+    with tempfile.TemporaryDirectory() as directory:
+        for tasks, how in versions:
+            job = begin_job(
+                directory,
+                table.schema,
+                num_subpartitions=n,
+                partitioner=ByRow(everyone),
+                options=how,
+                sort_by=sort_by,
+            )
+            statuses = [
+                run_map_task(
+                    job,
+                    number,
+                    0,
+                    (
+                        batch
+                        for part in rows
+                        for batch in table.slice(part * quarter, quarter).to_batches()
+                    ),
+                )
+                for number, rows in enumerate(tasks)
+            ]
+            commit_job(job, statuses, mode="append")
+        before = open_shuffle(directory)
+        expected = [(s, frozen(row)) for s, row in read_with_ids(before)]
+        report = merge_shuffle(directory, policy=policy, options=options)
+        merged = open_shuffle(directory)
+
+        assert [(s, frozen(row)) for s, row in read_with_ids(merged)] == expected
+        assert merged.subpartition_rows.equals(before.subpartition_rows)
+        assert merged.schema.equals(before.schema)
+        assert merged.verify().num_rows == before.num_rows
+        assert merged.version == before.version + bool(report.plan.merges)
+        assert len(merged.map_outputs) <= len(before.map_outputs)
+        for s in range(0, n, 97):
+            alone = [frozen(row) for row in merged.subpartition(s).read_all().to_pylist()]
+            assert alone == [row for one, row in expected if one == s]
+        check_broadcast_is_stored_once(directory, before, merged)
+
+
+def check_broadcast_is_stored_once(directory, before, merged):
+    storage = PosixStorage(directory)
+
+    def broadcast_rows(shuffle):
+        return sum(
+            region.num_rows
+            for output in shuffle.map_outputs
+            for file in output.files
+            for region in PartitionedFileReader(storage, file).regions
+            if region.kind is RegionKind.BROADCAST
+        )
+
+    assert broadcast_rows(merged) == broadcast_rows(before)
