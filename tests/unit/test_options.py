@@ -16,6 +16,7 @@ def test_defaults_are_those_of_the_contract():
     assert options.sort_buffer_bytes == 128 << 20
     assert (options.codec, options.codec_level, options.chunk_bytes) == ("zstd", 1, 256 << 10)
     assert (options.local_dirs, options.write_order, options.sync) == ((), "rotated", True)
+    assert options.rewrite == "never", "a write pays for nothing that nobody asked for"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ def test_defaults_are_those_of_the_contract():
         ("chunk_bytes", 0, "chunk_bytes=0: expected a whole number of bytes from 1 to 4,194,304"),
         ("chunk_bytes", MAX_CHUNK_BYTES + 1, "chunk_bytes=4194305"),
         ("write_order", "random", "write_order='random': expected one of 'rotated', 'natural'"),
+        ("rewrite", "merge", "rewrite='merge': expected one of 'never', 'auto', 'always'"),
         ("sync", 1, "sync=1: expected True or False"),
         ("local_dirs", ("tmp",), "local_dirs=.*expected a tuple of different absolute directories"),
         ("local_dirs", ("/tmp", "/tmp"), "local_dirs=.*expected a tuple of different absolute"),

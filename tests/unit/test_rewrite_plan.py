@@ -8,9 +8,9 @@ from arrow_format.model import ChunkTable, Region, RegionKind
 from arrow_format.rewrite_plan import (
     RegionRun,
     RegionSlice,
+    plan_fan_in,
     plan_ranges,
     plan_runs,
-    sorted_fan_in,
 )
 from arrow_format.totals import arrow_bytes, subpartition_arrow_bytes
 
@@ -126,9 +126,22 @@ def test_what_regions_take_in_arrow_sums_up():
     assert found[1] > found[0]
 
 
-def test_sorted_regions_are_joined_as_far_as_their_chunks_fit_into_memory():
-    pairs = [(region_of([50, 1]), 510)] * 9
-    assert sorted_fan_in(pairs, 2, max_bytes=10_000) is None, "no subpartition is too large"
-    assert sorted_fan_in(pairs, 2, max_bytes=4_000) == 3, "two chunks of 510 bytes for each"
-    assert sorted_fan_in(pairs, 2, max_bytes=10) == 2, "merging takes two"
-    assert sorted_fan_in([], 2, max_bytes=10) is None
+PAIRS = [(region_of([50, 1]), 510)] * 99
+
+
+def fan_in_of(max_bytes, pairs=PAIRS, max_fan_in=64, is_sorted=False):
+    return plan_fan_in(pairs, 2, max_bytes=max_bytes, max_fan_in=max_fan_in, is_sorted=is_sorted)
+
+
+def test_regions_are_joined_as_far_as_a_chunk_of_each_fits_into_memory():
+    assert fan_in_of(510 * 20) == 20
+    assert fan_in_of(510 * 80) == 64, "as the caller says"
+    assert fan_in_of(510) == 8, "or there would be no end to it"
+    assert fan_in_of(510, max_fan_in=3) == 3
+    assert fan_in_of(10, pairs=[]) == 64
+
+
+def test_sorted_subpartitions_that_are_too_large_take_twice_the_memory():
+    assert fan_in_of(510 * 100, is_sorted=True) == 64, "no subpartition is too large"
+    assert fan_in_of(510 * 20, is_sorted=True) == 10, "two chunks of 510 bytes for each"
+    assert fan_in_of(10, is_sorted=True) == 2, "merging takes two"

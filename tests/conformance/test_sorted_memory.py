@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.unit.test_bounds import PROJECT, STREAM
+from tests.conformance.test_memory import PROJECT, STREAM
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,17 @@
-"""What a map task may take: open files whatever n is, memory whatever the input is."""
+"""CONFORMANCE, group "Memory and resources": what tasks may take, whatever n and the input are."""
 
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import open_shuffle, write_shuffle
+from arrow_format import merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.options import WriteOptions
 
 PROJECT = Path(__file__).parents[2]
@@ -64,6 +66,11 @@ def batch(rows):
         columns = {"k": pa.array(np.arange(rows, dtype=np.int32))}
     elif shape == "int32":
         columns = {"k": pa.array(random.integers(0, 1 << 30, rows, dtype=np.int32))}
+    elif shape == "wide rows":
+        columns = {"k": keys, "s": pa.array([c * 1_000_000 for c in "abcdefgh"][:rows])}
+    elif shape == "columns":
+        columns = {f"c{i}": pa.array(random.integers(0, 1 << 40, rows)) for i in range(300)}
+        columns["k"] = keys
     elif shape == "string":
         columns = {"k": keys, "s": words.take(pa.array(random.integers(0, 5_000, rows)))}
     else:
@@ -77,8 +84,11 @@ def batch(rows):
     # As it comes over IPC: one allocation under all columns.
     return pa.ipc.read_record_batch(made.serialize(), made.schema)
 
-ROWS = {"int32": 500_000, "repeated": 10_000, "string": 80_000, "lineitem": 20_000}[shape]
-made = [batch(ROWS) for _ in range(4)]
+ROWS = {
+    "int32": 500_000, "repeated": 10_000, "string": 80_000, "lineitem": 20_000, "wide rows": 8,
+    "columns": 10_000, "huge": 1_000_000,
+}[shape]
+made = [batch(ROWS) for _ in range(1 if shape == "huge" else 4)]
 messages = [(b.serialize(), b.schema) for b in made]
 largest = max(b.nbytes for b in made)
 volume = int(float(gigabytes) * 1e9)
@@ -92,17 +102,17 @@ def stream(num_bytes):
             yield pa.ipc.read_record_batch(copied, schema)
             sent += len(copied)
 
-def write(num_bytes, name, mode="errorifexists"):
+def write(batches, name):
     return write_shuffle(
-        stream(num_bytes), path + name, num_subpartitions=20_000, keys="k",
+        batches, path + name, num_subpartitions=20_000, keys="k",
         options=WriteOptions(sync=False, codec=codec, sort_buffer_bytes=BUFFER),
     )
 
-write(1, "/warm")
+write([next(stream(1)).slice(0, 8)], "/warm")
 base = status("VmHWM")
 with open("/proc/self/clear_refs", "w") as clear:
     clear.write("5")
-receipt = write(volume, "/big")
+receipt = write(stream(volume), "/big")
 peak = status("VmHWM")
 shuffle = arrow_format.open_shuffle(path + "/big")
 assert sum(f.num_regions for o in shuffle.map_outputs for f in o.files) > 3
@@ -117,6 +127,11 @@ print(base, peak, largest, BUFFER)
         ("string", "none", "1"),
         ("int32", "none", "0.6"),
         ("repeated", "zstd", "0.6"),
+        ("wide rows", "zstd", "0.5"),
+        ("columns", "zstd", "0.5"),
+        ("columns", "none", "0.5"),
+        # One batch of more than twice the sort buffer.
+        ("huge", "zstd", "0.1"),
     ],
 )
 def test_peak_memory_of_a_streamed_write(tmp_path, shape, codec, gigabytes):
@@ -173,3 +188,27 @@ def test_peak_memory_of_reading_everything(tmp_path):
     # About 32 MiB as they were read, joined, and in order; the allocator keeps some of it longer.
     assert allocated < 112 << 20, f"{allocated >> 20} MiB"
     assert grown < 288 << 20, f"{grown >> 20} MiB"
+
+
+def test_nothing_outlives_its_owner(tmp_path):
+    """No thread, open file or temporary file is left by a write, a read and a merge."""
+
+    def left():
+        return threading.active_count(), open_files(), sorted(os.listdir(tempfile.gettempdir()))  # noqa: PTH208
+
+    before = left()
+    table = pa.table({"k": np.arange(50_000), "s": [f"{i}" for i in range(50_000)]})
+    for mode in ("errorifexists", "append"):
+        write_shuffle(
+            table, tmp_path / "x", num_subpartitions=7, keys="k", mode=mode,
+            options=WriteOptions(sync=False, sort_buffer_bytes=1 << 20),
+        )  # fmt: skip
+    merge_shuffle(tmp_path / "x")
+    shuffle = open_shuffle(tmp_path / "x")
+    assert shuffle.read().read_all().num_rows == 100_000
+    with shuffle.read() as reader:
+        reader.read_next_batch()
+    del reader
+    assert left() == before
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert not {name for name in names if "tmp" in name}
