@@ -293,8 +293,9 @@ def progress(title: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
 def show_facts(console: Console, facts: ShuffleFacts) -> None:
     """Print what ``inspect`` found."""
     from arrow_format.receipt import format_bytes
-    from connector.inspection import partitioner_text
+    from connector.inspection import order_text, partitioner_text
     from connector.picture import count_of, printable, skew_picture
+    from connector.work_summary import work_lines
 
     def line(text: RenderableType = "", style: str | None = None) -> None:
         console.print(text, style=style, soft_wrap=True)
@@ -308,7 +309,8 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
     line(
         f"  version {facts.version}, {count_of(facts.num_rows, 'row')} in "
         f"{count_of(facts.num_subpartitions, 'subpartition')} by {partitioner}, "
-        f"format version {facts.format_version}"
+        + (f"sorted by {printable(order_text(facts.sort_by))}, " if facts.sort_by else "")
+        + f"format version {facts.format_version}"
     )
 
     title("Versions")
@@ -347,6 +349,10 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         mean = format_bytes(sizes.data_bytes / layout.num_chunks)
         cut.append(f"{count_of(layout.num_chunks, 'chunk')} of {mean} on average")
     line("  " + ", ".join(cut))
+    for text in work_lines(facts.counters):
+        line(f"  {text}")
+    for directory in facts.directories:
+        line(f"  also in {printable(directory)}")
 
     title(f"Columns ({len(facts.columns):,})")
     listed = facts.columns[:MAX_COLUMNS]

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.counters import sum_counters
 from arrow_format.errors import ShuffleError
 from arrow_format.index_cache import IndexCache
 from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from arrow_format.dataset import Shuffle
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array
+    from arrow_format.sort_order import SortBy
     from arrow_format.verify import VerifyReport
 
 MAX_INDEX_BYTES = 32 << 20
@@ -47,9 +49,9 @@ class VersionFacts:
     version: int
     operation: str
     num_rows: int
-    """Rows the entry added."""
+    """Rows of the map outputs that the entry names: those it added, or all of a ``replace``."""
     num_bytes: int
-    """Bytes of the data files the entry added."""
+    """Bytes of their data files."""
     num_map_outputs: int
     committed_at: str
     """ISO 8601, UTC, by the committing machine's clock."""
@@ -117,6 +119,11 @@ class ShuffleFacts:
     num_rows: int
     num_subpartitions: int
     partitioner: Mapping[str, Any]
+    sort_by: SortBy
+    directories: tuple[str, ...]
+    """Further directories that hold files of this version, absolute."""
+    counters: Mapping[str, int]
+    """What map tasks did, added up."""
     columns: tuple[ColumnFacts, ...]
     versions: tuple[VersionFacts, ...]
     sizes: SizeFacts
@@ -147,6 +154,9 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         num_rows=shuffle.num_rows,
         num_subpartitions=shuffle.num_subpartitions,
         partitioner=dict(entry.partitioner),
+        sort_by=shuffle.sort_by,
+        directories=tuple(dict.fromkeys(root for one in shuffle.entries for root in one.roots)),
+        counters=sum_counters(output.counters for output in shuffle.map_outputs),
         columns=tuple(
             ColumnFacts(field.name, str(field.type), field.nullable) for field in shuffle.schema
         ),
@@ -263,6 +273,9 @@ def facts_as_json(facts: ShuffleFacts) -> dict[str, Any]:
         "num_rows": facts.num_rows,
         "num_subpartitions": facts.num_subpartitions,
         "partitioner": dict(facts.partitioner),
+        "sort_by": [list(key) for key in facts.sort_by],
+        "directories": list(facts.directories),
+        "counters": dict(facts.counters),
         "columns": [asdict(column) for column in facts.columns],
         "versions": [asdict(version) for version in facts.versions],
         "sizes": asdict(facts.sizes),
@@ -290,6 +303,11 @@ def report_as_json(report: VerifyReport) -> dict[str, Any]:
     }
 
 
+def order_text(keys: Iterable[tuple[str, str]]) -> str:
+    """Describe sort keys in a few words."""
+    return ", ".join(name if order == "ascending" else f"{name} {order}" for name, order in keys)
+
+
 def partitioner_text(partitioner: Mapping[str, Any]) -> str:
     """Describe a partitioner in a few words."""
     kind = partitioner.get("kind")
@@ -300,9 +318,6 @@ def partitioner_text(partitioner: Mapping[str, Any]) -> str:
     if kind == "column":
         return f"ids in column {partitioner['column']}"
     if kind == "range":
-        return "ranges of " + ", ".join(
-            name if order == "ascending" else f"{name} {order}"
-            for name, order in partitioner["keys"]
-        )
+        return "ranges of " + order_text(partitioner["keys"])
     settings = ", ".join(f"{name}={value}" for name, value in partitioner.items() if name != "kind")
     return f"{kind} ({settings})" if settings else str(kind)

@@ -809,7 +809,7 @@ print(calls)
 """
 
 
-@pytest.mark.parametrize("die_at", [1, 2, 4, 6, 8, 10, 12])
+@pytest.mark.parametrize("die_at", [1, 3, 5, 8, 12, 16, 20, 24, 26, 28, 30, 33, 36])
 def test_a_killed_merge_leaves_a_whole_version_and_can_be_run_again(path, die_at):
     append_version(path)
     append_version(path)
@@ -828,7 +828,7 @@ def test_a_killed_merge_leaves_a_whole_version_and_can_be_run_again(path, die_at
     report = merge_shuffle(path, policy=ALWAYS, options=TINY)
     assert contents(open_shuffle(path)) == expected
     assert len(open_shuffle(path).map_outputs) == 1
-    assert report.version == 3
+    assert report.version == shuffle.version + bool(report.plan.merges)
 
 
 @POLICIES
