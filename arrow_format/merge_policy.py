@@ -69,8 +69,8 @@ class MergePolicy:
     average. A read of less costs what a read of this costs: it fetches and decodes a whole chunk,
     about four times as much."""
     max_fan_in: int = MAX_FAN_IN
-    """Regions that are joined into one at most. Each is read once per piece of the output that fits
-    into memory, a chunk at least: with many more, most of what is decoded would be thrown away."""
+    """Regions that are joined into one at most. With little memory it is fewer: see
+    :func:`~arrow_format.rewrite_plan.plan_fan_in`."""
     target_file_bytes: int = 1 << 30
     """Files are merged up to this size (data). One of half of it is left alone, so that no byte is
     copied again and again as small files join."""

@@ -6,6 +6,7 @@ out, and on any failure nothing of it is left. Source: FLIP-148, ``PartitionedFi
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from arrow_format.merge_policy import MAX_FAN_IN
 from arrow_format.model import Encoding, RegionKind
 from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
 from arrow_format.region_joiner import RegionJoiner, sized_regions
-from arrow_format.rewrite_plan import plan_runs, sorted_fan_in
+from arrow_format.rewrite_plan import plan_fan_in, plan_runs
 from arrow_format.storage import ObjectNotFoundError
 from arrow_format.totals import subpartition_totals
 from arrow_format.widening import is_appendable
@@ -106,7 +107,7 @@ class PartitionedFileMerger:
         *,
         max_fan_in: int = MAX_FAN_IN,
     ) -> PartitionedFileReader:
-        """Join the regions of all inputs into as few as may be.
+        """Join regions, as many at a time as memory allows without much being decoded twice.
 
         Rows of a subpartition stay in the order in which they were read, or become sorted as a
         whole where regions are sorted. Regions that every subpartition reads are copied. Memory is
@@ -121,16 +122,20 @@ class PartitionedFileMerger:
         """
         self._check_inputs(inputs)
         budget = self._options.region_bytes
-        if self._metadata.sort_by:
-            unicast = [
-                pair
-                for one in inputs
-                for pair in sized_regions(one)
-                if pair[0].kind is RegionKind.UNICAST
-            ]
-            fits = sorted_fan_in(unicast, self._metadata.num_subpartitions, max_bytes=budget)
-            max_fan_in = min(max_fan_in, fits or max_fan_in)
-        runs = plan_runs([one.regions for one in inputs], max_fan_in)
+        unicast = [
+            pair
+            for one in inputs
+            for pair in sized_regions(one)
+            if pair[0].kind is RegionKind.UNICAST
+        ]
+        fan_in = plan_fan_in(
+            unicast,
+            self._metadata.num_subpartitions,
+            max_bytes=budget,
+            max_fan_in=max_fan_in,
+            is_sorted=bool(self._metadata.sort_by),
+        )
+        runs = plan_runs([one.regions for one in inputs], fan_in)
 
         def write(writer: PartitionedFileWriter) -> None:
             for run in runs:
@@ -156,8 +161,10 @@ class PartitionedFileMerger:
             merged = PartitionedFileReader(self._storage, file)
             check_merged(merged, inputs)
         except BaseException:
-            self._storage.delete(file.index_path)
-            self._storage.delete(file.data_path)
+            # Whatever cannot be removed either is named by nobody; the first error is the one told.
+            with contextlib.suppress(StorageError):
+                self._storage.delete(file.index_path)
+                self._storage.delete(file.data_path)
             raise
         return merged
 
@@ -220,10 +227,25 @@ def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFile
     for one in inputs:
         expected += subpartition_totals(one.regions, n, one.file.data_bytes)[0]
     found, _ = subpartition_totals(merged.regions, n, merged.file.data_bytes)
-    num_rows = ChunkReader(merged, ChunkDecoder(merged.metadata.data_schema)).check()
-    if not np.array_equal(expected, found) or num_rows != sum(one.file.num_rows for one in inputs):
+    stored = merged.file.num_rows, merged.file.num_broadcast_rows
+    if not np.array_equal(expected, found) or stored != (
+        sum(one.file.num_rows for one in inputs),
+        sum(one.file.num_broadcast_rows for one in inputs),
+    ):
         msg = (
             f"{merged.storage.root}/{merged.file.data_path}: has other rows than the files it was "
             "merged from, which are unharmed. Please report this"
         )
         raise CorruptShuffleError(msg)
+    reader = ChunkReader(merged, ChunkDecoder(merged.metadata.data_schema))
+    reader.check(decode=not _are_copies(merged, inputs))
+
+
+def _are_copies(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> bool:
+    """Whether all chunks are those of the inputs, byte for byte."""
+    regions = [region.chunks for one in inputs for region in one.regions]
+    return len(regions) == len(merged.regions) and all(
+        np.array_equal(getattr(region.chunks, name), getattr(chunks, name))
+        for region, chunks in zip(merged.regions, regions, strict=True)
+        for name in ("first_row", "length", "raw_length", "encoding", "crc32")
+    )

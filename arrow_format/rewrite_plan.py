@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from arrow_format.model import Int64Array, Region
 
+MIN_FAN_IN = 8
+"""Regions that are joined into one however little memory there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegionSlice:
@@ -45,13 +48,20 @@ class RegionRun:
         return sum(one.end - one.first for one in self.slices)
 
 
-def sorted_fan_in(
-    regions: Sequence[tuple[Region, int]], num_subpartitions: int, *, max_bytes: int
-) -> int | None:
-    """Regions with sort keys that can be joined within bounded memory; None: any number.
+def plan_fan_in(
+    regions: Sequence[tuple[Region, int]],
+    num_subpartitions: int,
+    *,
+    max_bytes: int,
+    max_fan_in: int,
+    is_sorted: bool,
+) -> int:
+    """Decide how many regions to join into one.
 
-    A subpartition that is too large for memory is merged row by row, with a chunk of each region at
-    hand and the rows merged from these beside them.
+    What fits into memory holds a share of each region. Where that is less than a chunk, chunks are
+    decoded again for each share, so the work grows with the number of regions: so many are joined
+    that a share is about a chunk. A sorted subpartition that is too large for memory is merged row
+    by row, with a chunk of each region at hand and the rows merged from these beside them.
 
     Parameters
     ----------
@@ -60,15 +70,24 @@ def sorted_fan_in(
     num_subpartitions
         How many there are.
     max_bytes
-        What the rows at hand may take.
+        What rows may take in memory.
+    max_fan_in
+        Never more than this.
+    is_sorted
+        Whether the regions are sorted by keys.
     """
-    if subpartition_arrow_bytes(regions, num_subpartitions).max(initial=0) <= max_bytes:
-        return None
-    chunk_bytes = max(
-        raw_bytes * int(region.chunks.raw_length.max()) // int(region.chunks.raw_length.sum())
-        for region, raw_bytes in regions
+    raw_bytes = sum(size for _, size in regions)
+    num_chunks = sum(len(region.chunks) for region, _ in regions)
+    if not raw_bytes or not num_chunks:
+        return max_fan_in
+    fan_in = min(max(max_bytes * num_chunks // raw_bytes, MIN_FAN_IN), max_fan_in)
+    if not is_sorted or subpartition_arrow_bytes(regions, num_subpartitions).max() <= max_bytes:
+        return fan_in
+    largest = max(
+        size * int(region.chunks.raw_length.max()) // int(region.chunks.raw_length.sum())
+        for region, size in regions
     )
-    return max(max_bytes // (2 * max(chunk_bytes, 1)), 2)
+    return min(max(max_bytes // (2 * max(largest, 1)), 2), fan_in)
 
 
 def plan_runs(sources: Sequence[Sequence[Region]], max_fan_in: int) -> list[RegionRun]:
