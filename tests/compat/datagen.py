@@ -29,8 +29,10 @@ from arrow_format import (
     BroadcastPartitioner,
     ColumnPartitioner,
     HashPartitioner,
+    MergePolicy,
     RoundRobinPartitioner,
     WriteOptions,
+    merge_shuffle,
 )
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.commit import commit_job
@@ -209,6 +211,22 @@ def broadcast() -> None:
     golden.commit("errorifexists", [flights(0, 9), flights(9, 2)])
 
 
+def merged() -> None:
+    golden = Golden("merged", 3, HashPartitioner("id"))
+    for mode in ("errorifexists", "append"):
+        start = 40 * len(golden.rows)
+        golden.commit(mode, [flights(start, 20), flights(start + 20, 20)])
+    for version, rewrite in ((3, "never"), (4, "always")):
+        merge_shuffle(
+            golden.directory / "shuffle",
+            policy=MergePolicy(rewrite=rewrite),
+            options=golden.options,
+        )
+        shutil.copy(
+            golden.directory / "expected-2.arrow", golden.directory / f"expected-{version}.arrow"
+        )
+
+
 ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     # The first chunks of codec zstd were Arrow messages. With so few bytes for each column they
     # still are.
@@ -225,6 +243,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (10_000, lambda: noise("noise_packed", 4_096, 10_000)),
     (11_000, broadcast),
     (12_000, lambda: regions("regions_sorted", "none", 256, sort_by=("id",))),
+    (13_000, merged),
 )
 
 
