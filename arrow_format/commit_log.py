@@ -85,15 +85,17 @@ class CommitLog:
             Entries are missing between the first and the newest.
         """
         matches = map(_ENTRY_NAME.fullmatch, self._storage.list(LOG_DIRECTORY))
-        versions = [int(match[1]) for match in matches if match]
-        for expected, found in enumerate(versions, 1):
-            if expected != found:
+        versions = {int(match[1]) for match in matches if match}
+        newest = max(versions, default=0)
+        for missing in sorted(set(range(1, newest)) - versions):
+            # A listing is no snapshot: it may show an entry and not the one put just before.
+            if self._storage.stat(self._path(missing)) is None:
                 msg = (
-                    f"{self._storage.root}: commit log has version {found} but not {expected}; "
+                    f"{self._storage.root}: commit log has version {newest} but not {missing}; "
                     "an entry was deleted. Restore it from a backup"
                 )
                 raise CorruptShuffleError(msg)
-        return len(versions)
+        return newest
 
     def entry(self, version: int) -> LogEntry:
         """Read one entry, verified.

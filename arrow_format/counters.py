@@ -18,7 +18,8 @@ class MapCounters:
     """Counters of one map task, or the sum over several."""
 
     num_batches: int = 0
-    """Batches that came in, after normalisation."""
+    """Batches that came in, after normalisation. One with rows for one subpartition and rows for
+    all counts for both."""
     num_rows: int = 0
     """Rows stored; a broadcast row counts once."""
     raw_bytes: int = 0
@@ -34,6 +35,8 @@ class MapCounters:
     """Regions written because rows for one subpartition followed rows for all, or the reverse."""
     final_flushes: int = 0
     """Regions written because there were no more rows."""
+    large_row_flushes: int = 0
+    """Regions of a single row that is larger than the buffer."""
     large_batches: int = 0
     """Batches larger than an empty buffer, which became regions of their own."""
     merged_regions: int = 0

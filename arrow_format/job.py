@@ -258,9 +258,10 @@ def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> 
     sound = ids.shape == (num_rows,) and ids.dtype.kind in "iu"
     if sound and (num_rows == 0 or (ids.min() >= BROADCAST and ids.max() < job.num_subpartitions)):
         return
+    found = f", from {ids.min(initial=0)} to {ids.max(initial=0)}" if ids.dtype.kind in "iu" else ""
     msg = (
         f"partitioner {job.partitioner!r} gave {ids.dtype} values of shape {ids.shape} for "
-        f"{num_rows} rows, from {ids.min(initial=0)} to {ids.max(initial=0)}; expected one whole "
+        f"{num_rows} rows{found}; expected one whole "
         f"number per row, from 0 to {job.num_subpartitions - 1}, or {BROADCAST} for all of them"
     )
     raise OptionError(msg)

@@ -10,18 +10,16 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
-from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, StorageError
+from arrow_format.errors import OptionError, SchemaError, StorageError
+from arrow_format.merge_check import check_merged
 from arrow_format.merge_policy import MAX_FAN_IN
 from arrow_format.model import Encoding, RegionKind
 from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
 from arrow_format.region_joiner import RegionJoiner, sized_regions
 from arrow_format.rewrite_plan import plan_fan_in, plan_runs
 from arrow_format.storage import ObjectNotFoundError
-from arrow_format.totals import subpartition_totals
 from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
@@ -211,41 +209,4 @@ def _are_plain(inputs: Sequence[PartitionedFileReader]) -> bool:
         bool((region.chunks.encoding == Encoding.IPC).all())
         for one in inputs
         for region in one.regions
-    )
-
-
-def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> None:
-    """Read a merged file whole and compare it with the indexes of its inputs.
-
-    Raises
-    ------
-    CorruptShuffleError
-        It cannot be read back as it was written, or its subpartitions have other rows.
-    """
-    n = merged.metadata.num_subpartitions
-    expected = np.zeros(n, np.int64)
-    for one in inputs:
-        expected += subpartition_totals(one.regions, n, one.file.data_bytes)[0]
-    found, _ = subpartition_totals(merged.regions, n, merged.file.data_bytes)
-    stored = merged.file.num_rows, merged.file.num_broadcast_rows
-    if not np.array_equal(expected, found) or stored != (
-        sum(one.file.num_rows for one in inputs),
-        sum(one.file.num_broadcast_rows for one in inputs),
-    ):
-        msg = (
-            f"{merged.storage.root}/{merged.file.data_path}: has other rows than the files it was "
-            "merged from, which are unharmed. Please report this"
-        )
-        raise CorruptShuffleError(msg)
-    reader = ChunkReader(merged, ChunkDecoder(merged.metadata.data_schema))
-    reader.check(decode=not _are_copies(merged, inputs))
-
-
-def _are_copies(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> bool:
-    """Whether all chunks are those of the inputs, byte for byte."""
-    regions = [region.chunks for one in inputs for region in one.regions]
-    return len(regions) == len(merged.regions) and all(
-        np.array_equal(getattr(region.chunks, name), getattr(chunks, name))
-        for region, chunks in zip(merged.regions, regions, strict=True)
-        for name in ("first_row", "length", "raw_length", "encoding", "crc32")
     )

@@ -245,8 +245,9 @@ def choose_partitioner(
         return HashPartitioner(keys)
     if not isinstance(partitioner, Partitioner) or isinstance(partitioner, type):
         msg = (
-            f"partitioner={partitioner!r}: expected HashPartitioner, RoundRobinPartitioner, "
-            "ColumnPartitioner or an object with their methods"
+            f"partitioner={partitioner!r}: expected HashPartitioner, RangePartitioner, "
+            "RoundRobinPartitioner, BroadcastPartitioner, ColumnPartitioner or an object with "
+            "their methods"
         )
         raise OptionError(msg)
     return partitioner

@@ -326,17 +326,36 @@ def _cast_to(bounds: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBat
 def _cast(column: pa.Array, name: str, type_: pa.DataType) -> pa.Array:
     if column.type.equals(type_):
         return column
+    why: object = "some would be cut"
     try:
-        return column.cast(type_)
+        found = column.cast(type_)
     except pa.ArrowException as error:
+        why = error
         try:  # what Arrow does not cast it may still build, as decimals from whole numbers
-            return pa.array(column.to_pylist(), type_)
+            found = pa.array(column.to_pylist(), type_)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            msg = (
-                f"bounds of key {name!r} are {column.type}, which does not fit its type {type_}: "
-                f"{error}"
-            )
-            raise OptionError(msg) from error
+            found = None
+    # A bound that lost its fraction or its time of day would part the rows elsewhere.
+    if found is None or not _is_same(found, column):
+        msg = (
+            f"bounds of key {name!r} are {column.type}, which does not fit its type {type_}: {why}"
+        )
+        raise OptionError(msg)
+    return found
+
+
+def _is_same(found: pa.Array, given: pa.Array) -> bool:
+    """Whether bounds that were cast are still what was given."""
+    types = (found.type, given.type)
+    if all(map(pa.types.is_floating, types)) or not all(
+        pa.types.is_temporal(type_) or pa.types.is_decimal(type_) or pa.types.is_primitive(type_)
+        for type_ in types
+    ):
+        return True
+    try:
+        return bool(found.cast(given.type).equals(given))
+    except pa.ArrowException:
+        return bool(found.to_pylist() == given.to_pylist())
 
 
 def _bare(type_: pa.DataType) -> pa.DataType:

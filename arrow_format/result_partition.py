@@ -174,6 +174,7 @@ class SortMergeResultPartition:
         """Write one row larger than the buffer; it needs the memory it has already."""
         buffer = self._new_buffer(1 << 62)
         buffer.append(row, ids)
+        self.counters.large_row_flushes += 1
         self._write(buffer)
 
     def _flush(self) -> None:
@@ -182,7 +183,14 @@ class SortMergeResultPartition:
         self._buffer = self._new_buffer()
 
     def _write(self, buffer: SortBuffer) -> None:
-        """Write a buffer as one region."""
+        """Write a buffer as one region; when that fails its rows are gone, and all is undone."""
+        try:
+            self._write_region(buffer)
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_region(self, buffer: SortBuffer) -> None:
         started = time.perf_counter_ns()
         buffer.finish()
         unicast = self._kind is RegionKind.UNICAST

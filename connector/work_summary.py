@@ -18,6 +18,7 @@ _CAUSES = {
     "full_buffer_flushes": "full buffer",
     "switch_flushes": "change between one and all",
     "final_flushes": "end of a task",
+    "large_row_flushes": "a row larger than the buffer",
 }
 
 

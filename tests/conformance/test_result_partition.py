@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,29 @@ def test_a_disk_that_fills_up_at_any_write_leaves_nothing(storage, monkeypatch, 
         attempt()
     assert files_below(storage._root) == ["out"]
     assert len(rows_in(storage, attempt())) == 500, "and a retry succeeds"
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_after_a_failed_write_nothing_can_be_finished(storage, monkeypatch, codec):
+    """The rows of the region that failed are gone: a map output without them must not exist."""
+    real, fail = os.writev, []
+
+    def writev(handle, buffers):
+        if fail:
+            raise OSError(errno.ENOSPC, fail.pop())
+        return real(handle, buffers)
+
+    monkeypatch.setattr(os, "writev", writev)
+    partition = partition_in(storage, replace(TINY, codec=codec))
+    emit_many(partition, 20)
+    fail.append("no space")
+    with pytest.raises(OutOfDiskError):
+        emit_many(partition, 20)
+    with pytest.raises(ClosedError):
+        partition.finish()
+    with pytest.raises(ClosedError):
+        emit(partition, [1])
+    assert [path for path in storage._root.rglob("*") if path.is_file()] == []
 
 
 def test_attempts_never_share_a_name(storage):

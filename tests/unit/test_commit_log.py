@@ -171,6 +171,21 @@ def test_a_gap_is_an_error(log, storage):
         log.snapshot()
 
 
+def test_a_listing_that_missed_an_entry_is_no_gap(log, storage, monkeypatch):
+    # As when two entries are put while the directory is read: the later may be seen alone.
+    for _ in range(3):
+        commit(log)
+    real = PosixStorage.list
+    monkeypatch.setattr(
+        PosixStorage, "list", lambda self, path: [n for n in real(self, path) if "2." not in n]
+    )
+    assert log.newest_version() == 3
+    assert len(log.snapshot().entries) == 3
+    path_of(storage, 2).unlink()
+    with pytest.raises(CorruptShuffleError, match="has version 3 but not 2"):
+        log.newest_version()
+
+
 def test_an_entry_under_another_number_is_refused(log, storage):
     commit(log)
     path_of(storage, 2).write_bytes(path_of(storage, 1).read_bytes())

@@ -293,7 +293,17 @@ class WrongPartitioner:
 
 
 @pytest.mark.parametrize(
-    "ids", [[0, 1], [0, 1, 2, 3], [0, 1, N], [0, -2, 2], [0, 1 << 32, 2], [[0, 1, 2]]]
+    "ids",
+    [
+        [0, 1],
+        [0, 1, 2, 3],
+        [0, 1, N],
+        [0, -2, 2],
+        [0, 1 << 32, 2],
+        [[0, 1, 2]],
+        None,
+        [0.5] * 3,
+    ],
 )
 def test_a_partitioner_that_answers_nonsense_is_caught(path, ids):
     import numpy as np

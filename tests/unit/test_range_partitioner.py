@@ -140,6 +140,38 @@ def test_bounds_that_do_not_fit_the_column():
         RangePartitioner("a", bounds=[1_000]).check(pa.schema([("a", pa.int8())]))
 
 
+@pytest.mark.parametrize(
+    ("bound", "type_"),
+    [
+        (-1.5, pa.int32()),
+        (dt.datetime(2024, 6, 30, 12), pa.date32()),
+        (pa.scalar(1, pa.timestamp("ns")), pa.timestamp("us")),
+        (Decimal("0.001"), pa.decimal128(5, 2)),
+        (Decimal("1.5"), pa.int64()),
+    ],
+)
+def test_bounds_are_never_cut_to_fit(bound, type_):
+    partitioner = RangePartitioner("a", bounds=[bound])
+    with pytest.raises(OptionError, match=r"bounds of key 'a' are .* does not fit its type"):
+        partitioner.check(pa.schema([("a", type_)]))
+
+
+@pytest.mark.parametrize(
+    ("bound", "type_"),
+    [
+        (2.0, pa.int32()),
+        (0.1, pa.float32()),
+        (dt.datetime(2024, 6, 30), pa.timestamp("us", tz="UTC")),
+        (1, pa.decimal128(5, 2)),
+        (Decimal("1.5"), pa.float64()),
+        ("2024-06-30", pa.date32()),
+        (None, pa.int8()),
+    ],
+)
+def test_bounds_of_another_type_that_fit(bound, type_):
+    RangePartitioner("a", bounds=[bound]).check(pa.schema([("a", type_)]))
+
+
 def test_no_bounds():
     with pytest.raises(OptionError, match=r"has no bounds: give bounds=..., or take them from a s"):
         RangePartitioner("a").check(TABLE.schema)
