@@ -16,16 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from integration.bench.report import as_json, counts, table_of
+from integration.bench.report import as_json, counts, profile_table, table_of
 from integration.bench.results import PASS, SHORT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from integration.bench.results import Part
 
-PARTS = ("engine", "spark", "memory")
-ENGINE_REPEAT, SPARK_REPEAT = 5, 3
+PARTS = ("engine", "cost", "bytes", "spark", "memory")
+TABLES = ("lineitem", "narrow")
+NUMBERS = {"engine": (200, 2_000, 20_000), "bytes": (200, 2_000, 20_000), "spark": (200, 2_000)}
+"""Numbers of subpartitions where the command line gives none."""
+
+REPEAT = {"engine": 5, "cost": 3, "spark": 3}
+"""Rounds where the command line says nothing."""
+
 PACKAGES = ("pyarrow", "numpy", "zstandard", "pyspark", "polars", "duckdb", "tpchgen-cli")
 OUTPUT = Path(__file__).resolve().parents[2] / "bench-output"
 
@@ -44,9 +50,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
     add = parser.add_argument
     add("--scale", type=float, default=1, help="TPC-H scale factor (1: six million rows)")
-    add("--repeat", type=int, help=f"rounds; {ENGINE_REPEAT} for the engine, {SPARK_REPEAT} Spark")
+    add("--repeat", type=int, help="rounds; 5 for the engine, 3 others")
     add("--only", choices=PARTS, action="append", help="only this part; may be given again")
-    add("--n", type=numbers, default=(200, 2_000), help="numbers of subpartitions: 200,2000")
+    add("--n", type=numbers, help="numbers of subpartitions: 200,2000")
+    add("--table", choices=TABLES, action="append", help="only this table of engine and cost")
     add("--codec", choices=("none", "zstd"), help="only this codec")
     add("--slow", action="store_true", help="also what takes minutes at 2,000 subpartitions")
     add("--memory-gb", type=float, default=4, help="GB streamed through a map task")
@@ -62,36 +69,69 @@ def measure(options: argparse.Namespace, console: Console) -> list[Part]:
     """Run the parts that were asked for, each table printed as soon as it is there."""
     options.scratch.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=options.scratch)).resolve()
-    codecs = (options.codec,) if options.codec else ("none", "zstd")
-    writing: dict[str, Any] = {"numbers": options.n, "codecs": codecs, "slow": options.slow}
     parts: list[Part] = []
     try:
         with console.status("") as status:
             for name in options.only or PARTS:
-                common: dict[str, Any] = {"scratch": scratch / name, "step": status.update}
-                common["scratch"].mkdir()
-                if name == "engine":
-                    from integration.bench import engine
-
-                    repeat = options.repeat or ENGINE_REPEAT
-                    part = engine.run(options.scale, repeat=repeat, **writing, **common)
-                elif name == "spark":
-                    from integration.bench import spark
-
-                    repeat = options.repeat or SPARK_REPEAT
-                    part = spark.run(options.scale, repeat=repeat, **writing, **common)
-                else:
-                    from integration.bench import memory
-
-                    size = int(options.memory_gb * 1e9)
-                    part = memory.run(options.scale, codecs=codecs, num_bytes=size, **common)
+                where = scratch / name
+                where.mkdir()
+                part = run_part(name, options, where, status.update)
+                shutil.rmtree(where, ignore_errors=True)
                 console.print(table_of(part))
+                if part.profiles:
+                    console.print(profile_table(part))
                 for note in part.notes:
                     console.print(f"  {note}", style="dim", highlight=False)
                 parts.append(part)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return parts
+
+
+def run_part(
+    name: str, options: argparse.Namespace, scratch: Path, step: Callable[[str], None]
+) -> Part:
+    """Measure one of :data:`PARTS`; ``step`` is told what comes next."""
+    common: dict[str, Any] = {"scratch": scratch, "step": step}
+    codecs = (options.codec,) if options.codec else ("none", "zstd")
+    tables = tuple(dict.fromkeys(options.table or TABLES))
+    repeat = options.repeat or REPEAT.get(name, 1)
+    numbers = options.n or NUMBERS.get(name, ())
+    if name == "engine":
+        from integration.bench import engine
+
+        return engine.run(
+            options.scale,
+            tables=tables,
+            numbers=numbers,
+            codecs=codecs,
+            repeat=repeat,
+            slow=options.slow,
+            **common,
+        )
+    if name == "cost":
+        from integration.bench import cost
+
+        return cost.run(options.scale, tables=tables, codecs=codecs, repeat=repeat, **common)
+    if name == "bytes":
+        from integration.bench import disk
+
+        return disk.run(options.scale, numbers=numbers, **common)
+    if name == "spark":
+        from integration.bench import spark
+
+        return spark.run(
+            options.scale,
+            numbers=numbers,
+            codecs=codecs,
+            repeat=repeat,
+            slow=options.slow,
+            **common,
+        )
+    from integration.bench import memory
+
+    size = int(options.memory_gb * 1e9)
+    return memory.run(options.scale, codecs=codecs, num_bytes=size, **common)
 
 
 def environment() -> dict[str, Any]:

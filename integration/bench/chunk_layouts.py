@@ -28,7 +28,8 @@ import zstandard
 from arrow_format import clustering as cutting
 from arrow_format.clustering import Clustering, cluster
 from arrow_format.spark_hash import hash_columns, subpartition_ids
-from integration.bench.lineitem import BATCH_ROWS, ipc_stream, read_batches
+from integration.bench.ipc import BATCH_ROWS, read_batches
+from integration.bench.lineitem import ipc_stream
 from integration.datasets import flights
 
 if TYPE_CHECKING:

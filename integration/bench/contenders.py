@@ -14,32 +14,35 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from arrow_format import WriteOptions, open_shuffle, write_shuffle
 from arrow_format.spark_hash import hash_columns, subpartition_ids
-from integration.bench.lineitem import BATCH_ROWS, KEY, read_batches
+from integration.bench.ipc import BATCH_ROWS, read_batches
 
 Batches = list[pa.RecordBatch]
-Prepare = Callable[[Batches, Path, int], Callable[[], object]]
+Prepare = Callable[[Batches, Path, int, str], Callable[[], object]]
+"""From batches, a directory that is not there, n and key to the function that is timed."""
 
 WARM_BATCHES = 64
 """The first batches are written once before, so that nobody pays for loading code."""
 
 
-def _ours(batches: Batches, out: Path, n: int, *, codec: str, sync: bool) -> Callable[[], object]:
+def _ours(
+    batches: Batches, out: Path, n: int, key: str, *, codec: str, sync: bool
+) -> Callable[[], object]:
     options = WriteOptions(codec=codec, sync=sync)
-    return lambda: write_shuffle(batches, out, num_subpartitions=n, keys=KEY, options=options)
+    return lambda: write_shuffle(batches, out, num_subpartitions=n, keys=key, options=options)
 
 
 def _pyarrow(
-    batches: Batches, out: Path, n: int, *, compression: str | None
+    batches: Batches, out: Path, n: int, key: str, *, compression: str | None
 ) -> Callable[[], object]:
     import pyarrow.dataset as ds
 
-    table = pa.Table.from_batches(_with_ids(batches, n))
+    table = pa.Table.from_batches(_with_ids(batches, n, key))
     options = ds.IpcFileFormat().make_write_options(compression=compression)
     return lambda: ds.write_dataset(
         table,
@@ -55,25 +58,29 @@ def _pyarrow(
     )
 
 
-def _polars(batches: Batches, out: Path, n: int, *, compression: str) -> Callable[[], object]:
+def _polars(
+    batches: Batches, out: Path, n: int, key: str, *, compression: Literal["uncompressed", "zstd"]
+) -> Callable[[], object]:
     import polars as pl
 
-    frame = pl.from_arrow(_with_ids(batches, n))
+    frame = pl.DataFrame(pa.Table.from_batches(_with_ids(batches, n, key)))
     by_id = pl.PartitionBy(out, key="pid", include_key=False)
     return lambda: frame.lazy().sink_ipc(by_id, compression=compression, mkdir=True)
 
 
-def _duckdb(batches: Batches, out: Path, n: int, *, compression: str) -> Callable[[], object]:
+def _duckdb(
+    batches: Batches, out: Path, n: int, key: str, *, compression: str
+) -> Callable[[], object]:
     import duckdb
 
     connection = duckdb.connect(config={"threads": 1, "temp_directory": f"{out}.tmp"})
-    connection.register("rows", pa.Table.from_batches(_with_ids(batches, n)))
+    connection.register("rows", pa.Table.from_batches(_with_ids(batches, n, key)))
     copy = f"COPY rows TO '{out}' (FORMAT parquet, COMPRESSION {compression}, PARTITION_BY (pid))"
     return lambda: connection.execute(copy)
 
 
-def _ipc(batches: Batches, out: Path, n: int) -> Callable[[], object]:
-    del n
+def _ipc(batches: Batches, out: Path, n: int, key: str) -> Callable[[], object]:
+    del n, key
     schema = batches[0].schema
 
     def write() -> None:
@@ -103,7 +110,13 @@ CONTENDERS: dict[str, Prepare] = {
 
 
 def write_once(
-    contender: str, rows: str, scratch: str, num_subpartitions: int, *, keep: bool = False
+    contender: str,
+    rows: str,
+    key: str,
+    scratch: str,
+    num_subpartitions: int,
+    *,
+    keep: bool = False,
 ) -> dict[str, Any]:
     """Let one contender write all rows once.
 
@@ -113,6 +126,8 @@ def write_once(
         A key of :data:`CONTENDERS`.
     rows
         The IPC stream to read the batches from, before the clock starts.
+    key
+        The column whose hash decides the subpartition.
     scratch
         Directory to write to; it must not exist.
     num_subpartitions
@@ -123,19 +138,21 @@ def write_once(
     Returns
     -------
     dict
-        ``seconds``, ``cpu_seconds``; ``num_bytes``, ``num_files`` written; ``raw_bytes`` in memory.
+        ``seconds``, ``cpu_seconds``; ``num_bytes``, ``num_files`` written; ``raw_bytes`` in memory,
+        ``num_rows``; ``counters`` of ours, empty for others.
     """
     prepare, root = CONTENDERS[contender], Path(scratch)
     root.mkdir(parents=True)
     try:
         batches = read_batches(Path(rows))
         raw_bytes = sum(batch.nbytes for batch in batches)
-        prepare(batches[: min(WARM_BATCHES, len(batches) // 4)], root / "warm", num_subpartitions)()
+        warm = batches[: max(1, min(WARM_BATCHES, len(batches) // 4))]
+        prepare(warm, root / "warm", num_subpartitions, key)()
         shutil.rmtree(root / "warm")
-        run = prepare(batches, root / "out", num_subpartitions)
+        run = prepare(batches, root / "out", num_subpartitions, key)
         gc.collect()
         cpu_before, started = time.process_time(), time.perf_counter()
-        run()
+        receipt = run()
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_before
         files = [path for path in (root / "out").rglob("*") if path.is_file()]
         return {
@@ -144,6 +161,8 @@ def write_once(
             "num_bytes": sum(path.stat().st_size for path in files),
             "num_files": len(files),
             "raw_bytes": raw_bytes,
+            "num_rows": sum(batch.num_rows for batch in batches),
+            "counters": dict(getattr(receipt, "counters", {})),
         }
     finally:
         if not keep:
@@ -167,8 +186,8 @@ def read_once(contender: str, scratch: str) -> dict[str, Any]:
     return {"seconds": seconds, "cpu_seconds": cpu_seconds, "num_rows": num_rows}
 
 
-def _with_ids(batches: Batches, n: int) -> Batches:
+def _with_ids(batches: Batches, n: int, key: str) -> Batches:
     def ids(batch: pa.RecordBatch) -> pa.Array:
-        return pa.array(subpartition_ids(hash_columns([batch.column(KEY)]), n))
+        return pa.array(subpartition_ids(hash_columns([batch.column(key)]), n))
 
     return [batch.append_column("pid", ids(batch)) for batch in batches]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from integration.bench.lineitem import BATCH_ROWS, read_batches
+from integration.bench.ipc import BATCH_ROWS, read_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from integration.bench.ipc import BATCH_ROWS
 from integration.datasets import CACHE, lineitem
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-BATCH_ROWS = 10_000
-"""Rows of a batch as Spark hands them to Python."""
 
 KEY = "l_orderkey"
 TEXT_KEY = "l_comment"
@@ -41,20 +38,6 @@ def ipc_stream(scale: float) -> Path:
             _write(writer, held)
         made.rename(path)
     return path
-
-
-def read_batches(path: Path, most: int | None = None) -> list[pa.RecordBatch]:
-    """Read batches of an IPC stream: each is one allocation, as when Spark sends them.
-
-    Parameters
-    ----------
-    path
-        From :func:`ipc_stream`.
-    most
-        How many to read; all when None.
-    """
-    with pa.OSFile(str(path)) as file:
-        return list(islice(pa.ipc.open_stream(file), most))
 
 
 def _write(writer: pa.RecordBatchWriter, table: pa.Table) -> None:

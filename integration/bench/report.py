@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from integration.bench.results import NO_TARGET, PASS, SHORT
+from integration.bench.results import NO_TARGET, PASS, SHORT, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from integration.bench.results import Line, Part, Timing
+    from integration.bench.results import Line, Part, Profile, Timing
 
 COLUMNS = ("case", "ratio of", "ours", "other", "ratio", "rounds", "cpu", "target", "")
+PROFILE_COLUMNS = ("case", "ours", "total", *STEPS, "rest", "regions", "ns per row")
 _STYLES = {PASS: "green", SHORT: "bold red", NO_TARGET: ""}
 
 
@@ -50,6 +51,30 @@ def table_of(part: Part) -> Table:
     return table
 
 
+def profile_row(profile: Profile) -> tuple[str, ...]:
+    """Text of each of :data:`PROFILE_COLUMNS`; times are milliseconds, then their share."""
+    num_rows = profile.counters.get("num_rows", 0)
+    return (
+        profile.case,
+        profile.label,
+        f"{profile.seconds * 1e3:,.0f}",
+        *(f"{s * 1e3:,.0f} ({s / profile.seconds:.0%})" for s in profile.steps.values()),
+        str(profile.counters.get("num_regions", 0)),
+        f"{profile.seconds * 1e9 / num_rows:.0f}" if num_rows else "",
+    )
+
+
+def profile_table(part: Part) -> Table:
+    """Lay out where the time of our writes went."""
+    title = "Where the time goes: milliseconds of our fastest round"
+    table = Table(*PROFILE_COLUMNS, title=title, title_justify="left", title_style="bold")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for profile in part.profiles:
+        table.add_row(*profile_row(profile))
+    return table
+
+
 def counts(parts: Iterable[Part]) -> dict[str, int]:
     """How many lines passed and how many fell short."""
     verdicts = [line.verdict for part in parts for line in part.lines]
@@ -75,6 +100,9 @@ def as_json(
                 "title": part.title,
                 "notes": list(part.notes),
                 "lines": [_line(line) for line in part.lines],
+                "profiles": [
+                    {**asdict(profile), "steps": profile.steps} for profile in part.profiles
+                ],
                 "timings": [
                     {"case": case, **_timing(timing)}
                     for case, timings in part.timings.items()
@@ -102,6 +130,7 @@ def _timing(timing: Timing) -> dict[str, Any]:
         "cpu_seconds": list(timing.cpu_seconds),
         "num_bytes": timing.num_bytes,
         "num_files": timing.num_files,
+        "num_rows": timing.num_rows,
     }
 
 

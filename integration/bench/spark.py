@@ -98,12 +98,12 @@ def drain(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @contextmanager
-def session(scratch: Path) -> Iterator[SparkSession]:
+def session(scratch: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Start a session on two local cores whose files all lie under ``scratch``."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("arrow-shuffle bench")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -115,8 +115,10 @@ def session(scratch: Path) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark

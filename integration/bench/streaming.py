@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format import WriteOptions, write_shuffle
-from integration.bench.lineitem import BATCH_ROWS, KEY, read_batches
+from integration.bench.ipc import BATCH_ROWS, as_over_ipc, read_batches
+from integration.bench.lineitem import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +114,7 @@ def stream_once(
             for number, message in enumerate(islice(cycle(messages), count)):
                 if number % LOOK_EVERY == 0:
                     most_files = max(most_files, _open_files())
-                yield _as_over_ipc(message, schema)
+                yield as_over_ipc(message, schema)
 
         # Memory that was freed but not given back would hide as much of what is taken later.
         del tiny
@@ -141,13 +142,6 @@ def stream_once(
         }
     finally:
         shutil.rmtree(root)
-
-
-def _as_over_ipc(message: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch whose columns all lie in one new allocation, as one that Spark sent."""
-    buffer = pa.allocate_buffer(len(message))
-    memoryview(buffer).cast("B")[:] = message
-    return pa.ipc.read_record_batch(buffer, schema)
 
 
 def _open_files() -> int:

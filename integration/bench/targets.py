@@ -1,25 +1,44 @@
-"""The ratios to reach, by part and number of subpartitions."""
+"""The ratios to reach, and to aim at, by part and number of subpartitions."""
 
 from __future__ import annotations
 
 from integration.bench.results import Target
 
 ENGINE_NONE_AGAINST_PEERS = {
-    200: Target(at_least=2.3),
-    2_000: Target(at_least=3.5),
-    20_000: Target(at_least=5),
+    200: Target(at_least=2.3, aim=3),
+    2_000: Target(at_least=3.5, aim=5),
+    20_000: Target(at_least=5, aim=7),
 }
 """Speed of a clustered write without compression, against the fastest partitioned writer."""
 
 ENGINE_ZSTD_AGAINST_PEERS = {
-    200: Target(at_least=1.7),
-    2_000: Target(at_least=2),
-    20_000: Target(at_least=3),
+    200: Target(at_least=1.7, aim=2.2),
+    2_000: Target(at_least=2, aim=2.5),
+    20_000: Target(at_least=3, aim=3.7),
 }
 """Speed of a compressed clustered write, against the fastest partitioned writer that compresses."""
 
-ENGINE_NONE_AGAINST_IPC = {200: Target(at_least=0.40), 20_000: Target(at_least=0.33)}
+ENGINE_NONE_AGAINST_IPC = {
+    200: Target(at_least=0.40, aim=0.55),
+    20_000: Target(at_least=0.33, aim=0.55),
+}
 """Speed of a clustered write without compression, against an IPC file in input order."""
+
+ZSTD_AGAINST_ITS_PARTS = Target(at_most=1.1)
+"""Time of a compressed write, against an uncompressed one plus compressing the same chunks."""
+
+MANY_SUBPARTITIONS_AGAINST_FEW = Target(at_most=1.3)
+"""Time per row at the most subpartitions, against the fewest."""
+
+MANY_ROWS_AGAINST_FEW = Target(at_most=1.1)
+"""Time per row of the longest stream, against the shortest: flat within noise."""
+
+BYTES_AGAINST_SPARK = {
+    200: Target(at_most=0.95),
+    2_000: Target(at_most=0.95),
+    20_000: Target(at_most=0.85),
+}
+"""Bytes of a zstd shuffle with its indexes, against Spark's shuffle files with zstd."""
 
 WRITE_AGAINST_DRAIN = {"zstd": Target(at_most=1.5), "none": Target(at_most=1.3)}
 """Time of ``write_shuffle``, against a mapInArrow that only drains its input."""
