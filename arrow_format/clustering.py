@@ -97,11 +97,19 @@ def _stable_argsort(
 ) -> tuple[npt.NDArray[np.uint32] | None, npt.NDArray[np.signedinteger | np.unsignedinteger]]:
     """Permutation (None: already in order) and the ranks in that order.
 
-    NumPy sorts 16-bit integers by radix and wider ones by comparison, so ranks above 65,535 take
-    two passes: low halves first, then high halves.
+    Where rank and row number fit into 32 bits together, they are sorted as one number, which NumPy
+    does with vector instructions, two to three times as fast as an argsort. Otherwise by radix:
+    NumPy does that for 16-bit integers, so ranks above 65,535 take two passes, low halves first.
     """
     if len(ranks) == 0 or num_subpartitions == 1 or bool((ranks[1:] >= ranks[:-1]).all()):
         return None, ranks
+    row_bits = (len(ranks) - 1).bit_length()
+    if row_bits + (num_subpartitions - 1).bit_length() <= 32:
+        words = (ranks.astype(np.uint32) << np.uint32(row_bits)) | np.arange(
+            len(ranks), dtype=np.uint32
+        )
+        words.sort()
+        return words & np.uint32((1 << row_bits) - 1), words >> np.uint32(row_bits)
     low = ranks.astype(np.uint16)
     order = np.argsort(low, kind="stable").astype(np.uint32)
     if num_subpartitions <= 1 << 16:

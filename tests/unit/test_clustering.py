@@ -45,6 +45,27 @@ def test_many_rows_on_both_sides_of_16_bits(n):
     check_cluster(ids, n, n - 3)
 
 
+@pytest.mark.parametrize(
+    ("n", "rows"),
+    [
+        # Rank and row number in 32 bits exactly, and in one more: each way of sorting.
+        (200, 1 << 24),
+        (200, (1 << 24) + 1),
+        (1 << 16, 1 << 16),
+        (1 << 16, (1 << 16) + 1),
+        (1_000_000, 1 << 12),
+        (1_000_000, (1 << 12) + 1),
+    ],
+)
+def test_many_rows_on_both_sides_of_32_bits(n, rows):
+    ids = np.random.default_rng(rows).integers(0, n, rows).astype(np.int32)
+    found = cluster(ids, n, n // 3)
+    ranks = (ids.astype(np.int64) - n // 3) % n
+    expected = np.argsort(ranks, kind="stable")
+    assert np.array_equal(found.permutation, expected)
+    assert np.array_equal(np.diff(found.row_offsets), np.unique(ranks, return_counts=True)[1])
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_no_rows(first):
     found = cluster(np.empty(0, np.int32), 3, first)
