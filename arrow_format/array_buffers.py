@@ -52,6 +52,59 @@ def text_octets(array: pa.Array) -> NDArray[np.uint8]:
     return octets
 
 
+def boolean_bits(array: pa.Array) -> NDArray[np.uint8]:
+    """Return the bitmap of a boolean array from its first row on, garbage under nulls included.
+
+    Here and in :func:`validity_bits` rows are bits from the lowest of the first byte on, shape
+    (ceil(num_rows / 8),); what stands in the last byte behind the last row is anything.
+    """
+    return _bitmap(array, 1)
+
+
+def validity_bits(array: pa.Array) -> NDArray[np.uint8] | None:
+    """Return the bitmap of which rows are not null; None when all are."""
+    if array.null_count == 0:
+        return None
+    if array.null_count == len(array):  # an array of type null has no bitmap
+        return np.zeros(-(-len(array) // 8), np.uint8)
+    return _bitmap(array, 0)
+
+
+def run_of_bits(bitmap: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
+    """Return the bitmap of rows ``[start, stop)`` of a bitmap, zero behind the last of them."""
+    run = _moved(bitmap, start, stop - start)
+    spare = len(run) * 8 - (stop - start)
+    if spare:
+        run = run.copy()
+        run[-1] &= 0xFF >> spare
+    return run
+
+
+def all_set(run: NDArray[np.uint8], num_rows: int) -> bool:
+    """Whether all rows are set in a bitmap that is zero behind the last of them."""
+    whole = num_rows // 8
+    return bool((run[:whole] == 0xFF).all()) and (
+        num_rows % 8 == 0 or int(run[whole]) == (1 << num_rows % 8) - 1
+    )
+
+
+def _bitmap(array: pa.Array, buffer: int) -> NDArray[np.uint8]:
+    if len(array) == 0:
+        return np.empty(0, np.uint8)
+    return _moved(np.frombuffer(array.buffers()[buffer], np.uint8), array.offset, len(array))
+
+
+def _moved(bitmap: NDArray[np.uint8], start: int, num_rows: int) -> NDArray[np.uint8]:
+    """Bitmap that begins at bit ``start`` of another; no copy where that is the first of a byte."""
+    first, shift = divmod(start, 8)
+    octets = bitmap[first : -(-(start + num_rows) // 8)]
+    if not shift:
+        return octets
+    moved = np.right_shift(octets, np.uint8(shift))
+    moved[:-1] |= np.left_shift(octets[1:], np.uint8(8 - shift))
+    return moved[: -(-num_rows // 8)]
+
+
 def _bits(array: pa.Array, buffer: int) -> NDArray[np.uint8]:
     if len(array) == 0:
         return np.empty(0, np.uint8)

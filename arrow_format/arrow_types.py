@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.errors import SchemaError
+from arrow_format.row_runs import positions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -181,7 +182,7 @@ def _stored_type(type_: pa.DataType, path: str) -> pa.DataType:
         return pa.map_(key, item, keys_sorted=type_.keys_sorted)
     if pt.is_fixed_size_list(type_):
         return pa.list_(_stored_field(type_.value_field, f"{path}.element"), type_.list_size)
-    if _is_list(type_):
+    if is_list(type_):
         return pa.list_(_stored_field(type_.value_field, f"{path}.element"))
     if any(is_flat(type_) for is_flat in _FLAT):
         return type_
@@ -189,13 +190,31 @@ def _stored_type(type_: pa.DataType, path: str) -> pa.DataType:
     raise SchemaError(msg)
 
 
-def _is_list(type_: pa.DataType) -> bool:
+def is_list(type_: pa.DataType) -> bool:
     """Whether values are lists of any length, whatever their layout (a map is not)."""
-    return bool(
-        pt.is_list(type_)
-        or pt.is_large_list(type_)
-        or pt.is_list_view(type_)
-        or pt.is_large_list_view(type_)
+    return bool(pt.is_list(type_) or pt.is_large_list(type_) or is_list_view(type_))
+
+
+def is_list_view(type_: pa.DataType) -> bool:
+    """Whether values are lists that may lie in any order and share items."""
+    return bool(pt.is_list_view(type_) or pt.is_large_list_view(type_))
+
+
+def can_be_taken(type_: pa.DataType) -> bool:
+    """Whether Arrow's ``take`` has a kernel for a type: there are none for views of text and runs.
+
+    A dictionary is taken by its indices, whatever its values.
+    """
+    if isinstance(type_, pa.BaseExtensionType):
+        return can_be_taken(type_.storage_type)
+    if pt.is_struct(type_):
+        return all(can_be_taken(field.type) for field in type_)
+    if pt.is_map(type_):
+        return can_be_taken(type_.key_type) and can_be_taken(type_.item_type)
+    if is_list(type_) or pt.is_fixed_size_list(type_):
+        return can_be_taken(type_.value_type)
+    return not (
+        pt.is_string_view(type_) or pt.is_binary_view(type_) or pt.is_run_end_encoded(type_)
     )
 
 
@@ -213,11 +232,34 @@ def _fit(array: pa.Array, field: pa.Field) -> pa.Array:
             "cast it before it is written, or ask for the stored type when reading"
         )
         raise SchemaError(msg)
+    return _convert_or_refuse(array, array.type, field.type, path)
+
+
+def plain_dictionary(array: pa.DictionaryArray, field: pa.Field) -> pa.DictionaryArray:
+    """Return a dictionary array with the values of its dictionary as they will be stored.
+
+    Raises
+    ------
+    SchemaError
+        They do not fit into the type of ``field``.
+    """
+    values = array.dictionary
+    if values.type.equals(field.type) or not same_but_labels(
+        _stored_type(values.type, field.name), field.type
+    ):
+        return array  # normalise refuses the type, naming it
+    plain = _convert_or_refuse(values, array.type, field.type, field.name)
+    return pa.DictionaryArray.from_arrays(array.indices, plain, safe=False)
+
+
+def _convert_or_refuse(
+    array: pa.Array, given: pa.DataType, target: pa.DataType, path: str
+) -> pa.Array:
     try:
-        return _convert(array, field.type)
-    except pa.ArrowInvalid as error:
+        return _convert(array, target)
+    except pa.ArrowException as error:
         msg = (
-            f"column {path!r} of type {array.type} does not fit into {field.type}: {error}; "
+            f"column {path!r} of type {given} does not fit into {target}: {error}; "
             "hand in smaller batches"
         )
         raise SchemaError(msg) from error
@@ -249,7 +291,7 @@ def same_but_labels(one: pa.DataType, other: pa.DataType) -> bool:
         )
     if pt.is_fixed_size_list(one) and one.list_size != other.list_size:
         return False
-    nested = _is_list(one) or pt.is_fixed_size_list(one)
+    nested = is_list(one) or pt.is_fixed_size_list(one)
     return bool(nested and same_but_labels(one.value_type, other.value_type))
 
 
@@ -274,7 +316,10 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pt.is_timestamp(type_):
         return array.view(target)
     if pt.is_struct(type_):
-        children = [_convert(array.field(i), child.type) for i, child in enumerate(target)]
+        children = [
+            _convert(_hide(array.field(i), array, 1, child.type), child.type)
+            for i, child in enumerate(target)
+        ]
         return _assemble(array, target, [], children)
     if pt.is_map(type_):
         offsets, (keys, items) = _unnest(array, [array.keys, array.items])
@@ -285,11 +330,12 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _assemble(array, target, [offsets], [entries])
     if pt.is_fixed_size_list(type_):
         values = array.values.slice(array.offset * type_.list_size, len(array) * type_.list_size)
+        values = _hide(values, array, type_.list_size, target.value_type)
         return _assemble(array, target, [], [_convert(values, target.value_type)])
-    if pt.is_list_view(type_) or pt.is_large_list_view(type_):
-        offsets, values = _gather_views(array)
-        return _assemble(array, target, [offsets], [_convert(values, target.value_type)])
-    if _is_list(type_):
+    if is_list_view(type_):
+        offsets, values = _gather_views(array, target.value_type)
+        return _assemble(array, target, [offsets], [values])
+    if is_list(type_):
         offsets, (values,) = _unnest(array, [array.values])
         return _assemble(array, target, [offsets], [_convert(values, target.value_type)])
     return array.cast(target)  # views and 64-bit offsets of text and bytes
@@ -303,20 +349,35 @@ def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[
     return offsets.buffers()[1], [child.slice(first, num_values) for child in children]
 
 
-def _gather_views(array: pa.Array) -> tuple[pa.Buffer, pa.Array]:
-    """Offsets and values of the list array that holds the lists of a (sliced) list view."""
+def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.Array]:
+    """Offsets and values, as ``target``, of the list array with the lists of a (sliced) list view.
+
+    Of the values, only those between the first and the last that a row points to are looked at.
+    """
     sizes = array.sizes.to_numpy().astype(np.int64)
     if array.null_count:  # a null list may point to values all the same
         sizes[array.is_null().to_numpy(zero_copy_only=False)] = 0
-    ends = sizes.cumsum()
-    num_values = int(ends[-1]) if len(ends) else 0
-    starts = array.offsets.to_numpy()[: len(sizes)].astype(np.int64)
-    index = np.arange(num_values) + np.repeat(starts - (ends - sizes), sizes)
-    offsets = pa.array(np.concatenate([[0], ends])).cast(pa.int32())
-    values = array.values
-    if pt.is_string_view(values.type) or pt.is_binary_view(values.type):
-        values = values.cast(_stored_type(values.type, ""))  # a view can be cast but not taken
-    return offsets.buffers()[1], values.take(pa.array(index))
+    offsets = pa.array(np.append(0, np.cumsum(sizes))).cast(pa.int32()).buffers()[1]
+    positions = positions_of(array.offsets.to_numpy()[: len(sizes)].astype(np.int64), sizes)
+    if not len(positions):
+        return offsets, _convert(array.values.slice(0, 0), target)
+    low = int(positions.min())
+    values = array.values.slice(low, int(positions.max()) + 1 - low)
+    index = pa.array(positions - low)
+    if can_be_taken(values.type):  # as long as it may be short: a dictionary, say
+        return offsets, _convert(values.take(index), target)
+    return offsets, _convert(values, target).take(index)
+
+
+def _hide(child: pa.Array, array: pa.Array, times: int, target: pa.DataType) -> pa.Array:
+    """Make null what stands inside null rows, ``times`` values in each, if it will be looked at.
+
+    There an index may lead out of its dictionary.
+    """
+    if not array.null_count or child.type.equals(target) or pt.is_run_end_encoded(child.type):
+        return child
+    hidden = np.repeat(array.is_null().to_numpy(zero_copy_only=False), times)
+    return pa.StructArray.from_arrays([child], ["child"], mask=pa.array(hidden)).flatten()[0]
 
 
 def _assemble(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from arrow_format.codec import ChunkDecoder
     from arrow_format.model import Int32Array
-    from arrow_format.partitioned_file import PartitionedFileReader
+    from arrow_format.partitioned_file import PartitionedFileReader, UnfinishedFile
 
 ADVICE = "Restore the file from a copy or write the shuffle again"
 
@@ -32,7 +32,7 @@ class ChunkReader:
     Parameters
     ----------
     index
-        The verified index of the file.
+        The verified index of the file, or what its writer knows of it before there is one.
     decoder
         Of the schema that rows are read with: the file's own, or that widened.
     read_ahead_bytes
@@ -43,7 +43,7 @@ class ChunkReader:
 
     def __init__(
         self,
-        index: PartitionedFileReader,
+        index: PartitionedFileReader | UnfinishedFile,
         decoder: ChunkDecoder,
         *,
         read_ahead_bytes: int = READ_AHEAD_BYTES,
@@ -192,7 +192,7 @@ class ChunkReader:
         return f"{where}, wanted for {self._wanted}" if self._wanted else where
 
 
-def _gaps(index: PartitionedFileReader) -> Iterator[tuple[int, int]]:
+def _gaps(index: PartitionedFileReader | UnfinishedFile) -> Iterator[tuple[int, int]]:
     """Ranges ``(offset, length)`` of a data file that belong to no chunk, in file order."""
     end = 0
     for region in index.regions:

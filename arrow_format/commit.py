@@ -18,7 +18,7 @@ from arrow_format.errors import CorruptShuffleError, ShuffleError, StorageError
 from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
 from arrow_format.options import check_mode
 from arrow_format.receipt import ShuffleReceipt
-from arrow_format.roots import clear_root
+from arrow_format.roots import clear_roots, is_any_there
 from arrow_format.target import check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
 
@@ -171,35 +171,49 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         for file in output.files
         for path in (file.data_path, file.index_path)
     }
-    for name in job.storage.list(job.directory):
-        if name not in live:
-            job.storage.delete(f"{job.directory}/{name}")
-    job.storage.prune(job.directory, and_root=False)
-    for root in job.local_roots:
-        clear_root(root, live)
+    try:
+        for name in job.storage.list(job.directory):
+            if name not in live:
+                job.storage.delete(f"{job.directory}/{name}")
+        job.storage.prune(job.directory, and_root=False)
+    finally:
+        clear_roots(job.local_roots, job.job_id, live)
 
 
 def abort_job(job: ShuffleJob) -> None:
-    """Remove everything the job wrote, unless it was committed or is being committed."""
+    """Remove everything the job wrote, unless it was committed or is being committed.
+
+    Raises
+    ------
+    ShuffleError
+        Something could not be removed; the rest was, and it may be tried again.
+    """
     log = CommitLog(job.storage)
     if log.find_job(job.job_id, after=job.base_version) is not None:
         return
-    if job.storage.stat(job.directory) is not None:
-        if not decide_abort(job):
-            return
-        if log.find_job(job.job_id, after=job.base_version) is not None:
-            # The commit came in between and has let go of its decision already.
-            withdraw(job)
-            return
-        # More than once: a task that still runs may put a file there meanwhile.
-        for _ in range(3):
-            for name in job.storage.list(job.directory):
-                if name != DECISION_NAME:
-                    job.storage.delete(f"{job.directory}/{name}")
+    # Where nothing is there is nothing to remove. But the job's directory alone does not tell: a
+    # commit prunes it when all files are in local roots.
+    if job.storage.stat(job.directory) is None and not is_any_there(job.local_roots):
+        return
+    if not decide_abort(job):
+        return
+    try:
+        # A commit may have come in between and have let go of its decision already.
+        if log.find_job(job.job_id, after=job.base_version) is None:
+            _remove_files(job)
+    finally:
+        # Last of all: from here on another process may commit what it finds.
         withdraw(job)
-    for root in job.local_roots:
-        clear_root(root)
-    job.storage.prune(job.directory, and_root=job.makes_root)
+        job.storage.prune(job.directory, and_root=job.makes_root)
+
+
+def _remove_files(job: ShuffleJob) -> None:
+    # More than once: a task that still runs may put a file there meanwhile.
+    for _ in range(3):
+        for name in job.storage.list(job.directory):
+            if name != DECISION_NAME:
+                job.storage.delete(f"{job.directory}/{name}")
+    clear_roots(job.local_roots, job.job_id)
 
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:

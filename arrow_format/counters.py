@@ -43,7 +43,7 @@ class MapCounters:
     """Regions that were joined into fewer at the end of the task; ``num_regions`` are those left.
     """
     failed_directories: int = 0
-    """Directories given up because they were full or broken."""
+    """Directories given up, or left out from the start, because they were full or broken."""
     partition_ns: int = 0
     """Finding the subpartition of each row."""
     gather_ns: int = 0

@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrow_types import data_schema, normalise, same_but_labels
+from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.commit_log import CommitLog
-from arrow_format.errors import (
-    OptionError,
-)
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.expansion import pieces
 from arrow_format.model import BROADCAST, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import check_description
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_partition import SortMergeResultPartition
-from arrow_format.roots import make_root, root_path
+from arrow_format.roots import check_local_dirs, find_roots, make_roots, root_path
 from arrow_format.sort_order import check_sort_by
 from arrow_format.storage import Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -43,9 +42,6 @@ HELD_BROADCAST_BYTES = 4 << 20
 """Bytes of rows for every subpartition that are held until they make a region."""
 
 HELD_BATCHES = 1024
-
-EXPANDED_ROWS = 4096
-"""Rows that are normalised together where that may multiply their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +77,29 @@ class ShuffleJob:
         return tuple(root_path(one, self.job_id) for one in self.options.local_dirs)
 
     def make_directories(self) -> None:
-        """Make the directories of this job's map outputs.
+        """Make the directories of this job's map outputs; local ones only where that is possible.
 
         Raises
         ------
         StorageError
-            One cannot be written.
+            The shuffle's own cannot be made, where the commit happens; or a local one is another's.
         """
         self.storage.make_directory(self.directory, sync=self.options.sync)
-        for root in self.local_roots:
-            make_root(root, self.job_id, sync=self.options.sync)
+        make_roots(self.local_roots, self.job_id, sync=self.options.sync)
+
+    def open_local_roots(self) -> list[Storage | None]:
+        """Return the storages of the roots 1, 2, ...; None stands for one that takes no files.
+
+        Raises
+        ------
+        StorageError
+            One is another's.
+        """
+        if self.has_directory:
+            roots = find_roots(self.local_roots, self.job_id)
+        else:
+            roots = make_roots(self.local_roots, self.job_id, sync=self.options.sync)
+        return [None if root is None else root.without_new_directories() for root in roots]
 
 
 def begin_job(
@@ -139,6 +148,8 @@ def begin_job(
         partitioner = partitioner.fitted(stored, num_subpartitions)
     check_description(partitioner)
     storage = open_storage(path)
+    options = options or WriteOptions()
+    check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
         storage=storage,
         job_id=uuid.uuid4().hex,
@@ -148,7 +159,7 @@ def begin_job(
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
         sort_by=check_sort_by(stored, sort_by),
-        options=options or WriteOptions(),
+        options=options,
         makes_root=storage.stat("") is None,
         base_version=CommitLog(storage).newest_version(),
     )
@@ -174,6 +185,11 @@ def run_map_task(
     -------
     MapStatus
         For :func:`commit_job`. On an exception nothing of this attempt is left.
+
+    Raises
+    ------
+    SchemaError
+        A batch does not fit the data schema, or an item of ``batches`` is none.
     """
     metadata = PartitionedFileMetadata(
         shuffle_id=job.shuffle_id,
@@ -189,16 +205,18 @@ def run_map_task(
     storage = job.storage
     if job.has_directory:
         storage = storage.without_new_directories()
-    else:
-        for root in job.local_roots:
-            make_root(root, job.job_id, sync=job.options.sync)
-    roots = [open_storage(root).without_new_directories() for root in job.local_roots]
     with SortMergeResultPartition(
-        storage, job.directory, metadata, job.options, roots
+        storage, job.directory, metadata, job.options, job.open_local_roots()
     ) as partition:
         rows_for = _Router(partition)
-        for batch in batches:
-            for piece in _pieces(batch, job.data_schema):
+        for number, batch in enumerate(batches):
+            if not isinstance(batch, pa.RecordBatch):
+                msg = (
+                    f"item {number} of batches (from 0) is {type(batch).__name__}: expected Arrow "
+                    "record batches; of a table give table.to_batches()"
+                )
+                raise SchemaError(msg)
+            for piece in pieces(batch, job.data_schema):
                 rows = normalise(piece, job.data_schema)
                 started = time.perf_counter_ns()
                 ids = np.asarray(assign(rows))
@@ -239,18 +257,6 @@ class _Router:
         held, self._held, self._held_bytes = self._held, [], 0
         for rows in held:
             self._partition.broadcast(rows)
-
-
-def _pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that will grow when it is normalised, so that it grows a little at a time.
-
-    A dictionary or a view may name the same long value in every row.
-    """
-    if all(map(same_but_labels, batch.schema.types, schema.types)):
-        yield batch
-        return
-    for start in range(0, batch.num_rows, EXPANDED_ROWS):
-        yield batch.slice(start, EXPANDED_ROWS)
 
 
 def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:

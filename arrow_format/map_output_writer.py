@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.errors import StorageError
+from arrow_format.errors import CorruptShuffleError, StorageError
 from arrow_format.merge_policy import MergePolicy
 from arrow_format.merged_file import merge_files
 from arrow_format.model import (
@@ -24,6 +24,7 @@ from arrow_format.model import (
     PartitionedFileMetadata,
     RegionKind,
 )
+from arrow_format.moved_file import move_regions
 from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
 from arrow_format.roots import WriteRoots, first_root
 from arrow_format.storage import ObjectNotFoundError
@@ -59,7 +60,7 @@ class MapOutputWriter:
     options
         Codec, chunk size, sync.
     local_roots
-        Further roots, from 1.
+        Further roots, from 1; None stands for one that cannot be used.
     counters
         Counted up here.
     """
@@ -70,7 +71,7 @@ class MapOutputWriter:
         directory: str,
         metadata: PartitionedFileMetadata,
         options: WriteOptions,
-        local_roots: Sequence[Storage],
+        local_roots: Sequence[Storage | None],
         counters: MapCounters,
     ) -> None:
         # A random id, so that two attempts never share a name whatever numbers they were given.
@@ -84,10 +85,12 @@ class MapOutputWriter:
         self._roots = WriteRoots(roots, first_root(metadata.job_id, turn, len(roots)))
         self._root = 0
         self._writer: PartitionedFileWriter | None = None
+        self._num_begun = 0
         self._files: list[PartitionedFile] = []
         n = metadata.num_subpartitions
         self._totals = (np.zeros(n, np.int64), np.zeros(n, np.int64))
         self._counters = counters
+        counters.failed_directories += sum(root is None for root in roots)
 
     def write_region(self, kind: RegionKind, region: SortedRegion) -> None:
         """Append a region to the current file, or to one in another directory when this one fails.
@@ -102,24 +105,28 @@ class MapOutputWriter:
             self._finish_file()
         while True:
             writer = self._writer or self._open_file(num_bytes)
-            before, started = writer.write_ns, time.perf_counter_ns()
             try:
-                if kind is RegionKind.UNICAST:
-                    writer.write_region(region.batch, region.clustering)
-                else:
-                    writer.write_broadcast_region(region.batch)
+                self._write(writer, kind, region)
             except StorageError as error:
                 self._leave_directory(error)
-                continue
-            finally:
-                written = writer.write_ns - before
-                self._counters.write_ns += written
-                self._counters.encode_ns += time.perf_counter_ns() - started - written
-            break
+            else:
+                break
         self._counters.num_regions += 1
         self._counters.num_broadcast_regions += kind is RegionKind.BROADCAST
         if writer.index_bytes > MAX_INDEX_BYTES:
             self._finish_file()
+
+    def _write(self, writer: PartitionedFileWriter, kind: RegionKind, region: SortedRegion) -> None:
+        before, started = writer.write_ns, time.perf_counter_ns()
+        try:
+            if kind is RegionKind.UNICAST:
+                writer.write_region(region.batch, region.clustering)
+            else:
+                writer.write_broadcast_region(region.batch)
+        finally:
+            written = writer.write_ns - before
+            self._counters.write_ns += written
+            self._counters.encode_ns += time.perf_counter_ns() - started - written
 
     def _open_file(self, num_bytes: int) -> PartitionedFileWriter:
         """Begin a file in the next directory that takes one."""
@@ -128,55 +135,97 @@ class MapOutputWriter:
             try:
                 self._writer = PartitionedFileWriter(
                     self._roots.storage(self._root),
-                    self._path(self._root, len(self._files)),
+                    self._new_path(self._root),
                     self._metadata,
                     self._options,
                 )
             except (StorageError, ObjectNotFoundError) as error:
-                self._counters.failed_directories += 1
-                self._roots.leave_out(self._root, error)
+                self._give_up_directory(error)
             else:
                 return self._writer
 
-    def _path(self, root: int, number: int) -> str:
-        name = f"{self._name}-{number}"
+    def _new_path(self, root: int) -> str:
+        # No number twice, not even in two roots: what a broken disk does not let us delete must not
+        # be taken for the live file of that name.
+        name = f"{self._name}-{self._num_begun}"
+        self._num_begun += 1
         return name if root else f"{self._directory}/{name}"
 
+    def _give_up_directory(self, error: StorageError | ObjectNotFoundError) -> None:
+        """Write no further file to the current directory; raises when it was the last."""
+        self._counters.failed_directories += 1
+        self._roots.leave_out(self._root, error)
+
     def _leave_directory(self, error: StorageError) -> None:
-        """Close the current file with the regions it has whole, and give its directory up.
+        """Give the current directory up, and keep the regions that the current file has whole.
 
         Raises
         ------
         StorageError
             There is no other directory, or what is written already cannot be kept: ``error``.
         """
-        self._counters.failed_directories += 1
-        self._roots.leave_out(self._root, error)
-        if self._writer is None or self._writer.num_regions == 0:
-            writer, self._writer = self._writer, None
-            if writer is not None:
-                writer.release()
+        self._give_up_directory(error)
+        writer = self._writer
+        if writer is None:
+            return
+        if writer.num_regions == 0:
+            self._writer = None
+            writer.release()
             return
         try:
-            self._writer.roll_back()
-            self._finish_file()
-        except StorageError as another:
-            error.add_note(f"and the regions written before could not be kept: {another}")
-            raise error from another
+            writer.roll_back()
+            self._finish(writer)
+        except StorageError:
+            self._move(writer, error)
+
+    def _move(self, source: PartitionedFileWriter, error: StorageError) -> None:
+        """Go on with a copy of the current file in another directory, as it cannot be finished.
+
+        Raises
+        ------
+        StorageError
+            No other directory takes it; or it cannot be read back: ``error``.
+        """
+        started = time.perf_counter_ns()
+        try:
+            while True:
+                target = self._open_file(source.num_bytes + ROOM_BYTES)
+                try:
+                    move_regions(source.unfinished(), target)
+                except StorageError as another:
+                    target.release()
+                    self._give_up_directory(another)
+                except CorruptShuffleError as another:
+                    error.add_note(f"and the regions written before could not be kept: {another}")
+                    raise error from another
+                else:
+                    return
+        finally:
+            source.release()
+            self._counters.write_ns += time.perf_counter_ns() - started
 
     def _finish_file(self) -> None:
-        if self._writer is None:
-            return
+        """Finish the current file, in another directory where this one does not take its end."""
+        while self._writer is not None:
+            try:
+                self._finish(self._writer)
+            except StorageError as error:
+                self._give_up_directory(error)
+                self._move(self._writer, error)
+
+    def _finish(self, writer: PartitionedFileWriter) -> None:
         started = time.perf_counter_ns()
-        writer, self._writer = self._writer, None
-        file = replace(writer.finish(), root=self._root)
+        try:
+            file = replace(writer.finish(), root=self._root)
+        finally:
+            self._counters.write_ns += time.perf_counter_ns() - started
+        self._writer = None
         self._files.append(file)
         n = self._metadata.num_subpartitions
         for total, added in zip(
             self._totals, subpartition_totals(writer.regions, n, file.data_bytes), strict=True
         ):
             total += added
-        self._counters.write_ns += time.perf_counter_ns() - started
 
     def finish(self) -> MapStatus:
         """Finish the files and say what they are; there are none when no region came.
@@ -216,7 +265,7 @@ class MapOutputWriter:
                 rewrite=True,
                 max_fan_in=policy.max_fan_in,
                 roots=self._roots,
-                path_in=lambda root: self._path(root, len(self._files)),
+                path_in=self._new_path,
                 metadata=self._metadata,
                 options=self._options,
             )
@@ -229,12 +278,10 @@ class MapOutputWriter:
         self._totals[1][:] += merged.added_bytes
         self._counters.merged_regions += merged.num_merged_regions
         self._counters.num_regions = merged.file.num_regions
-        # The merged file was found sound. What cannot be deleted now is removed by the commit.
-        with contextlib.suppress(StorageError):
-            self._delete(inputs)
+        self._delete(inputs)
 
     def release(self) -> None:
-        """Remove everything written."""
+        """Remove everything written, as far as that is possible."""
         if self._writer is not None:
             self._writer.release()
         self._delete(self._files)
@@ -242,5 +289,7 @@ class MapOutputWriter:
     def _delete(self, files: Iterable[PartitionedFile]) -> None:
         for file in files:
             storage = self._roots.storage(file.root)
-            storage.delete(file.index_path)
-            storage.delete(file.data_path)
+            for path in (file.index_path, file.data_path):
+                # What cannot be deleted now is removed by the commit or abort, or later by gc.
+                with contextlib.suppress(StorageError):
+                    storage.delete(path)

@@ -29,7 +29,7 @@ from arrow_format.merger import ignore
 from arrow_format.model import MapOutput, PartitionedFileMetadata
 from arrow_format.options import WriteOptions
 from arrow_format.replacement import PlacedOutputs, Replacement, join_outputs
-from arrow_format.roots import WriteRoots
+from arrow_format.roots import WriteRoots, check_local_dirs
 from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
@@ -182,8 +182,10 @@ class _Described:
 def _job(shuffle: Shuffle, options: WriteOptions) -> ShuffleJob:
     """Name a job like one that writes; its map tasks are the merges."""
     newest = shuffle.entries[-1]
+    storage = open_storage(shuffle.path)
+    check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
-        storage=open_storage(shuffle.path),
+        storage=storage,
         job_id=uuid.uuid4().hex,
         shuffle_id=newest.shuffle_id,
         data_schema=newest.data_schema,
@@ -215,7 +217,7 @@ class _Merge:
         self._max_fan_in = policy.max_fan_in
         self._on_bytes = on_bytes
         self._indexes = IndexCache(job.storage)
-        self._roots = WriteRoots([job.storage, *map(open_storage, job.local_roots)])
+        self._roots = WriteRoots([job.storage, *job.open_local_roots()])
         self.added_bytes = np.zeros(job.num_subpartitions, np.int64)
         """Bytes per subpartition that the merged files have more than their inputs."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,11 +64,16 @@ def check_mode(value: object) -> str:
     return check_choice("mode", value, WRITE_MODES)
 
 
+def normal_directory(path: str) -> str:
+    """Return an absolute path in the one spelling that equal ones share; links are not followed."""
+    return "/" + posixpath.normpath(path).lstrip("/")
+
+
 def _check_local_dirs(value: object) -> None:
     if (
         not isinstance(value, tuple)
         or not all(isinstance(one, str) and one.startswith("/") for one in value)
-        or len(set(value)) < len(value)
+        or len(set(map(normal_directory, value))) < len(value)
     ):
         msg = f"local_dirs={value!r}: expected a tuple of different absolute directories"
         raise OptionError(msg)
@@ -87,7 +93,8 @@ class WriteOptions:
     """Raw bytes at which a chunk closes at the next subpartition boundary."""
     local_dirs: tuple[str, ...] = ()
     """Further directories on other disks, absolute, to spread map outputs over; the shuffle's own
-    directory is one of those that take turns. All must be seen by tasks, commit and readers."""
+    directory is one of those that take turns. All must be seen by tasks, commit and readers. Those
+    that cannot be written are left out, and counted as ``failed_directories`` in the receipt."""
     write_order: str = "rotated"
     """``rotated``: each map task starts at another subpartition. ``natural``: all start at 0."""
     rewrite: str = "never"

@@ -7,17 +7,22 @@ What it saves is in ``docs/adr/0005-chunk-layout.md``; the layout is in
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.array_buffers import (
-    boolean_values,
+    all_set,
+    boolean_bits,
     fixed_width_values,
+    run_of_bits,
     text_offsets,
     validity,
+    validity_bits,
 )
 from arrow_format.packed_layout import (
     AS_IT_IS,
@@ -30,12 +35,11 @@ from arrow_format.packed_layout import (
     padding,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Values = npt.NDArray[Any]
-Valid = npt.NDArray[np.bool_] | None
-"""Which values are not null; None when all are."""
+Bitmap = npt.NDArray[np.uint8]
+Valid = Bitmap | None
+"""Bitmap of the values that are not null; None when all are. It stays one: unpacked, it would take
+as much memory as a column of bytes."""
 
 
 class PackedRows:
@@ -68,17 +72,14 @@ class _Chunk:
         self.headers: list[bytes] = []
         self.buffers: list[bytes | memoryview] = []
 
-    def node(self, width: int, base: int, valid: Valid) -> None:
-        """Begin a node."""
-        if valid is None or bool(valid.all()):
+    def node(self, width: int, base: int, valid: Valid, start: int, stop: int) -> None:
+        """Begin a node of values ``[start, stop)``."""
+        run = None if valid is None else run_of_bits(valid, start, stop)
+        if run is None or all_set(run, stop - start):
             self.headers.append(NODE.pack(0, width, base))
         else:
             self.headers.append(NODE.pack(HAS_NULLS, width, base))
-            self.bits(valid)
-
-    def bits(self, values: Values) -> None:
-        """Append a bitmap."""
-        self.buffer(np.packbits(values, bitorder="little").tobytes())
+            self.buffer(run.data)
 
     def buffer(self, content: bytes | memoryview) -> None:
         """Append a buffer."""
@@ -107,8 +108,7 @@ class _Numbers:
     @staticmethod
     def of(values: Values, valid: Valid = None) -> _Numbers:
         """Pack integers of any width; what stands under nulls need not survive."""
-        judged = values if valid is None else values[valid]
-        smallest, largest = (int(judged.min()), int(judged.max())) if len(judged) else (0, 0)
+        smallest, largest = _extremes(values, valid)
         base, width = 0, _width(largest - smallest)
         if smallest < 0 or _width(largest) > width:
             base = smallest
@@ -125,6 +125,16 @@ class _Numbers:
     def slice(self, start: int, stop: int) -> memoryview:
         """Return the bytes of values ``[start, stop)``."""
         return self.octets[start * self.width : stop * self.width]
+
+
+def _extremes(values: Values, valid: Valid) -> tuple[int, int]:
+    """Smallest and largest value that is not null; zeros where there is none."""
+    if valid is None:
+        return (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    buffers = [pa.py_buffer(valid), pa.py_buffer(values)]
+    numbers = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
+    found = pc.min_max(numbers).as_py()
+    return (found["min"], found["max"]) if found["min"] is not None else (0, 0)
 
 
 def _width(largest: int) -> int:
@@ -145,8 +155,7 @@ class _NumbersNode:
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        valid = None if self.valid is None else self.valid[start:stop]
-        chunk.node(self.numbers.width, self.numbers.base, valid)
+        chunk.node(self.numbers.width, self.numbers.base, self.valid, start, stop)
         chunk.buffer(self.numbers.slice(start, stop))
 
 
@@ -158,19 +167,19 @@ class _RawNode:
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(AS_IT_IS, 0, None if self.valid is None else self.valid[start:stop])
+        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
         chunk.buffer(self.octets[start * self.width : stop * self.width])
 
 
 @dataclass(slots=True)
 class _BitsNode:
-    values: npt.NDArray[np.uint8]
+    values: Bitmap
     valid: Valid
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(AS_IT_IS, 0, None if self.valid is None else self.valid[start:stop])
-        chunk.bits(self.values[start:stop])
+        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
+        chunk.buffer(run_of_bits(self.values, start, stop).data)
 
 
 @dataclass(slots=True)
@@ -182,8 +191,7 @@ class _BytesNode:
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        valid = None if self.valid is None else self.valid[start:stop]
-        chunk.node(self.lengths.width, self.lengths.base, valid)
+        chunk.node(self.lengths.width, self.lengths.base, self.valid, start, stop)
         chunk.buffer(self.lengths.slice(start, stop))
         chunk.buffer(self.content[self.offsets[start] : self.offsets[stop]])
 
@@ -197,8 +205,7 @@ class _ListsNode:
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        valid = None if self.valid is None else self.valid[start:stop]
-        chunk.node(self.lengths.width, self.lengths.base, valid)
+        chunk.node(self.lengths.width, self.lengths.base, self.valid, start, stop)
         chunk.buffer(self.lengths.slice(start, stop))
         first = int(self.offsets[0])
         for child in self.children:
@@ -216,7 +223,7 @@ class _PartsNode:
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(AS_IT_IS, 0, None if self.valid is None else self.valid[start:stop])
+        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
         for child in self.children:
             child.put(start * self.times, stop * self.times, chunk)
 
@@ -226,10 +233,10 @@ def _pack(array: pa.Array) -> _Node:
     kind = kind_of(type_)
     if kind is Kind.NOTHING:
         return _PartsNode([], 1, None, 0)
-    valid = validity(array)
+    valid = validity_bits(array)
     spare = 0 if valid is None else len(array) // 8
     if kind is Kind.BITS:
-        return _BitsNode(boolean_values(array), valid, spare + len(array) // 8)
+        return _BitsNode(boolean_bits(array), valid, spare + len(array) // 8)
     if kind is Kind.NUMBERS:
         values = _integers(array)
         if values is not None:

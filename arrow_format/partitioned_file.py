@@ -6,8 +6,9 @@ to region by region; the index is written last, so a file without index was neve
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,13 @@ from arrow_format.chunk_writer import (
     ZstdChunks,
 )
 from arrow_format.clustering import Clustering, cut_chunks
-from arrow_format.errors import ClosedError, CorruptShuffleError, FormatVersionError, ShuffleError
+from arrow_format.errors import (
+    ClosedError,
+    CorruptShuffleError,
+    FormatVersionError,
+    ShuffleError,
+    StorageError,
+)
 from arrow_format.index import decode_index, encode_index
 from arrow_format.model import (
     PartitionedFile,
@@ -41,10 +48,20 @@ if TYPE_CHECKING:
     from arrow_format.storage import Storage
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedFile:
+    """What is needed to read the whole regions of a file that has no index yet."""
+
+    storage: Storage
+    file: PartitionedFile
+    metadata: PartitionedFileMetadata
+    regions: tuple[Region, ...]
+
+
 class PartitionedFileWriter:
     """Writes one data file, region after region, and then its index.
 
-    Used as a context manager it removes both files unless :meth:`finish` was reached.
+    Used as a context manager it removes both files unless :meth:`finish` succeeded.
 
     Parameters
     ----------
@@ -80,6 +97,7 @@ class PartitionedFileWriter:
         self._rolled_back = False
         self._index_begun = False
         self._whole = (0, 0)
+        self._whole_raw_bytes = 0
         self._object = storage.open_writer(self._file.data_path, sync=options.sync)
         self._sink = GatheringSink(self._object)
         try:
@@ -225,6 +243,7 @@ class PartitionedFileWriter:
         # What is counted as written is with the file system, and pins no columns any more.
         self._sink.flush()
         self._whole = (self._sink.position, self._sink.frame_crc32)
+        self._whole_raw_bytes = self._raw_bytes
         self._regions.append(region)
 
     def roll_back(self) -> None:
@@ -240,6 +259,7 @@ class PartitionedFileWriter:
         if self._closed:
             return
         self._rolled_back = True
+        self._raw_bytes = self._whole_raw_bytes
         self._sink.truncate(*self._whole)
         self._chunks.keep(sum(len(region.chunks) for region in self._regions))
 
@@ -250,29 +270,28 @@ class PartitionedFileWriter:
         ------
         ClosedError
             Called before, or released.
+        StorageError
+            The storage took no more. Until :meth:`release` the regions can be read, see
+            :meth:`unfinished`.
         """
         if self._closed:
             msg = f"{self._file.data_path}: finished or released already"
             raise ClosedError(msg)
+        self._chunks.finish()
+        self._object.close()
+        metadata = replace(
+            self._metadata,
+            data_bytes=self._sink.position,
+            frame_crc32=self._sink.frame_crc32,
+        )
+        index = encode_index(metadata, self._regions)
+        writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
+        self._index_begun = True  # from here on a file of that name is ours to remove
         try:
-            self._chunks.finish()
-            self._object.close()
-            metadata = replace(
-                self._metadata,
-                data_bytes=self._sink.position,
-                frame_crc32=self._sink.frame_crc32,
-            )
-            index = encode_index(metadata, self._regions)
-            writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
-            self._index_begun = True  # from here on a file of that name is ours to remove
-            try:
-                writer.writev([index])
-                writer.close()
-            finally:
-                writer.abort()
-        except BaseException:
-            self.release()
-            raise
+            writer.writev([index])
+            writer.close()
+        finally:
+            writer.abort()
         self._closed = True
         return replace(
             self._file,
@@ -290,15 +309,31 @@ class PartitionedFileWriter:
         """The regions written so far."""
         return tuple(self._regions)
 
+    def unfinished(self) -> UnfinishedFile:
+        """Return the regions written whole, to be read while the file is not finished."""
+        file = replace(
+            self._file,
+            num_regions=len(self._regions),
+            data_bytes=self._whole[0],
+            raw_bytes=self._whole_raw_bytes,
+        )
+        return UnfinishedFile(self._storage, file, self._metadata, self.regions)
+
     def release(self) -> None:
-        """Remove the unfinished file; does nothing after :meth:`finish`."""
+        """Remove the unfinished file; does nothing after :meth:`finish`.
+
+        What a broken storage does not let go of stays: no log entry will name it, and the commit or
+        abort of its job tries again.
+        """
         if self._closed:
             return
         self._closed = True
         self._object.abort()
         if self._index_begun:
-            self._storage.delete(self._file.index_path)
-        self._storage.delete(self._file.data_path)
+            with contextlib.suppress(StorageError):
+                self._storage.delete(self._file.index_path)
+        with contextlib.suppress(StorageError):
+            self._storage.delete(self._file.data_path)
 
     def __enter__(self) -> PartitionedFileWriter:
         return self

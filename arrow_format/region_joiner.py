@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from arrow_format.model import Int32Array, PartitionedFileMetadata, Region
-    from arrow_format.partitioned_file import PartitionedFileReader
+    from arrow_format.partitioned_file import PartitionedFileReader, UnfinishedFile
     from arrow_format.rewrite_plan import RegionRun, RegionSlice
 
 Part = tuple[pa.RecordBatch, Clustering]
@@ -163,7 +163,7 @@ class RegionJoiner:
         return ChunkReader(self._inputs[one.source], self._decoder, read_ahead_bytes=ahead_bytes)
 
 
-def sized_regions(index: PartitionedFileReader) -> list[tuple[Region, int]]:
+def sized_regions(index: PartitionedFileReader | UnfinishedFile) -> list[tuple[Region, int]]:
     """Return the regions of a file with the bytes that each takes in Arrow."""
     return list(zip(index.regions, arrow_bytes(index.regions, index.file.raw_bytes), strict=True))
 

@@ -46,8 +46,9 @@ class SortMergeResultPartition:
     options
         Memory, codec, chunk size, write order, sync.
     local_roots
-        Further roots, from 1, to spread files over; they exist. One that is full or fails is given
-        up: its file is closed with the regions it has, and the next opens in another root.
+        Further roots, from 1, to spread files over; None stands for one that cannot be used. One
+        that is full or fails is given up: its file is closed with the regions it has, or moved, and
+        the next opens in another root.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class SortMergeResultPartition:
         directory: str,
         metadata: PartitionedFileMetadata,
         options: WriteOptions,
-        local_roots: Sequence[Storage] = (),
+        local_roots: Sequence[Storage | None] = (),
     ) -> None:
         self._metadata = metadata
         self._options = options

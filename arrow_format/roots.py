@@ -14,8 +14,15 @@ import posixpath
 import zlib
 from typing import TYPE_CHECKING
 
-from arrow_format.errors import CorruptShuffleError, OutOfDiskError, ShuffleError, StorageError
-from arrow_format.storage import ObjectExistsError, Storage, open_storage
+from arrow_format.errors import (
+    CorruptShuffleError,
+    OptionError,
+    OutOfDiskError,
+    ShuffleError,
+    StorageError,
+)
+from arrow_format.options import normal_directory
+from arrow_format.storage import ObjectExistsError, ObjectNotFoundError, Storage, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -35,24 +42,83 @@ def first_root(job_id: str, turn: int, num_roots: int) -> int:
     return (zlib.crc32(job_id.encode()) + turn) % num_roots
 
 
-def make_root(path: str, job_id: str, *, sync: bool) -> None:
+class ForeignRootError(StorageError):
+    """A directory with the name of a root bears the marker of another job."""
+
+
+def check_local_dirs(shuffle: str, local_dirs: Sequence[str]) -> None:
+    """Check that no local directory is that of the shuffle or lies in it.
+
+    Raises
+    ------
+    OptionError
+        One does: the shuffle must hold nothing but its log and its map outputs.
+    """
+    path = normal_directory(shuffle)
+    for one in local_dirs:
+        if posixpath.commonpath([path, normal_directory(one)]) == path:
+            msg = (
+                f"local_dirs: {one} lies in the shuffle's own directory {shuffle}, which takes its "
+                "turn anyway; give directories outside of it, on other disks"
+            )
+            raise OptionError(msg)
+
+
+def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
     """Make a root with its marker; it is fine when both are there already.
 
     Raises
     ------
+    ForeignRootError
+        It is there and another's.
     StorageError
-        It cannot be made, or is there and another's.
+        It cannot be made; nothing of it is left.
     """
     storage = open_storage(path)
-    storage.make_directory("", sync=sync)
-    marker = json.dumps({"job_id": job_id}).encode() + b"\n"
     try:
-        storage.put_if_absent(MARKER_NAME, marker, sync=sync)
-    except ObjectExistsError:
+        if storage.stat(MARKER_NAME) is None:
+            storage.make_directory("", sync=sync)
+            marker = json.dumps({"job_id": job_id}).encode() + b"\n"
+            with contextlib.suppress(ObjectExistsError):  # another task was faster
+                storage.put_if_absent(MARKER_NAME, marker, sync=sync)
+        is_ours = _bears_marker(storage, job_id)
+    except (StorageError, ObjectNotFoundError) as error:
+        storage.prune("", and_root=True)
+        raise StorageError(str(error)) from error
+    if not is_ours:
+        raise ForeignRootError(_no_marker(storage, job_id))
+    return storage
+
+
+def make_roots(paths: Sequence[str], job_id: str, *, sync: bool) -> list[Storage | None]:
+    """Make the roots 1, 2, ..., or find them there; None stands for one that cannot be made.
+
+    Raises
+    ------
+    ForeignRootError
+        One is there and another's.
+    """
+    roots: list[Storage | None] = []
+    for path in paths:
         try:
-            check_root(storage, job_id)
-        except CorruptShuffleError as error:
-            raise StorageError(str(error)) from error
+            roots.append(make_root(path, job_id, sync=sync))
+        except ForeignRootError:
+            raise
+        except StorageError:
+            roots.append(None)
+    return roots
+
+
+def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:
+    """Open the roots 1, 2, ... that were made before; None stands for one without its marker."""
+    roots: list[Storage | None] = []
+    for path in paths:
+        storage = open_storage(path)
+        try:
+            roots.append(storage if _bears_marker(storage, job_id) else None)
+        except ShuffleError:
+            roots.append(None)
+    return roots
 
 
 def check_root(storage: Storage, job_id: str) -> None:
@@ -63,27 +129,65 @@ def check_root(storage: Storage, job_id: str) -> None:
     CorruptShuffleError
         It bears none or another.
     """
+    if not _bears_marker(storage, job_id):
+        raise CorruptShuffleError(_no_marker(storage, job_id))
+
+
+def _bears_marker(storage: Storage, job_id: str) -> bool:
     stat = storage.stat(MARKER_NAME)
-    if stat is not None:
-        (found,) = storage.get_ranges(MARKER_NAME, [(0, stat.num_bytes)])
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            if json.loads(found.to_pybytes())["job_id"] == job_id:
-                return
-    msg = (
+    if stat is None:
+        return False
+    (found,) = storage.get_ranges(MARKER_NAME, [(0, stat.num_bytes)])
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return bool(json.loads(found.to_pybytes())["job_id"] == job_id)
+    return False
+
+
+def _no_marker(storage: Storage, job_id: str) -> str:
+    return (
         f"{storage.root}: does not bear the {MARKER_NAME} of job {job_id}; the disk is not mounted "
         "here, or the directory is another's. Mount it where it was when the shuffle was written"
     )
-    raise CorruptShuffleError(msg)
 
 
-def clear_root(path: str, live: Collection[str] = ()) -> None:
-    """Remove all files but live ones from a root; without these its marker and itself."""
-    storage = open_storage(path)
+def clear_roots(paths: Sequence[str], job_id: str, live: Collection[str] = ()) -> None:
+    """Remove all files but live ones from the roots of a job; without these the roots as well.
+
+    What bears the marker of another job is left alone.
+
+    Raises
+    ------
+    ShuffleError
+        Something could not be removed; all else was.
+    """
+    first: ShuffleError | None = None
+    for path in paths:
+        try:
+            _clear_root(open_storage(path), job_id, live)
+        except ShuffleError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def is_any_there(paths: Sequence[str]) -> bool:
+    """Whether one of several roots exists, or may exist where nobody can tell."""
+    try:
+        return any(open_storage(path).stat("") is not None for path in paths)
+    except StorageError:
+        return True
+
+
+def _clear_root(storage: Storage, job_id: str, live: Collection[str]) -> None:
     there = set(storage.list(""))
+    if MARKER_NAME in there and not _bears_marker(storage, job_id):
+        return
     for name in there.difference(live, [MARKER_NAME]):
         storage.delete(name)
     if there.isdisjoint(live):
-        storage.delete(MARKER_NAME)
+        # Only what is there: a read-only disk refuses to delete what it does not have.
+        if MARKER_NAME in there:
+            storage.delete(MARKER_NAME)
         storage.prune("", and_root=True)
 
 
@@ -135,15 +239,16 @@ class WriteRoots:
     Parameters
     ----------
     storages
-        By root number.
+        By root number; None stands for one that is left out from the start.
     start
         Which to begin with.
     """
 
-    def __init__(self, storages: Sequence[Storage], start: int = 0) -> None:
-        self._storages = tuple(storages)
-        count = len(self._storages)
-        self._waiting = [(start + i) % count for i in range(count)]
+    def __init__(self, storages: Sequence[Storage | None], start: int = 0) -> None:
+        self._count = count = len(storages)
+        self._storages = {i: one for i, one in enumerate(storages) if one is not None}
+        turns = ((start + i) % count for i in range(count))
+        self._waiting = [number for number in turns if number in self._storages]
 
     def __len__(self) -> int:
         """Return how many are left."""
@@ -192,7 +297,7 @@ class WriteRoots:
             self._waiting.remove(number)
         if self._waiting:
             return
-        if len(self._storages) > 1 and isinstance(error, OutOfDiskError):
-            msg = f"{error} (none of {len(self._storages)} directories has room)"
+        if self._count > 1 and isinstance(error, OutOfDiskError):
+            msg = f"{error} (none of {self._count} directories has room)"
             raise OutOfDiskError(msg) from error
         raise error

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrow_types import data_schema, normalise
+from arrow_format.arrow_types import can_be_taken, data_schema, normalise
 from arrow_format.errors import OptionError
+from arrow_format.expansion import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,6 +94,9 @@ def sample_columns(
     schema = data_schema(pa.schema([source.schema.field(name) for name in names]))
     positions = sample_positions(num_rows, size)
     taken = [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+    if not all(can_be_taken(source.schema.field(name).type) for name in names):
+        # Then every row must become plain before any can be taken.
+        batches = (normalise(piece, schema) for batch in batches for piece in pieces(batch, schema))
     start = done = 0
     for batch in batches:
         start, first = start + batch.num_rows, start

@@ -16,6 +16,7 @@ import pyarrow as pa
 from arrow_format.clustering import Clustering, cluster
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.gather import gather
+from arrow_format.nested_items import has_items, num_items
 from arrow_format.spark_order import order_codes, sorting_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ COPY_BATCHES = 64
 ROW_OVERHEAD_BYTES = 16
 """Per row beside its columns: id 4, argsort 8 and permutation 4. What sorting by keys takes more
 depends on their types: :func:`~arrow_format.spark_order.sorting_bytes`."""
+
+MAX_ITEMS = 1 << 30
+"""Items of lists that a column of several rows may hold, at all depths: 32-bit offsets reach twice
+as many, and booleans and nulls reach them long before they fill a buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class SortBuffer:
         self._pending_bytes = 0  # or more: buffers that several batches share count for each
         self._ids: list[Int32Array] = []
         self._num_rows = 0
+        self._num_items = {i: 0 for i, field in enumerate(schema) if has_items(field.type)}
+        """Items inside each column of lists."""
         self._finished = False
         self._released = False
 
@@ -130,7 +137,8 @@ class SortBuffer:
         Returns
         -------
         bool
-            Whether the rows were taken. An empty buffer refuses what is larger than itself.
+            Whether the rows were taken. An empty buffer refuses what is larger than itself, and
+            several rows with more than :data:`MAX_ITEMS` items of lists in one column.
 
         Raises
         ------
@@ -153,6 +161,9 @@ class SortBuffer:
                 f"to {self._num_subpartitions - 1}"
             )
             raise OptionError(msg)
+        items = {i: n + num_items(batch.column(i)) for i, n in self._num_items.items()}
+        if self._num_rows + batch.num_rows > 1 and any(n > MAX_ITEMS for n in items.values()):
+            return False
         pinned = batch.get_total_buffer_size()
         rows = self._num_rows + batch.num_rows
         charged = self._copied_bytes + self._pending_bytes + rows * self.row_overhead_bytes
@@ -165,6 +176,7 @@ class SortBuffer:
         self._pending.append(batch)
         self._ids.append(subpartitions.astype(np.int32))
         self._num_rows = rows
+        self._num_items = items
         self._pending_bytes += pinned
         if self._pending_bytes >= COPY_BYTES or len(self._pending) >= COPY_BATCHES:
             self._pending_bytes = _pinned_bytes(self._pending)
@@ -220,7 +232,13 @@ class SortBuffer:
                 pa.concat_arrays(chunks) if chunks else pa.array([], self._schema.field(i).type)
             )
             del chunks
-            gathered.append(column if indices is None else gather(column, indices))
+            pieces = [column] if indices is None else gather(column, indices)
+            del column
+            gathered.append(pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces))
+            if len(pieces) > 1:
+                del pieces
+                # Small allocations that were let go; the allocator would keep all of them for long.
+                pa.default_memory_pool().release_unused()
         self._copied_bytes = 0
         self._num_rows = 0
         return SortedRegion(pa.RecordBatch.from_arrays(gathered, schema=self._schema), clustering)

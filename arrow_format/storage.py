@@ -59,7 +59,10 @@ class ObjectWriter(Protocol):
         """Forget everything after the first ``num_bytes``; what is appended next stands there."""
 
     def close(self) -> None:
-        """Finish the object; with ``sync`` its bytes are durable on return."""
+        """Finish the object; with ``sync`` its bytes are durable on return.
+
+        Where that fails the object is there until :meth:`abort`, and may be readable.
+        """
 
     def abort(self) -> None:
         """Remove the unfinished object; does nothing after close."""
@@ -184,13 +187,9 @@ class _PosixWriter:
     def close(self) -> None:
         if self._handle is None:
             return
-        try:
-            with _os_errors("finish it", self._path):
-                if self._sync:
-                    os.fsync(self._handle)
-        except BaseException:
-            self.abort()
-            raise
+        with _os_errors("finish it", self._path):
+            if self._sync:
+                os.fsync(self._handle)
         handle, self._handle = self._handle, None
         with _os_errors("close it", self._path):
             os.close(handle)

@@ -16,7 +16,7 @@ from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.options import check_mode
 from arrow_format.partitioner import partitioner_from_description
 from arrow_format.range_partitioner import RangePartitioner
-from arrow_format.roots import clear_root
+from arrow_format.roots import clear_roots
 from arrow_format.widening import is_appendable, same_spark_type
 
 if TYPE_CHECKING:
@@ -142,9 +142,8 @@ def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
         try:
             job.make_directories()
         except BaseException:
-            for root in job.local_roots:
-                with contextlib.suppress(ShuffleError):
-                    clear_root(root)
+            with contextlib.suppress(ShuffleError):
+                clear_roots(job.local_roots, job.job_id)
             job.storage.prune(job.directory, and_root=job.makes_root)
             raise
     return snapshot

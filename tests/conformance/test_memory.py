@@ -51,7 +51,8 @@ from arrow_format import WriteOptions, write_shuffle
 
 shape, codec, path, gigabytes = sys.argv[1:]
 pa.set_cpu_count(1)
-BUFFER = 64 << 20
+# Lists of booleans are slow to gather, and a small buffer of them is many enough.
+BUFFER = (16 if shape.startswith("list<bool") else 64) << 20
 
 def status(name):
     with open("/proc/self/status") as lines:
@@ -60,9 +61,30 @@ def status(name):
 random = np.random.default_rng(1)
 words = pa.array([f"furiously ironic {i:05d} accounts"[: 10 + i % 24] for i in range(5_000)])
 
+def bits(num_values):
+    return pa.py_buffer(random.bytes(-(-num_values // 8)))
+
+def numbers(type_, num_values, null=False):
+    # Random values of a fixed width, a bit for booleans.
+    content = pa.py_buffer(random.bytes(-(-num_values * type_.bit_width // 8)))
+    buffers = [bits(num_values) if null else None, content]
+    return pa.Array.from_buffers(type_, num_values, buffers)
+
 def batch(rows):
     keys = pa.array(random.integers(0, 1 << 40, rows))
-    if shape == "repeated":
+    if shape.startswith("list<"):
+        type_, null = pa.type_for_alias(shape[5:].strip(">?")), shape.endswith("?")
+        items = numbers(type_, rows * 500, null)
+        offsets = pa.array(np.arange(0, rows * 500 + 1, 500, dtype=np.int32))
+        columns = {"k": keys, "l": pa.ListArray.from_arrays(offsets, items)}
+    elif shape == "nullable bools":
+        columns = {f"b{i}": numbers(pa.bool_(), rows, null=True) for i in range(300)}
+        columns["k"] = keys
+    elif shape == "dictionary":
+        values = pa.array([c * 200_000 for c in "abc"])
+        indices = pa.array(random.integers(0, 3, rows, dtype=np.int8))
+        columns = {"k": keys, "s": pa.DictionaryArray.from_arrays(indices, values)}
+    elif shape == "repeated":
         columns = {"k": pa.array(np.arange(rows, dtype=np.int32))}
     elif shape == "int32":
         columns = {"k": pa.array(random.integers(0, 1 << 30, rows, dtype=np.int32))}
@@ -81,20 +103,28 @@ def batch(rows):
             columns[f"d{i}"] = pa.array(random.integers(0, 9_000, rows, dtype=np.int32))
         columns["s"] = words.take(pa.array(random.integers(0, 5_000, rows)))
     made = pa.record_batch(columns)
+    if shape == "dictionary":
+        return made
     # As it comes over IPC: one allocation under all columns.
     return pa.ipc.read_record_batch(made.serialize(), made.schema)
 
 ROWS = {
     "int32": 500_000, "repeated": 10_000, "string": 80_000, "lineitem": 20_000, "wide rows": 8,
-    "columns": 10_000, "huge": 1_000_000,
+    "columns": 10_000, "huge": 1_000_000, "nullable bools": 30_000, "dictionary": 3_000,
+    "list<bool>": 20_000, "list<bool>?": 20_000, "list<int8>": 8_000, "list<float>": 2_000,
 }[shape]
-made = [batch(ROWS) for _ in range(1 if shape == "huge" else 4)]
-messages = [(b.serialize(), b.schema) for b in made]
+# Of very many columns, chunks are packed only when they are large.
+CHUNK = 4 << 20 if shape == "nullable bools" else 256 << 10
+made = [batch(ROWS) for _ in range(1 if shape in ("huge", "dictionary") else 4)]
+messages = [] if shape == "dictionary" else [(b.serialize(), b.schema) for b in made]
 largest = max(b.nbytes for b in made)
 volume = int(float(gigabytes) * 1e9)
 del made
 
 def stream(num_bytes):
+    if shape == "dictionary":
+        yield batch(ROWS)
+        return
     sent = 0
     while sent < num_bytes:
         for message, schema in messages:
@@ -105,7 +135,9 @@ def stream(num_bytes):
 def write(batches, name):
     return write_shuffle(
         batches, path + name, num_subpartitions=20_000, keys="k",
-        options=WriteOptions(sync=False, codec=codec, sort_buffer_bytes=BUFFER),
+        options=WriteOptions(
+            sync=False, codec=codec, sort_buffer_bytes=BUFFER, chunk_bytes=CHUNK
+        ),
     )
 
 write([next(stream(1)).slice(0, 8)], "/warm")
@@ -132,6 +164,15 @@ print(base, peak, largest, BUFFER)
         ("columns", "none", "0.5"),
         # One batch of more than twice the sort buffer.
         ("huge", "zstd", "0.1"),
+        ("list<bool>", "zstd", "0.03"),
+        ("list<bool>", "none", "0.03"),
+        ("list<bool>?", "zstd", "0.03"),
+        ("list<int8>", "zstd", "0.11"),
+        ("list<int8>", "none", "0.11"),
+        ("list<float>", "none", "0.11"),
+        ("nullable bools", "zstd", "0.08"),
+        # A batch of 600 kB that stands for 600 MB.
+        ("dictionary", "zstd", "0"),
     ],
 )
 def test_peak_memory_of_a_streamed_write(tmp_path, shape, codec, gigabytes):

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.errors import ClosedError
-from arrow_format.sort_buffer import COPY_BATCHES, COPY_BYTES, ROW_OVERHEAD_BYTES, SortBuffer
+from arrow_format.sort_buffer import (
+    COPY_BATCHES,
+    COPY_BYTES,
+    MAX_ITEMS,
+    ROW_OVERHEAD_BYTES,
+    SortBuffer,
+)
 from tests.unit.small_shuffles import SCHEMA, numbered
 
 N = 7
@@ -177,3 +183,26 @@ def test_waiting_batches_are_copied_out_in_time():
         pinned = many.num_bytes
         append(many, [1], start)
     assert many.num_bytes < pinned, "sixty-four tiny batches were joined"
+
+
+def test_items_are_counted_where_bytes_are_few():
+    """Thirty-two-bit offsets end at 2**31 items, which nulls reach in no bytes at all."""
+
+    def nulls(num_rows, items):
+        offsets = np.arange(0, num_rows * items + 1, items, dtype=np.int32)
+        column = pa.ListArray.from_arrays(pa.array(offsets), pa.nulls(num_rows * items))
+        return pa.record_batch([column], names=["l"])
+
+    batch = nulls(3, MAX_ITEMS // 6)
+    ids = np.zeros(3, np.int32)
+    buffer = SortBuffer(batch.schema, 1 << 30, N)
+    assert buffer.append(batch, ids)
+    assert buffer.append(batch, ids)
+    assert not buffer.append(batch, ids)
+    assert buffer.num_rows == 6
+    assert taken(buffer).batch.num_rows == 6
+    # Two rows of more are for their caller to part; a single one is taken.
+    empty = SortBuffer(batch.schema, 1 << 30, N)
+    assert not empty.append(nulls(2, MAX_ITEMS // 2 + 1), ids[:2])
+    assert empty.append(nulls(1, MAX_ITEMS + 1), ids[:1])
+    assert not empty.append(nulls(1, 1), ids[:1])

@@ -412,6 +412,67 @@ def test_a_slice_does_not_pay_for_what_it_leaves_out():
     assert result.column(0).get_total_buffer_size() < 1000
 
 
+WORD = pa.dictionary(pa.int32(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("type_", "plain"),
+    [
+        (pa.struct([("f", WORD)]), pa.struct([("f", pa.string())])),
+        (
+            pa.struct([("s", pa.struct([("f", pa.list_(WORD, 2))]))]),
+            pa.struct([("s", pa.struct([("f", pa.list_(pa.string(), 2))]))]),
+        ),
+    ],
+    ids=str,
+)
+def test_an_index_inside_a_null_row_may_lead_nowhere(type_, plain):
+    result = normalise(one_column(pa.array([None, None], type_)), schema_of(plain))
+
+    result.validate(full=True)
+    assert result.column(0).to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("inside", "plain", "value"),
+    [
+        (pa.struct([("x", pa.string_view())]), pa.struct([("x", pa.string())]), {"x": "q" * 20}),
+        (pa.list_(pa.string_view()), pa.list_(pa.string()), ["q" * 20, None]),
+        (pa.list_view(pa.binary_view()), pa.list_(pa.binary()), [b"q" * 20]),
+        (WORD, pa.string(), "q"),
+    ],
+    ids=str,
+)
+def test_views_inside_list_views(inside, plain, value):
+    array = pa.array([[value], None, [], [None, value]], pa.list_view(inside))
+
+    for start in range(5):
+        result = normalise(one_column(array[start:]), schema_of(pa.list_(plain)))
+        result.validate(full=True)
+        assert result.column(0).to_pylist() == array.to_pylist()[start:]
+
+
+def test_runs_inside_list_views():
+    array = pa.ListViewArray.from_arrays(
+        pa.array([2, 0], pa.int32()),
+        pa.array([1, 2], pa.int32()),
+        run_ends(["a", "b"], pa.string()),
+    )
+
+    result = normalise(one_column(array), schema_of(pa.list_(pa.string())))
+    assert result.column(0).to_pylist() == [["b"], ["a", "b"]]
+
+
+@pytest.mark.parametrize("index", [7, -1])
+def test_an_index_outside_of_its_dictionary_is_refused(index):
+    array = pa.DictionaryArray.from_arrays(
+        pa.array([0, index], pa.int8()), pa.array(["a"]), safe=False
+    )
+
+    with pytest.raises(SchemaError, match=r"column 'c' of type dictionary.*out of bounds"):
+        normalise(one_column(array), schema_of(pa.string()))
+
+
 # normalise: refusals -----------------------------------------------------------------------------
 
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 
 import pyarrow as pa
 import pytest
 
-from arrow_format import ColumnPartitioner, CorruptShuffleError, ShuffleError, open_shuffle
+from arrow_format import (
+    ColumnPartitioner,
+    CorruptShuffleError,
+    ShuffleError,
+    commit,
+    open_shuffle,
+)
 from arrow_format.commit import abort_job, commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.decision import decide_abort, decide_commit
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.options import WriteOptions
 from arrow_format.storage import PosixStorage
+from arrow_format.target import open_target
 from tests.unit.small_shuffles import files_below
 
 ROWS = pa.record_batch({"k": pa.array([0, 1, 2, 3] * 5), "v": pa.array(range(20))})
@@ -100,6 +108,115 @@ def test_an_abort_that_lost_to_a_commit_leaves_its_files(tmp_path):
     abort_job(slow)
 
     assert open_shuffle(tmp_path / "x").verify().num_rows == 20
+
+
+def begin_in_local_directory(tmp_path, monkeypatch, path="x"):
+    """Begin a job all of whose files lie in a local directory: its own is pruned at the commit."""
+    monkeypatch.setattr("arrow_format.map_output_writer.first_root", lambda *_: 1)
+    job = begin_job(
+        str(tmp_path / path), ROWS.schema, num_subpartitions=4, partitioner=ColumnPartitioner("k"),
+        options=WriteOptions(sync=False, local_dirs=(str(tmp_path / "local"),)),
+    )  # fmt: skip
+    open_target(job, "append")
+    statuses = [run_map_task(job, 0, 0, [ROWS])]
+    assert [file.root for file in statuses[0].output.files] == [1]
+    return job, statuses
+
+
+class CommitsAfterLook(PosixStorage):
+    """Lets another process commit right after the first look at a directory or the log."""
+
+    def list(self, path):
+        found = super().list(path)
+        self.look("list", path)
+        return found
+
+    def stat(self, path):
+        found = super().stat(path)
+        self.look("stat", path)
+        return found
+
+    def look(self, what, path):
+        if self.other is not None and (what, path.split("/")[0]) == self.moment:
+            other, self.other = self.other, None
+            other()
+
+
+@pytest.mark.parametrize("moment", [("list", "commit_log"), ("stat", "map_outputs")])
+def test_an_abort_that_lost_to_a_commit_leaves_files_in_local_directories(
+    tmp_path, monkeypatch, moment
+):
+    job, statuses = begin_in_local_directory(tmp_path, monkeypatch)
+    storage = CommitsAfterLook(str(tmp_path / "x"))
+    storage.moment, storage.other = moment, lambda: commit_job(job, statuses)
+    slow = pickle.loads(pickle.dumps(job))
+    object.__setattr__(slow, "storage", storage)
+
+    abort_job(slow)
+
+    assert storage.other is None
+    assert open_shuffle(tmp_path / "x").verify().num_rows == 20
+    assert not list((tmp_path / "x").glob("map_outputs/*")), "nor does its decision stay"
+
+
+def test_a_commit_tried_again_is_not_aborted_though_its_directory_was_pruned(tmp_path, monkeypatch):
+    job, statuses = begin_in_local_directory(tmp_path, monkeypatch)
+    real, aborted = CommitLog.append, []
+
+    def fails(self, decide, *, sync):
+        msg = "the store went away"
+        raise OSError(msg)
+
+    monkeypatch.setattr(CommitLog, "append", fails)
+    with pytest.raises(OSError, match="the store went away"):
+        commit_job(job, statuses)
+    assert not (tmp_path / "x" / job.directory).exists()
+
+    def abort_meanwhile(self, decide, *, sync):
+        abort_job(job)
+        aborted.append(True)
+        return real(self, decide, sync=sync)
+
+    monkeypatch.setattr(CommitLog, "append", abort_meanwhile)
+    commit_job(job, statuses)
+    assert aborted
+    assert open_shuffle(tmp_path / "x").verify().num_rows == 20
+
+
+def test_no_commit_comes_between_the_files_of_an_abort(tmp_path, monkeypatch):
+    """Until the last file is gone, also in local directories, the decision stands."""
+    job, statuses = begin_in_local_directory(tmp_path, monkeypatch)
+    real, refused = commit.clear_roots, []
+
+    def clear(*arguments):
+        with pytest.raises(ShuffleError, match="was aborted"):
+            commit_job(job, statuses)
+        refused.append(True)
+        real(*arguments)
+
+    monkeypatch.setattr(commit, "clear_roots", clear)
+    abort_job(job)
+    assert refused
+    assert files_below(tmp_path) == ["local"]
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_an_abort_of_a_job_that_never_wrote_leaves_no_directory(tmp_path, opened):
+    job = begin_job(
+        str(tmp_path / "x"), ROWS.schema, num_subpartitions=4, partitioner=ColumnPartitioner("k"),
+        options=WriteOptions(sync=False, local_dirs=(str(tmp_path / "local"),)),
+    )  # fmt: skip
+    if opened:
+        open_target(job, "append")
+    abort_job(job)
+    assert files_below(tmp_path) == (["local"] if opened else [])
+
+
+def test_an_abort_after_the_job_directory_is_gone_clears_local_directories(tmp_path, monkeypatch):
+    job, _ = begin_in_local_directory(tmp_path, monkeypatch)
+    shutil.rmtree(tmp_path / "x")
+    abort_job(job)
+    assert files_below(tmp_path) == ["local"]
 
 
 class LosesPower(PosixStorage):

@@ -326,6 +326,14 @@ def test_input_without_a_schema(path, batches):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("item", [None, {"p": [1]}, pa.table({"p": [1]})], ids=type)
+def test_a_later_item_that_is_no_batch_is_named(path, item):
+    message = f"item 2 of batches .from 0. is {type(item).__name__}: expected Arrow record batches"
+    with pytest.raises(SchemaError, match=message):
+        write_shuffle([numbered([1]), numbered([2], 1), item], path, num_subpartitions=N, keys="p")
+    assert not files_below(path)
+
+
 def test_batches_of_different_schemas(path):
     other = pa.record_batch({"p": [1]})
     with pytest.raises(SchemaError):

@@ -36,6 +36,8 @@ def test_defaults_are_those_of_the_contract():
         ("sync", 1, "sync=1: expected True or False"),
         ("local_dirs", ("tmp",), "local_dirs=.*expected a tuple of different absolute directories"),
         ("local_dirs", ("/tmp", "/tmp"), "local_dirs=.*expected a tuple of different absolute"),
+        ("local_dirs", ("/tmp", "/tmp/"), "local_dirs=.*expected a tuple of different absolute"),
+        ("local_dirs", ("//tmp", "/a/../tmp"), "local_dirs=.*expected a tuple of different abs"),
         ("local_dirs", "/tmp", "local_dirs='/tmp': expected a tuple"),
     ],
 )

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 from hypothesis import given
@@ -324,6 +325,19 @@ def test_a_dataset_is_sampled_alike(tmp_path):
     assert RangePartitioner.sampled(dataset, keys, 9) == RangePartitioner.sampled(
         dataset.to_table(), keys, 9
     )
+
+
+@pytest.mark.parametrize("encoded", ["view", "runs", "dictionary"])
+def test_encoded_keys_are_sampled(encoded):
+    plain = pa.array([f"{i // 3:07d}" for i in range(90_000)])
+    column = {
+        "view": lambda: plain.cast(pa.string_view()),
+        "runs": lambda: pc.run_end_encode(plain),
+        "dictionary": plain.dictionary_encode,
+    }[encoded]()
+    table = pa.table({"k": column, "other": pa.nulls(90_000)})
+    expected = sample_columns(pa.table({"k": plain}), ["k"], 500)
+    assert sample_columns(table, ["k"], 500).equals(expected)
 
 
 def test_sampling_nothing():

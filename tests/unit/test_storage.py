@@ -124,6 +124,7 @@ def test_other_failures_of_the_disk_name_the_file(storage, monkeypatch):
         patch.setattr(os, "fsync", broken)
         with pytest.raises(StorageError, match="root/a: Input/output error; cannot finish it"):
             writer.close()
+    writer.abort()
     assert files_below(Path(storage.root)) == []
 
 
