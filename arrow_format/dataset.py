@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.batching import as_batches, in_subpartition_order
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import (
     CorruptShuffleError,
@@ -22,8 +23,6 @@ from arrow_format.sorted_reader import sorted_rows
 from arrow_format.storage import Storage, open_storage
 from arrow_format.subpartition_reader import (
     SortMergeSubpartitionReader,
-    as_batches,
-    in_subpartition_order,
     with_subpartition_schema,
 )
 from arrow_format.verify import VerifyReport, verify_snapshot
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from arrow_format.batching import Rows
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.sort_order import SortBy
-    from arrow_format.subpartition_reader import Rows
 
 GROUP_BYTES = 32 << 20
 """Adjacent subpartitions are read together and put in order up to about this many raw bytes."""

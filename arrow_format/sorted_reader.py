@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.batching import Rows
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.sorted_merge import merge_sorted
 from arrow_format.spark_order import key_codes
-from arrow_format.subpartition_reader import Rows, SortMergeSubpartitionReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from arrow_format.model import MapOutput, PartitionedFile
     from arrow_format.read_plan import ChunkRead
     from arrow_format.sort_order import SortBy
+    from arrow_format.subpartition_reader import SortMergeSubpartitionReader
 
     OpenReader = Callable[[int, int, Sequence[str]], SortMergeSubpartitionReader]
 

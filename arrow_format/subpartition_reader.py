@@ -5,12 +5,12 @@ Source: FLIP-148, ``SortMergeSubpartitionReader``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.batching import Rows
 from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import SchemaError
@@ -22,20 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from arrow_format.log_entry import LogEntry
-    from arrow_format.model import Int32Array, MapOutput, PartitionedFile
+    from arrow_format.model import MapOutput, PartitionedFile
     from arrow_format.storage import Storage
 
 SUBPARTITION_COLUMN = "_subpartition"
 """Name of the int32 column that ``with_subpartition`` appends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A run of rows from one chunk."""
-
-    batch: pa.RecordBatch
-    subpartitions: Int32Array
-    """Subpartition of each row."""
 
 
 class SortMergeSubpartitionReader:
@@ -183,66 +174,3 @@ def with_subpartition_schema(schema: pa.Schema) -> pa.Schema:
         msg = f"column {SUBPARTITION_COLUMN!r} is there already; leave with_subpartition out"
         raise SchemaError(msg)
     return schema.append(pa.field(SUBPARTITION_COLUMN, pa.int32(), nullable=False))
-
-
-def as_batches(
-    rows: Iterable[Rows],
-    schema: pa.Schema,
-    *,
-    with_subpartition: bool,
-    min_rows: int,
-    max_bytes: int,
-) -> Iterator[pa.RecordBatch]:
-    """Join runs of rows into batches worth handing on.
-
-    A batch is given out when it has ``min_rows`` or ``max_bytes``; the last may be smaller, and
-    none is empty.
-
-    Parameters
-    ----------
-    rows
-        In the order wanted.
-    schema
-        Schema of the batches; with ``with_subpartition`` its last column is the subpartition.
-    """
-    held: list[pa.RecordBatch] = []
-    held_rows = held_bytes = 0
-    for run in rows:
-        batch = run.batch
-        if with_subpartition:
-            columns = [*batch.columns, pa.array(run.subpartitions)]
-            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-        held.append(batch)
-        held_rows += batch.num_rows
-        held_bytes += batch.nbytes
-        if held_rows >= min_rows or held_bytes >= max_bytes:
-            yield from _cut(_joined(held), max_bytes)
-            held = []
-            held_rows = held_bytes = 0
-    if held:
-        yield from _cut(_joined(held), max_bytes)
-
-
-def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that is much larger than ``max_bytes`` into even pieces."""
-    pieces = max(min(batch.nbytes // max_bytes, batch.num_rows), 1)
-    rows = -(-batch.num_rows // pieces)
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def in_subpartition_order(runs: list[Rows]) -> Iterator[Rows]:
-    """Yield all rows ordered by subpartition, stable; takes the list over and empties it."""
-    if not runs:
-        return
-    ids = np.concatenate([run.subpartitions for run in runs])
-    batch = _joined([run.batch for run in runs])
-    runs.clear()  # nothing but the result is held while the consumer works on it
-    if not bool((np.diff(ids) >= 0).all()):
-        order = np.argsort(ids, kind="stable").astype(np.uint32)
-        batch, ids = batch.take(pa.array(order)), ids[order]
-    yield Rows(batch, ids)

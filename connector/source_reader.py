@@ -12,12 +12,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from arrow_format.arrow_types import conform
+from arrow_format.batching import as_batches
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.read_plan import coalesce_adjacent
 from arrow_format.subpartition_reader import (
     SUBPARTITION_COLUMN,
-    as_batches,
     with_subpartition_schema,
 )
 from arrow_format.widening import same_spark_type
@@ -27,7 +27,7 @@ from connector.spark_types import spark_schema_from_json, spark_schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from arrow_format.subpartition_reader import Rows
+    from arrow_format.batching import Rows
 
 BATCH_ROWS = 10_000
 """Rows a batch has at least: handing one to the JVM costs 14 us whatever its size."""
