@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from arrow_format.merge_policy import MergePolicy
     from arrow_format.merger import PartitionedFileMerger
     from arrow_format.model import BROADCAST, MapOutput, PartitionedFile
-    from arrow_format.not_yet import BufferOutput, ReadBufferPool
-    from arrow_format.options import WriteOptions
+    from arrow_format.not_yet import BufferOutput
+    from arrow_format.options import ReadOptions, WriteOptions
     from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
     from arrow_format.partitioner import (
         BroadcastPartitioner,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RoundRobinPartitioner,
     )
     from arrow_format.range_partitioner import RangePartitioner, sample_bounds
+    from arrow_format.read_buffer_pool import ReadBufferPool
     from arrow_format.read_scheduler import ReadScheduler
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.result_partition import SortMergeResultPartition
@@ -66,8 +67,8 @@ _HOME = {
     "merge_policy": ("MergePolicy",),
     "merger": ("PartitionedFileMerger",),
     "model": ("BROADCAST", "MapOutput", "PartitionedFile"),
-    "not_yet": ("BufferOutput", "ReadBufferPool"),
-    "options": ("WriteOptions",),
+    "not_yet": ("BufferOutput",),
+    "options": ("ReadOptions", "WriteOptions"),
     "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
     "partitioner": (
         "BroadcastPartitioner",
@@ -77,6 +78,7 @@ _HOME = {
         "RoundRobinPartitioner",
     ),
     "range_partitioner": ("RangePartitioner", "sample_bounds"),
+    "read_buffer_pool": ("ReadBufferPool",),
     "read_scheduler": ("ReadScheduler",),
     "receipt": ("ShuffleReceipt",),
     "result_partition": ("SortMergeResultPartition",),
@@ -109,6 +111,7 @@ __all__ = [
     "Partitioner",
     "RangePartitioner",
     "ReadBufferPool",
+    "ReadOptions",
     "ReadScheduler",
     "RoundRobinPartitioner",
     "SchemaError",

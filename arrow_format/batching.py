@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as pt
+
+from arrow_format.array_buffers import text_offsets
+from arrow_format.gather import gather
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from arrow_format.model import Int32Array
+    from arrow_format.model import Int32Array, Int64Array
+
+
+SLICE_ROWS = 400
+"""Average rows of a stretch from which on joining slices is faster than gathering rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +77,21 @@ def rebatched(
         and none is empty.
     """
     held: list[pa.RecordBatch] = []
-    held_rows = held_bytes = 0
+    held_rows = held_bytes = num_sized = 0
     for batch in batches:
         held.append(batch)
         held_rows += batch.num_rows
-        held_bytes += batch.nbytes
+        # The buffers whole are at least the bytes of the rows, and are known in a fiftieth of the
+        # time: exact bytes are asked for only when these might be enough.
+        held_bytes += batch.get_total_buffer_size()
+        if held_bytes >= max_bytes and held_rows < min_rows:
+            unsized = held[num_sized:]
+            held_bytes += sum(one.nbytes - one.get_total_buffer_size() for one in unsized)
+            num_sized = len(held)
         if held_rows >= min_rows or held_bytes >= max_bytes:
             yield from _cut(_joined(held), max_bytes)
             held = []
-            held_rows = held_bytes = 0
+            held_rows = held_bytes = num_sized = 0
     if held:
         yield from _cut(_joined(held), max_bytes)
 
@@ -93,14 +108,121 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
+def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows in memory of their own, which keeps nothing alive beyond them."""
+    return pa.concat_batches([batch])
+
+
 def in_subpartition_order(runs: list[Rows]) -> Iterator[Rows]:
-    """Yield all rows ordered by subpartition, stable; takes the list over and empties it."""
+    """Yield all rows ordered by subpartition, stable; takes the list over and empties it.
+
+    Rows of one subpartition that stand together move together, a *stretch* at a time: as slices
+    that are joined, where stretches are long; otherwise row by row, but for texts, whose characters
+    are joined by stretches all the same.
+
+    Parameters
+    ----------
+    runs
+        Of one schema. Any order of subpartitions within a run is right; few stretches are fast.
+    """
     if not runs:
         return
     ids = np.concatenate([run.subpartitions for run in runs])
-    batch = _joined([run.batch for run in runs])
+    sizes = np.array([len(run.subpartitions) for run in runs])
+    batches = [run.batch for run in runs]
     runs.clear()  # nothing but the result is held while the consumer works on it
-    if not bool((np.diff(ids) >= 0).all()):
-        order = np.argsort(ids, kind="stable").astype(np.uint32)
-        batch, ids = batch.take(pa.array(order)), ids[order]
+    firsts = _firsts(ids)
+    if bool((ids[firsts[1:]] >= ids[firsts[:-1]]).all()):
+        batch = _joined(batches)
+        del batches
+    else:
+        pieces = np.union1d(firsts, (np.cumsum(sizes) - sizes)[sizes > 0])
+        if len(ids) >= SLICE_ROWS * len(pieces):
+            starts, batches = pieces, _slices(batches, sizes, pieces)
+            order = np.argsort(ids[starts], kind="stable")
+            batch = pa.concat_batches([batches[i] for i in order.tolist()])
+            del batches
+            ids = ids[_positions(starts, order, len(ids))]
+        else:
+            order = np.argsort(ids[firsts], kind="stable")
+            places = _positions(firsts, order, len(ids))
+            batch, ids = _gathered(batches, firsts, order, places), ids[places]
+            del batches
     yield Rows(batch, ids)
+
+
+def _firsts(ids: Int32Array) -> Int64Array:
+    """First row of each stretch, ascending."""
+    if len(ids) == 0:
+        return np.empty(0, np.int64)
+    return np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
+
+
+def _positions(starts: Int64Array, order: Int64Array, num_rows: int) -> Int32Array:
+    """Row to take at each place, when stretches are put in another order."""
+    sizes = np.diff(starts, append=num_rows)[order]
+    shifts = (starts[order] - (np.cumsum(sizes) - sizes)).astype(np.int32)
+    places: Int32Array = np.repeat(shifts, sizes)
+    places += np.arange(num_rows, dtype=np.int32)
+    return places
+
+
+def _slices(
+    batches: list[pa.RecordBatch], sizes: Int64Array, starts: Int64Array
+) -> list[pa.RecordBatch]:
+    """Cut batches at ``starts``, rows counted through all of them, where each of them starts too."""
+    ends = np.append(starts[1:], sizes.sum())
+    before = np.cumsum(sizes) - sizes
+    which = np.searchsorted(before, starts, side="right") - 1
+    within = starts - before[which]
+    return [
+        batches[i].slice(first, num_rows)
+        for i, first, num_rows in zip(
+            which.tolist(), within.tolist(), (ends - starts).tolist(), strict=True
+        )
+    ]
+
+
+def _gathered(
+    batches: list[pa.RecordBatch], starts: Int64Array, order: Int64Array, places: Int32Array
+) -> pa.RecordBatch:
+    """Rows at ``places`` of all batches, which are stretches from ``starts`` in another order.
+
+    Column by column: each is gathered while it is in cache, and none but one is there twice.
+    """
+    schema = batches[0].schema
+    rows, stretches = pa.array(places), pa.array(order)
+    gathered = []
+    for i, field in enumerate(schema):
+        column = pa.concat_arrays([batch.column(i) for batch in batches])
+        if pt.is_string(field.type) or pt.is_binary(field.type):
+            gathered.append(_gathered_texts(column, starts, stretches, places, rows))
+        else:
+            pieces = gather(column, rows)
+            gathered.append(pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces))
+    if not gathered:
+        return _joined(batches)
+    return pa.RecordBatch.from_arrays(gathered, schema=schema)
+
+
+def _gathered_texts(
+    texts: pa.Array, starts: Int64Array, order: pa.Array, places: Int32Array, rows: pa.Array
+) -> pa.Array:
+    """Texts at ``places``: their lengths one by one, their characters by stretches.
+
+    The characters of a stretch are one value of a binary array, so that Arrow copies them at once.
+    """
+    offsets = text_offsets(texts)
+    edges = np.append(offsets[starts], offsets[-1])
+    whole = pa.Array.from_buffers(
+        pa.binary(), len(starts), [None, pa.py_buffer(edges), texts.buffers()[2]]
+    )
+    characters = pc.take(whole, order, boundscheck=False).buffers()[2]
+    moved = np.empty(len(places) + 1, np.int32)
+    moved[0] = 0
+    np.take(np.diff(offsets), places, out=moved[1:], mode="clip")  # "raise" would copy once more
+    np.add.accumulate(moved, dtype=np.int32, out=moved)
+    valid = None
+    if texts.null_count:
+        valid = pc.take(texts.is_valid(), rows, boundscheck=False).buffers()[1]
+    return pa.Array.from_buffers(texts.type, len(places), [valid, pa.py_buffer(moved), characters])

@@ -11,8 +11,9 @@ import pyarrow as pa
 from arrow_format.codec import EncodedChunk
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.model import Encoding
+from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import ChunkRead, plan_chunks
-from arrow_format.read_scheduler import ReadScheduler
+from arrow_format.read_scheduler import ADVICE, ReadScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from arrow_format.codec import ChunkDecoder
     from arrow_format.model import Int32Array
     from arrow_format.partitioned_file import PartitionedFileReader, UnfinishedFile
-
-ADVICE = "Restore the file from a copy or write the shuffle again"
+    from arrow_format.storage import Storage
 
 READ_AHEAD_BYTES = 8 << 20
 
@@ -39,6 +39,8 @@ class ChunkReader:
         Bytes fetched ahead of the consumer at most, unless one chunk is larger.
     wanted
         What is read for, such as ``subpartitions 3 to 5``; it is told with damage.
+    order
+        The file's place in reading order, for a :class:`ReadScheduler` it is given to.
     """
 
     def __init__(
@@ -48,11 +50,29 @@ class ChunkReader:
         *,
         read_ahead_bytes: int = READ_AHEAD_BYTES,
         wanted: str = "",
+        order: int = 0,
     ) -> None:
-        self._index = index
+        self.order = order
+        self.index = index
+        """The verified index of the file."""
         self._wanted = wanted
         self._decoder = decoder
-        self._scheduler = ReadScheduler(index.storage, max_bytes=read_ahead_bytes)
+        self._read_ahead_bytes = read_ahead_bytes
+
+    @property
+    def storage(self) -> Storage:
+        """Where the data file is."""
+        return self.index.storage
+
+    @property
+    def path(self) -> str:
+        """The data file."""
+        return self.index.file.data_path
+
+    @property
+    def described(self) -> str:
+        """Map task, attempt and what is read for."""
+        return f"{self._task()}, {self._wanted}" if self._wanted else self._task()
 
     def stored(self, first_region: int, end_region: int) -> Iterator[EncodedChunk]:
         """All chunks of adjacent regions as they are stored, in file order.
@@ -65,7 +85,7 @@ class ChunkReader:
             Its encoding is not known to this version.
         """
         for chunk, stored in self._fetch(self._plan(first_region, end_region)):
-            table = self._index.regions[chunk.region].chunks
+            table = self.index.regions[chunk.region].chunks
             if zlib.crc32(stored) != int(table.crc32[chunk.chunk]):
                 msg = f"{self._where(chunk)}: its CRC-32 is not that of the index. {ADVICE}"
                 raise CorruptShuffleError(msg)
@@ -85,22 +105,31 @@ class ChunkReader:
             As :meth:`stored`; or what is inside is not as the index says.
         """
         for chunk, stored in self._fetch(plan):
-            region = self._index.regions[chunk.region]
-            table = region.chunks
-            last = chunk.chunk + 1 == len(table)
-            stop = region.num_rows if last else int(table.first_row[chunk.chunk + 1])
-            try:
-                batch = self._decoder.decode(
-                    stored,
-                    encoding=int(table.encoding[chunk.chunk]),
-                    raw_length=int(table.raw_length[chunk.chunk]),
-                    crc32=int(table.crc32[chunk.chunk]),
-                    num_rows=stop - int(table.first_row[chunk.chunk]),
-                )
-            except (CorruptShuffleError, FormatVersionError) as error:
-                msg = f"{self._where(chunk)}: {error}. {ADVICE}"
-                raise type(error)(msg) from error
-            yield chunk, batch
+            yield chunk, self.decode(chunk, stored)
+
+    def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
+        """Return the rows of a chunk, whole, from its stored bytes.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            They are not what was written; or what is inside is not as the index says.
+        """
+        region = self.index.regions[chunk.region]
+        table = region.chunks
+        last = chunk.chunk + 1 == len(table)
+        stop = region.num_rows if last else int(table.first_row[chunk.chunk + 1])
+        try:
+            return self._decoder.decode(
+                stored,
+                encoding=int(table.encoding[chunk.chunk]),
+                raw_length=int(table.raw_length[chunk.chunk]),
+                crc32=int(table.crc32[chunk.chunk]),
+                num_rows=stop - int(table.first_row[chunk.chunk]),
+            )
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = f"{self._where(chunk)}: {error}. {ADVICE}"
+            raise type(error)(msg) from error
 
     def rows(
         self, first_region: int, end_region: int, first: int, end: int
@@ -117,9 +146,9 @@ class ChunkReader:
         CorruptShuffleError, FormatVersionError
             As :meth:`decoded`.
         """
-        n = self._index.metadata.num_subpartitions
+        n = self.index.metadata.num_subpartitions
         for chunk, batch in self.decoded(self._plan(first_region, end_region, first, end)):
-            region = self._index.regions[chunk.region]
+            region = self.index.regions[chunk.region]
             start = int(region.chunks.first_row[chunk.chunk])
             lo, hi = chunk.first_row, chunk.end_row
             ids = region.subpartitions_of_rows(start + lo, start + hi, n)
@@ -143,7 +172,7 @@ class ChunkReader:
         CorruptShuffleError, FormatVersionError
             As :meth:`rows`; or the file's length or the bytes between its chunks differ.
         """
-        index = self._index
+        index = self.index
         path, data_bytes = index.file.data_path, index.file.data_bytes
         stat = index.storage.stat(path)
         if stat is None or stat.num_bytes != data_bytes:
@@ -168,24 +197,20 @@ class ChunkReader:
     def _plan(
         self, first_region: int, end_region: int, first: int = 0, end: int | None = None
     ) -> Iterator[ChunkRead]:
-        n = self._index.metadata.num_subpartitions
-        regions = self._index.regions[first_region:end_region]
+        n = self.index.metadata.num_subpartitions
+        regions = self.index.regions[first_region:end_region]
         end = n if end is None else end
         return plan_chunks(regions, first, end, n, first_region=first_region)
 
     def _fetch(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
-        try:
-            yield from self._scheduler.fetch(self._index.file.data_path, plan)
-        except CorruptShuffleError as error:
-            which = f", {self._wanted}" if self._wanted else ""
-            msg = f"{error} of {self._task()}{which}. {ADVICE}"
-            raise type(error)(msg) from error
+        pool = ReadBufferPool(self._read_ahead_bytes)
+        yield from ReadScheduler(pool, read_ahead=False).fetch(self, plan)
 
     def _task(self) -> str:
-        return f"map task {self._index.metadata.map_task}, attempt {self._index.metadata.attempt}"
+        return f"map task {self.index.metadata.map_task}, attempt {self.index.metadata.attempt}"
 
     def _file(self) -> str:
-        return f"{self._index.storage.root}/{self._index.file.data_path} ({self._task()})"
+        return f"{self.index.storage.root}/{self.index.file.data_path} ({self._task()})"
 
     def _where(self, chunk: ChunkRead) -> str:
         where = f"{self._file()}, region {chunk.region}, chunk {chunk.chunk} at byte {chunk.offset}"

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import zstandard
 
+from arrow_format.batching import copied
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.model import Encoding
-from arrow_format.unpacking import unpack
+from arrow_format.unpacking import Unpacker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ZSTD = pa.Codec("zstd")
+"""What frames are opened with: into memory of Arrow's pool, which is kept for the next chunk."""
 
 _FRAMED = {Encoding.IPC: Encoding.ZSTD, Encoding.PACKED: Encoding.PACKED_ZSTD}
 """What a chunk becomes inside a zstd frame."""
@@ -63,10 +71,27 @@ class ZstdEncoder:
 
 
 class ChunkDecoder:
-    """Turns stored chunks into record batches of ``schema``; holds one reused decompressor."""
+    """Turns stored chunks into record batches; holds one reused decompressor.
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+    Every chunk is verified whole, whichever columns are wanted.
+
+    Parameters
+    ----------
+    schema
+        Data schema of the chunks.
+    columns
+        Positions of the columns to decode, in the order wanted; all when None. Without any, a batch
+        still has its number of rows.
+    """
+
+    def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
+        self._stored = schema
+        if columns is not None and [*columns] == [*range(len(schema))]:
+            columns = None
+        self._columns = columns
+        self.schema = schema if columns is None else pa.schema([schema.field(i) for i in columns])
+        """Schema of the record batches."""
+        self._unpacker = Unpacker(schema, columns)
         self._decompressor = zstandard.ZstdDecompressor()
 
     def decode(
@@ -92,23 +117,32 @@ class ChunkDecoder:
             raise FormatVersionError(msg)
         try:
             if encoding in (Encoding.PACKED, Encoding.PACKED_ZSTD):
-                return unpack(message, self._schema, num_rows)
-            batch = pa.ipc.read_record_batch(message, self._schema)
+                batch = self._unpacker.unpack(message, num_rows)
+            else:
+                batch = self._viewed(message, num_rows)
         except (pa.ArrowException, OSError, ValueError) as error:
             msg = f"not a record batch of the shuffle's schema ({error})"
             raise CorruptShuffleError(msg) from error
-        if batch.num_rows != num_rows:
-            msg = f"holds {batch.num_rows} rows where the index says {num_rows}"
-            raise CorruptShuffleError(msg)
+        if self._columns is not None and 2 * batch.nbytes < message.size:
+            # Columns of a few bytes must not keep the whole chunk in memory.
+            return copied(batch)
         return batch
+
+    def _viewed(self, message: pa.Buffer, num_rows: int) -> pa.RecordBatch:
+        # Nothing is decoded that could be skipped: all columns are views of the message.
+        batch = pa.ipc.read_record_batch(message, self._stored)
+        if batch.num_rows != num_rows:
+            msg = f"{batch.num_rows} rows where the index says {num_rows}"
+            raise ValueError(msg)
+        return batch if self._columns is None else batch.select(self._columns)
 
     def _decompress(self, stored: pa.Buffer, raw_length: int) -> pa.Buffer:
         try:
             # The frame states its size: compare first, so that nothing larger is ever allocated.
             stated = zstandard.frame_content_size(stored)
             if stated == raw_length:
-                return pa.py_buffer(self._decompressor.decompress(stored))
-        except zstandard.ZstdError as error:
+                return _ZSTD.decompress(stored, raw_length)
+        except (zstandard.ZstdError, pa.ArrowException, OSError) as error:
             msg = f"not a zstd frame ({error})"
             raise CorruptShuffleError(msg) from error
         msg = f"zstd frame states {stated} bytes where the index says {raw_length}"

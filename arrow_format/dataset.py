@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,11 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.index_cache import IndexCache
+from arrow_format.options import ReadOptions
 from arrow_format.partitioner import Partitioner, partitioner_from_description
+from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import group_adjacent
+from arrow_format.read_scheduler import ReadScheduler
 from arrow_format.sorted_reader import sorted_rows
 from arrow_format.storage import Storage, open_storage
 from arrow_format.subpartition_reader import (
@@ -36,11 +39,10 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.sort_order import SortBy
 
-GROUP_BYTES = 32 << 20
-"""Adjacent subpartitions are read together and put in order up to about this many raw bytes."""
-
 BATCH_ROWS = 64 << 10
-BATCH_BYTES = 16 << 20
+
+PINNED_KEPT = 2
+"""Pinned shuffles that a process keeps with their indexes: what a task needs, the next one does."""
 
 
 class Shuffle:
@@ -55,17 +57,27 @@ class Shuffle:
         Where the files are.
     snapshot
         The version.
+    options
+        How to read; defaults when None.
     """
 
-    def __init__(self, storage: Storage, snapshot: Snapshot) -> None:
+    def __init__(
+        self, storage: Storage, snapshot: Snapshot, options: ReadOptions | None = None
+    ) -> None:
         self._storage = storage
         self._snapshot = snapshot
         self._entry: LogEntry = snapshot.newest
-        self._indexes = IndexCache(storage)
+        self._options = options or ReadOptions()
+        self._indexes = IndexCache(storage, self._options.index_bytes)
+        self._scheduler = ReadScheduler(
+            ReadBufferPool(self._options.fetched_bytes), mapped=self._options.memory_map
+        )
 
-    def __reduce__(self) -> tuple[Callable[[str, int, str], Shuffle], tuple[str, int, str]]:
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[str, int, str, ReadOptions], Shuffle], tuple[str, int, str, ReadOptions]]:
         # By name: what stands in the log is read again wherever this arrives.
-        return _open_pinned, (self.path, self.version, self._entry.commit_id)
+        return _open_pinned, (self.path, self.version, self._entry.commit_id, self._options)
 
     def __repr__(self) -> str:
         return (
@@ -97,6 +109,11 @@ class Shuffle:
     def entries(self) -> tuple[LogEntry, ...]:
         """Log entries that make up this version, oldest first."""
         return self._snapshot.entries
+
+    @property
+    def options(self) -> ReadOptions:
+        """How it is read."""
+        return self._options
 
     @property
     def num_subpartitions(self) -> int:
@@ -190,9 +207,8 @@ class Shuffle:
         Returns
         -------
         pa.RecordBatchReader
-            Reads as it is consumed, in bounded memory: about 32 MiB of raw rows, or one large
-            subpartition's chunk at a time (when it is sorted, one chunk of each of its regions).
-            Close it to stop early.
+            Reads as it is consumed, in the bounded memory of :class:`ReadOptions`. Close it to
+            stop early.
 
         Raises
         ------
@@ -214,7 +230,7 @@ class Shuffle:
                     schema,
                     with_subpartition=with_subpartition,
                     min_rows=BATCH_ROWS,
-                    max_bytes=BATCH_BYTES,
+                    max_bytes=self._options.batch_bytes,
                 )
 
         return pa.RecordBatchReader.from_batches(schema, batches())
@@ -228,7 +244,7 @@ class Shuffle:
 
     def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
         """Ranges of subpartitions that are read together."""
-        return group_adjacent(self._raw_bytes(), GROUP_BYTES, wanted)
+        return group_adjacent(self._raw_bytes(), self._options.group_bytes, wanted)
 
     def _ordered(self, first: int, end: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """Rows of a group of subpartitions, by subpartition, and there by the sort keys if any.
@@ -236,10 +252,9 @@ class Shuffle:
         A group is sized by the average row. Where its rows turn out much larger, its subpartitions
         are read one by one, which needs no room to put them in order.
         """
+        most = 2 * self._options.group_bytes
         if self.sort_by:
-            yield from sorted_rows(
-                self.reader, first, end, self.sort_by, columns, hold_bytes=2 * GROUP_BYTES
-            )
+            yield from sorted_rows(self.reader, first, end, self.sort_by, columns, hold_bytes=most)
             return
         if end - first > 1:
             held: list[Rows] = []
@@ -247,7 +262,7 @@ class Shuffle:
             for run in self.reader(first, end, columns):
                 held.append(run)
                 held_bytes += run.batch.nbytes
-                if held_bytes > 2 * GROUP_BYTES:
+                if held_bytes > most:
                     break
             else:
                 yield from in_subpartition_order(held)
@@ -257,16 +272,26 @@ class Shuffle:
             yield from self.reader(one, one + 1, columns)
 
     def reader(
-        self, first: int, end: int, columns: Sequence[str] | None = None
+        self,
+        first: int,
+        end: int,
+        columns: Sequence[str] | None = None,
+        *,
+        regions: range | None = None,
     ) -> SortMergeSubpartitionReader:
-        """Reader of the subpartitions ``[first, end)`` that does not order them."""
+        """Reader of the subpartitions ``[first, end)`` that does not order them.
+
+        With ``regions`` it reads these only, numbered through the version in reading order.
+        """
         return SortMergeSubpartitionReader(
             self._storage,
             self._snapshot.entries,
             first,
             end,
             columns=columns,
+            regions=regions,
             indexes=self._indexes,
+            scheduler=self._scheduler,
         )
 
     def _raw_bytes(self) -> Int64Array:
@@ -336,10 +361,18 @@ def check_subpartitions(
     return sorted({int(one) for one in several})
 
 
-def _open_pinned(path: str, version: int, commit_id: str) -> Shuffle:
+@lru_cache(PINNED_KEPT)
+def _kept(path: str, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
+    """Open what was pinned elsewhere; what a commit made never changes, so tasks may share it."""
+    del commit_id
+    return open_shuffle(path, version, options=options)
+
+
+def _open_pinned(path: str, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
     """Open the very version that was pinned elsewhere."""
-    shuffle = open_shuffle(path, version)
-    if shuffle.entries[-1].commit_id != commit_id:
+    shuffle = _kept(path, version, commit_id, options)
+    # Read each time: the directory may have been replaced since another task opened it.
+    if CommitLog(open_storage(path)).entry(version).commit_id != commit_id:
         msg = (
             f"{shuffle.path}: version {version} is another one than when the read was planned; the "
             "directory was replaced. Read it again"
@@ -348,7 +381,12 @@ def _open_pinned(path: str, version: int, commit_id: str) -> Shuffle:
     return shuffle
 
 
-def open_shuffle(path: str | os.PathLike[str], version: int | None = None) -> Shuffle:
+def open_shuffle(
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    options: ReadOptions | None = None,
+) -> Shuffle:
     """Open a committed version of a shuffle.
 
     Parameters
@@ -357,6 +395,8 @@ def open_shuffle(path: str | os.PathLike[str], version: int | None = None) -> Sh
         Directory or URI of the shuffle.
     version
         The newest when None.
+    options
+        How to read; defaults when None.
 
     Raises
     ------
@@ -380,4 +420,4 @@ def open_shuffle(path: str | os.PathLike[str], version: int | None = None) -> Sh
     if snapshot is None:
         msg = f"{storage.root}: holds no committed shuffle; nothing was written, or not committed"
         raise ShuffleNotFoundError(msg)
-    return Shuffle(storage, snapshot)
+    return Shuffle(storage, snapshot, options)

@@ -46,5 +46,9 @@ class CommitConflictError(ShuffleError):
     """Another writer changed the shuffle in a way this commit cannot be rebased on."""
 
 
+class ReadBufferTimeoutError(ShuffleError):
+    """Readers waited for room to read into, and for long nobody gave any back."""
+
+
 class ClosedError(ShuffleError):
     """A writer or reader was used after it was finished, released or closed."""

@@ -14,9 +14,5 @@ class NotYet:
         raise OptionError(msg)
 
 
-class ReadBufferPool(NotYet):
-    """Bounded read buffers shared by readers: not supported yet."""
-
-
 class BufferOutput(NotYet):
     """An output that keeps the latest row per key until it flushes: not supported yet."""

@@ -80,6 +80,46 @@ def _check_local_dirs(value: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Options of reading a shuffle; bad values raise :class:`OptionError` at construction."""
+
+    memory_bytes: int = 256 << 20
+    """Memory that reading may take beyond what the process has anyway, in bytes: an eighth for what
+    is read ahead, an eighth for indexes, the rest for rows that are put in order and handed on. A
+    single row, and of a sorted shuffle one chunk of each region, it takes in any case."""
+    memory_map: bool = False
+    """Map data files instead of reading them: no copy, for local files with codec ``none`` that
+    nobody changes. A mapped file that is cut short while it is read kills the process."""
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes that are read ahead at most."""
+        return self.memory_bytes // 8
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of indexes that are kept."""
+        return self.memory_bytes // 8
+
+    @property
+    def group_bytes(self) -> int:
+        """Raw bytes up to which adjacent subpartitions are read together and put in order."""
+        return self.memory_bytes // 8
+
+    @property
+    def batch_bytes(self) -> int:
+        """Raw bytes of a batch at which it is handed on."""
+        return self.memory_bytes // 16
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_integer("memory_bytes", self.memory_bytes, 1 << 20, 1 << 50, "bytes")
+        if not isinstance(self.memory_map, bool):
+            msg = f"memory_map={self.memory_map!r}: expected True or False"
+            raise OptionError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Options of a shuffle write; bad values raise :class:`OptionError` at construction."""
 

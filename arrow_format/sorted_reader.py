@@ -6,7 +6,6 @@ together they are sorted again; of a larger subpartition the regions are merged 
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,18 +17,12 @@ from arrow_format.sorted_merge import merge_sorted
 from arrow_format.spark_order import key_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from arrow_format.log_entry import LogEntry
-    from arrow_format.model import MapOutput, PartitionedFile
-    from arrow_format.read_plan import ChunkRead
     from arrow_format.sort_order import SortBy
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
 
     OpenReader = Callable[[int, int, Sequence[str]], SortMergeSubpartitionReader]
-
-AHEAD_BYTES = 16 << 20
-"""Stored bytes that all runs of a merge together read ahead, unless one chunk of each is more."""
 
 
 def sorted_rows(
@@ -56,8 +49,9 @@ def sorted_rows(
     columns
         Columns to deliver; all when None.
     hold_bytes
-        Raw bytes that may be held to be sorted; what is more is read subpartition by subpartition,
-        and a subpartition that is more is merged.
+        Raw bytes that may be held to be sorted or merged, unless a chunk of each region is more;
+        what is more is read subpartition by subpartition, and a subpartition that is more is
+        merged.
     """
     wanted = columns if columns is None else [columns] if isinstance(columns, str) else [*columns]
     if wanted is not None:
@@ -81,7 +75,8 @@ def sorted_rows(
                 open_reader, one, one + 1, sort_by, wanted, hold_bytes=hold_bytes
             )
         return
-    for batch in merge_sorted(_runs(reader), sort_by):
+    runs = [(rows.batch for rows in run) for run in reader.runs()]
+    for batch in merge_sorted(runs, sort_by, max_bytes=hold_bytes):
         yield _only(Rows(batch, np.full(batch.num_rows, first, np.int32)), wanted)
 
 
@@ -99,39 +94,3 @@ def _sorted(runs: list[Rows], sort_by: SortBy) -> Rows:
     order = sort_permutation(codes, ids)
     del codes
     return Rows(batch.take(pa.array(order)), ids[order])
-
-
-def _runs(reader: SortMergeSubpartitionReader) -> list[Iterator[pa.RecordBatch]]:
-    """Each region's rows as a run; of a run, no more than its share is read ahead."""
-    plans = [
-        (file, list(chunks))
-        for file in reader.files()
-        for _, chunks in groupby(reader.file_plan(*file), key=lambda chunk: chunk.region)
-    ]
-    share = AHEAD_BYTES // max(len(plans), 1)
-    return [_run(reader, file, plan, share) for file, plan in plans]
-
-
-def _run(
-    reader: SortMergeSubpartitionReader,
-    file: tuple[LogEntry, MapOutput, PartitionedFile],
-    plan: Iterable[ChunkRead],
-    ahead_bytes: int,
-) -> Iterator[pa.RecordBatch]:
-    for part in _parts(plan, ahead_bytes):
-        for rows in reader.file_rows(*file, part):
-            yield rows.batch
-
-
-def _parts(plan: Iterable[ChunkRead], most_bytes: int) -> Iterator[list[ChunkRead]]:
-    """Cut a plan into pieces of at most so many stored bytes, or one chunk."""
-    part: list[ChunkRead] = []
-    num_bytes = 0
-    for chunk in plan:
-        if part and num_bytes + chunk.length > most_bytes:
-            yield part
-            part, num_bytes = [], 0
-        part.append(chunk)
-        num_bytes += chunk.length
-    if part:
-        yield part

@@ -68,6 +68,16 @@ class ObjectWriter(Protocol):
         """Remove the unfinished object; does nothing after close."""
 
 
+class ObjectReader(Protocol):
+    """An object that is open for reading, until :meth:`close`; several threads may read at once."""
+
+    def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """Read ``(offset, length)`` ranges, whole; see :meth:`Storage.get_ranges`."""
+
+    def close(self) -> None:
+        """Let the object go; buffers that were read stay valid."""
+
+
 class Storage(Protocol):
     """Where the files of one shuffle live."""
 
@@ -98,6 +108,20 @@ class Storage(Protocol):
         ------
         ObjectExistsError
             It exists.
+        """
+
+    def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
+        """Open an object to read from it several times.
+
+        Parameters
+        ----------
+        mapped
+            Give views of the mapped file instead of copies, where the storage can.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            It does not exist.
         """
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
@@ -288,24 +312,18 @@ class PosixStorage:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
+    def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
+        """See :meth:`Storage.open_reader`."""
+        target = self._root / path
+        return _MappedReader(target) if mapped else _PosixReader(target)
+
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """See :meth:`Storage.get_ranges`."""
-        target = self._root / path
-        with _os_errors("read it", target):
-            handle = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                size = os.fstat(handle).st_size
-                for offset, length in ranges:
-                    # Checked before anything is allocated: a hostile file may name any length.
-                    if offset < 0 or length < 0 or offset + length > size:
-                        msg = (
-                            f"{target}: has {size} bytes, expected at least {offset + length}; "
-                            "it was truncated or replaced after the commit"
-                        )
-                        raise CorruptShuffleError(msg)
-                return [_pread(handle, offset, length, target) for offset, length in ranges]
-            finally:
-                os.close(handle)
+        reader = self.open_reader(path)
+        try:
+            return reader.get_ranges(ranges)
+        finally:
+            reader.close()
 
     def stat(self, path: str) -> ObjectStat | None:
         """See :meth:`Storage.stat`."""
@@ -348,6 +366,55 @@ class PosixStorage:
         with _os_errors("ask for free space", self._root):
             found = os.statvfs(self._root)
             return found.f_bavail * found.f_frsize
+
+
+class _PosixReader:
+    """A file that is read by ``pread`` into buffers of our own.
+
+    A mapped file that is cut short kills the process that reads it; here it is an error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _os_errors("read it", path):
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        with _os_errors("read it", self._path):
+            _check_ranges(ranges, os.fstat(self._handle).st_size, self._path)
+            return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
+class _MappedReader:
+    """A mapped file: no copy, for files that nobody changes while they are read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _os_errors("map it", path), pa.memory_map(str(path)) as mapped:
+            self._whole = mapped.read_buffer()  # keeps the mapping, not the file
+
+    def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        _check_ranges(ranges, self._whole.size, self._path)
+        return [self._whole.slice(offset, length) for offset, length in ranges]
+
+    def close(self) -> None:
+        self._whole = pa.py_buffer(b"")
+
+
+def _check_ranges(ranges: Sequence[tuple[int, int]], num_bytes: int, path: Path) -> None:
+    """Refuse what lies outside, before anything is allocated: damage may name any length."""
+    for offset, length in ranges:
+        if offset < 0 or length < 0 or offset + length > num_bytes:
+            msg = (
+                f"{path}: has {num_bytes} bytes, expected at least {offset + length}; "
+                "it was truncated or replaced after the commit"
+            )
+            raise CorruptShuffleError(msg)
 
 
 def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:

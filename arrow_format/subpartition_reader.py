@@ -5,18 +5,21 @@ Source: FLIP-148, ``SortMergeSubpartitionReader``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.batching import Rows
+from arrow_format.batching import Rows, copied
 from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import SchemaError
 from arrow_format.index_cache import IndexCache
 from arrow_format.model import RegionKind
 from arrow_format.read_plan import ChunkRead, plan_chunks
+from arrow_format.read_scheduler import ReadScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +30,30 @@ if TYPE_CHECKING:
 
 SUBPARTITION_COLUMN = "_subpartition"
 """Name of the int32 column that ``with_subpartition`` appends."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFile:
+    """A partitioned file and its place in a version."""
+
+    order: int
+    """Its number, in reading order."""
+    first_region: int
+    """Number of its first region: regions are numbered through the version, in reading order."""
+    entry: LogEntry
+    output: MapOutput
+    file: PartitionedFile
+
+
+def files_of(entries: Iterable[LogEntry]) -> Iterator[VersionFile]:
+    """All partitioned files of a version, in reading order."""
+    order = first_region = 0
+    for entry in entries:
+        for output in entry.map_outputs:
+            for file in output.files:
+                yield VersionFile(order, first_region, entry, output, file)
+                order += 1
+                first_region += file.num_regions
 
 
 class SortMergeSubpartitionReader:
@@ -45,8 +72,12 @@ class SortMergeSubpartitionReader:
         Range of subpartitions, within the shuffle's.
     columns
         Columns to deliver, in that order; all when None. Every chunk is verified whole either way.
+    regions
+        Read these regions only, numbered through the version in reading order; all when None.
     indexes
         Indexes shared with other readers of the same version.
+    scheduler
+        Reads for this and for other readers of the same version; one of its own when None.
     """
 
     def __init__(
@@ -57,15 +88,19 @@ class SortMergeSubpartitionReader:
         end: int,
         *,
         columns: Sequence[str] | None = None,
+        regions: range | None = None,
         indexes: IndexCache | None = None,
+        scheduler: ReadScheduler | None = None,
     ) -> None:
         self._indexes = indexes or IndexCache(storage)
+        self._scheduler = scheduler or ReadScheduler()
         self._entries = tuple(entries)
         self._first = first
         self._end = end
+        self._regions = regions
         self._data_schema = entries[-1].data_schema
         self._columns = select_columns(self._data_schema, columns)
-        self._decoder = ChunkDecoder(self._data_schema)
+        self._decoder = ChunkDecoder(self._data_schema, self._columns)
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,71 +108,65 @@ class SortMergeSubpartitionReader:
         return pa.schema([self._data_schema.field(i) for i in self._columns])
 
     def __iter__(self) -> Iterator[Rows]:
-        for entry, output, file in self.files():
-            yield from self.file_rows(entry, output, file)
+        return self._rows(self._plan())
 
-    def files(self) -> Iterator[tuple[LogEntry, MapOutput, PartitionedFile]]:
-        """All partitioned files of the version, in reading order."""
-        for entry in self._entries:
-            for output in entry.map_outputs:
-                for file in output.files:
-                    yield entry, output, file
+    def runs(self) -> list[Iterator[Rows]]:
+        """Rows of each region as a sequence of its own, in reading order; read as they are asked.
 
-    def file_plan(
-        self, entry: LogEntry, output: MapOutput, file: PartitionedFile
-    ) -> Iterator[ChunkRead]:
-        """Chunks of one partitioned file that hold rows of the range, by offset."""
-        regions = self._indexes.index_of(entry, output, file).regions
-        return plan_chunks(regions, self._first, self._end, entry.num_subpartitions)
+        All of them share the scheduler's bound, so any number may be read by turns.
+        """
+        return [
+            self._rows([(source, list(chunks))])
+            for source, planned in self._plan()
+            for _, chunks in groupby(planned, key=lambda chunk: chunk.region)
+        ]
 
-    def file_rows(
-        self,
-        entry: LogEntry,
-        output: MapOutput,
-        file: PartitionedFile,
-        plan: Iterable[ChunkRead] | None = None,
-    ) -> Iterator[Rows]:
-        """Rows of the range from one partitioned file, one run per chunk.
+    def _plan(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
+        """Chunks that hold rows of the range, by file and offset."""
+        wanted = f"subpartitions {self._first} to {self._end - 1}"
+        for one in files_of(self._entries):
+            lo, hi = 0, one.file.num_regions
+            if self._regions is not None:
+                lo = max(self._regions.start - one.first_region, 0)
+                hi = min(self._regions.stop - one.first_region, hi)
+            if lo >= hi:
+                continue
+            index = self._indexes.index_of(one.entry, one.output, one.file)
+            chunks = plan_chunks(
+                index.regions[lo:hi],
+                self._first,
+                self._end,
+                one.entry.num_subpartitions,
+                first_region=lo,
+            )
+            yield ChunkReader(index, self._decoder, wanted=wanted, order=one.order), chunks
+
+    def _rows(self, plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]]) -> Iterator[Rows]:
+        """Read and decode what is planned, one run per chunk.
 
         A chunk of a broadcast region makes one run for each subpartition of the range.
-
-        Parameters
-        ----------
-        entry, output, file
-            Which file.
-        plan
-            Part of :meth:`file_plan` to read; all of it when None.
         """
-        n = entry.num_subpartitions
-        regions = self._indexes.index_of(entry, output, file).regions
-        for chunk, batch in self.file_chunks(entry, output, file, plan):
-            region = regions[chunk.region]
-            lo, hi = chunk.first_row, chunk.end_row
-            wanted = batch.select(self._columns)
-            if 2 * (hi - lo) < batch.num_rows and self._columns:
-                # A small part must not keep the whole chunk in memory.
-                wanted = wanted.take(pa.array(np.arange(lo, hi)))
-            else:
-                wanted = wanted.slice(lo, hi - lo)
-            if region.kind is RegionKind.BROADCAST:
-                for one in range(self._first, self._end):
-                    yield Rows(wanted, np.full(wanted.num_rows, one, np.int32))
-            else:
-                start = int(region.chunks.first_row[chunk.chunk])
-                yield Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))
+        with self._scheduler.add_reader(plan) as fetched:
+            for source, chunk, stored in fetched:
+                # It is one of the plan's.
+                reader = cast("ChunkReader", source)
+                yield from self._of_range(reader, chunk, reader.decode(chunk, stored))
 
-    def file_chunks(
-        self,
-        entry: LogEntry,
-        output: MapOutput,
-        file: PartitionedFile,
-        plan: Iterable[ChunkRead] | None = None,
-    ) -> Iterator[tuple[ChunkRead, pa.RecordBatch]]:
-        """Chunks of one partitioned file that hold rows of the range, whole and verified."""
-        plan = self.file_plan(entry, output, file) if plan is None else plan
-        index = self._indexes.index_of(entry, output, file)
-        wanted = f"subpartitions {self._first} to {self._end - 1}"
-        return ChunkReader(index, self._decoder, wanted=wanted).decoded(plan)
+    def _of_range(
+        self, source: ChunkReader, chunk: ChunkRead, batch: pa.RecordBatch
+    ) -> Iterator[Rows]:
+        region = source.index.regions[chunk.region]
+        lo, hi = chunk.first_row, chunk.end_row
+        wanted = batch.slice(lo, hi - lo)
+        if 2 * (hi - lo) < batch.num_rows:
+            wanted = copied(wanted)  # a small part must not keep the whole chunk in memory
+        if region.kind is RegionKind.BROADCAST:
+            for one in range(self._first, self._end):
+                yield Rows(wanted, np.full(wanted.num_rows, one, np.int32))
+        else:
+            n = source.index.metadata.num_subpartitions
+            start = int(region.chunks.first_row[chunk.chunk])
+            yield Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))
 
 
 def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int]:

@@ -25,9 +25,10 @@ from integration.bench.ipc import read_batches
 from integration.bench.lineitem import KEY, ipc_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from arrow_format.dataset import Shuffle
+    from arrow_format.storage import ObjectReader
 
 NUM_TASKS = 23
 POINTS = 60
@@ -45,12 +46,21 @@ class CountingStorage(PosixStorage):
     reads = 0
     num_bytes = 0
 
-    def get_ranges(self, path: str, ranges: list[tuple[int, int]]) -> list[pa.Buffer]:  # type: ignore[override]
-        """See :meth:`arrow_format.storage.Storage.get_ranges`."""
-        if path.endswith(".data"):
-            CountingStorage.reads += len(ranges)
-            CountingStorage.num_bytes += sum(length for _, length in ranges)
-        return super().get_ranges(path, ranges)
+    def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
+        """See :meth:`arrow_format.storage.Storage.open_reader`."""
+        reader = super().open_reader(path, mapped=mapped)
+        return _CountingReader(reader) if path.endswith(".data") else reader
+
+
+class _CountingReader:
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
+        self.close = reader.close
+
+    def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        CountingStorage.reads += len(ranges)
+        CountingStorage.num_bytes += sum(length for _, length in ranges)
+        return self._reader.get_ranges(ranges)
 
 
 def write(batches: list[pa.RecordBatch], n: int, options: WriteOptions) -> Path:

@@ -37,7 +37,7 @@ class Disk:
             (storage_module._PosixWriter, "writev"),
             (storage_module._PosixWriter, "truncate"),
             (PosixStorage, "open_writer"),
-            (PosixStorage, "get_ranges"),
+            (storage_module._PosixReader, "get_ranges"),
         ):
             self.patch(monkeypatch, kind, method)
         fsync = os.fsync

@@ -9,16 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_format import OptionError, SchemaError, WriteOptions, open_shuffle, write_shuffle
+from arrow_format import (
+    OptionError,
+    ReadOptions,
+    SchemaError,
+    WriteOptions,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.chunk_reader import ChunkReader
+from arrow_format.codec import ChunkDecoder
 from arrow_format.commit import commit_job
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.partitioner import BroadcastPartitioner, ColumnPartitioner, RangePartitioner
+from arrow_format.read_plan import plan_chunks
 from arrow_format.sort_buffer import ROW_OVERHEAD_BYTES, SortBuffer
 from arrow_format.sort_order import ORDERS, normalise_sort_by
 from arrow_format.spark_order import sorting_bytes
 from arrow_format.storage import PosixStorage
-from arrow_format.subpartition_reader import SortMergeSubpartitionReader
+from arrow_format.subpartition_reader import files_of
 from arrow_format.target import open_target
 from tests.unit.spark_order_model import compare_rows, sorted_rows
 from tests.unit.test_spark_order import columns
@@ -64,11 +74,12 @@ def regions_of(shuffle):
     (entry,) = shuffle.entries
     storage = PosixStorage(shuffle.path)
     n = shuffle.num_subpartitions
-    reader = SortMergeSubpartitionReader(storage, [entry], 0, n)
-    for entry, output, file in reader.files():
-        regions = PartitionedFileReader(storage, file).regions
+    for one in files_of([entry]):
+        index = PartitionedFileReader(storage, one.file)
+        regions = index.regions
         rows = [[] for _ in regions]
-        for chunk, batch in reader.file_chunks(entry, output, file):
+        chunks = ChunkReader(index, ChunkDecoder(entry.data_schema))
+        for chunk, batch in chunks.decoded(plan_chunks(regions, 0, n, n)):
             rows[chunk.region].append(batch)
         for region, batches in zip(regions, rows, strict=True):
             yield (
@@ -149,7 +160,7 @@ many bytes may be held."""
 def reading(way):
     with pytest.MonkeyPatch.context() as patch:
         if bound := WAYS[way]:
-            patch.setattr("arrow_format.dataset.GROUP_BYTES", bound)
+            patch.setattr(ReadOptions, "group_bytes", bound)
             patch.setattr("arrow_format.sorted_merge.MIN_ROWS", 10)
             # Puts them together, so that it is the reader who finds out that they are too large.
             patch.setattr("arrow_format.dataset.group_adjacent", all_in_one_group)
@@ -282,9 +293,9 @@ def test_memory_of_a_merge_is_that_of_a_chunk_per_region(tmp_path, monkeypatch):
     )  # fmt: skip
     shuffle = open_shuffle(tmp_path / "x")
     assert shuffle.map_outputs[0].files[0].num_regions > 5
-    monkeypatch.setattr("arrow_format.dataset.GROUP_BYTES", 100_000)
-    monkeypatch.setattr("arrow_format.sorted_reader.AHEAD_BYTES", 100_000)
-    monkeypatch.setattr("arrow_format.dataset.BATCH_BYTES", 100_000)
+    for size in ("group_bytes", "fetched_bytes", "batch_bytes"):
+        monkeypatch.setattr(ReadOptions, size, 100_000)
+    shuffle = open_shuffle(tmp_path / "x")
     before = pa.total_allocated_bytes()
     most = seen = 0
     del table

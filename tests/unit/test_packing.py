@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.packed_layout import NODE, PREAMBLE, num_nodes
 from arrow_format.packing import PackedRows
-from arrow_format.unpacking import unpack
+from arrow_format.unpacking import Unpacker
 from tests.property.tables import tables
 
 
 def there_and_back(batch: pa.RecordBatch, start: int = 0, stop: int | None = None):
     stop = batch.num_rows if stop is None else stop
     message = PackedRows(batch).message(start, stop)
-    found = unpack(pa.py_buffer(message), batch.schema, stop - start)
+    found = Unpacker(batch.schema).unpack(pa.py_buffer(message), stop - start)
     found.validate(full=True)
     return found
 
@@ -92,7 +92,7 @@ def test_decimals_beyond_their_precision_are_kept_as_they_are():
     narrow = pa.Array.from_buffers(pa.decimal128(5, 0), 2, wide.buffers())
     batch = pa.record_batch([narrow], names=["c"])
     message = pa.py_buffer(PackedRows(batch).message(0, 2))
-    (found,) = unpack(message, batch.schema, 2).columns
+    (found,) = Unpacker(batch.schema).unpack(message, 2).columns
     assert found.buffers()[1].equals(wide.buffers()[1])
 
 
@@ -129,16 +129,16 @@ def test_no_damage_leads_outside_of_the_chunk():
             damaged = bytearray(message)
             damaged[i] ^= 1 << bit
             try:
-                found = unpack(pa.py_buffer(bytes(damaged)), BATCH.schema, 3)
+                found = Unpacker(BATCH.schema).unpack(pa.py_buffer(bytes(damaged)), 3)
             except (ValueError, pa.ArrowException):
                 continue
             assert found.num_rows == 3
             found.validate()
     for length in range(len(message)):
         with pytest.raises(ValueError, match=r"."):
-            unpack(pa.py_buffer(message[:length]), BATCH.schema, 3)
+            Unpacker(BATCH.schema).unpack(pa.py_buffer(message[:length]), 3)
     with pytest.raises(ValueError, match=r"where the nodes take"):
-        unpack(pa.py_buffer(message + bytes(8)), BATCH.schema, 3)
+        Unpacker(BATCH.schema).unpack(pa.py_buffer(message + bytes(8)), 3)
 
 
 @pytest.mark.parametrize("num_rows", [2, 4, (1 << 32) - 1])
@@ -146,4 +146,4 @@ def test_another_number_of_rows_is_refused_before_anything_is_made(num_rows):
     message = bytearray(PackedRows(column([7] * 3, pa.int64())).message(0, 3))
     message[:4] = num_rows.to_bytes(4, "little")
     with pytest.raises(ValueError, match=f"{num_rows} rows where the index says 3"):
-        unpack(pa.py_buffer(bytes(message)), pa.schema([("c", pa.int64())]), 3)
+        Unpacker(pa.schema([("c", pa.int64())])).unpack(pa.py_buffer(bytes(message)), 3)
