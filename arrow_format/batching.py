@@ -23,6 +23,10 @@ SLICE_ROWS = 400
 """Average rows of a stretch from which on joining slices is faster than gathering rows."""
 
 
+ORDERING_BYTES = 8
+"""What a row counts beside its own bytes while rows are put in order: subpartition and place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """A run of rows from one chunk."""
@@ -79,6 +83,8 @@ def rebatched(
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = num_sized = 0
     for batch in batches:
+        if batch.num_rows == 0:
+            continue
         held.append(batch)
         held_rows += batch.num_rows
         # The buffers whole are at least the bytes of the rows, and are known in a fiftieth of the
@@ -113,7 +119,7 @@ def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.concat_batches([batch])
 
 
-def in_subpartition_order(runs: list[Rows]) -> Iterator[Rows]:
+def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> Iterator[Rows]:
     """Yield all rows ordered by subpartition, stable; takes the list over and empties it.
 
     Rows of one subpartition that stand together move together, a *stretch* at a time: as slices
@@ -124,6 +130,8 @@ def in_subpartition_order(runs: list[Rows]) -> Iterator[Rows]:
     ----------
     runs
         Of one schema. Any order of subpartitions within a run is right; few stretches are fast.
+    slice_rows
+        Average rows of a stretch from which on slices are joined.
     """
     if not runs:
         return
@@ -131,31 +139,28 @@ def in_subpartition_order(runs: list[Rows]) -> Iterator[Rows]:
     sizes = np.array([len(run.subpartitions) for run in runs])
     batches = [run.batch for run in runs]
     runs.clear()  # nothing but the result is held while the consumer works on it
-    firsts = _firsts(ids)
-    if bool((ids[firsts[1:]] >= ids[firsts[:-1]]).all()):
+    is_first = np.ones(len(ids), np.bool_)  # of its stretch
+    np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
+    if bool((ids[starts[1:]] >= ids[starts[:-1]]).all()):
         batch = _joined(batches)
         del batches
+    elif len(ids) >= slice_rows * (len(starts) + len(batches)):
+        # A stretch that goes on in the next run is two slices.
+        is_first[(np.cumsum(sizes) - sizes)[sizes > 0]] = True
+        starts = np.flatnonzero(is_first)
+        slices = _slices(batches, sizes, starts)
+        del batches
+        order = np.argsort(ids[starts], kind="stable")
+        batch = pa.concat_batches([slices[i] for i in order.tolist()])
+        del slices
+        ids = ids[_positions(starts, order, len(ids))]
     else:
-        pieces = np.union1d(firsts, (np.cumsum(sizes) - sizes)[sizes > 0])
-        if len(ids) >= SLICE_ROWS * len(pieces):
-            starts, batches = pieces, _slices(batches, sizes, pieces)
-            order = np.argsort(ids[starts], kind="stable")
-            batch = pa.concat_batches([batches[i] for i in order.tolist()])
-            del batches
-            ids = ids[_positions(starts, order, len(ids))]
-        else:
-            order = np.argsort(ids[firsts], kind="stable")
-            places = _positions(firsts, order, len(ids))
-            batch, ids = _gathered(batches, firsts, order, places), ids[places]
-            del batches
+        order = np.argsort(ids[starts], kind="stable")
+        places = _positions(starts, order, len(ids))
+        batch, ids = _gathered(batches, starts, order, places), ids[places]
+        del batches
     yield Rows(batch, ids)
-
-
-def _firsts(ids: Int32Array) -> Int64Array:
-    """First row of each stretch, ascending."""
-    if len(ids) == 0:
-        return np.empty(0, np.int64)
-    return np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
 
 
 def _positions(starts: Int64Array, order: Int64Array, num_rows: int) -> Int32Array:
@@ -170,7 +175,7 @@ def _positions(starts: Int64Array, order: Int64Array, num_rows: int) -> Int32Arr
 def _slices(
     batches: list[pa.RecordBatch], sizes: Int64Array, starts: Int64Array
 ) -> list[pa.RecordBatch]:
-    """Cut batches at ``starts``, rows counted through all of them, where each of them starts too."""
+    """Cut batches at ``starts``, rows counted through all; the first of each is among them."""
     ends = np.append(starts[1:], sizes.sum())
     before = np.cumsum(sizes) - sizes
     which = np.searchsorted(before, starts, side="right") - 1
@@ -188,7 +193,7 @@ def _gathered(
 ) -> pa.RecordBatch:
     """Rows at ``places`` of all batches, which are stretches from ``starts`` in another order.
 
-    Column by column: each is gathered while it is in cache, and none but one is there twice.
+    Column by column, so that only one is there three times.
     """
     schema = batches[0].schema
     rows, stretches = pa.array(places), pa.array(order)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.batching import as_batches, in_subpartition_order
+from arrow_format.batching import ORDERING_BYTES, as_batches, in_subpartition_order
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import (
     CorruptShuffleError,
@@ -173,6 +173,17 @@ class Shuffle:
         n = self.num_subpartitions
         return pa.array(self._totals[1] + self.num_bytes * rows // self.num_rows * (n - 1) // n)
 
+    @property
+    def region_bytes(self) -> Int64Array:
+        """Stored bytes of each region, numbered through the version in reading order, about.
+
+        Every region of a file counts for the same.
+        """
+        files = [file for output in self.map_outputs for file in output.files]
+        counts = np.array([file.num_regions for file in files], np.int64)
+        sizes = np.array([file.data_bytes for file in files], np.int64)
+        return np.repeat(sizes // np.maximum(counts, 1), counts)
+
     def subpartition(
         self,
         subpartition: int,
@@ -236,32 +247,46 @@ class Shuffle:
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def rows(
-        self, subpartitions: Iterable[int] | None = None, columns: Sequence[str] | None = None
+        self,
+        subpartitions: Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        regions: range | None = None,
     ) -> Iterator[Rows]:
-        """Rows in the order of :meth:`read`, with the subpartition of each; in runs of any size."""
+        """Rows in the order of :meth:`read`, with the subpartition of each; in runs of any size.
+
+        With ``regions`` those of these regions only, numbered through the version in reading order.
+        """
         for group in self._groups(check_subpartitions(subpartitions, self.num_subpartitions)):
-            yield from self._ordered(*group, columns)
+            yield from self._ordered(*group, columns, regions)
 
     def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
         """Ranges of subpartitions that are read together."""
         return group_adjacent(self._raw_bytes(), self._options.group_bytes, wanted)
 
-    def _ordered(self, first: int, end: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+    def _ordered(
+        self,
+        first: int,
+        end: int,
+        columns: Sequence[str] | None,
+        regions: range | None = None,
+    ) -> Iterator[Rows]:
         """Rows of a group of subpartitions, by subpartition, and there by the sort keys if any.
 
         A group is sized by the average row. Where its rows turn out much larger, its subpartitions
         are read one by one, which needs no room to put them in order.
         """
         most = 2 * self._options.group_bytes
+        reader = partial(self.reader, regions=regions)
         if self.sort_by:
-            yield from sorted_rows(self.reader, first, end, self.sort_by, columns, hold_bytes=most)
+            yield from sorted_rows(reader, first, end, self.sort_by, columns, hold_bytes=most)
             return
         if end - first > 1:
             held: list[Rows] = []
             held_bytes = 0
-            for run in self.reader(first, end, columns):
+            for run in reader(first, end, columns):
                 held.append(run)
-                held_bytes += run.batch.nbytes
+                held_bytes += run.batch.nbytes + ORDERING_BYTES * run.batch.num_rows
                 if held_bytes > most:
                     break
             else:
@@ -269,7 +294,7 @@ class Shuffle:
                 return
             del held
         for one in range(first, end):
-            yield from self.reader(one, one + 1, columns)
+            yield from reader(one, one + 1, columns)
 
     def reader(
         self,
@@ -295,11 +320,10 @@ class Shuffle:
         )
 
     def _raw_bytes(self) -> Int64Array:
-        """Raw bytes of each subpartition, estimated from its rows."""
+        """Bytes that reading each subpartition in order takes, estimated from its rows."""
         raw = sum(output.raw_bytes for output in self.map_outputs)
-        estimate: Int64Array = np.ceil(self._totals[0] * (raw / max(self.num_rows, 1))).astype(
-            np.int64
-        )
+        of_row = raw / max(self.num_rows, 1) + ORDERING_BYTES
+        estimate: Int64Array = np.ceil(self._totals[0] * of_row).astype(np.int64)
         return estimate
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

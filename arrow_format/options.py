@@ -24,6 +24,10 @@ MAX_REGION_BYTES = 1 << 30
 """A region stays far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
 
 
+READING_BYTES = 32 << 20
+"""What reading takes however little is read at a time: mostly what allocators keep for later."""
+
+
 def check_integer(name: str, value: object, low: int, high: int, unit: str) -> int:
     """Return ``value`` if it is a whole number in range; raises OptionError."""
     if isinstance(value, np.integer):
@@ -84,36 +88,41 @@ class ReadOptions:
     """Options of reading a shuffle; bad values raise :class:`OptionError` at construction."""
 
     memory_bytes: int = 256 << 20
-    """Memory that reading may take beyond what the process has anyway, in bytes: an eighth for what
-    is read ahead, an eighth for indexes, the rest for rows that are put in order and handed on. A
-    single row, and of a sorted shuffle one chunk of each region, it takes in any case."""
+    """Memory that reading may take beyond what the process has anyway, in bytes, 96 MiB or more:
+    about an eighth for what is read ahead, an eighth for indexes, the rest for rows that are put in
+    order and handed on. A single row, and of a sorted shuffle one chunk of each region, it takes in
+    any case."""
     memory_map: bool = False
     """Map data files instead of reading them: no copy, for local files with codec ``none`` that
     nobody changes. A mapped file that is cut short while it is read kills the process."""
 
     @property
+    def _spare_bytes(self) -> int:
+        return self.memory_bytes - READING_BYTES
+
+    @property
     def fetched_bytes(self) -> int:
         """Bytes that are read ahead at most."""
-        return self.memory_bytes // 8
+        return self._spare_bytes // 8
 
     @property
     def index_bytes(self) -> int:
         """Bytes of indexes that are kept."""
-        return self.memory_bytes // 8
+        return self._spare_bytes // 8
 
     @property
     def group_bytes(self) -> int:
         """Raw bytes up to which adjacent subpartitions are read together and put in order."""
-        return self.memory_bytes // 8
+        return self._spare_bytes // 8
 
     @property
     def batch_bytes(self) -> int:
         """Raw bytes of a batch at which it is handed on."""
-        return self.memory_bytes // 16
+        return self._spare_bytes // 16
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_integer("memory_bytes", self.memory_bytes, 1 << 20, 1 << 50, "bytes")
+        check_integer("memory_bytes", self.memory_bytes, 96 << 20, 1 << 50, "bytes")
         if not isinstance(self.memory_map, bool):
             msg = f"memory_map={self.memory_map!r}: expected True or False"
             raise OptionError(msg)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.batching import copied
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.spark_order import key_codes
 
@@ -57,7 +58,7 @@ def merge_sorted(
     ------
     pyarrow.RecordBatch
         Rows in order, none without rows; ties by number of the run, then as they stand in it.
-        Memory is what the runs have at hand, and once more the rows of a round.
+        Memory is what the runs have at hand, and a few pieces of 4 MiB.
     """
     heads = [_Head(run, sort_by) for run in runs]
     while True:
@@ -80,18 +81,28 @@ class _Head:
         self._held: list[pa.RecordBatch] = []
         self.num_rows = 0
         self.has_ended = False
+        self._cut = False
+        """Whether the first batch at hand is the rest of a larger one."""
 
     def fill(self, min_rows: int, max_bytes: int) -> None:
         """Take batches until there are ``min_rows`` or ``max_bytes``, or the run ends."""
         while self.num_rows < min_rows and not self.has_ended:
-            if self._held and sum(batch.nbytes for batch in self._held) >= max_bytes:
+            if self._held and self.nbytes >= max_bytes:
                 break
+            if self._cut:
+                # What is left of a batch is less than a round's rows, and would keep it whole.
+                self._held, self._cut = [copied(batch) for batch in self._held], False
             batch = next(self._batches, None)
             if batch is None:
                 self.has_ended = True
             elif batch.num_rows:
                 self._held.append(batch)
                 self.num_rows += batch.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows at hand."""
+        return sum(batch.nbytes for batch in self._held)
 
     def edge_keys(self) -> list[pa.RecordBatch]:
         """Keys of the first row at hand, and of the last."""
@@ -111,9 +122,11 @@ class _Head:
             batch = self._held[0]
             if batch.num_rows > num_rows:
                 self._held[0] = batch.slice(num_rows)
+                self._cut = True
                 batch = batch.slice(0, num_rows)
             else:
                 del self._held[0]
+                self._cut = False
             num_rows -= batch.num_rows
             taken.append(batch)
         return taken
@@ -146,21 +159,26 @@ def _round(heads: list[_Head], sort_by: SortBy) -> Iterator[pa.RecordBatch]:
     last_row = int(ends[part.index(limit)]) - 1
     order = order[: int(np.flatnonzero(order == last_row)[0]) + 1]
     run = np.searchsorted(ends, order, side="right")
-    taken = np.bincount(run, minlength=len(part))
-    batches = [
-        batch
-        for i, num_rows in zip(part, taken.tolist(), strict=True)
-        for batch in heads[i].take(num_rows)
-    ]
-    rows = order - ((ends - sizes) - (np.cumsum(taken) - taken))[run]
-    if len(batches) == 1:
-        yield batches[0]
-        return
-    joined = pa.concat_batches(batches)
-    del batches, order, run
-    num_pieces = min(joined.nbytes // PIECE_BYTES + 1, len(rows))
-    for piece in np.array_split(rows, num_pieces):
-        yield joined.take(pa.array(piece))
+    num_bytes = sum(heads[i].nbytes for i in part) * len(order) // int(ends[-1])
+    num_pieces = min(num_bytes // PIECE_BYTES + 1, len(order))
+    done = ends - sizes
+    for rows, run_of in zip(
+        np.array_split(order, num_pieces), np.array_split(run, num_pieces), strict=True
+    ):
+        # Each run is in order, so what a piece takes of it are its next rows.
+        taken = np.bincount(run_of, minlength=len(part))
+        batches = [
+            batch
+            for i, num_rows in zip(part, taken.tolist(), strict=True)
+            for batch in heads[i].take(num_rows)
+        ]
+        if len(batches) == 1:
+            yield batches.pop()
+        else:
+            joined = pa.concat_batches(batches)
+            batches.clear()
+            yield joined.take(pa.array(rows - (done - (np.cumsum(taken) - taken))[run_of]))
+        done = done + taken
 
 
 def _order(batches: list[pa.RecordBatch], sort_by: SortBy) -> NDArray[np.uint32]:

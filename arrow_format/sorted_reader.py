@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.batching import Rows
+from arrow_format.batching import ORDERING_BYTES, Rows
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.sorted_merge import merge_sorted
 from arrow_format.spark_order import key_codes
@@ -61,7 +61,7 @@ def sorted_rows(
     held_bytes = 0
     for run in reader:
         held.append(run)
-        held_bytes += run.batch.nbytes
+        held_bytes += run.batch.nbytes + ORDERING_BYTES * run.batch.num_rows
         if held_bytes > hold_bytes:
             break
     else:

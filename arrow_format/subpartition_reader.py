@@ -148,9 +148,10 @@ class SortMergeSubpartitionReader:
         """
         with self._scheduler.add_reader(plan) as fetched:
             for source, chunk, stored in fetched:
-                # It is one of the plan's.
-                reader = cast("ChunkReader", source)
-                yield from self._of_range(reader, chunk, reader.decode(chunk, stored))
+                reader = cast("ChunkReader", source)  # it is one of the plan's
+                rows = self._of_range(reader, chunk, reader.decode(chunk, stored))
+                del stored  # not to be kept while the consumer works on the rows
+                yield from rows
 
     def _of_range(
         self, source: ChunkReader, chunk: ChunkRead, batch: pa.RecordBatch
@@ -160,6 +161,7 @@ class SortMergeSubpartitionReader:
         wanted = batch.slice(lo, hi - lo)
         if 2 * (hi - lo) < batch.num_rows:
             wanted = copied(wanted)  # a small part must not keep the whole chunk in memory
+        del batch
         if region.kind is RegionKind.BROADCAST:
             for one in range(self._first, self._end):
                 yield Rows(wanted, np.full(wanted.num_rows, one, np.int32))

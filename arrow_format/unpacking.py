@@ -98,7 +98,7 @@ class _Node:
     kind: Kind
     value_bytes: int
     """Bytes of a value of fixed width as Arrow has it; 0 of others."""
-    wide: npt.DTypeLike
+    wide: np.dtype[np.unsignedinteger] | None
     """Unsigned number that a packed number becomes; None where there are none."""
     children: tuple[_Node, ...]
     times: int
@@ -129,10 +129,10 @@ class _Reader:
             msg = f"{message.size} bytes are no packed chunk"
             raise ValueError(msg)
         self._message = message
-        self._size = message.size
+        self._size: int = message.size
         self._octets = np.frombuffer(message, np.uint8)
         self.num_rows, self.num_nodes = PREAMBLE.unpack_from(message)
-        self.position = PREAMBLE.size + NODE.size * self.num_nodes
+        self.position: int = PREAMBLE.size + NODE.size * self.num_nodes
         """Byte at which the next buffer begins."""
         if self.position > message.size:
             msg = f"{self.num_nodes} nodes do not fit into {message.size} bytes"
@@ -177,8 +177,8 @@ class _Reader:
 
     def _take(self, num_bytes: int) -> int:
         """Step over a buffer; return where it begins."""
-        start = self.position
-        end = start + num_bytes
+        start: int = self.position
+        end: int = start + num_bytes
         if end > self._size:
             msg = f"a buffer ends at byte {end} of {self._size}"
             raise ValueError(msg)
@@ -202,15 +202,15 @@ class _Reader:
         self, node: _Node, length: int, width: int, base: int, *, wanted: bool
     ) -> pa.Buffer | None:
         codes = self._codes(length, width)
-        wide = np.dtype(node.wide)
-        size = wide.itemsize
+        wide = node.wide
+        size = wide.itemsize  # type: ignore[union-attr]
         if width > size:
             msg = f"a node of type {node.type} has width {width}"
             raise ValueError(msg)
         if not wanted:
             return None
         # Modulo 2**64, or less where the type is narrower: bases may be negative.
-        offset = wide.type(base % (1 << 8 * size))
+        offset = wide.type(base % (1 << 8 * size))  # type: ignore[union-attr]
         if size < node.value_bytes:
             return _decimals(codes, length, base, offset)
         if codes is None:
@@ -254,7 +254,7 @@ _UNSIGNED = {width: np.dtype(f"<u{width}") for width in WIDTHS if width}
 
 
 def _decimals(
-    codes: npt.NDArray[Any] | None, length: int, base: int, offset: np.uint64
+    codes: npt.NDArray[Any] | None, length: int, base: int, offset: np.unsignedinteger
 ) -> pa.Buffer:
     """Values of 64 bits as decimals of 128."""
     words = np.empty((length, 2), "<u8")

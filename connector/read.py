@@ -10,7 +10,12 @@ from arrow_format.dataset import check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError
 from arrow_format.options import check_integer
 from arrow_format.subpartition_reader import SUBPARTITION_COLUMN, select_columns
-from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES, format_subpartitions
+from connector.described_source import described_format
+from connector.source_options import (
+    DEFAULT_TARGET_PARTITION_BYTES,
+    check_split,
+    format_subpartitions,
+)
 from connector.source_reader import spark_schema
 
 if TYPE_CHECKING:
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from arrow_format.options import ReadOptions
 
 
 def read_shuffle(
@@ -31,6 +38,7 @@ def read_shuffle(
     split_skewed: bool = False,
     version: int | None = None,
     with_subpartition: bool = False,
+    options: ReadOptions | None = None,
 ) -> DataFrame:
     """DataFrame of a committed version of a shuffle.
 
@@ -53,11 +61,14 @@ def read_shuffle(
     target_partition_bytes
         Bytes on disk a coalesced Spark partition may have.
     split_skewed
-        Not supported yet.
+        Let several Spark partitions read one subpartition that is larger than that, by map output
+        or region. Of a sorted shuffle, each of them has its rows in order.
     version
         The newest when None.
     with_subpartition
         Append the int column ``_subpartition``.
+    options
+        Memory of a task, and mapping; defaults when None.
 
     Returns
     -------
@@ -69,28 +80,24 @@ def read_shuffle(
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
         Something does not fit; found here and not at the first action.
     """
-    if split_skewed:
-        msg = "split_skewed: not supported yet; leave it out"
-        raise OptionError(msg)
     check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
-    for name, value in (("coalesce", coalesce), ("with_subpartition", with_subpartition)):
+    for name, value in (
+        ("coalesce", coalesce),
+        ("split_skewed", split_skewed),
+        ("with_subpartition", with_subpartition),
+    ):
         if not isinstance(value, bool):
             msg = f"{name}={value!r}: expected True or False"
             raise OptionError(msg)
-    shuffle = open_shuffle(path, version)
-    reader = (
-        spark.read.format("arrow_shuffle")
-        .option("version", shuffle.version)
-        .option("coalesce", str(coalesce).lower())
-        .option("targetPartitionBytes", target_partition_bytes)
-        .option("withSubpartition", str(with_subpartition).lower())
-    )
+    check_split("split_skewed", "coalesce=False", split_skewed, coalesce)
+    shuffle = open_shuffle(path, version, options=options)
     wanted = check_subpartitions(subpartitions, shuffle.num_subpartitions)
+    selection = None
     if wanted is not None:
         if not wanted:
             msg = "subpartitions is empty: expected at least one"
             raise OptionError(msg)
-        reader = reader.option("subpartitions", format_subpartitions(tuple(wanted)))
+        selection = format_subpartitions(tuple(wanted))
     schema = spark_schema(shuffle, with_subpartition=with_subpartition)
     if columns is not None:
         names = [columns] if isinstance(columns, str) else list(columns)
@@ -100,4 +107,16 @@ def read_shuffle(
         if SUBPARTITION_COLUMN in names and SUBPARTITION_COLUMN not in schema.names:
             select_columns(shuffle.schema, names)
         schema = StructType([schema[name] for name in names])
+    reader = (
+        spark.read.format(described_format(spark, shuffle.path, shuffle.version, selection))
+        .option("version", shuffle.version)
+        .option("coalesce", str(coalesce).lower())
+        .option("splitSkewed", str(split_skewed).lower())
+        .option("targetPartitionBytes", target_partition_bytes)
+        .option("withSubpartition", str(with_subpartition).lower())
+        .option("memoryBytes", shuffle.options.memory_bytes)
+        .option("memoryMap", str(shuffle.options.memory_map).lower())
+    )
+    if selection is not None:
+        reader = reader.option("subpartitions", selection)
     return reader.schema(schema).load(shuffle.path)

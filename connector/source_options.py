@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError
-from arrow_format.options import CODECS, WriteOptions, check_num_subpartitions
+from arrow_format.options import CODECS, ReadOptions, WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import (
     BroadcastPartitioner,
     ColumnPartitioner,
@@ -43,6 +43,8 @@ READ_OPTIONS = (
     "splitSkewed",
     "withSubpartition",
     "version",
+    "memoryBytes",
+    "memoryMap",
 )
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
@@ -52,15 +54,17 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ScanOptions:
     """Options of one read."""
 
     path: str
     subpartitions: tuple[int, ...] | None = None
     coalesce: bool = True
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES
+    split_skewed: bool = False
     with_subpartition: bool = False
     version: int | None = None
+    options: ReadOptions = field(default_factory=ReadOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ def _names(value: str, option: str = "keys") -> tuple[str, ...]:
     return tuple(name.strip() for name in value.split(","))
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_read_options(options: Mapping[str, str]) -> ScanOptions:
     """Options of a read from what Spark hands over.
 
     Raises
@@ -198,11 +202,13 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     return _read_options(known)
 
 
-def _read_options(known: Mapping[str, str]) -> ReadOptions:
-    if "splitSkewed" in known and _boolean("splitSkewed", known["splitSkewed"]):
-        msg = "option splitSkewed: not supported yet; leave it out"
-        raise OptionError(msg)
-    return ReadOptions(
+def _read_options(known: Mapping[str, str]) -> ScanOptions:
+    settings: dict[str, Any] = {}
+    if "memoryBytes" in known:
+        settings["memory_bytes"] = _bytes("memoryBytes", known["memoryBytes"])
+    if "memoryMap" in known:
+        settings["memory_map"] = _boolean("memoryMap", known["memoryMap"])
+    scan = ScanOptions(
         path=known["path"],
         subpartitions=(
             parse_subpartitions(known["subpartitions"]) if "subpartitions" in known else None
@@ -212,9 +218,29 @@ def _read_options(known: Mapping[str, str]) -> ReadOptions:
             "targetPartitionBytes",
             known.get("targetPartitionBytes", str(DEFAULT_TARGET_PARTITION_BYTES)),
         ),
+        split_skewed=_boolean("splitSkewed", known.get("splitSkewed", "false")),
         with_subpartition=_boolean("withSubpartition", known.get("withSubpartition", "false")),
         version=_whole("version", known["version"]) if "version" in known else None,
+        options=ReadOptions(**settings),
     )
+    check_split("option splitSkewed", "coalesce=false", scan.split_skewed, scan.coalesce)
+    return scan
+
+
+def check_split(option: str, other: str, split_skewed: bool, coalesce: bool) -> None:
+    """Refuse two options that contradict one another.
+
+    Raises
+    ------
+    OptionError
+        Large subpartitions are to be split and each is to be one Spark partition.
+    """
+    if split_skewed and not coalesce:
+        msg = (
+            f"{option}: {other} asks for exactly one Spark partition per subpartition, so none can "
+            "be split; leave one of them out"
+        )
+        raise OptionError(msg)
 
 
 def parse_target_options(options: Mapping[str, str]) -> TargetOptions:

@@ -15,7 +15,7 @@ from arrow_format.arrow_types import conform
 from arrow_format.batching import as_batches
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.read_plan import coalesce_adjacent
+from arrow_format.shards import plan_shards
 from arrow_format.subpartition_reader import (
     SUBPARTITION_COLUMN,
     with_subpartition_schema,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 10_000
 """Rows a batch has at least: handing one to the JVM costs 14 us whatever its size."""
 BATCH_BYTES = 16 << 20
-"""Raw bytes at which a batch is handed over with fewer rows."""
+"""Raw bytes at which a batch is handed over with fewer rows, by default."""
 MIN_PARTITION_BYTES = 4 << 20
 MIN_PARTITIONS = 8
 """A shuffle is not coalesced into fewer Spark partitions than this while they have
@@ -73,9 +73,10 @@ def schema_of_source(options: Mapping[str, str]) -> StructType:
 
 @dataclass
 class SubpartitionRanges(InputPartition):
-    """What one Spark task reads: ranges ``[first, end)`` of subpartitions, ascending."""
+    """What one Spark task reads: a :class:`~arrow_format.shards.Shard`."""
 
     ranges: tuple[tuple[int, int], ...]
+    regions: range | None = None
 
 
 class ShuffleSourceReader(DataSourceReader):
@@ -101,7 +102,7 @@ class ShuffleSourceReader(DataSourceReader):
         parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._shuffle = shuffle = open_shuffle(parsed.path, parsed.version)
+        self._shuffle = shuffle = open_shuffle(parsed.path, parsed.version, options=parsed.options)
         self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
         check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
         self._columns = [
@@ -122,8 +123,11 @@ class ShuffleSourceReader(DataSourceReader):
         if not self._options.coalesce:
             return [SubpartitionRanges(((one, one + 1),)) for one in wanted.tolist()]
         most = partition_bytes(int(weights[wanted].sum()), self._options.target_partition_bytes)
-        groups = coalesce_adjacent(weights, most, wanted)
-        return [SubpartitionRanges(ranges) for ranges in groups] or [SubpartitionRanges(())]
+        by_region = shuffle.region_bytes if self._options.split_skewed else None
+        shards = plan_shards(weights, wanted, most, by_region)
+        return [SubpartitionRanges(shard.ranges, shard.regions) for shard in shards] or [
+            SubpartitionRanges(())
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the verified batches of one Spark partition; runs in the task."""
@@ -140,16 +144,16 @@ class ShuffleSourceReader(DataSourceReader):
         def rows() -> Iterator[Rows]:
             for first, end in partition.ranges:
                 if shuffle.sort_by:
-                    yield from shuffle.rows(range(first, end), columns)
+                    yield from shuffle.rows(range(first, end), columns, regions=partition.regions)
                 else:
-                    yield from shuffle.reader(first, end, columns)
+                    yield from shuffle.reader(first, end, columns, regions=partition.regions)
 
         for batch in as_batches(
             rows(),
             with_subpartition_schema(schema) if with_subpartition else schema,
             with_subpartition=with_subpartition,
             min_rows=BATCH_ROWS,
-            max_bytes=BATCH_BYTES,
+            max_bytes=shuffle.options.batch_bytes,
         ):
             yield conform(batch, self._schema)
 

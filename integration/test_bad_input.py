@@ -268,12 +268,10 @@ def test_bad_write_options():
 
 
 def test_sources_that_are_none(spark: SparkSession, tmp_path: Path):
-    with refused("not supported yet; read it by Spark", OptionError):
+    with refused("expected a dataset of files, which tasks can read", OptionError):
         write(ds.dataset(pa.table({"k": [1]})), tmp_path / "s", spark=spark)
     with refused("source is list: expected a Spark DataFrame", SchemaError):
         write([1, 2], tmp_path / "s")
-    with refused("map_subpartitions: not supported yet", OptionError):
-        connector.map_subpartitions(spark, "a", lambda *_: iter(()), "k long")
     assert files_below(tmp_path) == []
 
 
@@ -513,7 +511,12 @@ def test_bad_arguments_of_a_read(spark: SparkSession, sound: Path):
         ({"columns": ["k", "x"]}, "column 'x' is not there; columns are k, s", SchemaError),
         ({"version": "1"}, "version='1': expected a whole number", OptionError),
         ({"target_partition_bytes": 0}, "target_partition_bytes=0: expected a", OptionError),
-        ({"split_skewed": True}, "split_skewed: not supported yet", OptionError),
+        ({"split_skewed": 1}, "split_skewed=1: expected True or False", OptionError),
+        (
+            {"split_skewed": True, "coalesce": False},
+            "split_skewed: coalesce=False asks for exactly one Spark partition per subpartition",
+            OptionError,
+        ),
     ]:
         with refused(message, kind):
             connector.read_shuffle(spark, sound, **arguments)
@@ -532,7 +535,10 @@ READS = "read options are subpartitions, coalesce, targetPartitionBytes, splitSk
         ({"coalesce": "yes"}, "option coalesce='yes': expected true or false"),
         ({"targetPartitionBytes": "0"}, "option targetPartitionBytes='0': expected a number of"),
         ({"version": "newest"}, "option version='newest': expected a whole number"),
-        ({"splitSkewed": "true"}, "option splitSkewed: not supported yet"),
+        ({"splitSkewed": "1"}, "option splitSkewed='1': expected true or false"),
+        ({"splitSkewed": "true", "coalesce": "false"}, "option splitSkewed: coalesce=false asks"),
+        ({"memoryBytes": "1k"}, "memory_bytes=1024: expected a whole number of bytes from 100,6"),
+        ({"memoryMap": "maybe"}, "option memoryMap='maybe': expected true or false"),
     ],
 )
 def test_bad_options_of_a_read(

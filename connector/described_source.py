@@ -1,0 +1,51 @@
+"""A name for what a scan reads, so that Spark's UI and ``explain`` say it.
+
+Spark shows a Python scan under the name of its format and nothing else: no path, no options. So a
+read by :func:`connector.read_shuffle` goes through the same source under a name that says them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connector.data_source import ArrowShuffleDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_CHARACTERS = 60
+"""Of a list of subpartitions; the rest is left out."""
+
+
+def described_format(spark: SparkSession, path: str, version: int, selection: str | None) -> str:
+    """Register the data source under a name that says what is read, and return that.
+
+    Parameters
+    ----------
+    spark
+        Session, classic or Connect.
+    path, version
+        The shuffle.
+    selection
+        Subpartitions as the option has them, such as ``3,7-9``; None for all.
+    """
+    described = describe(path, version, selection)
+
+    class DescribedSource(ArrowShuffleDataSource):
+        """The data source under this name."""
+
+        @classmethod
+        def name(cls) -> str:
+            return described
+
+    spark.dataSource.register(DescribedSource)
+    return described
+
+
+def describe(path: str, version: int, selection: str | None) -> str:
+    """Return the name of a scan: ``arrow_shuffle /path version 3 subpartitions 0-7``."""
+    if selection is None:
+        return f"arrow_shuffle {path} version {version}"
+    if len(selection) > MOST_CHARACTERS:
+        selection = selection[: selection.rindex(",", 0, MOST_CHARACTERS) + 1] + "..."
+    return f"arrow_shuffle {path} version {version} subpartitions {selection}"

@@ -1,0 +1,156 @@
+"""CONFORMANCE, group "Memory and resources": reading takes no more than it may."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import (
+    ColumnPartitioner,
+    OptionError,
+    ReadOptions,
+    WriteOptions,
+    open_shuffle,
+    write_shuffle,
+)
+
+PROJECT = Path(__file__).parents[2]
+ALLOWED = 96 << 20
+
+READ = """
+import sys
+import pyarrow as pa
+from arrow_format import ReadOptions, open_shuffle
+
+tiny, path, memory_bytes, subpartitions = sys.argv[1:]
+pa.set_cpu_count(1)
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
+
+for batch in open_shuffle(tiny).read():
+    del batch
+shuffle = open_shuffle(path, options=ReadOptions(memory_bytes=int(memory_bytes)))
+base = status("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+rows = sum(batch.num_rows for batch in shuffle.read(eval(subpartitions)))
+print(rows, status("VmHWM") - base)
+"""
+
+
+def rows_of(count, *, text_bytes=0):
+    """`count` rows that hardly compress, in batches; `p` is a permutation's low digits."""
+    random = np.random.default_rng(0)
+    for start in range(0, count, 50_000):
+        k = np.arange(start, min(start + 50_000, count), dtype=np.int32)
+        columns = {"k": k, "v": random.integers(0, 1 << 62, len(k))}
+        if text_bytes:
+            text = random.bytes(text_bytes * len(k))
+            offsets = np.arange(0, len(text) + 1, text_bytes, dtype=np.int32)
+            columns["s"] = pa.Array.from_buffers(
+                pa.binary(), len(k), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+            )
+        yield pa.record_batch(columns)
+
+
+CASES = {
+    "narrow rows": ({}, 12_000_000, 100, {}),
+    "20,000 subpartitions": ({"text_bytes": 40}, 3_000_000, 20_000, {}),
+    "one huge subpartition": ({"text_bytes": 40}, 3_000_000, 1, {}),
+    "without compression": ({"text_bytes": 40}, 3_000_000, 50, {"codec": "none"}),
+    "wide rows": ({"text_bytes": 20_000}, 8_000, 20, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tiny") / "x"
+    write_shuffle(rows_of(100, text_bytes=3), path, num_subpartitions=2, keys="k")
+    return path
+
+
+def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None"):
+    arguments = [READ, str(tiny), str(path), str(memory_bytes), subpartitions]
+    found = subprocess.run(
+        [sys.executable, "-c", *arguments], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    rows, over_base = map(int, found.stdout.split())
+    return rows, over_base
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_memory_keeps_to_the_option(tmp_path, tiny, case):
+    shape, count, n, options = CASES[case]
+    path = tmp_path / "x"
+    options = WriteOptions(sync=False, codec_level=-5, **{"codec": "zstd", **options})
+    write_shuffle(rows_of(count, **shape), path, num_subpartitions=n, keys="k", options=options)
+    shuffle = open_shuffle(path)
+    assert sum(output.raw_bytes for output in shuffle.map_outputs) > 1.4 * ALLOWED
+    rows, over_base = peak(tiny, path)
+    assert rows == count
+    assert over_base <= ALLOWED
+
+
+def test_memory_of_a_sorted_subpartition_that_does_not_fit(tmp_path, tiny):
+    random = np.random.default_rng(1)
+
+    def rows():
+        for batch in rows_of(3_000_000, text_bytes=40):
+            yield batch.append_column("p", pa.array(np.zeros(batch.num_rows, np.int32))).set_column(
+                0, "k", pa.array(random.permutation(batch.num_rows))
+            )
+
+    options = WriteOptions(sync=False, codec_level=-5, chunk_bytes=64 << 10)
+    write_shuffle(
+        rows(), tmp_path / "x", num_subpartitions=1, partitioner=ColumnPartitioner("p"),
+        sort_by="k", options=options,
+    )  # fmt: skip
+    assert open_shuffle(tmp_path / "x").map_outputs[0].files[0].num_regions >= 3
+    assert peak(tiny, tmp_path / "x")[1] <= ALLOWED
+
+
+def test_more_memory_reads_more_at_once(tmp_path):
+    write_shuffle(rows_of(3_000_000), tmp_path / "x", num_subpartitions=50, keys="k")
+    few = open_shuffle(tmp_path / "x", options=ReadOptions(memory_bytes=96 << 20))
+    many = open_shuffle(tmp_path / "x", options=ReadOptions(memory_bytes=512 << 20))
+    assert len(few._groups(None)) > 3 * len(many._groups(None))
+    assert few.read().read_all().equals(many.read().read_all())
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_mapped_files_give_the_same_rows(tmp_path, codec):
+    write_shuffle(
+        rows_of(200_000, text_bytes=10), tmp_path / "x", num_subpartitions=9, keys="k",
+        options=WriteOptions(codec=codec, sync=False),
+    )  # fmt: skip
+    mapped = open_shuffle(tmp_path / "x", options=ReadOptions(memory_map=True))
+    assert mapped.read().read_all().equals(open_shuffle(tmp_path / "x").read().read_all())
+
+
+def test_a_mapped_file_is_not_copied(tmp_path):
+    write_shuffle(
+        rows_of(200_000, text_bytes=10), tmp_path / "x", num_subpartitions=1, keys="k",
+        options=WriteOptions(codec="none", sync=False),
+    )  # fmt: skip
+    before = pa.total_allocated_bytes()
+    held = list(open_shuffle(tmp_path / "x", options=ReadOptions(memory_map=True)).reader(0, 1))
+    assert sum(rows.batch.nbytes for rows in held) > 4_000_000
+    assert pa.total_allocated_bytes() - before < 100_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory_bytes": 1 << 10}, r"memory_bytes=1024: expected a whole number of bytes from"),
+        ({"memory_bytes": "1g"}, r"memory_bytes='1g': expected"),
+        ({"memory_map": 1}, r"memory_map=1: expected True or False"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(OptionError, match=message):
+        ReadOptions(**options)
