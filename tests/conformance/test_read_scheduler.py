@@ -148,9 +148,8 @@ def test_bytes_in_flight_never_exceed_the_bound(storage, sources):
     most = []
     storage.before = lambda _: most.append(pa.total_allocated_bytes() - before)
     with ReadScheduler(pool).add_reader(plans) as reader:
-        for item in reader:
-            most.append(pa.total_allocated_bytes() - before)  # noqa: PERF401 - while it is read
-    del item
+        while next(reader, None):
+            most.append(pa.total_allocated_bytes() - before)
     assert 0 < pool.peak_bytes <= bound
     # Beside what waits, the range is there whose last chunk the loop holds; sizes are rounded up.
     assert max(most) <= 2 * bound + 10_000

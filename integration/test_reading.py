@@ -1,0 +1,240 @@
+"""Reading through Spark: skewed subpartitions, what a plan says, early stops, memory."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+import connector
+from arrow_format import (
+    BROADCAST,
+    ColumnPartitioner,
+    HashPartitioner,
+    ReadOptions,
+    WriteOptions,
+    open_shuffle,
+)
+from connector.described_source import MOST_CHARACTERS, describe
+from connector.source_reader import ShuffleSourceReader
+from integration.ways import FAST, assert_same_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+N = 6
+HOT = 4
+NUM_ROWS = 60_000
+
+SMALL_REGIONS = WriteOptions(sync=False, sort_buffer_bytes=1 << 20, chunk_bytes=16 << 10)
+
+
+@pytest.fixture(scope="module")
+def skewed(spark: SparkSession) -> DataFrame:
+    """Nine of ten rows belong to subpartition 4."""
+    return (
+        spark.range(0, NUM_ROWS, 1, 5)
+        .withColumn("p", F.when(F.col("id") % 10 == 0, F.col("id") / 10 % N).otherwise(HOT))
+        .selectExpr("CAST(p AS int) p", "id", "repeat(sha2(CAST(id AS string), 256), 2) s")
+    )
+
+
+@pytest.fixture(scope="module")
+def written(skewed: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("skewed") / "s"
+    connector.write_shuffle(
+        skewed,
+        path,
+        partitioner=ColumnPartitioner("p"),
+        num_subpartitions=N,
+        options=SMALL_REGIONS,
+    )
+    return path
+
+
+def by_spark_partition(df: DataFrame) -> list[tuple[int, list[int]]]:
+    """Subpartitions and ids of each Spark partition."""
+    rows = df.withColumn("task", F.spark_partition_id()).collect()
+    tasks: dict[int, list] = {}
+    for row in rows:
+        tasks.setdefault(row["task"], []).append((row["_subpartition"], row["id"]))
+    return [
+        (sorted({subpartition for subpartition, _ in found}), [id_ for _, id_ in found])
+        for _, found in sorted(tasks.items())
+    ]
+
+
+def test_a_skewed_subpartition_is_split_and_each_row_comes_once(
+    spark: SparkSession, skewed: DataFrame, written: Path
+) -> None:
+    weight = open_shuffle(written).subpartition_bytes[HOT].as_py()
+    df = connector.read_shuffle(
+        spark,
+        written,
+        split_skewed=True,
+        target_partition_bytes=weight // 4,
+        with_subpartition=True,
+    )
+    tasks = by_spark_partition(df)
+    assert sum(found == [HOT] for found, _ in tasks) >= 4
+    assert all(found == [HOT] or HOT not in found for found, _ in tasks)
+    order = [subpartition for found, _ in tasks for subpartition in found]
+    assert order == sorted(order)
+    assert_same_rows(df.drop("_subpartition").toArrow(), skewed.toArrow())
+    # In reading order: one after the other, the parts are what one task would have read.
+    hot = [id_ for found, ids in tasks if found == [HOT] for id_ in ids]
+    assert hot == open_shuffle(written).subpartition(HOT, ["id"]).read_all()["id"].to_pylist()
+
+
+def test_without_the_option_it_is_one_task(spark: SparkSession, written: Path) -> None:
+    df = connector.read_shuffle(
+        spark, written, target_partition_bytes=1 << 10, with_subpartition=True
+    )
+    assert [found for found, _ in by_spark_partition(df)] == [[one] for one in range(N)]
+
+
+def test_the_option_of_the_source_splits_too(
+    spark: SparkSession, skewed: DataFrame, written: Path
+) -> None:
+    df = (
+        spark.read.format("arrow_shuffle")
+        .option("splitSkewed", "true")
+        .option("targetPartitionBytes", "64k")
+        .load(str(written))
+    )
+    assert df.rdd.getNumPartitions() > N
+    assert_same_rows(df.toArrow(), skewed.toArrow())
+
+
+class MostForAll(HashPartitioner):
+    """Sends every third row to all subpartitions."""
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int):
+        by_hash = super().bind(schema, num_subpartitions, map_task)
+
+        def assign(batch: pa.RecordBatch) -> np.ndarray:
+            ids = np.array(by_hash(batch))
+            ids[::3] = BROADCAST
+            return ids
+
+        return assign
+
+
+def test_broadcast_rows_of_a_split_subpartition_come_once(
+    spark: SparkSession, skewed: DataFrame, tmp_path: Path
+) -> None:
+    connector.write_shuffle(
+        skewed,
+        tmp_path / "s",
+        partitioner=MostForAll(["id"]),
+        num_subpartitions=3,
+        options=SMALL_REGIONS,
+    )
+    read = {
+        split: connector.read_shuffle(
+            spark,
+            tmp_path / "s",
+            split_skewed=split,
+            target_partition_bytes=256 << 10,
+            with_subpartition=True,
+        )
+        for split in (True, False)
+    }
+    assert read[True].rdd.getNumPartitions() > read[False].rdd.getNumPartitions() == 3
+    assert_same_rows(read[True].toArrow(), read[False].toArrow())
+
+
+def test_each_part_of_a_sorted_subpartition_is_in_order(
+    spark: SparkSession, skewed: DataFrame, tmp_path: Path
+) -> None:
+    connector.write_shuffle(
+        skewed,
+        tmp_path / "s",
+        partitioner=ColumnPartitioner("p"),
+        num_subpartitions=N,
+        sort_by=[("s", "descending")],
+        options=SMALL_REGIONS,
+    )
+    weight = open_shuffle(tmp_path / "s").subpartition_bytes[HOT].as_py()
+    df = connector.read_shuffle(
+        spark, tmp_path / "s", split_skewed=True, target_partition_bytes=weight // 3
+    )
+    assert df.rdd.getNumPartitions() > N
+    parts = [[row["s"] for row in part] for part in df.rdd.glom().collect()]
+    assert [sorted(part, reverse=True) for part in parts] == parts
+    assert_same_rows(df.toArrow(), skewed.toArrow())
+
+
+def test_a_plan_says_what_is_read(
+    spark: SparkSession, written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connector.read_shuffle(spark, written, subpartitions=[1, 2, 4], version=1).explain()
+    assert f"BatchScan arrow_shuffle {written} version 1 subpartitions 1-2,4" in (
+        capsys.readouterr().out
+    )
+    connector.read_shuffle(spark, written).explain()
+    assert f"BatchScan arrow_shuffle {written} version 1[" in capsys.readouterr().out
+
+
+def test_a_long_list_of_subpartitions_is_cut() -> None:
+    selection = ",".join(map(str, range(0, 2_000, 2)))
+    described = describe("/s", 3, selection)
+    assert described.startswith("arrow_shuffle /s version 3 subpartitions 0,2,4,")
+    assert described.endswith(",...")
+    assert len(described) < 50 + MOST_CHARACTERS
+
+
+@pytest.mark.parametrize("name", ["with space", "Upper.Case", "quote'\"`", "日本語", "a%20b,c"])
+def test_any_path_can_be_described(
+    spark: SparkSession, skewed: DataFrame, tmp_path: Path, name: str
+) -> None:
+    connector.write_shuffle(
+        skewed.limit(20), tmp_path / name, keys="id", num_subpartitions=2, options=FAST
+    )
+    assert connector.read_shuffle(spark, tmp_path / name).count() == 20
+
+
+def test_a_limit_stops_early(spark: SparkSession, written: Path) -> None:
+    df = connector.read_shuffle(spark, written, target_partition_bytes=1 << 40)
+    assert len(df.limit(3).collect()) == 3
+    assert df.count() == NUM_ROWS
+
+
+def test_a_reader_that_is_left_leaves_nothing_behind(written: Path) -> None:
+    before = pa.total_allocated_bytes()
+    options = {"path": str(written), "memoryBytes": "96m"}
+    from connector.source_reader import spark_schema
+
+    reader = ShuffleSourceReader(options, spark_schema(open_shuffle(written)))
+    batches = reader.read(reader.partitions()[0])
+    next(batches)
+    batches.close()  # what Spark does once a limit is reached
+    del batches
+    deadline = threading.Event()
+    for _ in range(100):
+        if pa.total_allocated_bytes() == before and not _reading_ahead():
+            break
+        deadline.wait(0.05)
+    assert pa.total_allocated_bytes() == before
+    assert not _reading_ahead()
+
+
+def _reading_ahead() -> list[str]:
+    return [t.name for t in threading.enumerate() if "read-ahead" in t.name]
+
+
+@pytest.mark.parametrize(
+    "options", [ReadOptions(memory_bytes=96 << 20), ReadOptions(memory_map=True)]
+)
+def test_options_of_reading_change_no_row(
+    spark: SparkSession, skewed: DataFrame, written: Path, options: ReadOptions
+) -> None:
+    assert_same_rows(
+        connector.read_shuffle(spark, written, options=options).toArrow(), skewed.toArrow()
+    )
