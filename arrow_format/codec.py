@@ -71,7 +71,7 @@ class ZstdEncoder:
 
 
 class ChunkDecoder:
-    """Turns stored chunks into record batches; holds one reused decompressor.
+    """Turns stored chunks into record batches.
 
     Every chunk is verified whole, whichever columns are wanted.
 
@@ -92,7 +92,6 @@ class ChunkDecoder:
         self.schema = schema if columns is None else pa.schema([schema.field(i) for i in columns])
         """Schema of the record batches."""
         self._unpacker = Unpacker(schema, columns)
-        self._decompressor = zstandard.ZstdDecompressor()
 
     def decode(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
@@ -142,7 +141,7 @@ class ChunkDecoder:
             stated = zstandard.frame_content_size(stored)
             if stated == raw_length:
                 return _ZSTD.decompress(stored, raw_length)
-        except (zstandard.ZstdError, pa.ArrowException, OSError) as error:
+        except (zstandard.ZstdError, pa.ArrowInvalid, OSError) as error:
             msg = f"not a zstd frame ({error})"
             raise CorruptShuffleError(msg) from error
         msg = f"zstd frame states {stated} bytes where the index says {raw_length}"

@@ -1,34 +1,43 @@
-"""Writing a DataFrame as a shuffle, from first check to receipt."""
+"""Writing a DataFrame or a dataset as a shuffle, from first check to receipt."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from arrow_format.commit import abort_after, receipt_of
+from arrow_format.dataset_scan import plan_scan
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.options import check_mode
 from arrow_format.partitioner import choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.range_target import settle_bounds
 from arrow_format.target import open_target
+from connector.dataset_task import (
+    DatasetMapTask,
+    active_session,
+    default_parallelism,
+    sample_dataset,
+)
 from connector.map_task import ShuffleMapTask, commit_shuffle
 from connector.range_sampling import sample_range_partitioner
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow.dataset as ds
+    from pyspark.sql import DataFrame, Row, SparkSession
 
+    from arrow_format.dataset_scan import DatasetScan
     from arrow_format.options import WriteOptions
     from arrow_format.partitioner import Partitioner
     from arrow_format.receipt import ShuffleReceipt
 
 
 def write_shuffle(
-    source: DataFrame,
+    source: DataFrame | ds.Dataset,
     path: str | os.PathLike[str],
     *,
     num_subpartitions: int,
@@ -37,9 +46,12 @@ def write_shuffle(
     sort_by: Sequence[str | tuple[str, str]] = (),
     mode: str = "errorifexists",
     options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    num_map_tasks: int | None = None,
     spark: SparkSession | None = None,
 ) -> ShuffleReceipt:
-    """Write a DataFrame as a shuffle and commit it.
+    """Write a DataFrame or a dataset of files as a shuffle and commit it.
 
     Works on a classic session and through Spark Connect. The calling process commits, so it must
     see ``path`` as the tasks do.
@@ -47,16 +59,19 @@ def write_shuffle(
     Parameters
     ----------
     source
-        DataFrame to write; one Spark partition is one map task. A ``pyarrow.dataset.Dataset`` is
-        not supported yet.
+        DataFrame to write; one Spark partition is one map task. Or a ``pyarrow.dataset.Dataset`` of
+        files (Parquet, Arrow IPC, CSV, ...) that calling process and tasks can read: its files,
+        the large ones by row groups or record batches, are spread over map tasks by bytes and read
+        inside of them, so that no row passes through the JVM. Its own filter holds. The types are
+        those that Spark would read, see the guide.
     path
         Directory or URI of the shuffle.
     num_subpartitions
         1 to 1,000,000.
     keys, partitioner
         Exactly one: column names to hash as Spark does, or a partitioner. A RangePartitioner
-        without bounds gets them from a sample that Spark takes of ``source`` first, or when
-        appending from the shuffle that is there.
+        without bounds gets them from a sample of ``source``, which Spark takes of a DataFrame and
+        this process of a dataset, or when appending from the shuffle that is there.
     sort_by
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
         column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
@@ -65,8 +80,17 @@ def write_shuffle(
         errorifexists, overwrite, append or ignore.
     options
         How to write; defaults when None.
+    columns
+        Of a dataset only: names of the columns to write, in that order; all when None. No others
+        are read, but for those that the filter looks at.
+    filter
+        Of a dataset only: a ``pyarrow`` expression; rows for which it is true are written. Row
+        groups and partitions of which it cannot be true are not read.
+    num_map_tasks
+        Of a dataset only: how many map tasks to have, or fewer where there is not so much to part.
+        When None, about one for each 64 MiB on disk, and as many as run at once.
     spark
-        Not needed for a DataFrame.
+        Of a dataset only: the session that runs the tasks; the active one when None.
 
     Returns
     -------
@@ -80,47 +104,111 @@ def write_shuffle(
     pyspark.errors.PySparkException
         A task failed; everything this write had written is removed.
     """
-    del spark
     check_mode(mode)
-    if not hasattr(source, "mapInArrow"):
-        if type(source).__module__.startswith("pyarrow"):
-            msg = (
-                f"source is a pyarrow {type(source).__name__}: not supported yet; read it by Spark"
-            )
-            raise OptionError(msg)
-        msg = f"source is {type(source).__name__}: expected a Spark DataFrame"
-        raise SchemaError(msg)
-    case_sensitive = is_case_sensitive(source.sparkSession)
-
-    def make_task(partitioner: Partitioner) -> ShuffleMapTask:
-        return ShuffleMapTask(
-            path,
-            schema=source.schema,
-            num_subpartitions=num_subpartitions,
-            partitioner=partitioner,
-            sort_by=sort_by,
-            options=options,
-            case_sensitive=case_sensitive,
+    chosen = choose_partitioner(keys, partitioner)
+    common = {
+        "num_subpartitions": num_subpartitions,
+        "sort_by": sort_by,
+        "options": options,
+    }
+    if hasattr(source, "mapInArrow"):
+        given = {"columns": columns, "filter": filter, "num_map_tasks": num_map_tasks}
+        for name, value in given.items():
+            if value is not None:
+                msg = (
+                    f"{name}: only a pyarrow dataset takes it; of a DataFrame give what "
+                    "df.select, df.filter or df.repartition makes of it"
+                )
+                raise OptionError(msg)
+        rows = _rows_of_frame(source, path, common)
+    elif type(source).__module__.startswith("pyarrow"):
+        session = active_session(spark)
+        scan = plan_scan(
+            source,
+            parallelism=default_parallelism(session),
+            columns=columns,
+            filter=filter,
+            num_tasks=num_map_tasks,
         )
+        rows = _rows_of_dataset(source, scan, filter, session, path, common)
+    else:
+        msg = f"source is {type(source).__name__}: expected a Spark DataFrame or a pyarrow dataset"
+        raise SchemaError(msg)
 
     def sample(ranges: RangePartitioner) -> RangePartitioner:
-        # All else is checked before Spark reads anything.
-        make_task(RangePartitioner(keys=ranges.keys, bounds=[]))
-        return sample_range_partitioner(source, ranges.keys, num_subpartitions)
+        # All else is checked before any row is read.
+        rows.make_task(RangePartitioner(keys=ranges.keys, bounds=[]))
+        return rows.sample(ranges)
 
-    chosen = choose_partitioner(keys, partitioner)
-    task = make_task(settle_bounds(chosen, path, mode, sample))
+    task = rows.make_task(settle_bounds(chosen, path, mode, sample))
     there = open_target(task.job, mode)
     if there is not None and mode == "ignore":
         return receipt_of(task.job.storage, there.newest)
     task.job = replace(task.job, has_directory=True)
     try:
-        warn_of_slow_transfer(source.sparkSession)
-        statuses = source.mapInArrow(task, task.status_schema).collect()
-        return commit_shuffle(task, statuses, mode=mode)
+        statuses = rows.run(task)
+        return commit_shuffle(task, statuses, mode=mode, expected_map_outputs=rows.num_map_outputs)
     except BaseException as error:
         abort_after(task.job, error)
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How the rows of a source get into a shuffle."""
+
+    make_task: Callable[[Partitioner], Any]
+    """Checks what can be checked, and makes the map task."""
+    sample: Callable[[RangePartitioner], RangePartitioner]
+    """Gives a range partitioner its bounds."""
+    run: Callable[[Any], list[Row]]
+    """Runs the map task in Spark and returns the map statuses."""
+    num_map_outputs: int | None = None
+    """How many statuses there must be, where that is known before."""
+
+
+def _rows_of_frame(df: DataFrame, path: str | os.PathLike[str], common: Mapping[str, Any]) -> _Rows:
+    case_sensitive = is_case_sensitive(df.sparkSession)
+
+    def run(task: ShuffleMapTask) -> list[Row]:
+        warn_of_slow_transfer(df.sparkSession)
+        return df.mapInArrow(task, task.status_schema).collect()
+
+    return _Rows(
+        make_task=lambda partitioner: ShuffleMapTask(
+            path,
+            schema=df.schema,
+            partitioner=partitioner,
+            case_sensitive=case_sensitive,
+            **common,
+        ),
+        sample=lambda ranges: sample_range_partitioner(
+            df, ranges.keys, common["num_subpartitions"]
+        ),
+        run=run,
+    )
+
+
+def _rows_of_dataset(
+    dataset: ds.Dataset,
+    scan: DatasetScan,
+    condition: ds.Expression | None,
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    common: Mapping[str, Any],
+) -> _Rows:
+    def run(task: DatasetMapTask) -> list[Row]:
+        numbers = spark.range(0, scan.num_tasks, 1, scan.num_tasks)
+        return numbers.mapInArrow(task, task.status_schema).collect()
+
+    return _Rows(
+        make_task=lambda partitioner: DatasetMapTask(path, scan, partitioner=partitioner, **common),
+        sample=lambda ranges: sample_dataset(
+            dataset, ranges, common["num_subpartitions"], condition
+        ),
+        run=run,
+        num_map_outputs=scan.num_tasks,
+    )
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
@@ -138,5 +226,5 @@ def warn_of_slow_transfer(spark: SparkSession) -> None:
         warnings.warn(
             f"{setting} is lz4, which makes Spark 4.3 hand over Arrow batches a hundred times "
             "slower; set it to none or zstd",
-            stacklevel=3,
+            stacklevel=4,
         )

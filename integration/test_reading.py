@@ -162,10 +162,13 @@ def test_each_part_of_a_sorted_subpartition_is_in_order(
         options=SMALL_REGIONS,
     )
     weight = open_shuffle(tmp_path / "s").subpartition_bytes[HOT].as_py()
-    df = connector.read_shuffle(
-        spark, tmp_path / "s", split_skewed=True, target_partition_bytes=weight // 3
+    df, whole = (
+        connector.read_shuffle(
+            spark, tmp_path / "s", split_skewed=split, target_partition_bytes=weight // 3
+        )
+        for split in (True, False)
     )
-    assert df.rdd.getNumPartitions() > N
+    assert df.rdd.getNumPartitions() >= whole.rdd.getNumPartitions() + 2
     parts = [[row["s"] for row in part] for part in df.rdd.glom().collect()]
     assert [sorted(part, reverse=True) for part in parts] == parts
     assert_same_rows(df.toArrow(), skewed.toArrow())

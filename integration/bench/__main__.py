@@ -24,12 +24,19 @@ if TYPE_CHECKING:
 
     from integration.bench.results import Part
 
-PARTS = ("engine", "cost", "bytes", "spark", "memory")
+PARTS = ("engine", "read", "cost", "bytes", "spark", "lane", "joins", "memory")
 TABLES = ("lineitem", "narrow")
-NUMBERS = {"engine": (200, 2_000, 20_000), "bytes": (200, 2_000, 20_000), "spark": (200, 2_000)}
+NUMBERS = {
+    "engine": (200, 2_000, 20_000),
+    "read": (200, 2_000, 20_000),
+    "bytes": (200, 2_000, 20_000),
+    "spark": (200, 2_000),
+    "lane": (200, 2_000),
+    "joins": (200, 2_000),
+}
 """Numbers of subpartitions where the command line gives none."""
 
-REPEAT = {"engine": 5, "cost": 3, "spark": 3}
+REPEAT = {"engine": 5, "read": 3, "cost": 3, "spark": 3, "lane": 3, "joins": 3}
 """Rounds where the command line says nothing."""
 
 PACKAGES = ("pyarrow", "numpy", "zstandard", "pyspark", "polars", "duckdb", "tpchgen-cli")
@@ -109,6 +116,20 @@ def run_part(
             slow=options.slow,
             **common,
         )
+    if name == "read":
+        from integration.bench import engine_read
+
+        return engine_read.run(
+            options.scale, numbers=numbers, codecs=codecs, repeat=repeat, **common
+        )
+    if name == "lane":
+        from integration.bench import lane
+
+        return lane.run(options.scale, numbers=numbers, codecs=codecs, repeat=repeat, **common)
+    if name == "joins":
+        from integration.bench import joins
+
+        return joins.run(options.scale, numbers=numbers, repeat=repeat, **common)
     if name == "cost":
         from integration.bench import cost
 

@@ -46,6 +46,22 @@ WRITE_AGAINST_DRAIN = {"zstd": Target(at_most=1.5), "none": Target(at_most=1.3)}
 WRITE_AGAINST_PARQUET = {200: Target(at_least=1.5)}
 """Speed of ``write_shuffle``, against ``repartition(n, key).write.parquet``."""
 
+READ_AGAINST_IPC = Target(at_least=0.7)
+"""Speed of a verified read of everything, against an IPC file of the same codec in input order."""
+
+LANE_AGAINST_PARQUET = Target(at_least=5)
+"""Speed of ``write_shuffle`` of Parquet files, against reading, repartitioning and writing them by
+Spark."""
+
+JOIN_AGAINST_SQL = Target(at_least=2)
+"""Speed of writing two shuffles from Parquet and joining them, against Spark's sort-merge join."""
+
+KEPT_JOIN_AGAINST_SQL = Target(at_least=4)
+"""Speed of joining shuffles that are kept, against Spark's sort-merge join of the tables."""
+
+AGGREGATE_AGAINST_APPLY = Target(at_least=5)
+"""Speed of ``aggregate_shuffle`` of a kept shuffle, against ``groupBy(k).applyInArrow``."""
+
 READ_AGAINST_PARQUET = Target(at_most=1.3)
 """Time of a coalesced read, against ``spark.read.parquet`` of the same rows."""
 

@@ -9,6 +9,8 @@ from decimal import Decimal
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from arrow_format.arrow_types import data_schema, normalise
+
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.just("") | st.just("é" * 40)
 BYTES = st.binary(max_size=12)
 
@@ -119,6 +121,13 @@ def tables(draw: st.DrawFn, max_rows: int = 40, n: int = 1_000_000) -> pa.Table:
         for start, end in zip([0, *cuts], [*cuts, num_rows], strict=True)
     ]
     return pa.Table.from_batches(batches, schema=whole.schema)
+
+
+def stored_rows(table: pa.Table) -> pa.RecordBatch:
+    """All rows of a table in one batch, as chunks store them."""
+    schema = data_schema(table.schema)
+    none = pa.RecordBatch.from_pylist([], schema)
+    return pa.concat_batches([none, *(normalise(one, schema) for one in table.to_batches())])
 
 
 def frozen(value: object) -> object:

@@ -7,11 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
+from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.codec import ChunkDecoder, ZstdEncoder
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.model import Encoding
 from arrow_format.packing import PackedRows
+from tests.property.tables import tables
 from tests.unit.small_shuffles import SCHEMA, numbered
 
 FORMS = pytest.mark.parametrize("packed", [False, True], ids=["IPC", "packed"])
@@ -24,14 +28,15 @@ def encoded(batch, level=1, *, packed=True):
     return encoder.encode(batch.serialize(), Encoding.IPC)
 
 
-def decode(chunk, rows, schema=SCHEMA, **changes):
+def decode(chunk, rows, schema=SCHEMA, columns=None, **changes):
     said = {
         "encoding": chunk.encoding,
         "raw_length": chunk.raw_length,
         "crc32": zlib.crc32(chunk.payload),
         "num_rows": rows,
     }
-    return ChunkDecoder(schema).decode(pa.py_buffer(chunk.payload), **{**said, **changes})
+    decoder = ChunkDecoder(schema, columns)
+    return decoder.decode(pa.py_buffer(chunk.payload), **{**said, **changes})
 
 
 @FORMS
@@ -59,6 +64,46 @@ def test_a_chunk_that_does_not_shrink_is_stored_raw_and_marked(packed):
     assert chunk.encoding is (Encoding.PACKED if packed else Encoding.IPC)
     assert len(memoryview(chunk.payload)) == chunk.raw_length
     assert decode(chunk, 1, schema).equals(batch)
+
+
+@FORMS
+@given(data=st.data())
+def test_decoding_some_columns_is_decoding_all_and_selecting(packed, data):
+    table = data.draw(tables())
+    schema = data_schema(table.schema)
+    for stored in table.to_batches():
+        batch = normalise(stored, schema)
+        columns = data.draw(st.lists(st.integers(0, batch.num_columns - 1), max_size=6))
+        chunk = encoded(batch, packed=packed)
+        expected = decode(chunk, batch.num_rows, schema).select(columns)
+        found = decode(chunk, batch.num_rows, schema, columns)
+        found.validate(full=True)
+        assert found.num_rows == batch.num_rows
+        assert found.schema.equals(expected.schema)
+        assert found.schema.equals(ChunkDecoder(schema, columns).schema)
+        assert repr([c.to_pylist() for c in found]) == repr([c.to_pylist() for c in expected])
+
+
+@FORMS
+def test_what_is_not_wanted_is_not_kept_in_memory(packed):
+    batch = pa.record_batch({"text": [f"{i:04}" for i in range(1000)], "rest": ["x" * 500] * 1000})
+    chunk = encoded(batch, packed=packed)
+    found = decode(chunk, 1000, batch.schema, [0])
+    assert found.equals(batch.select([0]))
+    # The buffer of a slice says what it is part of.
+    for buffer in found.column(0).buffers():
+        assert buffer is None or buffer.parent is None or buffer.parent.size < 20_000
+
+
+@FORMS
+def test_without_columns_a_chunk_has_rows_and_is_verified(packed):
+    chunk = encoded(numbered(range(20)), packed=packed)
+    found = decode(chunk, 20, SCHEMA, [])
+    assert (found.num_columns, found.num_rows) == (0, 20)
+    with pytest.raises(CorruptShuffleError, match="20 rows where the index says 21"):
+        decode(chunk, 21, SCHEMA, [])
+    with pytest.raises(CorruptShuffleError, match="CRC-32"):
+        decode(chunk, 20, SCHEMA, [], crc32=0)
 
 
 def test_chunks_decode_independently_and_in_any_order():

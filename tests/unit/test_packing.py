@@ -14,7 +14,7 @@ from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.packed_layout import NODE, PREAMBLE, num_nodes
 from arrow_format.packing import PackedRows
 from arrow_format.unpacking import Unpacker
-from tests.property.tables import tables
+from tests.property.tables import stored_rows, tables
 
 
 def there_and_back(batch: pa.RecordBatch, start: int = 0, stop: int | None = None):
@@ -39,6 +39,19 @@ def test_any_run_of_rows_of_any_batch_comes_back(data):
         assert found.schema.equals(schema)
         # NaN is no equal of itself; as Python values and by repr it is.
         assert repr(found.to_pylist()) == repr(expected.to_pylist())
+
+
+@given(st.data())
+def test_some_columns_are_those_of_all(data):
+    rows = stored_rows(data.draw(tables()))
+    columns = data.draw(st.lists(st.integers(0, rows.num_columns - 1), max_size=6))
+    message = pa.py_buffer(PackedRows(rows).message(0, rows.num_rows))
+    found = Unpacker(rows.schema, columns).unpack(message, rows.num_rows)
+    found.validate(full=True)
+    expected = Unpacker(rows.schema).unpack(message, rows.num_rows).select(columns)
+    assert found.num_rows == rows.num_rows
+    assert found.schema.equals(expected.schema)
+    assert repr([c.to_pylist() for c in found]) == repr([c.to_pylist() for c in expected])
 
 
 def column(values, type_):
@@ -139,6 +152,46 @@ def test_no_damage_leads_outside_of_the_chunk():
             Unpacker(BATCH.schema).unpack(pa.py_buffer(message[:length]), 3)
     with pytest.raises(ValueError, match=r"where the nodes take"):
         Unpacker(BATCH.schema).unpack(pa.py_buffer(message + bytes(8)), 3)
+
+
+@pytest.mark.parametrize("columns", [[], [1], [4, 2]])
+def test_damage_to_columns_that_are_stepped_over_leads_nowhere_either(columns):
+    """What is refused where all columns are made is refused where some are."""
+    message = PackedRows(BATCH).message(0, 3)
+    everything, some = Unpacker(BATCH.schema), Unpacker(BATCH.schema, columns)
+    for i in range(len(message)):
+        for bit in range(8):
+            damaged = bytearray(message)
+            damaged[i] ^= 1 << bit
+            buffer = pa.py_buffer(bytes(damaged))
+            try:
+                expected = everything.unpack(buffer, 3)
+            except ValueError:
+                with pytest.raises(ValueError, match=r"."):
+                    some.unpack(buffer, 3)
+            else:
+                found = some.unpack(buffer, 3)
+                found.validate()
+                assert found.num_rows == 3
+                assert [a.buffers() for a in found.columns] == [
+                    a.buffers() for a in expected.select(columns).columns
+                ]
+    for length in range(len(message)):
+        with pytest.raises(ValueError, match=r"."):
+            some.unpack(pa.py_buffer(message[:length]), 3)
+    with pytest.raises(ValueError, match=r"where the nodes take"):
+        some.unpack(pa.py_buffer(message + bytes(8)), 3)
+
+
+def test_lengths_that_add_up_to_more_than_offsets_reach_are_refused():
+    lengths = np.array([1 << 30, 1 << 30], "<u4")
+    message = PREAMBLE.pack(2, 1) + NODE.pack(0, 4, 0) + lengths.tobytes()
+    for columns in (None, []):
+        with pytest.raises(ValueError, match=f"lengths add up to {1 << 31}"):
+            Unpacker(pa.schema([("c", pa.string())]), columns).unpack(pa.py_buffer(message), 2)
+    message = PREAMBLE.pack(2, 1) + NODE.pack(0, 0, 1 << 30)
+    with pytest.raises(ValueError, match="2 lengths of 0 bytes"):
+        Unpacker(pa.schema([("c", pa.string())])).unpack(pa.py_buffer(message), 2)
 
 
 @pytest.mark.parametrize("num_rows", [2, 4, (1 << 32) - 1])

@@ -1,0 +1,427 @@
+"""The scan of a dataset by map tasks, against what pyarrow reads in one go; real files."""
+
+import datetime as dt
+import decimal
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from arrow_format import file_reader
+from arrow_format.dataset_scan import ScannedRows, plan_scan
+from arrow_format.errors import OptionError, SchemaError, StorageError
+from arrow_format.file_reader import RowSize
+from arrow_format.range_partitioner import RangePartitioner
+
+NUM_ROWS = 2_000
+
+
+def table(num_rows=NUM_ROWS, start=0):
+    numbers = np.arange(start, start + num_rows)
+    return pa.table(
+        {
+            "k": numbers,
+            "s": pa.array([f"text {i % 37}" if i % 5 else None for i in numbers.tolist()]),
+            "l": pa.array([[i, None] if i % 3 else None for i in numbers.tolist()]),
+            "st": pa.array(
+                [{"a": i, "b": {"c": str(i)}} if i % 7 else None for i in numbers.tolist()]
+            ),
+            "m": pa.array(
+                [[(str(i), i % 4)] for i in numbers.tolist()], pa.map_(pa.string(), pa.int32())
+            ),
+            "n": pa.nulls(num_rows, pa.float64()),
+        }
+    )
+
+
+def read(scan):
+    """All rows of a scan as its tasks give them, which must have been sent to them."""
+    scan = pickle.loads(pickle.dumps(scan))
+    batches = [batch for task in range(scan.num_tasks) for batch in scan.read(task)]
+    assert all(batch.schema.equals(scan.schema, check_metadata=True) for batch in batches)
+    return pa.Table.from_batches(batches, scan.schema)
+
+
+def plan(dataset, num_tasks=3, **arguments):
+    return plan_scan(dataset, parallelism=2, num_tasks=num_tasks, **arguments)
+
+
+def assert_reads_as(scan, expected):
+    assert read(scan).to_pylist() == expected.to_pylist()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Directories with the same rows in each format; row groups of a few hundred rows."""
+    root = tmp_path_factory.mktemp("files")
+    rows, flat = table(), table().select(["k", "s", "n"])
+    few = {"max_rows_per_file": 900, "max_rows_per_group": 300}
+    ds.write_dataset(rows, root / "parquet", format="parquet", **few)
+    ds.write_dataset(rows, root / "ipc", format="ipc", **few)
+    ds.write_dataset(
+        flat, root / "csv", format="csv", max_rows_per_file=900, max_rows_per_group=900
+    )
+    return root
+
+
+# The same rows as pyarrow reads ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2, 5, 100])
+@pytest.mark.parametrize("kind", ["parquet", "ipc", "csv"])
+def test_all_rows_in_order(files, kind, num_tasks):
+    dataset = ds.dataset(files / kind, format=kind)
+    scan = plan(dataset, num_tasks)
+    assert_reads_as(scan, dataset.to_table())
+    # Three files, of three row groups or record batches each but for CSV; the last file has one.
+    most = 3 if kind == "csv" else 7
+    assert min(num_tasks, most) >= scan.num_tasks >= min(num_tasks, most) - 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "ipc", "csv"])
+def test_on_another_file_system(files, kind):
+    there = fs.SubTreeFileSystem(str(files), fs.LocalFileSystem())
+    dataset = ds.dataset(kind, filesystem=there, format=kind)
+    assert_reads_as(plan(dataset), dataset.to_table())
+
+
+def test_column_chunks_larger_than_what_is_read_at_once(files, monkeypatch):
+    monkeypatch.setattr(file_reader, "STREAM_BYTES", 1)
+    dataset = ds.dataset(files / "parquet")
+    assert_reads_as(plan(dataset), dataset.to_table())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "ipc", "csv"])
+def test_columns_and_filter(files, kind):
+    dataset = ds.dataset(files / kind, format=kind)
+    condition = (ds.field("k") >= 700) & (ds.field("s") != "text 3")
+    scan = plan(dataset, columns=["n", "k"], filter=condition)
+    assert scan.wanted.schema.names == ["n", "k", "s"], "what the filter looks at, and no more"
+    expected = dataset.to_table(columns=["n", "k"], filter=condition)
+    assert 0 < expected.num_rows < NUM_ROWS - 700
+    assert_reads_as(scan, expected)
+    # The dataset's own filter holds as well, and alone.
+    filtered = dataset.filter(ds.field("k") >= 700)
+    assert_reads_as(plan(filtered, columns=["n", "k"], filter=ds.field("s") != "text 3"), expected)
+    assert_reads_as(plan(filtered), dataset.to_table(filter=ds.field("k") >= 700))
+
+
+def test_row_groups_of_no_use_are_not_read(files):
+    dataset = ds.dataset(files / "parquet")
+    scan = plan(dataset, 100, filter=ds.field("k") >= 1_500)
+    units = [unit for run in scan.tasks for unit in run]
+    assert [(unit.file, unit.start, unit.stop) for unit in units] == [
+        (1, 2, 3),
+        (2, 0, 1),
+    ]
+    assert read(scan)["k"].to_pylist() == list(range(1_500, NUM_ROWS))
+    nothing = plan(dataset, 100, filter=ds.field("k") < 0)
+    assert read(nothing).num_rows == 0
+    assert nothing.num_tasks >= 1
+
+
+def test_a_filter_on_fields_of_a_struct(files):
+    dataset = ds.dataset(files / "parquet")
+    condition = ds.field("st", "b", "c") == "11"
+    scan = plan(dataset, columns=["k"], filter=condition)
+    assert scan.wanted.schema.names == ["k", "st"]
+    assert read(scan)["k"].to_pylist() == [11]
+
+
+def test_text_that_parquet_gives_as_views_is_filtered(tmp_path):
+    rows = pa.table({"s": pa.array(["a", "b", None] * 50, pa.string_view()), "k": range(150)})
+    pq.write_table(rows, tmp_path / "x.parquet", row_group_size=30)
+    dataset = ds.dataset(tmp_path)
+    assert dataset.schema.field("s").type == pa.string_view()
+    scan = plan(dataset, filter=(ds.field("s") == "b") & (ds.field("k") > 70))
+    assert read(scan)["k"].to_pylist() == list(range(73, 150, 3))
+
+
+def test_a_union_of_datasets(files):
+    dataset = ds.dataset([ds.dataset(files / "ipc", format="ipc"), ds.dataset(files / "parquet")])
+    assert_reads_as(plan(dataset), dataset.to_table())
+    condition = ds.field("k") < 10
+    assert read(plan(dataset.filter(condition)))["k"].to_pylist() == [*range(10), *range(10)]
+
+
+def test_fragments_of_some_row_groups(files):
+    whole = ds.dataset(files / "parquet")
+    chosen = [fragment.subset(row_group_ids=[1]) for fragment in list(whole.get_fragments())[:2]]
+    dataset = ds.FileSystemDataset(chosen, whole.schema, whole.format, whole.filesystem)
+    for num_tasks in (1, 100):
+        found = read(plan(dataset, num_tasks))["k"].to_pylist()
+        assert found == [*range(300, 600), *range(1_200, 1_500)]
+
+
+def test_directories_name_values(tmp_path):
+    rows = pa.table({"p": ["a", "b", None, "b"] * 5, "y": [1, 2, 3, 2] * 5, "k": range(20)})
+    parts = ds.partitioning(pa.schema([("p", pa.string()), ("y", pa.int16())]), flavor="hive")
+    ds.write_dataset(rows, tmp_path / "x", format="parquet", partitioning=parts)
+    for declared in (parts, "hive", ds.HivePartitioning.discover(infer_dictionary=True)):
+        dataset = ds.dataset(tmp_path / "x", partitioning=declared)
+        expected = dataset.to_table()
+        assert sorted(read(plan(dataset))["k"].to_pylist()) == list(range(20))
+        assert_reads_as(plan(dataset), expected)
+        assert_reads_as(plan(dataset, columns=["p"]), expected.select(["p"]))
+        scan = plan(dataset, columns=["k"], filter=ds.field("p") == "b")
+        assert len(scan.files) == 1, "other directories are not looked at"
+        assert read(scan)["k"].to_pylist() == [i for i in range(20) if i % 2]
+
+
+def test_files_of_other_schemas(tmp_path):
+    (tmp_path / "x").mkdir()
+    pq.write_table(
+        pa.table({"a": pa.array([1, 2], pa.int32()), "b": ["x", None]}), tmp_path / "x/1"
+    )
+    pq.write_table(pa.table({"c": [0.5], "a": pa.array([3], pa.int64())}), tmp_path / "x/2")
+    pq.write_table(pa.table({"d": [1]}), tmp_path / "x/3")
+    schema = pa.schema({"a": pa.int64(), "b": pa.string(), "c": pa.float64()})
+    dataset = ds.dataset(tmp_path / "x", schema=schema, format="parquet")
+    assert_reads_as(plan(dataset), dataset.to_table())
+    assert_reads_as(plan(dataset, columns=["b"]), dataset.to_table(columns=["b"]))
+    missing = plan(dataset, columns=["a"], filter=ds.field("b").is_null())
+    assert read(missing)["a"].to_pylist() == [2, 3, None]
+    wrong = ds.dataset(tmp_path / "x", schema=schema.set(1, pa.field("b", pa.int32())))
+    with pytest.raises(SchemaError, match=r"x/1: column 'b' has type string there, which does not"):
+        read(plan(wrong))
+
+
+def test_empty_files_and_no_files(tmp_path):
+    empty = table(7).slice(0, 0)
+    for kind in ("parquet", "ipc"):
+        (tmp_path / kind).mkdir()
+    pq.write_table(empty, tmp_path / "parquet" / "a.parquet")
+    with pa.ipc.new_file(tmp_path / "ipc" / "a.arrow", empty.schema):
+        pass
+    for kind in ("parquet", "ipc"):
+        for num_tasks in (1, 3):
+            assert_reads_as(plan(ds.dataset(tmp_path / kind, format=kind), num_tasks), empty)
+    pq.write_table(table(5), tmp_path / "parquet" / "zz.parquet")
+    assert_reads_as(plan(ds.dataset(tmp_path / "parquet")), table(5))
+    nothing = ds.dataset([], schema=empty.schema, format="parquet")
+    scan = plan(nothing)
+    assert scan.num_tasks == 1
+    assert_reads_as(scan, empty)
+
+
+# Types -------------------------------------------------------------------------------------------
+
+INSTANT = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=dt.UTC)
+UTC = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("array", "stored"),
+    [
+        (pa.array([INSTANT], pa.timestamp("ns", "Asia/Tokyo")), UTC),
+        (pa.array([INSTANT.replace(tzinfo=None)], pa.timestamp("ns")), pa.timestamp("us")),
+        (pa.array([INSTANT.replace(microsecond=0)], pa.timestamp("s", "UTC")), UTC),
+        (pa.array([[INSTANT], []], pa.list_(pa.timestamp("ns", "UTC"))), pa.list_(UTC)),
+        (pa.array([dt.date(2024, 2, 29)], pa.date64()), pa.date32()),
+        (pa.array([dt.time(1, 2, 3)], pa.time32("ms")), pa.time64("ns")),
+        (pa.array([decimal.Decimal("1.50")], pa.decimal64(5, 2)), pa.decimal128(5, 2)),
+        (pa.array([b"ab"], pa.binary(2)), pa.binary()),
+        (pa.array([[1, 2]], pa.list_(pa.int32(), 2)), pa.list_(pa.int32())),
+        (pa.array(["a", None, "a"]).dictionary_encode(), pa.string()),
+        (pa.array(["a", None], pa.large_string()), pa.string()),
+        (pa.array([b"a" * 40], pa.binary_view()), pa.binary()),
+        (pa.array([[1], None], pa.large_list(pa.int8())), pa.list_(pa.int8())),
+        (pa.array([1, None], pa.uint32()), pa.uint32()),
+    ],
+    ids=lambda value: str(getattr(value, "type", value)),
+)
+def test_types_as_spark_reads_them(tmp_path, array, stored):
+    rows = pa.table({"c": array, "k": range(len(array))})
+    with (
+        pa.OSFile(str(tmp_path / "x.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, rows.schema) as writer,
+    ):
+        writer.write_table(rows)
+    pq.write_table(rows, tmp_path / "x.parquet")
+    for kind, ending in (("ipc", "arrow"), ("parquet", "parquet")):
+        found = read(plan(ds.dataset(tmp_path / f"x.{ending}", format=kind)))
+        assert found["c"].to_pylist() == array.to_pylist()
+        if pa.types.is_list(stored):
+            assert found["c"].type.value_type == stored.value_type
+        else:
+            assert found["c"].type == stored
+        assert all(field.nullable and not field.metadata for field in found.schema)
+
+
+def test_digits_beyond_microseconds_are_cut(tmp_path):
+    inside = pa.struct([("t", pa.timestamp("ns")), ("d", pa.timestamp("s"))])
+    rows = pa.table(
+        {
+            "t": pa.array([1_999, None], pa.timestamp("ns")),
+            "s": pa.array([{"t": 2_001, "d": 3}, None], inside),
+        }
+    )
+    ds.write_dataset(rows, tmp_path, format="ipc")
+    found = read(plan(ds.dataset(tmp_path, format="ipc"))).to_pylist()
+    epoch = dt.datetime(1970, 1, 1)
+    assert found[0] == {
+        "t": epoch + dt.timedelta(microseconds=1),
+        "s": {"t": epoch + dt.timedelta(microseconds=2), "d": epoch + dt.timedelta(seconds=3)},
+    }
+    far = pa.table({"t": pa.array([1 << 60], pa.timestamp("s"))})
+    ds.write_dataset(far, tmp_path / "far", format="ipc")
+    with pytest.raises(SchemaError, match=r"part-0\.arrow: column 't' has type timestamp\[s\]"):
+        read(plan(ds.dataset(tmp_path / "far", format="ipc")))
+
+
+def test_int96_is_an_instant_also_beyond_2262(tmp_path):
+    times = [dt.datetime(2024, 1, 1, 0, 0, 0, 7), dt.datetime(9999, 12, 31), None]
+    rows = pa.table({"t": pa.array(times, pa.timestamp("us")), "k": [1, 2, 3]})
+    pq.write_table(rows, tmp_path / "x.parquet", use_deprecated_int96_timestamps=True)
+    found = read(plan(ds.dataset(tmp_path), filter=ds.field("k") > 0))
+    assert found["t"].type == UTC
+    assert found["t"].cast(pa.timestamp("us")).to_pylist() == times
+
+
+# Bounded, and the same again ---------------------------------------------------------------------
+
+
+def test_batches_are_a_few_megabytes_whatever_the_row_group(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_reader, "BATCH_BYTES", 64 << 10)
+    # Of the long texts each row group has a few, once: on disk they take next to nothing.
+    long = pa.array([c * 900 for c in "abc"]).take(pa.array(np.arange(30_000) % 3))
+    rows = pa.table({"k": np.arange(30_000), "s": long})
+    pq.write_table(rows, tmp_path / "x.parquet", row_group_size=30_000)
+    scan = plan(ds.dataset(tmp_path))
+    sizes = [batch.nbytes for batch in scan.read(0)]
+    assert max(sizes) < 96 << 10
+    assert sum(sizes) > 27_000_000
+    assert_reads_as(scan, rows)
+
+
+def test_how_many_rows_are_decoded_at_a_time():
+    size = RowSize()
+    assert not size.is_known
+    assert size.num_rows(0) == file_reader.MAX_BATCH_ROWS
+    assert size.num_rows(file_reader.BATCH_BYTES * 5) == 1
+    size.see(pa.record_batch({"a": np.arange(10)}))
+    assert size.num_rows(0) == file_reader.MAX_BATCH_ROWS
+    size.see(pa.record_batch({"a": np.zeros((0,))}))
+    size.see(pa.record_batch({"a": ["x" * 1_044] * 10}))
+    assert size.num_rows(0) == (8 << 20) // 1_048
+
+
+@pytest.mark.parametrize("kind", ["parquet", "ipc", "csv"])
+def test_a_retried_task_reads_the_same_batches(files, kind):
+    scan = plan(ds.dataset(files / kind, format=kind), filter=ds.field("k") != 5)
+    again = pickle.loads(pickle.dumps(scan))
+    for task in range(scan.num_tasks):
+        first, second = list(scan.read(task)), list(again.read(task))
+        assert len(first) == len(second)
+        assert all(one.equals(other) for one, other in zip(first, second, strict=True))
+
+
+def test_a_sample_of_what_the_filter_leaves(files):
+    dataset = ds.dataset(files / "parquet")
+    scan = plan(dataset, columns=["k"], filter=ds.field("k") < 1_000)
+    ranges = RangePartitioner.sampled(ScannedRows(scan), ["k"], 4)
+    assert ranges.bounds.column(0).to_pylist() == [249, 499, 749]
+
+
+# Refusals ----------------------------------------------------------------------------------------
+
+
+def test_files_that_vanish_or_change(tmp_path):
+    for name in "abc":
+        pq.write_table(table(50), tmp_path / f"{name}.parquet")
+    dataset = ds.dataset(tmp_path)
+    scan = plan(dataset)
+    (tmp_path / "b.parquet").unlink()
+    with pytest.raises(StorageError, match=r"b\.parquet: is not there, but had [\d,]+ bytes when"):
+        read(scan)
+    with pytest.raises(StorageError, match=r"b\.parquet: is no file any more"):
+        plan(dataset)
+    pq.write_table(table(51), tmp_path / "b.parquet")
+    with pytest.raises(StorageError, match=r"b\.parquet: has [\d,]+ bytes, but had"):
+        read(scan)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "ipc"])
+def test_damaged_files_are_named(tmp_path, kind):
+    ds.write_dataset(table(5_000), tmp_path, format=kind)
+    (file,) = tmp_path.iterdir()
+    dataset = ds.dataset(tmp_path, format=kind)
+    scan = plan(dataset)
+    damaged = bytearray(file.read_bytes())
+    for start in range(8, len(damaged) * 3 // 4, 1_000):
+        damaged[start : start + 500] = b"\xff" * len(damaged[start : start + 500])
+    file.write_bytes(damaged)
+    with pytest.raises(StorageError, match=rf"{file.name}: cannot be read as "):
+        read(scan)
+    file.write_bytes(b"no such format" * 100)
+    with pytest.raises(StorageError, match=file.name):
+        plan(dataset, 100)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            {"columns": ["k", "no"]},
+            SchemaError,
+            "no column 'no' in the dataset; its columns are 'k'",
+        ),
+        ({"columns": []}, SchemaError, "columns is empty"),
+        ({"columns": ["k", "k"]}, SchemaError, "columns with the same name: 'k'"),
+        ({"filter": "k > 1"}, OptionError, "filter is str: expected a pyarrow expression"),
+        (
+            {"filter": ds.field("no") > 1},
+            OptionError,
+            r"filter \(no > 1\) does not fit the dataset",
+        ),
+        ({"filter": ds.field("k") > "a"}, OptionError, "does not fit the dataset"),
+        ({"num_tasks": 0}, OptionError, "num_map_tasks=0: expected a whole number of map tasks"),
+    ],
+)
+def test_what_does_not_fit(files, arguments, error, message):
+    with pytest.raises(error, match=message):
+        plan(ds.dataset(files / "parquet"), **arguments)
+
+
+def test_a_filter_that_fails_on_a_row(files):
+    scan = plan(ds.dataset(files / "parquet"), filter=pc.scalar(1) / (ds.field("k") - 5) > 0)
+    with pytest.raises(OptionError, match=r"part-0\.parquet: filter .* divide by zero"):
+        read(scan)
+
+
+def test_a_relative_path_means_the_same_in_a_task(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(files)
+    scan = plan(ds.dataset("parquet"))
+    monkeypatch.chdir(tmp_path)
+    assert read(scan).num_rows == NUM_ROWS
+
+
+def test_sources_of_other_kinds(files):
+    with pytest.raises(OptionError, match="pyarrow InMemoryDataset: expected a dataset of files"):
+        plan(ds.dataset(table(3)))
+    with pytest.raises(OptionError, match=r"pyarrow Table: .*arrow_format\.write_shuffle"):
+        plan(table(3))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table(3), sink)
+    fragment = ds.ParquetFileFormat().make_fragment(pa.py_buffer(sink.getvalue()))
+    held = ds.FileSystemDataset([fragment], table(0).schema, ds.ParquetFileFormat())
+    with pytest.raises(OptionError, match="files in memory"):
+        plan(held)
+
+
+def test_columns_that_cannot_be_stored_hurt_only_when_wanted(tmp_path):
+    union = pa.UnionArray.from_dense(
+        pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), [pa.array([1, 2])]
+    )
+    ds.write_dataset(pa.table({"u": union, "k": [1, 2]}), tmp_path, format="ipc")
+    dataset = ds.dataset(tmp_path, format="ipc")
+    with pytest.raises(SchemaError, match="column 'u' has type"):
+        plan(dataset)
+    found = read(plan(dataset, columns=["k"], filter=pc.field("k") > 1))
+    assert found["k"].to_pylist() == [2]
