@@ -36,6 +36,33 @@ class Rows:
     """Subpartition of each row."""
 
 
+class HeldRuns:
+    """Runs that are kept until they can be put in order, up to a number of bytes.
+
+    Parameters
+    ----------
+    max_bytes
+        Bytes of rows, and of their places, that may be kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.runs: list[Rows] = []
+        self._max_bytes = max_bytes
+        self._most_bytes = 0
+        """They are no more than this."""
+
+    def add(self, run: Rows) -> bool:
+        """Keep a run; False when all of them are too much."""
+        self.runs.append(run)
+        # Exact sizes take fifty times as long to find as what the buffers have in all.
+        self._most_bytes += run.batch.get_total_buffer_size() + ORDERING_BYTES * run.batch.num_rows
+        if self._most_bytes > self._max_bytes:
+            self._most_bytes = sum(
+                one.batch.nbytes + ORDERING_BYTES * one.batch.num_rows for one in self.runs
+            )
+        return self._most_bytes <= self._max_bytes
+
+
 def as_batches(
     rows: Iterable[Rows],
     schema: pa.Schema,

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.batching import ORDERING_BYTES, as_batches, in_subpartition_order
+from arrow_format.batching import (
+    ORDERING_BYTES,
+    HeldRuns,
+    as_batches,
+    in_subpartition_order,
+)
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import (
     CorruptShuffleError,
@@ -282,17 +287,14 @@ class Shuffle:
             yield from sorted_rows(reader, first, end, self.sort_by, columns, hold_bytes=most)
             return
         if end - first > 1:
-            held: list[Rows] = []
-            held_bytes = 0
+            held = HeldRuns(most)
             for run in reader(first, end, columns):
-                held.append(run)
-                held_bytes += run.batch.nbytes + ORDERING_BYTES * run.batch.num_rows
-                if held_bytes > most:
+                if not held.add(run):
                     break
             else:
-                yield from in_subpartition_order(held)
+                yield from in_subpartition_order(held.runs)
                 return
-            del held
+            del held, run
         for one in range(first, end):
             yield from reader(one, one + 1, columns)
 

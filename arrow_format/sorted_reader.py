@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.batching import ORDERING_BYTES, Rows
+from arrow_format.batching import HeldRuns, Rows
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.sorted_merge import merge_sorted
 from arrow_format.spark_order import key_codes
@@ -57,16 +57,13 @@ def sorted_rows(
     if wanted is not None:
         columns = [*wanted, *(name for name, _ in sort_by if name not in wanted)]
     reader = open_reader(first, end, columns)  # type: ignore[arg-type]
-    held: list[Rows] = []
-    held_bytes = 0
+    held = HeldRuns(hold_bytes)
     for run in reader:
-        held.append(run)
-        held_bytes += run.batch.nbytes + ORDERING_BYTES * run.batch.num_rows
-        if held_bytes > hold_bytes:
+        if not held.add(run):
             break
     else:
-        if held:
-            yield _only(_sorted(held, sort_by), wanted)
+        if held.runs:
+            yield _only(_sorted(held.runs, sort_by), wanted)
         return
     del held, run
     if end - first > 1:

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
-    from connector.map_subpartitions import map_subpartitions
     from connector.map_task import ShuffleMapTask, abort_shuffle, commit_shuffle
     from connector.range_sampling import sample_range_partitioner
     from connector.read import read_shuffle
+    from connector.shuffle_aggregation import aggregate_shuffle
+    from connector.shuffle_join import join_shuffles
+    from connector.subpartition_map import map_subpartitions
     from connector.write import write_shuffle
 
 _MODULE_OF = {
     "ShuffleReceipt": "arrow_format.receipt",
-    "map_subpartitions": "connector.map_subpartitions",
+    "aggregate_shuffle": "connector.shuffle_aggregation",
+    "join_shuffles": "connector.shuffle_join",
+    "map_subpartitions": "connector.subpartition_map",
     "ShuffleMapTask": "connector.map_task",
     "abort_shuffle": "connector.map_task",
     "commit_shuffle": "connector.map_task",
@@ -32,7 +36,9 @@ __all__ = [
     "ShuffleMapTask",
     "ShuffleReceipt",
     "abort_shuffle",
+    "aggregate_shuffle",
     "commit_shuffle",
+    "join_shuffles",
     "map_subpartitions",
     "read_shuffle",
     "sample_range_partitioner",

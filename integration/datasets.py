@@ -1,6 +1,6 @@
-"""The real data of the demo: flights out of New York City, and TPC-H ``lineitem``.
+"""Real data: flights out of New York City, and TPC-H ``lineitem`` and ``orders``.
 
-Both are made once, as Parquet files under ``.cache/``, from packages that are installed: nothing is
+All are made once, as Parquet files under ``.cache/``, from packages that are installed: nothing is
 downloaded.
 """
 
@@ -99,18 +99,26 @@ def _read_flights() -> pa.Table:
 
 def lineitem(scale: float) -> Path:
     """Directory of TPC-H ``lineitem`` at a scale factor (1: six million rows), in 8 files."""
-    name = f"tpch-sf{scale:g}"
+    return _tpch("lineitem", f"tpch-sf{scale:g}", scale)
+
+
+def orders(scale: float) -> Path:
+    """Directory of TPC-H ``orders`` at a scale factor (1: 1.5 million rows), in 8 files."""
+    return _tpch("orders", f"tpch-orders-sf{scale:g}", scale)
+
+
+def _tpch(table: str, name: str, scale: float) -> Path:
     with _made_once(name) as directory:
         if directory is not None:
             program = Path(sys.executable).with_name("tpchgen-cli")
-            command = [str(program), "parquet", "-s", f"{scale:g}", "--tables", "lineitem"]
+            command = [str(program), "parquet", "-s", f"{scale:g}", "--tables", table]
             command += ["--parts", str(LINEITEM_PARTS), "--output-dir", str(directory), "-q"]
             try:
                 subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
             except (OSError, subprocess.CalledProcessError) as error:
-                msg = f"tpchgen-cli did not make lineitem ({error}); run 'make setup'"
+                msg = f"tpchgen-cli did not make {table} ({error}); run 'make setup'"
                 raise DataError(msg) from error
-    return CACHE / name / "lineitem"
+    return CACHE / name / table
 
 
 @contextmanager

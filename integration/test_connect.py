@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import connector
@@ -17,7 +18,7 @@ from integration.ways import WAYS
 from tests.spark_session import SESSION_TIME_ZONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -85,6 +86,19 @@ def program(spark: SparkSession, directory: Path) -> Found:
     in_order = connector.read_shuffle(spark, ranges, columns=["k", "t"])
     found["in order"] = [str(row) for row in in_order.collect()]
     found["ranges"] = open_shuffle(ranges).partitioner.describe()
+    found["mapped"] = digest(
+        connector.map_subpartitions(
+            spark, path, lambda i, rows: rows, df.schema, columns=["s", "t", "d", "k", "m"]
+        )
+    )
+    rows = connector.map_subpartitions(spark, path, number_of_rows, "n bigint")
+    found["numbers"] = [row.n for row in rows.collect()]
+    found["joined"] = digest(
+        connector.join_shuffles(spark, path, path, left_columns=["d"], right_columns=["t"])
+    )
+    found["aggregated"] = digest(
+        connector.aggregate_shuffle(spark, path, ["k", "s"], [("d", "max"), ([], "count_all")])
+    )
     spark.sql("DROP TABLE connect_t")
 
     receipt = connector.write_shuffle(df, path, keys=["k", "s"], num_subpartitions=N, mode="append")
@@ -96,6 +110,10 @@ def program(spark: SparkSession, directory: Path) -> Found:
         said(lambda: connector.read_shuffle(spark, directory / "nowhere")),
     ]
     return found
+
+
+def number_of_rows(_: int, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"n": [sum(batch.num_rows for batch in reader)]})
 
 
 def digest(df: DataFrame) -> list[Any]:
@@ -183,6 +201,10 @@ def test_what_was_found_is_right(through_connect: tuple[Found, Path]):
     assert found["view"][1] == sum(rows[5:])
     assert found["table"][:2] == [["k"], 5_000]
     assert found["receipt"] == [2, 5_000, 2]
+    assert found["mapped"] == found["load"]
+    assert found["numbers"] == rows
+    assert found["joined"][:2] == [["k", "s", "d", "t"], 4_000]  # text tells them all apart
+    assert found["aggregated"][0] == ["k", "s", "d_max", "count_all"]
     kinds = [text.partition(":")[0] for text in found["errors"]]
     assert kinds == ["ShuffleExistsError", "SchemaError", "OptionError", "ShuffleNotFoundError"]
 
