@@ -34,6 +34,7 @@ from arrow_format.subpartition_reader import (
     with_subpartition_schema,
 )
 from arrow_format.verify import VerifyReport, verify_snapshot
+from arrow_format.version_plan import ReadPlan, plan_group
 
 if TYPE_CHECKING:
     import os
@@ -264,6 +265,31 @@ class Shuffle:
         """
         for group in self._groups(check_subpartitions(subpartitions, self.num_subpartitions)):
             yield from self._ordered(*group, columns, regions)
+
+    def plan(
+        self, subpartitions: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
+    ) -> ReadPlan:
+        """Return what :meth:`read` will read of the data files; opens indexes, reads no rows.
+
+        Parameters
+        ----------
+        subpartitions, columns
+            As for :meth:`read`. Columns make no difference: every chunk is read whole and verified.
+
+        Raises
+        ------
+        OptionError, SchemaError
+            As for :meth:`read`.
+        CorruptShuffleError
+            An index is damaged or missing.
+        """
+        wanted = check_subpartitions(subpartitions, self.num_subpartitions)
+        return ReadPlan(
+            tuple(
+                plan_group(first, end, self.reader(first, end, columns))
+                for first, end in self._groups(wanted)
+            )
+        )
 
     def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
         """Ranges of subpartitions that are read together."""

@@ -108,7 +108,7 @@ class SortMergeSubpartitionReader:
         return pa.schema([self._data_schema.field(i) for i in self._columns])
 
     def __iter__(self) -> Iterator[Rows]:
-        return self._rows(self._plan())
+        return self._rows(self.planned())
 
     def runs(self) -> list[Iterator[Rows]]:
         """Rows of each region as a sequence of its own, in reading order; read as they are asked.
@@ -117,11 +117,11 @@ class SortMergeSubpartitionReader:
         """
         return [
             self._rows([(source, list(chunks))])
-            for source, planned in self._plan()
+            for source, planned in self.planned()
             for _, chunks in groupby(planned, key=lambda chunk: chunk.region)
         ]
 
-    def _plan(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
+    def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
         """Chunks that hold rows of the range, by file and offset."""
         wanted = f"subpartitions {self._first} to {self._end - 1}"
         for one in files_of(self._entries):

@@ -118,6 +118,29 @@ def head(
 
 
 @app.command()
+def plan(
+    path: PathArgument,
+    subpartitions: Annotated[
+        str | None, typer.Option(metavar="3,7-9", help="Subpartitions to read; all when left out.")
+    ] = None,
+    version: VersionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which bytes of which files reading some subpartitions reads."""
+    from arrow_format.dataset import open_shuffle
+    from connector.plan_summary import read_plan_as_json, read_plan_lines
+    from connector.source_options import parse_subpartitions
+
+    wanted = None if subpartitions is None else parse_subpartitions(subpartitions)
+    shuffle = open_shuffle(path, version)
+    found = shuffle.plan(wanted)
+    if as_json:
+        print_json(read_plan_as_json(found))
+    else:
+        show_result(read_plan_lines(found, shuffle.num_bytes))
+
+
+@app.command()
 def verify(path: PathArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
     """Read a whole version and check every checksum and count."""
     from arrow_format.dataset import open_shuffle

@@ -22,6 +22,8 @@ class RecordingStorage(PosixStorage):
         super().__init__(root)
         self.rounds: list[tuple[str, list[tuple[int, int]]]] = []
         """Path and ranges of each read of a data file, in order."""
+        self.others: list[str] = []
+        """Path of each other file that was read, in order."""
         self.open: dict[str, int] = {}
         """How often each data file is open now."""
         self.most_open = 0
@@ -32,6 +34,7 @@ class RecordingStorage(PosixStorage):
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         reader = super().open_reader(path, mapped=mapped)
         if not path.endswith(".data"):
+            self.others.append(path)
             return reader
         self.count(path, 1)
         return _RecordingReader(self, path, reader)

@@ -96,6 +96,51 @@ def skew_lines(sizes, **how):
     return drawn(skew_picture(rows, sizes, measure_skew(rows, sizes)), **how)
 
 
+class TestPlan:
+    def test_tells_which_bytes_are_read(self, run, path):
+        status, out, err = run("plan", path, "--subpartitions", "3,5-6")
+        assert (status, err) == (0, "")
+        lines = out.splitlines()
+        assert lines[0] == "subpartition 3"
+        assert lines[1].startswith(f"  map task 0, attempt 0: {path}/map_outputs/")
+        assert lines[1].endswith(".data")
+        assert lines[2].startswith("    bytes 8 to ")
+        assert lines[2].endswith(": region 0 chunk 0")
+        assert "subpartitions 5 to 6" in lines
+        assert lines[-1].startswith("4 reads of 4 chunks, ")
+
+    def test_as_json(self, run, path):
+        found = json.loads(run("plan", path, "--subpartitions", "3", "--json")[1])
+        expected = open_shuffle(path).plan(3)
+        assert (found["num_reads"], found["num_bytes"]) == (2, expected.num_bytes)
+        (group,) = found["groups"]
+        assert (group["first"], group["end"], len(group["files"])) == (3, 4, 2)
+        (read,) = group["files"][0]["reads"]
+        assert read["chunks"] == [[0, 0]]
+
+    def test_a_long_plan_is_cut(self, run, tmp_path):
+        for mode in ("overwrite", *["append"] * 110):
+            write_shuffle(
+                table_of(20), tmp_path, num_subpartitions=N, keys="k", mode=mode, options=FAST
+            )
+        lines = run("plan", tmp_path)[1].splitlines()
+        assert lines[-2] == "... and 23 more lines; --json has all"
+        assert lines[-1].startswith("111 reads of 111 chunks")
+
+    def test_of_a_version_and_of_nothing(self, run, path, tmp_path):
+        assert "1 read of 1 chunk" in run("plan", path, "--subpartitions", "3", "--version", "1")[1]
+        write_shuffle(table_of(0), tmp_path, num_subpartitions=N, keys="k", options=FAST)
+        assert run("plan", tmp_path)[1].splitlines()[0] == "subpartitions 0 to 7: nothing to read"
+
+    def test_bad_subpartitions(self, run, path):
+        assert "expected numbers and ranges" in error_of(
+            run("plan", path, "--subpartitions", "a"), 2
+        )
+        assert "subpartition 8 is out of range" in error_of(
+            run("plan", path, "--subpartitions", "8"), 2
+        )
+
+
 class TestInspect:
     def test_shows_schema_versions_sizes_and_skew(self, run, path):
         status, out, err = run("inspect", path)
@@ -315,7 +360,7 @@ class TestVerify:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("command", ["inspect", "verify", "merge", "head"])
+    @pytest.mark.parametrize("command", ["inspect", "verify", "merge", "head", "plan"])
     def test_what_is_no_shuffle(self, run, tmp_path, command):
         extra = ["--subpartition", 0] if command == "head" else []
         file = tmp_path / "file"
