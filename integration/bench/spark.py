@@ -156,6 +156,7 @@ def run(
             if n > MOST_BUCKETS and not slow:
                 notes.append(f"n = {n:,}: bucketBy takes minutes; --slow includes it")
             lines += _reads(spark, rows, n, num_rows, codecs, rounds, stream)
+            lines += _round_trips(spark, rows, n, num_rows, codecs, rounds)
         for key in (KEY, TEXT_KEY):
             lines += _ids(rows, numbers[0], key, rounds)
     title = f"Connector, Spark local[2], lineitem SF {scale:g} by l_orderkey"
@@ -231,6 +232,34 @@ def _reads(
     found = rounds.measure(case, actions)
     shutil.rmtree(kept)
     return labels.read_lines(case, codecs, found)
+
+
+def _round_trips(
+    spark: SparkSession,
+    rows: DataFrame,
+    n: int,
+    num_rows: int,
+    codecs: Iterable[str],
+    rounds: _Rounds,
+) -> list[Line]:
+    """Write and read once, as a shuffle inside a query does."""
+    import connector
+
+    def ours(codec: str) -> Action:
+        write = _shuffle(rows, n, num_rows, WriteOptions(codec=codec, sync=False))
+
+        def run(out: Path) -> None:
+            write(out)
+            _to_noop(connector.read_shuffle(spark, out))
+
+        return run
+
+    actions: dict[str, Action] = {
+        labels.OWN_SHUFFLE: lambda _: _to_noop(rows.repartition(n, KEY)),
+        **{labels.round_trip_label(codec): ours(codec) for codec in codecs},
+    }
+    case = f"round trip, n = {n:,}"
+    return labels.round_trip_lines(case, codecs, rounds.measure(case, actions))
 
 
 def _floor(spark: SparkSession, rows: DataFrame, num_rows: int, stream: Path) -> DataFrame:

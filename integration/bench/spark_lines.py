@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 DRAIN = "mapInArrow drain"
 REPARTITION = "repartition, Parquet"
 BUCKET_BY = "bucketBy table"
+OWN_SHUFFLE = "repartition -> noop"
 READ_PARQUET = "read.parquet"
 READ_FLOOR = "Python source floor"
 OUR_IDS = "keys hashed by us"
@@ -27,6 +28,22 @@ def write_label(codec: str, *, sync: bool = True) -> str:
 def read_label(codec: str) -> str:
     """Label of our read."""
     return f"read_shuffle {codec}"
+
+
+def round_trip_label(codec: str) -> str:
+    """Label of our write and read."""
+    return f"write, read -> noop {codec}"
+
+
+def round_trip_lines(case: str, codecs: Iterable[str], timings: Mapping[str, Timing]) -> list[Line]:
+    """Lines on writing and reading once, from the timings of one case."""
+    target = targets.ROUND_TRIP_AGAINST_SHUFFLE
+    return [
+        cost_line(
+            case, "time, Spark = 1", timings[round_trip_label(codec)], timings[OWN_SHUFFLE], target
+        )
+        for codec in codecs
+    ]
 
 
 def write_lines(

@@ -62,8 +62,11 @@ KEPT_JOIN_AGAINST_SQL = Target(at_least=4)
 AGGREGATE_AGAINST_APPLY = Target(at_least=5)
 """Speed of ``aggregate_shuffle`` of a kept shuffle, against ``groupBy(k).applyInArrow``."""
 
-READ_AGAINST_PARQUET = Target(at_most=1.3)
+READ_AGAINST_PARQUET = Target(at_most=1)
 """Time of a coalesced read, against ``spark.read.parquet`` of the same rows."""
+
+ROUND_TRIP_AGAINST_SHUFFLE = Target(at_most=1.5)
+"""Time of a write and a read of all of it, against Spark's own ``repartition(n, key)`` -> noop."""
 
 PEAK_MEMORY = Target(at_most=1)
 """Peak RSS, against base + 1.25 x sort buffer + 64 MiB + the largest batch."""
