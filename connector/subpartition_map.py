@@ -1,0 +1,156 @@
+"""A function per subpartition of one shuffle or several, inside the tasks that read them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.co_partitioning import check_co_partitioned
+from arrow_format.each_subpartition import each_subpartition
+from arrow_format.errors import OptionError
+from arrow_format.shuffle_dealers import dealer_of
+from connector.function_results import checked_results
+from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES
+from connector.spark_types import arrow_schema_of
+from connector.subpartition_tasks import open_shuffles, run_in_groups, spark_struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from arrow_format.dataset import Shuffle
+    from connector.subpartition_tasks import Path
+
+    Columns = Sequence[str] | None
+
+
+def map_subpartitions(
+    spark: SparkSession,
+    shuffles: Path | Sequence[Path],
+    function: Callable[..., Iterable[pa.RecordBatch]],
+    schema: StructType | str,
+    *,
+    columns: Sequence[str] | Sequence[Columns] | None = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | Sequence[int | None] | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+) -> DataFrame:
+    """Call a function once per subpartition, where its rows are read.
+
+    .. code-block:: python
+
+        def last_visit(subpartition, visits, prices):
+            rows = visits.read_all().join(prices.read_all(), "item")
+            yield from rows.group_by("user").aggregate([("at", "max")]).to_batches()
+
+        map_subpartitions(spark, [visits, prices], last_visit, "user string, at_max timestamp")
+
+    What the function reads never passes through the JVM; what it yields does. Rows come in the
+    order of :meth:`arrow_format.Shuffle.read`. Newest versions are fixed here: later commits do not
+    change the result. The calling process checks the arguments, so it must see the paths as the
+    tasks do.
+
+    Parameters
+    ----------
+    spark
+        Session, classic or Connect.
+    shuffles
+        One path or URI, or several of co-partitioned shuffles: the same partitioner over the same
+        number of subpartitions, with keys that it places alike; names of keys may differ.
+        Partitioners by column and your own must have equal descriptions. A broadcast shuffle goes
+        with every other one, and each subpartition reads all of it.
+    function
+        ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
+        too, with a ``pyarrow.RecordBatchReader`` for each shuffle; returns or yields record
+        batches. A reader holds a bounded part of its rows, whatever their number, may be left half
+        read, and is closed when the function's result ends.
+    schema
+        Of what the function yields: a StructType or DDL text. Columns are matched by name; another
+        type is an error.
+    columns
+        Columns to read, in that order: a list for all shuffles, or a list (or None) for each; all
+        when None.
+    subpartitions
+        One, a range or several; all when None.
+    version
+        Of all shuffles, or a sequence with one for each; the newest when None.
+    target_partition_bytes
+        Bytes on disk that one task may read, of all shuffles together; one large subpartition may
+        be more. Adjacent subpartitions share a task.
+
+    Returns
+    -------
+    DataFrame
+        Lazy; its Spark partitions are in subpartition order.
+
+    Raises
+    ------
+    ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
+        Something does not fit; found here. Shuffles that are not co-partitioned are an OptionError
+        that says what differs.
+    pyspark.errors.PySparkException
+        At the first action. Whatever the function raised is in it whole, with the subpartition and
+        the paths; SchemaError for a result of another schema.
+    """
+    opened = open_shuffles(shuffles, version)
+    check_co_partitioned(opened)
+    if not callable(function):
+        msg = f"function is {type(function).__name__}: expected a callable(subpartition, *readers)"
+        raise OptionError(msg)
+    struct = spark_struct(spark, schema)
+    chosen = _columns_of_each(columns, len(opened))
+    for shuffle, names in zip(opened, chosen, strict=True):
+        dealer_of(shuffle, (), names).close()
+    work = EachSubpartition(opened, chosen, function, arrow_schema_of(struct))
+    return run_in_groups(
+        spark,
+        opened,
+        work,
+        struct,
+        subpartitions=subpartitions,
+        target_partition_bytes=target_partition_bytes,
+    )
+
+
+def _columns_of_each(columns: Any, number: int) -> tuple[Columns, ...]:  # noqa: ANN401
+    """Columns for each shuffle."""
+    if isinstance(columns, str):
+        columns = [columns]
+    if columns is None or all(isinstance(name, str) for name in columns):
+        return (columns,) * number
+    if len(columns) != number:
+        msg = f"columns={columns!r}: expected column names, or a list for each of {number} shuffles"
+        raise OptionError(msg)
+    return tuple([each] if isinstance(each, str) else each for each in columns)
+
+
+@dataclass(frozen=True)
+class EachSubpartition:
+    """Calls the function for subpartitions, and checks what comes back."""
+
+    shuffles: tuple[Shuffle, ...]
+    columns: tuple[Columns, ...]
+    function: Callable[..., Iterable[pa.RecordBatch]]
+    schema: pa.Schema
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
+        """Yield what the function gives, subpartition after subpartition."""
+        paths = ", ".join(shuffle.path for shuffle in self.shuffles)
+        dealers = [
+            dealer_of(shuffle, subpartitions, names)
+            for shuffle, names in zip(self.shuffles, self.columns, strict=True)
+        ]
+        with closing(each_subpartition(subpartitions, dealers)) as turns:
+            for subpartition, readers in turns:
+                where = f"subpartition {subpartition} of {paths}"
+                try:
+                    results = self.function(subpartition, *readers)
+                    yield from checked_results(results, self.schema, where)
+                except Exception as error:
+                    # The error itself goes on, with its type and traceback.
+                    error.add_note(f"in map_subpartitions, {where}")
+                    raise
