@@ -1,0 +1,149 @@
+"""The join of two sides: one whole in memory, the other block by block. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrow_format.key_index import NO_ROW, KeyIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from arrow_format.join_plan import JoinPlan
+
+PAIR_ROWS = 64 << 10
+"""Rows of the result that are put together at a time."""
+
+
+class Indexed:
+    """The side that is held whole, with the index of its keys.
+
+    Parameters
+    ----------
+    batch
+        Its rows.
+    plan
+        The join.
+    is_left
+        Which side it is.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, plan: JoinPlan, *, is_left: bool) -> None:
+        self.batch = batch
+        self.is_left = is_left
+        self.index = KeyIndex([batch.column(pair[not is_left]) for pair in plan.keys])
+
+
+def join_blocks(
+    held: Indexed,
+    schema: pa.Schema,
+    blocks: Iterable[pa.RecordBatch],
+    plan: JoinPlan,
+    *,
+    most: int = PAIR_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a join, in no particular order.
+
+    Parameters
+    ----------
+    held
+        The side that is held whole; both have the columns that the plan names.
+    schema
+        Of the other side.
+    blocks
+        The other side, in blocks of any size; each is let go before the next is asked for.
+    plan
+        The join. Of semi and anti, each row of the left comes at most once.
+    most
+        Rows of the result in one batch.
+    """
+    index = held.index
+    keeps_held = plan.how in ("full", "left" if held.is_left else "right")
+    keeps_other = plan.how in ("full", "right" if held.is_left else "left")
+    is_filter = plan.how in ("semi", "anti")
+    met = np.zeros(index.num_keys, np.bool_)
+    joined = _Joined(held, schema, plan)
+    for block in blocks:
+        keys = index.look_up([block.column(pair[held.is_left]) for pair in plan.keys])
+        if keeps_held or is_filter:
+            met[keys[keys != NO_ROW]] = True
+        if not is_filter:
+            for rows, others in index.pairs(keys, unmatched=keeps_other, most=most):
+                yield joined.batch(_Side(block, rows), _Side(held.batch, others))
+        elif not held.is_left:
+            wanted = (keys != NO_ROW) == (plan.how == "semi")
+            for rows in _pieces(np.flatnonzero(wanted), most):
+                yield joined.batch(_Side(block, rows), None)
+    if keeps_held or (is_filter and held.is_left):
+        was_met = np.zeros(len(index.row_keys), np.bool_)
+        known = index.row_keys != NO_ROW
+        was_met[known] = met[index.row_keys[known]]
+        for rows in _pieces(np.flatnonzero(was_met == (plan.how == "semi")), most):
+            yield joined.batch(None, _Side(held.batch, rows))
+
+
+def _pieces(rows: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
+    for first in range(0, len(rows), most):
+        yield rows[first : first + most]
+
+
+class _Side:
+    """Rows of one side that go into the result; NO_ROW makes a row of nulls."""
+
+    def __init__(self, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> None:
+        self._batch = batch
+        self.num_rows = len(rows)
+        self._first = int(rows[0])
+        # A foreign key meets one row each: then the other side is a slice.
+        self._is_slice = self._first != NO_ROW and bool((np.diff(rows) == 1).all())
+        if not self._is_slice:
+            missing = rows == NO_ROW
+            self._take = pa.array(rows, mask=missing if missing.any() else None)
+
+    def column(self, name: str) -> pa.Array:
+        column = self._batch.column(name)
+        if self._is_slice:
+            return column.slice(self._first, self.num_rows)
+        return column.take(self._take)
+
+
+class _Joined:
+    """Puts rows of both sides together."""
+
+    def __init__(self, held: Indexed, schema: pa.Schema, plan: JoinPlan) -> None:
+        schemas = (held.batch.schema, schema)
+        self._left, self._right = schemas if held.is_left else schemas[::-1]
+        self._held_is_left = held.is_left
+        self._columns = plan.columns
+
+    def batch(self, other: _Side | None, held: _Side | None) -> pa.RecordBatch:
+        """One row for each pair; nulls in the place of a side that has none."""
+        left, right = (held, other) if self._held_is_left else (other, held)
+        num_rows = (other or held).num_rows  # type: ignore[union-attr]
+        arrays = []
+        for column in self._columns:
+            values = None
+            if left is not None and column.left is not None:
+                values = left.column(column.left)
+            if right is not None and column.right is not None and _has_nulls(values):
+                found = right.column(column.right)
+                values = found if values is None else pc.coalesce(values, found)
+            if values is None:
+                field = (
+                    self._right.field(column.right)
+                    if column.left is None
+                    else self._left.field(column.left)
+                )
+                values = pa.nulls(num_rows, field.type)
+            arrays.append(values)
+        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in self._columns])
+
+
+def _has_nulls(values: pa.Array | None) -> bool:
+    return values is None or values.null_count > 0

@@ -1,0 +1,239 @@
+"""What a join of two shuffles gives: which columns, from which side, under which names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyarrow import types as pt
+
+from arrow_format.co_partitioning import (
+    Partitioned,
+    check_co_partitioned,
+    is_broadcast,
+    partition_keys,
+)
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.subpartition_reader import select_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KINDS = {
+    "inner": "inner",
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "full": "full",
+    "outer": "full",
+    "fullouter": "full",
+    "semi": "semi",
+    "leftsemi": "semi",
+    "anti": "anti",
+    "leftanti": "anti",
+}
+"""Kinds of join by the names that Spark has for them; underscores make no difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedColumn:
+    """A column of the result; of both sides, it is the left's value or else the right's."""
+
+    name: str
+    left: str | None
+    right: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPlan:
+    """A join."""
+
+    how: str
+    """inner, left, right, full, semi or anti."""
+    keys: tuple[tuple[str, str], ...]
+    """Pairs of columns that are equal, left and right."""
+    columns: tuple[JoinedColumn, ...]
+
+    @property
+    def left_columns(self) -> list[str]:
+        """Columns to read on the left."""
+        read = [a for a, _ in self.keys] + [c.left for c in self.columns if c.left is not None]
+        return list(dict.fromkeys(read))
+
+    @property
+    def right_columns(self) -> list[str]:
+        """Columns to read on the right."""
+        read = [b for _, b in self.keys] + [c.right for c in self.columns if c.right is not None]
+        return list(dict.fromkeys(read))
+
+
+def plan_join(
+    left: Partitioned,
+    right: Partitioned,
+    *,
+    on: str | Sequence[str | tuple[str, str]] | None = None,
+    how: str = "inner",
+    left_columns: Sequence[str] | None = None,
+    right_columns: Sequence[str] | None = None,
+    suffixes: tuple[str, str] | None = None,
+) -> JoinPlan:
+    """Plan a join of two co-partitioned shuffles.
+
+    Columns come as Spark's ``df.join(other, on=[...])`` gives them: keys of one name first and
+    once, then what is left of the left, then of the right. Keys of two names stay where they are.
+
+    Raises
+    ------
+    OptionError
+        The shuffles are not co-partitioned, ``on`` lacks partition keys, or ``how`` is no kind of
+        join or gives rows of a broadcast shuffle more than once.
+    SchemaError
+        A column is not there, keys have different or nested types, or two columns of the result
+        have one name.
+    """
+    kind = KINDS.get(how.lower().replace("_", "")) if isinstance(how, str) else None
+    if kind is None:
+        msg = f"how={how!r}: expected inner, left, right, full, semi or anti"
+        raise OptionError(msg)
+    check_co_partitioned([left, right])
+    _check_broadcast(left, right, kind)
+    keys = _join_keys(left, right, on)
+    for side, shuffle in enumerate((left, right)):
+        for pair in keys:
+            _check_key(shuffle, pair[side])
+    shared = [a for a, b in keys if a == b]
+    lefts = _chosen(left.schema, left_columns, "left_columns", shared)
+    rights = _chosen(right.schema, right_columns, "right_columns", shared)
+    if kind in ("semi", "anti"):
+        rights = []
+    columns = [_key_column(name, kind) for name in shared]
+    columns += _named(lefts, rights, shared, suffixes)
+    if not columns:
+        msg = "left_columns and right_columns are empty: a result needs at least one column"
+        raise SchemaError(msg)
+    return JoinPlan(kind, keys, tuple(columns))
+
+
+def _check_broadcast(left: Partitioned, right: Partitioned, how: str) -> None:
+    allowed = {(False, True): ("inner", "left", "semi", "anti"), (True, False): ("inner", "right")}
+    sides = (is_broadcast(left), is_broadcast(right))
+    if not any(sides) or how in allowed.get(sides, ()):
+        return
+    if all(sides):
+        msg = (
+            f"{left.path} and {right.path} are both broadcast: every subpartition would give the "
+            "same rows. Read one of them with read_shuffle(..., subpartitions=0)"
+        )
+    else:
+        side, path = ("left", left.path) if sides[0] else ("right", right.path)
+        msg = (
+            f"how={how!r}: the {side} shuffle {path} is broadcast, so each subpartition would give "
+            f"its unmatched rows again; allowed are {', '.join(allowed[sides])}"
+        )
+    raise OptionError(msg)
+
+
+def _join_keys(
+    left: Partitioned, right: Partitioned, on: str | Sequence[str | tuple[str, str]] | None
+) -> tuple[tuple[str, str], ...]:
+    needed = _needed_keys(left, right)
+    if on is None:
+        if not needed:
+            msg = (
+                "on=None: the partitioners of the shuffles do not say which columns are equal; "
+                "name them, on=[...]"
+            )
+            raise OptionError(msg)
+        return needed
+    given: Iterable[object] = [on] if isinstance(on, str) else on
+    if not isinstance(given, Iterable):
+        given = [given]
+    pairs = tuple(_pair(one) for one in given)
+    if not pairs or len(set(pairs)) < len(pairs):
+        msg = f"on={on!r}: expected column names or pairs (left, right), each of them once"
+        raise OptionError(msg)
+    missing = [pair for pair in needed if pair not in pairs]
+    if missing and not (is_broadcast(left) or is_broadcast(right)):
+        names = ", ".join(a if a == b else f"({a}, {b})" for a, b in missing)
+        msg = (
+            f"on={on!r} lacks the partition key(s) {names}: rows that agree on the others alone "
+            "stand in different subpartitions. Add them, or let Spark join what read_shuffle gives"
+        )
+        raise OptionError(msg)
+    return pairs
+
+
+def _pair(one: object) -> tuple[str, str]:
+    if isinstance(one, str):
+        return one, one
+    if isinstance(one, tuple | list) and len(one) == 2 and all(isinstance(x, str) for x in one):
+        return one[0], one[1]
+    msg = f"on: {one!r} is neither a column name nor a pair (left, right) of them"
+    raise OptionError(msg)
+
+
+def _needed_keys(left: Partitioned, right: Partitioned) -> tuple[tuple[str, str], ...]:
+    """Pairs of columns that decide the subpartition of a row, as far as that is known."""
+    lefts, rights = partition_keys(left) or (), partition_keys(right) or ()
+    if is_broadcast(left):
+        lefts = rights
+    elif is_broadcast(right):
+        rights = lefts
+    return tuple(zip(lefts, rights, strict=True))
+
+
+def _check_key(shuffle: Partitioned, name: str) -> None:
+    select_columns(shuffle.schema, [name])
+    type_ = shuffle.schema.field(name).type
+    if pt.is_nested(type_):
+        msg = (
+            f"{shuffle.path}: key {name!r} is {type_}; a nested column cannot be joined on: store "
+            "what is in it as columns of their own"
+        )
+        raise SchemaError(msg)
+
+
+def _chosen(
+    schema: pa.Schema, columns: Sequence[str] | None, what: str, shared: Sequence[str]
+) -> list[str]:
+    """Columns asked for, but for those that come as shared keys anyhow."""
+    try:
+        positions = select_columns(schema, columns)
+    except SchemaError as error:
+        msg = f"{what}: {error}"
+        raise SchemaError(msg) from error
+    names = [schema.names[i] for i in positions]
+    return [name for name in names if name not in shared]
+
+
+def _key_column(name: str, how: str) -> JoinedColumn:
+    return JoinedColumn(
+        name, None if how == "right" else name, name if how in ("right", "full") else None
+    )
+
+
+def _named(
+    lefts: Sequence[str],
+    rights: Sequence[str],
+    shared: Sequence[str],
+    suffixes: tuple[str, str] | None,
+) -> list[JoinedColumn]:
+    """Name the columns of one side each; those of one name get suffixes."""
+    both = set(lefts) & set(rights)
+    if both and suffixes is None:
+        msg = (
+            f"both sides have {', '.join(sorted(map(repr, both)))}: leave them out of left_columns "
+            'or right_columns, or name them apart with suffixes=("_left", "_right")'
+        )
+        raise SchemaError(msg)
+    ends = suffixes or ("", "")
+    named = [JoinedColumn(name + ends[0] * (name in both), name, None) for name in lefts]
+    named += [JoinedColumn(name + ends[1] * (name in both), None, name) for name in rights]
+    names = [*shared, *(column.name for column in named)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = f"suffixes={suffixes!r}: the result would have two columns {', '.join(twice)}"
+        raise SchemaError(msg)
+    return named

@@ -1,0 +1,200 @@
+"""The join of two co-partitioned shuffles, inside the tasks that read them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from arrow_format.arrow_types import conform
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.join_plan import plan_join
+from arrow_format.range_join import join_range
+from arrow_format.widening import same_spark_type
+from connector.function_results import checked_results
+from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES
+from connector.source_reader import spark_schema
+from connector.spark_types import arrow_schema_of, check_keys
+from connector.subpartition_tasks import open_shuffles, run_in_groups, spark_struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from arrow_format.dataset import Shuffle
+    from arrow_format.join_plan import JoinPlan
+    from connector.subpartition_tasks import Path, Work
+
+
+def join_shuffles(
+    spark: SparkSession,
+    left: Path,
+    right: Path,
+    on: str | Sequence[str | tuple[str, str]] | None = None,
+    how: str = "inner",
+    *,
+    left_columns: Sequence[str] | None = None,
+    right_columns: Sequence[str] | None = None,
+    suffixes: tuple[str, str] | None = None,
+    then: Callable[[pa.RecordBatchReader], Iterable[pa.RecordBatch]] | None = None,
+    schema: StructType | str | None = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | Sequence[int | None] | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+) -> DataFrame:
+    """Join two co-partitioned shuffles without a shuffle, a sort or a trip through the JVM.
+
+    The rows are those of Spark's join: a null equals nothing, NaN equals NaN, -0.0 equals 0.0, and
+    text is compared by its bytes. Columns come as ``df.join(other, on=[...])`` gives them: keys of
+    one name first and once, then what is left of the left side, then of the right. Keys of two
+    names stay in their places.
+
+    Parameters
+    ----------
+    spark
+        Session, classic or Connect.
+    left, right
+        Paths or URIs of shuffles that are co-partitioned (see :func:`map_subpartitions`). One of
+        them may be broadcast: the right one of an inner, left, semi or anti join, the left one of
+        an inner or right join.
+    on
+        Columns that are equal: names, or pairs (left, right) of names; they contain the partition
+        keys. When None, the partition keys. With partitioners of your own, ``on`` must contain what
+        they look at.
+    how
+        ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or what else Spark calls
+        these.
+    left_columns, right_columns
+        Columns of the result beside keys of one name; all when None. Others are not decoded.
+    suffixes
+        Appended to names that both sides have; when None, such names are an error.
+    then
+        ``then(joined)`` is called in each task with a reader of the rows it joined, and what it
+        returns or yields is the result: a first sum, say, of what would else pass through the JVM
+        row by row. It must not depend on which rows a task has.
+    schema
+        Of what ``then`` yields: a StructType or DDL text; only together with it.
+    subpartitions
+        One, a range or several; all when None.
+    version
+        Of both, or a pair; the newest when None.
+    target_partition_bytes
+        Bytes on disk that one task may read, of both together.
+
+    Returns
+    -------
+    DataFrame
+        Lazy; rows in no particular order. Columns of a side that may be missing are nullable.
+        A task holds the smaller side of one subpartition, or of several small ones, and as much of
+        the other; of a broadcast shuffle it holds all rows.
+
+    Raises
+    ------
+    ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
+        Something does not fit; found here and not at the first action. Keys must have the same type
+        on both sides, and not be nested.
+    """
+    one, other = open_shuffles((left, right), version)
+    plan = plan_join(
+        one,
+        other,
+        on=on,
+        how=how,
+        left_columns=left_columns,
+        right_columns=right_columns,
+        suffixes=suffixes,
+    )
+    structs = spark_schema(one), spark_schema(other)
+    _check_types(plan, *structs)
+    result = joined = joined_schema(plan, *structs)
+    if (then is None) != (schema is None):
+        msg = "then and schema: expected both or neither; schema is that of what then yields"
+        raise OptionError(msg)
+    join = JoinOfGroup(one, other, plan)
+    work: Work = join
+    if then is not None and schema is not None:
+        result = spark_struct(spark, schema)
+        work = ThenOfGroup(join, arrow_schema_of(joined), then, arrow_schema_of(result))
+    return run_in_groups(
+        spark,
+        (one, other),
+        work,
+        result,
+        subpartitions=subpartitions,
+        target_partition_bytes=target_partition_bytes,
+    )
+
+
+def _check_types(plan: JoinPlan, left: StructType, right: StructType) -> None:
+    for number, struct in enumerate((left, right)):
+        check_keys(struct, [pair[number] for pair in plan.keys])
+    for one, other in plan.keys:
+        types = left[one].dataType, right[other].dataType
+        if not same_spark_type(types[0].jsonValue(), types[1].jsonValue()):
+            msg = (
+                f"key {one!r} of the left is {types[0].simpleString()}, {other!r} of the right "
+                f"{types[1].simpleString()}: cast one of them before it is written"
+            )
+            raise SchemaError(msg)
+
+
+def joined_schema(plan: JoinPlan, left: StructType, right: StructType) -> StructType:
+    """Spark schema of the result, nullable where a side may be missing."""
+    fields = []
+    for column in plan.columns:
+        sides = []
+        if column.left is not None:
+            field = left[column.left]
+            sides.append((field, field.nullable or plan.how in ("right", "full")))
+        if column.right is not None:
+            field = right[column.right]
+            sides.append((field, field.nullable or plan.how in ("left", "full")))
+        first, nullable = sides[0]
+        if len(sides) > 1:  # one of them is there
+            nullable = any(field.nullable for field, _ in sides)
+        fields.append(StructField(column.name, first.dataType, nullable, first.metadata))
+    return StructType(fields)
+
+
+@dataclass(frozen=True)
+class JoinOfGroup:
+    """Joins the subpartitions of a group."""
+
+    left: Shuffle
+    right: Shuffle
+    plan: JoinPlan
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
+        """Yield the rows of the join."""
+        return join_range(self.left, self.right, self.plan, subpartitions)
+
+    def __str__(self) -> str:
+        return f"{self.left.path} and {self.right.path}"
+
+
+@dataclass(frozen=True)
+class ThenOfGroup:
+    """Gives what a group joins to the user's function."""
+
+    join: JoinOfGroup
+    joined: pa.Schema
+    then: Callable[[pa.RecordBatchReader], Iterable[pa.RecordBatch]]
+    schema: pa.Schema
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
+        """Yield what the function gives."""
+        with closing(self.join(subpartitions)) as batches:
+            reader = pa.RecordBatchReader.from_batches(
+                self.joined, (conform(batch, self.joined) for batch in batches)
+            )
+            where = f"subpartitions {subpartitions[0]} to {subpartitions[-1]} of {self.join}"
+            try:
+                yield from checked_results(self.then(reader), self.schema, where)
+            except Exception as error:
+                # The error itself goes on, with its type and traceback.
+                error.add_note(f"in join_shuffles, {where}")
+                raise

@@ -1,0 +1,227 @@
+"""Joins and aggregations of shuffles against Spark's own, on TPC-H and on awkward rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import functions as F
+
+import connector
+from arrow_format import BroadcastPartitioner, OptionError, SchemaError
+from integration.datasets import lineitem, orders
+from integration.ways import FAST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+KINDS = ["inner", "left", "right", "full", "semi", "anti"]
+N = 24
+
+
+def digest(df: DataFrame) -> list[object]:
+    """Columns with their types, number of rows, and a sum over all values, made by Spark."""
+    text = ", ".join(f"to_json(struct(`{name}`))" for name in df.columns)
+    row = df.selectExpr(f"xxhash64({text}) AS h").selectExpr(
+        "count(*)", "sum(cast(h AS decimal(30)))"
+    ).first()  # fmt: skip
+    assert row is not None
+    return [[(f.name, f.dataType) for f in df.schema], *row]
+
+
+@pytest.fixture(scope="module")
+def awkward(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[DataFrame, Path]]:
+    """Two frames with null, NaN, zero and repeated keys, and their shuffles."""
+    directory = tmp_path_factory.mktemp("awkward")
+    key = (
+        "CASE id % 23 WHEN 0 THEN NULL WHEN 1 THEN double('NaN') WHEN 2 THEN 0.0D "
+        "WHEN 3 THEN -0.0D ELSE (id * {step}) % 170 END AS k"
+    )
+    text = "IF(id % 11 = 0, NULL, concat('é', id % 3)) AS t"
+    frames = {
+        "left": spark.range(0, 1_500, 1, 2).selectExpr(
+            key.format(step=1), text, "id AS v", "timestamp_seconds(id) AS at",
+            "cast(id AS decimal(25, 3)) AS d", "map('x', array(named_struct('y', id))) AS m",
+        ),
+        "right": spark.range(0, 700, 1, 2).selectExpr(
+            key.format(step=3), text, "id AS w", "array(id, NULL) AS a",
+            "timestamp_ntz'2020-01-01' AS z", "parse_json('[1]') AS j",
+        ),
+    }  # fmt: skip
+    made = {}
+    for name, frame in frames.items():
+        path = directory / name
+        connector.write_shuffle(frame, path, keys=["k", "t"], num_subpartitions=N, options=FAST)
+        made[name] = frame, path
+    right = frames["right"]
+    everyone = BroadcastPartitioner()
+    path = directory / "everyone"
+    connector.write_shuffle(
+        right, path, partitioner=everyone, num_subpartitions=2, options=FAST
+    )  # fmt: skip
+    made["everyone"] = right, path
+    return made
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_awkward_keys_join_as_in_spark(
+    spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]], how: str
+):
+    (left, left_path), (right, right_path) = awkward["left"], awkward["right"]
+    found = connector.join_shuffles(spark, left_path, right_path, how=how)
+    expected = left.join(right, on=["k", "t"], how=how)
+    assert digest(found) == digest(expected)
+    assert {f.name: f.nullable for f in found.schema} == {
+        f.name: f.nullable for f in expected.schema
+    }
+
+
+def test_a_broadcast_right_side(spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]]):
+    (left, left_path), (right, everyone) = awkward["left"], awkward["everyone"]
+    found = connector.join_shuffles(
+        spark, left_path, everyone, on="t", how="left", suffixes=("", "_r")
+    )
+    expected = left.join(right.withColumnRenamed("k", "k_r"), on="t", how="left")
+    assert digest(found) == digest(expected)
+    with pytest.raises(OptionError, match="is broadcast, so each subpartition would give"):
+        connector.join_shuffles(spark, left_path, everyone, on="t", how="full")
+
+
+@pytest.fixture(scope="module")
+def tpch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    directory = tmp_path_factory.mktemp("tpch")
+    for name, source, key in (
+        ("lineitem", lineitem(0.02), "l_orderkey"),
+        ("orders", orders(0.02), "o_orderkey"),
+    ):
+        rows = spark.read.parquet(str(source))
+        spark.read.parquet(str(source)).createOrReplaceTempView(name)
+        connector.write_shuffle(
+            rows, directory / name, keys=key, num_subpartitions=200, options=FAST
+        )
+    return {name: directory / name for name in ("lineitem", "orders")}
+
+
+@pytest.mark.parametrize("how", ["inner", "right", "anti"])
+def test_tpch_joins_as_in_sql(spark: SparkSession, tpch: dict[str, Path], how: str):
+    small = "o_orderdate < date'1995-01-01'"
+    found = connector.join_shuffles(spark, tpch["lineitem"], tpch["orders"], how=how)
+    expected = spark.sql(
+        f"SELECT * FROM lineitem {'LEFT ' * (how == 'anti')}{how} JOIN orders "
+        "ON l_orderkey = o_orderkey"
+    )
+    if how != "anti":
+        found, expected = found.where(small), expected.where(small)
+    assert digest(found) == digest(expected)
+
+
+def test_revenue_per_priority(spark: SparkSession, tpch: dict[str, Path]):
+    joined = connector.join_shuffles(
+        spark, tpch["lineitem"], tpch["orders"],
+        left_columns=["l_extendedprice", "l_discount"], right_columns=["o_orderpriority"],
+    )  # fmt: skip
+    assert joined.columns == ["l_extendedprice", "l_discount", "o_orderpriority"]
+    joined.createOrReplaceTempView("joined")
+    query = (
+        "SELECT o_orderpriority, sum(l_extendedprice * (1 - l_discount)) FROM {} GROUP BY 1 "
+        "ORDER BY 1"
+    )
+    expected = spark.sql(query.format("lineitem JOIN orders ON l_orderkey = o_orderkey")).collect()
+    assert len(expected) == 5
+    assert spark.sql(query.format("joined")).collect() == expected
+
+
+def test_what_is_done_with_joined_rows_inside_the_tasks(
+    spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]]
+):
+    (left, left_path), (right, right_path) = awkward["left"], awkward["right"]
+
+    def count(joined: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        assert joined.schema.names == ["k", "t", "v", "w"]
+        for batch in joined:
+            yield pa.record_batch({"n": [batch.num_rows], "nulls": [batch["w"].null_count]})
+
+    def fail(_: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        raise KeyError("what")
+
+    some = {"left_columns": ["v"], "right_columns": ["w"], "how": "left"}
+    schema = "n bigint, nulls bigint"
+    parts = connector.join_shuffles(spark, left_path, right_path, then=count, schema=schema, **some)
+    expected = left.join(right, on=["k", "t"], how="left")
+    assert parts.agg(F.sum("n"), F.sum("nulls")).first() == (
+        expected.agg(F.count("*"), F.count_if(F.isnull("w"))).first()
+    )
+    failing = connector.join_shuffles(
+        spark, left_path, right_path, then=fail, schema=schema, **some
+    )
+    with pytest.raises(PythonException) as caught:
+        failing.collect()
+    assert "KeyError: 'what'" in str(caught.value)
+    assert f"in join_shuffles, subpartitions 0 to {N - 1} of {left_path}" in str(caught.value)
+    with pytest.raises(OptionError, match="then and schema: expected both or neither"):
+        connector.join_shuffles(spark, left_path, right_path, then=count, **some)
+
+
+def test_tpch_aggregates_as_in_sql(spark: SparkSession, tpch: dict[str, Path]):
+    found = connector.aggregate_shuffle(
+        spark,
+        tpch["lineitem"],
+        ["l_orderkey", "l_returnflag"],
+        {
+            "n": ([], "count_all"),
+            "q": ("l_quantity", "sum"),
+            "first_day": ("l_shipdate", "min"),
+            "modes": ("l_shipmode", "count_distinct"),
+        },
+    )
+    expected = spark.sql(
+        "SELECT l_orderkey, l_returnflag, count(*) AS n, cast(sum(l_quantity) AS decimal(38, 2)) "
+        "AS q, min(l_shipdate) AS first_day, count(DISTINCT l_shipmode) AS modes FROM lineitem "
+        "GROUP BY 1, 2"
+    )
+    assert digest(found) == digest(expected)
+
+
+def test_awkward_groups_are_those_of_spark(
+    spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]]
+):
+    left, path = awkward["left"]
+    found = connector.aggregate_shuffle(spark, path, ["t", "k"], [("v", "sum"), ("v", "mean")])
+    expected = left.groupBy("t", "k").agg(
+        F.sum("v").alias("v_sum"), F.avg("v").alias("v_mean")
+    )  # fmt: skip
+    assert digest(found) == digest(expected)
+    with pytest.raises(OptionError, match=r"lack the partition key\(s\) t of"):
+        connector.aggregate_shuffle(spark, path, "k", [("v", "sum")])
+    with pytest.raises(SchemaError, match="which Spark cannot read"):
+        connector.aggregate_shuffle(spark, path, ["k", "t"], [("v", "tdigest")])
+
+
+def test_keys_of_different_types(spark: SparkSession, tmp_path: Path):
+    df = spark.range(9)
+    for name, expression in (("int", "cast(id AS int) AS k"), ("date", "date'2020-01-01' AS k"),
+                             ("short", "cast(id AS short) AS k")):  # fmt: skip
+        connector.write_shuffle(
+            df.selectExpr(expression), tmp_path / name, keys="k", num_subpartitions=3, options=FAST
+        )
+    with pytest.raises(OptionError, match="not co-partitioned"):
+        connector.join_shuffles(spark, tmp_path / "int", tmp_path / "date")
+    message = "key 'k' of the left is int, 'k' of the right smallint: cast one of them"
+    with pytest.raises(SchemaError, match=message):
+        connector.join_shuffles(spark, tmp_path / "int", tmp_path / "short")
+
+
+def test_one_hot_key_takes_bounded_memory(spark: SparkSession, tmp_path: Path):
+    """Four million pairs of one key, put out piece by piece."""
+    for name in "ab":
+        df = spark.range(2_000).selectExpr("1 AS k", f"concat(repeat('x', 100), id) AS {name}")
+        connector.write_shuffle(df, tmp_path / name, keys="k", num_subpartitions=4, options=FAST)
+    joined = connector.join_shuffles(spark, tmp_path / "a", tmp_path / "b")
+    assert joined.select("a").agg(F.count("a"), F.count_distinct("a")).first() == (4_000_000, 2_000)

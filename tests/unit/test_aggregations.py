@@ -1,0 +1,214 @@
+"""Aggregations against a plain Python model; results over parts against results over all."""
+
+import math
+from collections import defaultdict
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format import (
+    BroadcastPartitioner,
+    ColumnPartitioner,
+    HashPartitioner,
+    OptionError,
+    RangePartitioner,
+    RoundRobinPartitioner,
+    SchemaError,
+    WriteOptions,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.aggregation_plan import MERGED_BY, plan_aggregation
+from arrow_format.range_aggregation import aggregate_blocks, aggregate_range
+
+FAST = WriteOptions(sync=False)
+
+
+class Here:
+    """Plans need no files: only what is known of the shuffle."""
+
+    def __init__(self, partitioner, schema):
+        self.path, self.num_subpartitions, self.partitioner = "/s", 4, partitioner
+        self.schema = schema
+
+
+SCHEMA = pa.schema(
+    {"k": pa.float64(), "s": pa.string(), "v": pa.int32(), "d": pa.decimal128(12, 2),
+     "b": pa.bool_(), "l": pa.list_(pa.int8())}
+)  # fmt: skip
+BY_K = Here(HashPartitioner("k"), SCHEMA)
+
+rows = st.lists(
+    st.tuples(
+        st.none() | st.sampled_from([0.0, -0.0, math.nan, -math.nan, 2.5]),
+        st.none() | st.sampled_from(["", "a", "b"]),
+        st.none() | st.integers(-5, 5),
+    ),
+    max_size=40,
+)
+
+
+def same(key):
+    return "NaN" if isinstance(key, float) and math.isnan(key) else (0.0 if key == 0 else key)
+
+
+@given(rows, st.integers(1, 40), st.integers(1, 20), st.integers(1, 200))
+def test_blocks_aggregate_as_the_model_says(found, batch_rows, merge_rows, block_bytes):
+    asked = [("v", "sum"), ("v", "count"), ([], "count_all"), ("v", "min"), ("s", "max")]
+    plan = plan_aggregation(BY_K, ["k", "s"], asked)
+    columns = [[row[i] for row in found] for i in range(3)]
+    whole = pa.record_batch(
+        [pa.array(c, SCHEMA.field(n).type) for n, c in zip("ksv", columns, strict=True)],
+        names=list("ksv"),
+    )
+    batches = [whole.slice(at, batch_rows) for at in range(0, len(found), batch_rows)]
+
+    result = aggregate_blocks(batches, plan, block_bytes=block_bytes, merge_rows=merge_rows)
+
+    assert result.schema.types == plan.schema.types
+    groups = defaultdict(list)
+    for k, s, v in found:
+        groups[same(k), s].append(v)
+    expected = {}
+    for key, values in groups.items():
+        present = [v for v in values if v is not None]
+        total = (sum(present), len(present), len(values), min(present)) if present else (
+            None, 0, len(values), None)  # fmt: skip
+        expected[key] = [*total, key[1]]
+    given_ = {(same(r["k"]), r["s"]): list(r.values())[2:] for r in result.to_pylist()}
+    assert given_ == expected
+    assert result.num_rows == len(expected)
+    for k in result["k"].to_pylist():  # as Spark gives them
+        assert k != 0 or math.copysign(1, k) == 1
+
+
+@pytest.mark.parametrize("function", sorted(MERGED_BY))
+def test_parts_make_the_whole(function):
+    rng = np.random.default_rng(3)
+    values = pa.array(rng.integers(0, 3, 500), mask=rng.random(500) < 0.3)
+    column = values.cast(pa.bool_()) if function in ("any", "all") else values
+    table = pa.table({"k": rng.integers(0, 40, 500), "v": column})
+    shuffle = Here(HashPartitioner("k"), table.schema)
+    asked = [([], function)] if function == "count_all" else [("v", function)]
+    plan = plan_aggregation(shuffle, "k", asked)
+    assert plan.can_merge
+    batches = table.to_batches(max_chunksize=20)
+    in_parts = aggregate_blocks(batches, plan, block_bytes=100, merge_rows=60)
+    at_once = table.group_by("k", use_threads=False).aggregate(asked)
+    if function == "one":
+        assert in_parts.num_rows == at_once.num_rows
+    else:
+        assert in_parts.sort_by("k").equals(at_once.sort_by("k"))
+
+
+def test_other_functions_take_whole_groups():
+    options = pc.CountOptions(mode="all")
+    asked = {"all": ("v", "count", options), "mean": ("d", "mean"), "set": ("v", "distinct")}
+    plan = plan_aggregation(BY_K, "k", asked)
+    assert not plan.can_merge
+    assert plan.schema.names == ["k", "all", "mean", "set"]
+    money = pa.array([Decimal(1), Decimal(3), None], pa.decimal128(12, 2))
+    numbers = pa.array([1, 2, None], pa.int32())
+    table = pa.table({"k": [1.0, 1.0, 2.0], "v": numbers, "d": money})
+    found = aggregate_blocks(table.to_batches(max_chunksize=1), plan, block_bytes=1)
+    assert found.to_pylist() == [
+        {"k": 1.0, "all": 2, "mean": Decimal(2), "set": [1, 2]},
+        {"k": 2.0, "all": 1, "mean": None, "set": []},
+    ]
+
+
+def test_memory_grows_with_groups_and_not_with_rows():
+    shuffle = Here(HashPartitioner("k"), pa.schema({"k": pa.int64(), "v": pa.int64()}))
+    plan = plan_aggregation(shuffle, "k", [("v", "sum"), ([], "count_all")])
+    before, most = pa.total_allocated_bytes(), 0
+
+    def batches():
+        nonlocal most
+        for number in range(200):
+            ids = np.arange(10_000) % 50
+            yield pa.record_batch({"k": ids, "v": np.full(10_000, number)})
+            most = max(most, pa.total_allocated_bytes() - before)
+
+    found = aggregate_blocks(batches(), plan, block_bytes=1 << 20)
+    assert found.num_rows == 50
+    assert found["v_sum"].to_pylist() == [200 * sum(range(200))] * 50
+    assert most < 8 << 20  # of 32 MB of rows
+
+
+@pytest.mark.parametrize("group_bytes", [1_000, 48 << 20])
+@pytest.mark.parametrize("sort_by", [(), ("v",)])
+def test_ranges_aggregate_as_the_table(tmp_path, group_bytes, sort_by):
+    rng = np.random.default_rng(8)
+    table = pa.table({"k": rng.integers(0, 300, 3_000), "v": rng.permutation(3_000)})
+    write_shuffle(
+        table, tmp_path / "s", num_subpartitions=40, keys="k", sort_by=sort_by, options=FAST
+    )
+    shuffle = open_shuffle(tmp_path / "s")
+    plan = plan_aggregation(shuffle, "k", [("v", "sum"), ("v", "first"), ("v", "last")])
+    found = pa.Table.from_batches(aggregate_range(shuffle, plan, group_bytes=group_bytes))
+    ordered = table.sort_by("v") if sort_by else table
+    asked = [("v", "sum"), ("v", "first"), ("v", "last")]
+    expected = ordered.group_by("k", use_threads=False).aggregate(asked)
+    assert found.sort_by("k").equals(expected.sort_by("k"))
+    some = pa.Table.from_batches(aggregate_range(shuffle, plan, [3, 9, 10]))
+    keys = pc.unique(shuffle.read([3, 9, 10], ["k"]).read_all()["k"])
+    assert sorted(some["k"].to_pylist()) == sorted(keys.to_pylist())
+
+
+def test_keys_alone_are_the_distinct_ones(tmp_path):
+    table = pa.table({"k": [1, 1, None]})
+    write_shuffle(table, tmp_path / "s", num_subpartitions=2, keys="k", options=FAST)
+    shuffle = open_shuffle(tmp_path / "s")
+    found = pa.Table.from_batches(aggregate_range(shuffle, plan_aggregation(shuffle, "k", [])))
+    assert sorted(found["k"].to_pylist(), key=str) == [1, None]
+
+
+def test_sums_of_booleans_are_signed():
+    plan = plan_aggregation(BY_K, "k", [("b", "sum")])
+    assert plan.schema.field("b_sum").type == pa.int64()
+
+
+@pytest.mark.parametrize(
+    ("keys", "aggregations", "error", "message"),
+    [
+        ("s", [], OptionError, r"keys=\['s'\] lack the partition key\(s\) k of /s"),
+        (["k", "x"], [], SchemaError, "column 'x' is not there"),
+        (["k", "k"], [], OptionError, "a column is named twice"),
+        (["k", "l"], [], SchemaError, "cannot be grouped by a nested column"),
+        ("k", [("x", "sum")], SchemaError, "column 'x' is not there"),
+        ("k", [("s", "sum")], SchemaError, r"aggregations sum\(s\): .*no kernel"),
+        ("k", [("v", "nope")], OptionError, "PyArrow knows no such function"),
+        ("k", ["v"], OptionError, "aggregation 'v': expected"),
+        ("k", "v", OptionError, "aggregations='v': expected a list"),
+        (
+            "k",
+            [("v", "sum"), ("v", "sum")],
+            SchemaError,
+            "columns of the result with the same name",
+        ),
+        ("k", {"k": ("v", "sum")}, SchemaError, "columns of the result with the same name: 'k'"),
+    ],
+)
+def test_plans_that_do_not_work(keys, aggregations, error, message):
+    with pytest.raises(error, match=message):
+        plan_aggregation(BY_K, keys, aggregations)
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "keys", "message"),
+    [
+        (BroadcastPartitioner(), "k", "is broadcast"),
+        (RoundRobinPartitioner(), "k", "written in turn"),
+        (RangePartitioner("s", ("v", "descending"), bounds=[]), ["s", "k"], r"key\(s\) v of"),
+        (ColumnPartitioner("v"), "k", r"key\(s\) v of"),
+    ],
+)
+def test_groups_that_may_lie_in_several_subpartitions(partitioner, keys, message):
+    with pytest.raises(OptionError, match=message):
+        plan_aggregation(Here(partitioner, SCHEMA), keys, [])
+    assert plan_aggregation(Here({"kind": "mine"}, SCHEMA), "k", []).keys == ("k",)
