@@ -22,7 +22,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.index_cache import IndexCache
-from arrow_format.options import ReadOptions
+from arrow_format.options import check_read_options
 from arrow_format.partitioner import Partitioner, partitioner_from_description
 from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import group_adjacent
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from arrow_format.batching import Rows
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput
+    from arrow_format.options import ReadOptions
     from arrow_format.sort_order import SortBy
 
 BATCH_ROWS = 64 << 10
@@ -73,7 +74,7 @@ class Shuffle:
         self._storage = storage
         self._snapshot = snapshot
         self._entry: LogEntry = snapshot.newest
-        self._options = options or ReadOptions()
+        self._options = check_read_options(options)
         self._indexes = IndexCache(storage, self._options.index_bytes)
         self._scheduler = ReadScheduler(
             ReadBufferPool(self._options.fetched_bytes), mapped=self._options.memory_map

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ MAX_REGION_BYTES = 1 << 30
 """A region stays far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
 
 
+MIN_MEMORY_BYTES = 96 << 20
 READING_BYTES = 32 << 20
 """What reading takes however little is read at a time: mostly what allocators keep for later."""
 
@@ -116,16 +117,41 @@ class ReadOptions:
         return self._spare_bytes // 8
 
     @property
+    def worked_on_bytes(self) -> int:
+        """Raw bytes of rows that are joined or aggregated at a time."""
+        return self.memory_bytes * 3 // 16
+
+    def shared_by(self, readers: int) -> ReadOptions:
+        """Return the options of each of several readers that have the memory together."""
+        return replace(self, memory_bytes=max(self.memory_bytes // readers, MIN_MEMORY_BYTES))
+
+    @property
     def batch_bytes(self) -> int:
         """Raw bytes of a batch at which it is handed on."""
         return self._spare_bytes // 16
 
     def __post_init__(self) -> None:
         """Check every value."""
-        check_integer("memory_bytes", self.memory_bytes, 96 << 20, 1 << 50, "bytes")
+        check_integer("memory_bytes", self.memory_bytes, MIN_MEMORY_BYTES, 1 << 50, "bytes")
         if not isinstance(self.memory_map, bool):
             msg = f"memory_map={self.memory_map!r}: expected True or False"
             raise OptionError(msg)
+
+
+def check_read_options(value: object) -> ReadOptions:
+    """Return ``value`` if it is options of reading, the defaults if it is None.
+
+    Raises
+    ------
+    OptionError
+        It is something else.
+    """
+    if value is None:
+        return ReadOptions()
+    if not isinstance(value, ReadOptions):
+        msg = f"options is {type(value).__name__}: expected arrow_format.ReadOptions"
+        raise OptionError(msg)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from arrow_format.dataset import Shuffle
 
-GROUP_BYTES = 48 << 20
-"""Raw bytes, as stored, that are aggregated at a time."""
 
 MERGE_ROWS = 1 << 20
 """Results over parts are merged when there are as many rows, and twice as many as last time."""
@@ -37,7 +35,7 @@ def aggregate_range(
     plan: AggregationPlan,
     subpartitions: Sequence[int] | None = None,
     *,
-    group_bytes: int = GROUP_BYTES,
+    group_bytes: int | None = None,
 ) -> Generator[pa.RecordBatch]:
     """Yield one row per group of rows with equal keys.
 
@@ -53,7 +51,8 @@ def aggregate_range(
     subpartitions
         Ascending without repetition; all when None.
     group_bytes
-        Raw bytes of adjacent subpartitions that are held together. A subpartition of more is held
+        Raw bytes of adjacent subpartitions that are held together; when None, what the shuffle's
+        options allow. A subpartition of more is held
         whole if a function needs that (:data:`~arrow_format.aggregation_plan.MERGED_BY` has those
         that do not), otherwise as many bytes of it, and the results.
 
@@ -62,6 +61,8 @@ def aggregate_range(
     CorruptShuffleError
         A file is damaged or missing.
     """
+    if group_bytes is None:
+        group_bytes = shuffle.options.worked_on_bytes
     weights = raw_bytes(shuffle)
     ordered = bool(shuffle.sort_by) and any(one.function in IN_ORDER for one in plan.aggregations)
     for first, end in group_adjacent(weights, group_bytes, subpartitions):

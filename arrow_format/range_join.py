@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from arrow_format.dataset import Shuffle
     from arrow_format.join_plan import JoinPlan
 
-GROUP_BYTES = 48 << 20
-"""Raw bytes of both sides, as stored, that are joined together. More is no faster (ADR 7)."""
-
 
 def join_range(
     left: Shuffle,
@@ -34,7 +31,7 @@ def join_range(
     plan: JoinPlan,
     subpartitions: Sequence[int] | None = None,
     *,
-    group_bytes: int = GROUP_BYTES,
+    group_bytes: int | None = None,
 ) -> Generator[pa.RecordBatch]:
     """Yield the rows of a join of two co-partitioned shuffles, group after group.
 
@@ -50,13 +47,16 @@ def join_range(
     subpartitions
         Ascending without repetition; all when None.
     group_bytes
-        Raw bytes of both sides that adjacent subpartitions may have together.
+        Raw bytes of both sides that adjacent subpartitions may have together; when None, what the
+        options of both allow.
 
     Raises
     ------
     CorruptShuffleError
         A file is damaged or missing.
     """
+    if group_bytes is None:
+        group_bytes = left.options.worked_on_bytes + right.options.worked_on_bytes
     sides = (
         _Side(left, plan.left_columns, group_bytes),
         _Side(right, plan.right_columns, group_bytes),

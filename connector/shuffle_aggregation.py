@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from arrow_format.aggregation_plan import Aggregation, AggregationPlan
     from arrow_format.dataset import Shuffle
+    from arrow_format.options import ReadOptions
     from connector.subpartition_tasks import Path
 
 
@@ -34,6 +35,7 @@ def aggregate_shuffle(
     subpartitions: int | Iterable[int] | None = None,
     version: int | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    options: ReadOptions | None = None,
 ) -> DataFrame:
     """Aggregate rows with equal keys, without a shuffle or a trip through the JVM.
 
@@ -62,6 +64,8 @@ def aggregate_shuffle(
         The newest when None.
     target_partition_bytes
         Bytes on disk that one task may read.
+    options
+        Memory that a task may take to read, and mapping; defaults when None.
 
     Returns
     -------
@@ -77,7 +81,7 @@ def aggregate_shuffle(
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
         Something does not fit; found here and not at the first action.
     """
-    (opened,) = open_shuffles(shuffle, version)
+    (opened,) = open_shuffles(shuffle, version, options)
     plan = plan_aggregation(opened, keys, aggregations)
     return run_in_groups(
         spark,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from arrow_format.dataset import Shuffle
     from arrow_format.join_plan import JoinPlan
+    from arrow_format.options import ReadOptions
     from connector.subpartition_tasks import Path, Work
 
 
@@ -45,6 +46,7 @@ def join_shuffles(
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    options: ReadOptions | None = None,
 ) -> DataFrame:
     """Join two co-partitioned shuffles without a shuffle, a sort or a trip through the JVM.
 
@@ -84,6 +86,8 @@ def join_shuffles(
         Of both, or a pair; the newest when None.
     target_partition_bytes
         Bytes on disk that one task may read, of both together.
+    options
+        Memory that a task may take to read both together, and mapping; defaults when None.
 
     Returns
     -------
@@ -98,7 +102,7 @@ def join_shuffles(
         Something does not fit; found here and not at the first action. Keys must have the same type
         on both sides, and not be nested.
     """
-    one, other = open_shuffles((left, right), version)
+    one, other = open_shuffles((left, right), version, options)
     plan = plan_join(
         one,
         other,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from arrow_format.dataset import Shuffle
+    from arrow_format.options import ReadOptions
     from connector.subpartition_tasks import Path
 
     Columns = Sequence[str] | None
@@ -38,6 +39,7 @@ def map_subpartitions(
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    options: ReadOptions | None = None,
 ) -> DataFrame:
     """Call a function once per subpartition, where its rows are read.
 
@@ -81,6 +83,8 @@ def map_subpartitions(
     target_partition_bytes
         Bytes on disk that one task may read, of all shuffles together; one large subpartition may
         be more. Adjacent subpartitions share a task.
+    options
+        Memory that a task may take to read all shuffles together, and mapping; defaults when None.
 
     Returns
     -------
@@ -96,7 +100,7 @@ def map_subpartitions(
         At the first action. Whatever the function raised is in it whole, with the subpartition and
         the paths; SchemaError for a result of another schema.
     """
-    opened = open_shuffles(shuffles, version)
+    opened = open_shuffles(shuffles, version, options)
     check_co_partitioned(opened)
     if not callable(function):
         msg = f"function is {type(function).__name__}: expected a callable(subpartition, *readers)"

@@ -21,7 +21,7 @@ from arrow_format.batching import rebatched
 from arrow_format.co_partitioning import is_broadcast
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.options import check_integer
+from arrow_format.options import check_integer, check_read_options
 from connector.source_reader import BATCH_BYTES, BATCH_ROWS, partition_bytes
 from connector.spark_types import arrow_schema_of
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.model import Int64Array
+    from arrow_format.options import ReadOptions
 
     Groups = tuple[tuple[tuple[int, int], ...], ...]
     Work = Callable[[Sequence[int]], Generator[pa.RecordBatch]]
@@ -43,9 +44,13 @@ Path = str | os.PathLike[str]
 
 
 def open_shuffles(
-    shuffles: Path | Sequence[Path], version: int | Sequence[int | None] | None
+    shuffles: Path | Sequence[Path],
+    version: int | Sequence[int | None] | None,
+    options: ReadOptions | None,
 ) -> tuple[Shuffle, ...]:
     """Open one shuffle or several; their versions stay fixed from here on.
+
+    They have the memory of ``options`` together.
 
     Raises
     ------
@@ -62,7 +67,10 @@ def open_shuffles(
     if len(versions) != len(paths):
         msg = f"version={version!r}: expected one for each of the {len(paths)} shuffles"
         raise OptionError(msg)
-    return tuple(open_shuffle(*pair) for pair in zip(paths, versions, strict=True))
+    each = check_read_options(options).shared_by(len(paths))
+    return tuple(
+        open_shuffle(path, one, options=each) for path, one in zip(paths, versions, strict=True)
+    )
 
 
 def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:

@@ -17,11 +17,13 @@ import pyarrow as pa
 from arrow_format import open_shuffle
 from arrow_format.block_join import Indexed, join_blocks
 from arrow_format.join_plan import plan_join
-from arrow_format.range_join import GROUP_BYTES
 from arrow_format.read_plan import group_adjacent
 from arrow_format.shuffle_dealers import raw_bytes
 
 KEYS = ("l_orderkey", "o_orderkey")
+GROUP_BYTES = 48 << 20
+"""Raw bytes of both sides that a join by default options holds."""
+
 MOST_GROUPS = 12
 
 Join = Callable[[pa.RecordBatch, pa.RecordBatch], int]

@@ -148,9 +148,24 @@ def test_a_mapped_file_is_not_copied(tmp_path):
     [
         ({"memory_bytes": 1 << 10}, r"memory_bytes=1024: expected a whole number of bytes from"),
         ({"memory_bytes": "1g"}, r"memory_bytes='1g': expected"),
+        ({"memory_bytes": True}, r"memory_bytes=True: expected"),
         ({"memory_map": 1}, r"memory_map=1: expected True or False"),
     ],
 )
 def test_bad_options(options, message):
     with pytest.raises(OptionError, match=message):
         ReadOptions(**options)
+
+
+def test_options_of_another_kind_are_refused(tiny):
+    with pytest.raises(
+        OptionError, match=r"options is WriteOptions: expected arrow_format\.ReadOpt"
+    ):
+        open_shuffle(tiny, options=WriteOptions())
+
+
+def test_several_readers_share_the_memory():
+    assert ReadOptions(memory_bytes=512 << 20).shared_by(2).memory_bytes == 256 << 20
+    assert ReadOptions(memory_bytes=128 << 20, memory_map=True).shared_by(9) == ReadOptions(
+        memory_bytes=96 << 20, memory_map=True
+    )

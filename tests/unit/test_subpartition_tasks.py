@@ -1,10 +1,14 @@
-"""Groups of subpartitions for tasks: whole, in order, balanced."""
+"""Groups of subpartitions for tasks: whole, in order, balanced; and their memory."""
+
+import pickle
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.subpartition_tasks import balanced_groups
+from arrow_format import ReadOptions, write_shuffle
+from connector.subpartition_tasks import balanced_groups, open_shuffles
 
 
 @given(
@@ -33,3 +37,14 @@ def test_equal_subpartitions_make_equal_groups():
 def test_ranges_of_a_group_are_as_long_as_they_can_be():
     wanted = np.array([0, 1, 5, 6, 9])
     assert balanced_groups(np.ones(10, np.int64), 100, wanted) == (((0, 2), (5, 7), (9, 10)),)
+
+
+def test_shuffles_of_a_task_share_its_memory(tmp_path):
+    for name in "ab":
+        write_shuffle(pa.table({"k": [1]}), tmp_path / name, num_subpartitions=2, keys="k")
+    paths = [tmp_path / "a", tmp_path / "b"]
+    options = ReadOptions(memory_bytes=400 << 20)
+    opened = open_shuffles(paths, None, options)
+    assert [one.options.memory_bytes for one in opened] == [200 << 20] * 2
+    assert pickle.loads(pickle.dumps(opened[0])).options == opened[0].options
+    assert open_shuffles(paths[0], None, None)[0].options == ReadOptions()
