@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -257,6 +258,26 @@ def test_lineitem_in_order(
     rows = np.cumsum([0, *shuffle.subpartition_rows.to_pylist()]).tolist()
     assert some.toArrow().equals(expected.select(names).slice(rows[3], rows[9] - rows[3]))
     assert shuffle.verify().ok
+
+
+@pytest.mark.parametrize("lane", [False, True], ids=["DataFrame", "dataset"])
+def test_a_total_sort_of_lineitem_is_order_by(spark: SparkSession, tmp_path: Path, lane: bool):
+    names = ["l_shipdate", "l_orderkey", "l_linenumber"]
+    files = lineitem_files(0.02)
+    rows = spark.read.parquet(str(files))
+    connector.write_shuffle(
+        pyarrow.dataset.dataset(files) if lane else rows,
+        tmp_path / "s",
+        partitioner=RangePartitioner(keys=names),
+        num_subpartitions=7,
+        sort_by=names,
+        options=FAST,
+    )
+    expected = rows.orderBy(*names).toArrow()
+    through_spark = connector.read_shuffle(spark, tmp_path / "s").toArrow()
+    assert through_spark.equals(expected)
+    alone = open_shuffle(tmp_path / "s").read().read_all()
+    assert alone.cast(expected.schema).equals(expected)
 
 
 def test_ranges_of_a_sample_are_even(partitioner: RangePartitioner, expected: pa.Table):
