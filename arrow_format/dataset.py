@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.batch_stream import reader_of
 from arrow_format.batching import (
     ORDERING_BYTES,
     HeldRuns,
@@ -37,7 +39,6 @@ from arrow_format.verify import VerifyReport, verify_snapshot
 from arrow_format.version_plan import ReadPlan, plan_group
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrow_format.batching import Rows
@@ -75,7 +76,11 @@ class Shuffle:
         self._snapshot = snapshot
         self._entry: LogEntry = snapshot.newest
         self._options = check_read_options(options)
-        self._indexes = IndexCache(storage, self._options.index_bytes)
+        self._begin_reading()
+
+    def _begin_reading(self) -> None:
+        self._process = os.getpid()
+        self._indexes = IndexCache(self._storage, self._options.index_bytes)
         self._scheduler = ReadScheduler(
             ReadBufferPool(self._options.fetched_bytes), mapped=self._options.memory_map
         )
@@ -225,8 +230,8 @@ class Shuffle:
         Returns
         -------
         pa.RecordBatchReader
-            Reads as it is consumed, in the bounded memory of :class:`ReadOptions`. Close it to
-            stop early.
+            Reads as it is consumed, in the bounded memory of :class:`ReadOptions`. To stop early,
+            let go of it: PyArrow tells nobody that a reader was closed.
 
         Raises
         ------
@@ -251,7 +256,7 @@ class Shuffle:
                     max_bytes=self._options.batch_bytes,
                 )
 
-        return pa.RecordBatchReader.from_batches(schema, batches())
+        return reader_of(schema, batches())
 
     def rows(
         self,
@@ -337,6 +342,9 @@ class Shuffle:
 
         With ``regions`` it reads these only, numbered through the version in reading order.
         """
+        if self._process != os.getpid():
+            # After a fork: locks may be held for ever by threads that were not taken along.
+            self._begin_reading()
         return SortMergeSubpartitionReader(
             self._storage,
             self._snapshot.entries,
@@ -400,6 +408,8 @@ def check_subpartitions(
     """
     if subpartitions is None:
         return None
+    if isinstance(subpartitions, range) and len(subpartitions) > num_subpartitions:
+        subpartitions = [subpartitions[0], subpartitions[-1]]  # one of them is out of range
     several = list(subpartitions) if isinstance(subpartitions, Iterable) else [subpartitions]
     for one in several:
         if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
@@ -417,21 +427,25 @@ def check_subpartitions(
 @lru_cache(PINNED_KEPT)
 def _kept(path: str, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
     """Open what was pinned elsewhere; what a commit made never changes, so tasks may share it."""
-    del commit_id
-    return open_shuffle(path, version, options=options)
+    shuffle = open_shuffle(path, version, options=options)
+    _check_pinned(shuffle.path, shuffle.entries[-1], commit_id)
+    return shuffle
 
 
 def _open_pinned(path: str, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
     """Open the very version that was pinned elsewhere."""
-    shuffle = _kept(path, version, commit_id, options)
     # Read each time: the directory may have been replaced since another task opened it.
-    if CommitLog(open_storage(path)).entry(version).commit_id != commit_id:
+    _check_pinned(path, CommitLog(open_storage(path)).entry(version), commit_id)
+    return _kept(path, version, commit_id, options)
+
+
+def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:
+    if entry.commit_id != commit_id:
         msg = (
-            f"{shuffle.path}: version {version} is another one than when the read was planned; the "
+            f"{path}: version {entry.version} is another one than when the read was planned; the "
             "directory was replaced. Read it again"
         )
         raise CorruptShuffleError(msg)
-    return shuffle
 
 
 def open_shuffle(

@@ -7,16 +7,18 @@ the run of rows that is being dealt.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import pyarrow as pa
 
+from arrow_format.batch_stream import reader_of
 from arrow_format.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
 
     from arrow_format.batching import Rows
 
@@ -119,6 +121,7 @@ class SameRows:
         if self._held is not None:
             yield from self._held
             return
+        # Half read, this is closed with the subpartition's turn, and what it kept is let go.
         held: list[pa.RecordBatch] = []
         num_bytes = 0
         for batch in self._read():
@@ -143,6 +146,19 @@ class _Turn:
     def __init__(self, subpartition: int) -> None:
         self.subpartition = subpartition
         self.is_over = False
+        self._given: list[_Given] = []
+
+    def reader(self, dealer: Dealer) -> pa.RecordBatchReader:
+        """Reader of a dealer's rows, until the turn is over."""
+        given = _Given(self, dealer.batches_of(self.subpartition))
+        self._given.append(given)
+        return reader_of(dealer.schema, given)
+
+    def end(self) -> None:
+        """Stop the readers, and let go of what half-read ones keep."""
+        self.is_over = True
+        for given in self._given:
+            given.close()
 
     def check(self) -> None:
         if self.is_over:
@@ -152,6 +168,29 @@ class _Turn:
                 "that, or keep its batches"
             )
             raise ClosedError(msg)
+
+
+class _Given:
+    """Batches of one dealer for one turn."""
+
+    def __init__(self, turn: _Turn, batches: Iterator[pa.RecordBatch]) -> None:
+        self._turn = turn
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        self._turn.check()
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Close the generator that reads."""
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            # A thread of the function's own that is reading just now finds the turn over next time.
+            with suppress(ValueError):
+                close()
 
 
 def each_subpartition(
@@ -182,16 +221,6 @@ def each_subpartition(
         for subpartition in subpartitions:
             turn = _Turn(subpartition)
             try:
-                yield subpartition, tuple(_reader(dealer, turn) for dealer in dealers)
+                yield subpartition, tuple(turn.reader(dealer) for dealer in dealers)
             finally:
-                turn.is_over = True
-
-
-def _reader(dealer: Dealer, turn: _Turn) -> pa.RecordBatchReader:
-    def batches() -> Iterator[pa.RecordBatch]:
-        turn.check()
-        for batch in dealer.batches_of(turn.subpartition):
-            yield batch
-            turn.check()
-
-    return pa.RecordBatchReader.from_batches(dealer.schema, batches())
+                turn.end()

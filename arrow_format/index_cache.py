@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from arrow_format.errors import CorruptShuffleError
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.roots import ReadRoots
 from arrow_format.widening import is_appendable
@@ -56,7 +56,14 @@ class IndexCache:
                 self._kept.move_to_end(file.path)
                 return kept
         storage = self.roots.storage_of(file, entry.roots, output.job_id)
-        reader = PartitionedFileReader(storage, file)
+        try:
+            reader = PartitionedFileReader(storage, file)
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = (
+                f"{error} (index of map task {output.map_task}, attempt {output.attempt}). "
+                "Restore the file from a copy or write the shuffle again"
+            )
+            raise type(error)(msg) from error
         self._check_identity(storage, reader, entry, output)
         with self._lock:
             if file.path not in self._kept:

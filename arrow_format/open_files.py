@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
     import pyarrow as pa
@@ -49,27 +50,39 @@ class OpenFiles:
 
     Parameters
     ----------
+    lock
+        Guards them; one that its holder may take again, since a reader of which nothing is left is
+        closed wherever the interpreter notices.
     max_files
         Files kept open while nothing is read from them.
     mapped
         Map the files instead of reading from them, where the storage can.
     """
 
-    def __init__(self, max_files: int = MAX_OPEN_FILES, *, mapped: bool = False) -> None:
+    def __init__(
+        self,
+        lock: threading.Condition,
+        max_files: int = MAX_OPEN_FILES,
+        *,
+        mapped: bool = False,
+    ) -> None:
         self._max_files = max_files
         self._mapped = mapped
-        self._lock = threading.Lock()
-        self._files: dict[tuple[str, str], _Open] = {}
+        self._lock = lock
+        self._files: OrderedDict[tuple[str, str], _Open] = OrderedDict()
         """By storage and path; those used last stand last."""
 
     def __len__(self) -> int:
         """Return how many files are open."""
-        return sum(found.reader is not None for found in self._files.values())
+        return sum(found.reader is not None for found in list(self._files.values()))
 
     def enter(self, file: DataFile) -> None:
         """Count a reader of a file in; it is opened at the first read."""
         with self._lock:
-            self._files.setdefault(_key(file), _Open()).users += 1
+            key = _key(file)
+            found = self._files.get(key) or _Open()
+            found.users += 1
+            self._files[key] = found
 
     def leave(self, file: DataFile) -> None:
         """Count a reader out; the file is closed after the last one."""
@@ -81,9 +94,9 @@ class OpenFiles:
         """Read ranges of a file that was entered; see ``Storage.get_ranges``."""
         key = _key(file)
         with self._lock:
-            found = self._files.pop(key)
-            self._files[key] = found
+            found = self._files[key]
             found.reads += 1
+            self._files.move_to_end(key)
         try:
             reader = found.reader
             if reader is None:
@@ -106,11 +119,11 @@ class OpenFiles:
             if found.reads:
                 continue
             if found.reader is not None and (spare > 0 or not found.users):
-                found.reader.close()
-                found.reader = None
+                reader, found.reader = found.reader, None
+                reader.close()
                 spare -= 1
             if not found.users:
-                del self._files[key]
+                self._files.pop(key, None)
 
 
 def _key(file: DataFile) -> tuple[str, str]:

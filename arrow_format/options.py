@@ -25,6 +25,8 @@ MAX_REGION_BYTES = 1 << 30
 
 
 MIN_MEMORY_BYTES = 96 << 20
+MOST_TOGETHER_BYTES = 512 << 20
+"""Rows that are joined into one batch stay far below the 2 GiB of text that one can hold."""
 READING_BYTES = 32 << 20
 """What reading takes however little is read at a time: mostly what allocators keep for later."""
 
@@ -114,12 +116,12 @@ class ReadOptions:
     @property
     def group_bytes(self) -> int:
         """Raw bytes up to which adjacent subpartitions are read together and put in order."""
-        return self._spare_bytes // 8
+        return min(self._spare_bytes // 8, MOST_TOGETHER_BYTES)
 
     @property
     def worked_on_bytes(self) -> int:
         """Raw bytes of rows that are joined or aggregated at a time."""
-        return self.memory_bytes * 3 // 16
+        return min(self.memory_bytes * 3 // 16, MOST_TOGETHER_BYTES)
 
     def shared_by(self, readers: int) -> ReadOptions:
         """Return the options of each of several readers that have the memory together."""
@@ -128,7 +130,7 @@ class ReadOptions:
     @property
     def batch_bytes(self) -> int:
         """Raw bytes of a batch at which it is handed on."""
-        return self._spare_bytes // 16
+        return min(self._spare_bytes // 16, MOST_TOGETHER_BYTES)
 
     def __post_init__(self) -> None:
         """Check every value."""

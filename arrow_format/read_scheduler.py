@@ -8,6 +8,7 @@ Source: FLIP-148, "I/O scheduler"; Flink's ``SortMergeResultPartitionReadSchedul
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,8 @@ class ReadScheduler:
         self._max_gap_bytes = max_gap_bytes
         self._max_round_bytes = max_round_bytes
         self._reads_ahead = read_ahead
-        self._files = OpenFiles(mapped=mapped)
+        # One lock for both: a reader that memory management lets go of closes itself anywhere.
+        self._files = OpenFiles(self._pool.changed, mapped=mapped)
         self._readers: list[ScheduledReader] = []
         self._thread: threading.Thread | None = None
 
@@ -157,10 +159,13 @@ class ReadScheduler:
     def _start_reading_ahead(self) -> None:
         """Start the thread unless it runs; called under the lock."""
         if self._reads_ahead and self._thread is None:
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._read_ahead, name="arrow-shuffle-read-ahead", daemon=True
             )
-            self._thread.start()
+            # Where there is no thread to be had, readers go on reading for themselves.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def _serve(self, reader: ScheduledReader, *, is_starving: bool) -> bool:
         """Read once for a reader whose queue is marked as served; False when there was no room."""

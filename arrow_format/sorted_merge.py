@@ -79,6 +79,8 @@ class _Head:
         self._batches = iter(run)
         self._names = [name for name, _ in sort_by]
         self._held: list[pa.RecordBatch] = []
+        self.nbytes = 0
+        """Bytes of the rows at hand."""
         self.num_rows = 0
         self.has_ended = False
         self._cut = False
@@ -98,11 +100,7 @@ class _Head:
             elif batch.num_rows:
                 self._held.append(batch)
                 self.num_rows += batch.num_rows
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows at hand."""
-        return sum(batch.nbytes for batch in self._held)
+                self.nbytes += batch.nbytes
 
     def edge_keys(self) -> list[pa.RecordBatch]:
         """Keys of the first row at hand, and of the last."""
@@ -116,6 +114,7 @@ class _Head:
 
     def take(self, num_rows: int) -> list[pa.RecordBatch]:
         """Give out the first rows at hand."""
+        self.nbytes -= self.nbytes * num_rows // max(self.num_rows, 1)
         self.num_rows -= num_rows
         taken = []
         while num_rows:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError
+from arrow_format.model import MAX_SUBPARTITIONS
 from arrow_format.options import CODECS, ReadOptions, WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import (
     BroadcastPartitioner,
@@ -164,7 +165,10 @@ def parse_subpartitions(value: str) -> tuple[int, ...]:
         match = _RANGE.fullmatch(part.strip())
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise _bad("subpartitions", value, "numbers and ranges such as 3,7-9")
-        numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last >= MAX_SUBPARTITIONS:  # before as many numbers are made
+            raise _bad("subpartitions", value, f"numbers below {MAX_SUBPARTITIONS:,}")
+        numbers.extend(range(first, last + 1))
     return tuple(numbers)
 
 

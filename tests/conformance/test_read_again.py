@@ -1,0 +1,147 @@
+"""Reading under what happens to readers: interrupts, forks, collected garbage, lack of threads."""
+
+import gc
+import multiprocessing
+import pickle
+import shutil
+import signal
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import ClosedError, CorruptShuffleError, OptionError, WriteOptions, open_shuffle
+from arrow_format import write_shuffle as write
+
+ROWS = 300_000
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("again") / "s"
+    table = pa.table({"k": np.arange(ROWS), "v": np.random.default_rng(0).integers(0, 9, ROWS)})
+    options = WriteOptions(sync=False, sort_buffer_bytes=2 << 20, chunk_bytes=16 << 10)
+    write(table, path, num_subpartitions=40, keys="k", options=options)
+    return path
+
+
+def test_an_interrupted_read_never_ends_as_if_complete(path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for delay in np.linspace(0.001, 0.03, 15).tolist():
+            reader, rows, ended = open_shuffle(path).read(), 0, None
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            while ended is None:
+                try:
+                    rows += reader.read_next_batch().num_rows
+                except KeyboardInterrupt:
+                    pass
+                except StopIteration:
+                    ended = "complete"
+                except ClosedError:
+                    ended = "told"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            assert ended == "told" or rows == ROWS
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def rows_in_child(shuffle, queue):
+    queue.put(sum(batch.num_rows for batch in shuffle.read()))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_child_forked_while_others_read_can_read(path):
+    shuffle = open_shuffle(path)
+    ended = threading.Event()
+
+    def read_on():
+        while not ended.is_set():
+            for _ in shuffle.read():
+                pass
+
+    thread = threading.Thread(target=read_on)
+    thread.start()
+    fork = multiprocessing.get_context("fork")
+    try:
+        for _ in range(8):
+            queue = fork.SimpleQueue()
+            child = fork.Process(target=rows_in_child, args=(shuffle, queue), daemon=True)
+            child.start()
+            child.join(20)
+            assert child.exitcode == 0
+            assert queue.get() == ROWS
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_readers_left_in_cycles_close_themselves_anywhere(path):
+    shuffle = open_shuffle(path)
+    threshold = gc.get_threshold()
+    done = threading.Event()
+
+    def leave_readers():
+        for _ in range(300):
+            reader = shuffle.subpartition(3)
+            reader.read_next_batch()
+            cycle = [reader]
+            cycle.append(cycle)
+        done.set()
+
+    gc.set_threshold(3, 2, 2)
+    try:
+        threading.Thread(target=leave_readers, daemon=True).start()
+        assert done.wait(60), "two of them wait for each other"
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while shuffle._scheduler.pool.used_bytes or len(shuffle._scheduler._files):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_without_threads_readers_read_for_themselves(path, monkeypatch):
+    def refuse(_):
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    shuffle = open_shuffle(path)
+    assert shuffle.read().read_all().num_rows == ROWS
+    assert shuffle._scheduler._thread is None
+
+
+def test_another_shuffle_is_never_kept_under_a_pinned_name(path, tmp_path):
+    first, second = tmp_path / "s", tmp_path / "put aside"
+    shutil.copytree(path, first)
+    pinned = pickle.dumps(open_shuffle(first))
+    first.rename(second)
+    write(pa.table({"k": [1]}), first, num_subpartitions=40, keys="k")
+    for _ in range(2):
+        with pytest.raises(CorruptShuffleError, match="the directory was replaced"):
+            pickle.loads(pinned)
+    shutil.rmtree(first)
+    second.rename(first)
+    assert pickle.loads(pinned).read().read_all().num_rows == ROWS
+    assert pickle.loads(pinned) is pickle.loads(pinned)
+
+
+@pytest.mark.parametrize("wanted", [range(10**15), range(-(10**15), 3), range(0, 10**15, 7)])
+def test_a_range_is_checked_before_it_is_counted_out(path, wanted):
+    with pytest.raises(OptionError, match="is out of range; the shuffle has 40"):
+        open_shuffle(path).read(wanted)
+
+
+def test_any_part_of_a_range_that_is_there_can_be_read(path):
+    shuffle = open_shuffle(path)
+    for wanted in (range(0), range(39, -1, -1), range(3, 4), range(0, 40, 13)):
+        expected = sum(shuffle.subpartition_rows[i].as_py() for i in wanted)
+        assert shuffle.read(wanted).read_all().num_rows == expected
