@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -164,14 +165,20 @@ def test_each_part_of_a_sorted_subpartition_is_in_order(
     weight = open_shuffle(tmp_path / "s").subpartition_bytes[HOT].as_py()
     df, whole = (
         connector.read_shuffle(
-            spark, tmp_path / "s", split_skewed=split, target_partition_bytes=weight // 3
+            spark,
+            tmp_path / "s",
+            split_skewed=split,
+            target_partition_bytes=weight // 3,
+            with_subpartition=True,
         )
         for split in (True, False)
     )
     assert df.rdd.getNumPartitions() >= whole.rdd.getNumPartitions() + 2
-    parts = [[row["s"] for row in part] for part in df.rdd.glom().collect()]
-    assert [sorted(part, reverse=True) for part in parts] == parts
-    assert_same_rows(df.toArrow(), skewed.toArrow())
+    for part in df.rdd.glom().collect():
+        for _, rows in groupby(part, key=lambda row: row["_subpartition"]):
+            texts = [row["s"] for row in rows]
+            assert texts == sorted(texts, reverse=True)
+    assert_same_rows(df.drop("_subpartition").toArrow(), skewed.toArrow())
 
 
 def test_a_plan_says_what_is_read(
