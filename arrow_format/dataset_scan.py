@@ -7,6 +7,7 @@ own is settled when the scan is planned, and it reads them one after the other.
 from __future__ import annotations
 
 import contextlib
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyarrow import types as pt
 
 from arrow_format.arrow_types import refuse_duplicates
 from arrow_format.errors import OptionError, SchemaError, StorageError
@@ -23,9 +25,11 @@ from arrow_format.file_layout import (
     ScanFile,
     Wanted,
     is_encrypted,
-    look_into_parquet,
     pieces_of_file,
+    share_of_bytes,
+    timestamp_columns,
     viewed_row_groups,
+    zoneless_columns,
 )
 from arrow_format.file_reader import RowSize, read_file
 from arrow_format.file_types import as_spark_reads, plain_schema, schema_as_spark_reads
@@ -40,6 +44,8 @@ from arrow_format.scan_plan import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from arrow_format.file_layout import TimestampColumns
 
 REQUESTS = 16
 """Files that are looked at side by side while a scan is planned."""
@@ -96,8 +102,8 @@ def plan_scan(
 ) -> DatasetScan:
     """Settle what each map task reads of a dataset.
 
-    Looks at the size of every file, at the footer of those that are cut, and of Parquet files at
-    one footer more.
+    Looks at size and time of every file, at the footer of those that are cut, and of Parquet files
+    at one footer more, or at as many as it takes to know which timestamps are INT96.
 
     Parameters
     ----------
@@ -118,9 +124,11 @@ def plan_scan(
     Raises
     ------
     SchemaError
-        A column is not there, or cannot be stored.
+        A column is not there, or cannot be stored; a file that is cut has it twice, or has other
+        timestamps than the other files.
     OptionError
-        The dataset is of another kind, or the filter does not fit it.
+        The dataset is of another kind, or the filter does not fit it, is not boolean, or refers to
+        columns by position.
     StorageError
         A file cannot be looked at.
     """
@@ -140,7 +148,7 @@ def plan_scan(
             for fragment in _fragments(part, plain, condition)
         ]
         origins = tuple(FileOrigin(part.format, part.filesystem) for part in parts)
-        int96, share_read = _look_into_one(found, origins, names)
+        int96, share_read = _look_into_some(found, origins, names, zoneless_columns(plain))
     wanted = Wanted(plain_schema(schema, int96), condition, int96)
     files = _files(found, origins)
     total = sum(file.num_bytes for file in files)
@@ -225,12 +233,34 @@ def _condition(dataset: ds.Dataset, given: object) -> Any:  # noqa: ANN401
     if not conditions:
         return None
     condition = conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
-    error = _why_not_bound(condition, _bindable(dataset.schema))
+    schema = _bindable(dataset.schema)
+    error = _why_not_bound(condition, schema)
     if error is not None:
         columns = ", ".join(f"{field.name} {field.type}" for field in dataset.schema)
         msg = f"filter {condition} does not fit the dataset: {error}; its columns are {columns}"
         raise OptionError(msg)
+    _check_goes_to_tasks(condition)
+    probe = ds.Scanner.from_batches([], schema=schema, columns={"filter": condition})
+    (type_,) = probe.projected_schema.types
+    if not pt.is_boolean(type_):
+        msg = (
+            f"filter {condition} gives values of type {type_}: expected a boolean, such as "
+            'pyarrow.dataset.field("a") > 1'
+        )
+        raise OptionError(msg)
     return condition
+
+
+def _check_goes_to_tasks(condition: object) -> None:
+    """Refuse a filter that cannot be sent to tasks, such as one that counts columns."""
+    try:
+        pickle.dumps(condition)
+    except (pickle.PicklingError, pa.ArrowException, TypeError, AttributeError) as error:
+        msg = (
+            f"filter {condition} cannot be sent to the tasks: {error}. Refer to columns by name "
+            '(pyarrow.dataset.field("a")), not by position'
+        )
+        raise OptionError(msg) from error
 
 
 def _names_in(condition: object, schema: pa.Schema, selected: Sequence[str]) -> list[str]:
@@ -283,14 +313,42 @@ def _fragments(part: ds.FileSystemDataset, plain: pa.Schema, condition: object) 
     return list(known.get_fragments(filter=condition))
 
 
-def _look_into_one(
-    found: Sequence[tuple[int, Any]], origins: Sequence[FileOrigin], names: Sequence[str]
+def _look_into_some(
+    found: Sequence[tuple[int, Any]],
+    origins: Sequence[FileOrigin],
+    names: Sequence[str],
+    zoneless: frozenset[str],
 ) -> tuple[frozenset[str], float]:
-    """INT96 columns, and the share of the bytes that is read, in the first Parquet file."""
-    for number, fragment in found:
-        if isinstance(origins[number].format, ds.ParquetFileFormat):
-            return look_into_parquet(fragment.metadata, names)
-    return frozenset(), 1.0
+    """INT96 columns, and the share of the bytes that is read, in the first Parquet file.
+
+    Where the first says nothing of a column without time zones, as it lacks the column or has time
+    zones in it, the next ones do. That all agree is checked as they are read.
+    """
+    parquet = [
+        fragment
+        for number, fragment in found
+        if isinstance(origins[number].format, ds.ParquetFileFormat)
+    ]
+    if not parquet:
+        return frozenset(), 1.0
+    share = share_of_bytes(parquet[0].metadata, names)
+    int96: set[str] = set()
+    # No file is asked for what directories name.
+    unsettled = zoneless - ds.get_partition_keys(parquet[0].partition_expression).keys()
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        for start in (0, *range(1, len(parquet), REQUESTS)):
+            some = parquet[start : start + REQUESTS] if start else parquet[:1]
+            for columns in pool.map(_timestamps_of, some):
+                int96 |= columns.int96 - (zoneless - unsettled)
+                unsettled -= columns.int96 | columns.zoneless
+            if not unsettled:
+                break
+    return frozenset(int96), share
+
+
+def _timestamps_of(fragment: Any) -> TimestampColumns:  # noqa: ANN401
+    with _naming(fragment.path):
+        return timestamp_columns(fragment.physical_schema, fragment.metadata)
 
 
 @contextlib.contextmanager
@@ -319,6 +377,7 @@ def _files(found: Sequence[tuple[int, Any]], origins: Sequence[FileOrigin]) -> t
             origin=number,
             path=_absolute(fragment.path, origins[number].filesystem),
             num_bytes=info.size,
+            mtime_ns=info.mtime_ns,
             partition=None if partition.equals(pc.scalar(True)) else partition,
             row_groups=viewed_row_groups(fragment),
         )

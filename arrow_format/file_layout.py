@@ -6,14 +6,19 @@ Source: the footers of Parquet and Arrow files.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+from pyarrow import types as pt
+
+from arrow_format.errors import SchemaError
+from arrow_format.file_types import leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import pyarrow.parquet as pq
 
@@ -36,6 +41,9 @@ class ScanFile:
     """Number of its :class:`FileOrigin` in the plan."""
     path: str
     num_bytes: int
+    mtime_ns: int | None = None
+    """When it was last modified, in nanoseconds since 1970; None where the file system does not
+    say."""
     partition: Any = None
     """Expression that holds for all rows, from the names of directories; None when it says
     nothing."""
@@ -52,7 +60,17 @@ class Wanted:
     filter: Any = None
     """Expression over these columns, or None for all rows."""
     int96: frozenset[str] = frozenset()
-    """Columns whose timestamps Parquet holds as INT96."""
+    """Columns whose timestamps are instants since Parquet files hold them as INT96."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampColumns:
+    """Columns of one file that have timestamps without a time zone, at any depth."""
+
+    int96: frozenset[str]
+    """Those that Parquet holds as INT96, which are instants in UTC."""
+    zoneless: frozenset[str]
+    """Those that are not."""
 
 
 def is_encrypted(format_: Any) -> bool:  # noqa: ANN401
@@ -88,9 +106,96 @@ def row_groups_to_read(
 
 
 def columns_to_read(physical: pa.Schema, file: ScanFile, wanted: Wanted) -> list[str]:
-    """Columns that are wanted and are in the file itself."""
-    given = partition_values(file)
-    return [name for name in wanted.schema.names if name in physical.names and name not in given]
+    """Columns that are wanted and are in the file itself.
+
+    Raises
+    ------
+    SchemaError
+        The file has such a name more than once.
+    """
+    given, there = partition_values(file), Counter(physical.names)
+    names = [name for name in wanted.schema.names if name in there and name not in given]
+    for name in names:
+        if there[name] > 1:
+            msg = (
+                f"{file.path}: has {there[name]} columns {name!r}, and which of them is meant "
+                "nothing tells. Leave the column out, or rename those in the file"
+            )
+            raise SchemaError(msg)
+    return names
+
+
+def timestamp_columns(
+    physical: pa.Schema, metadata: pq.FileMetaData | None = None
+) -> TimestampColumns:
+    """Return which columns of a file have timestamps without a time zone.
+
+    Parameters
+    ----------
+    physical
+        Schema of the file.
+    metadata
+        Of a Parquet file; only that tells which are INT96.
+    """
+    found = list(leaves(physical))
+    is_int96 = [False] * len(found)
+    if metadata is not None:
+        # Parquet has a column for each leaf, in the same order; names may have dots of their own.
+        described = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+        is_int96 = [leaf.physical_type == "INT96" for leaf in described]
+    int96, zoneless = set(), set()
+    for (name, type_), legacy in zip(found, is_int96, strict=True):
+        if legacy:
+            int96.add(name)
+        elif pt.is_timestamp(type_) and type_.tz is None:
+            zoneless.add(name)
+    return TimestampColumns(frozenset(int96), frozenset(zoneless))
+
+
+def check_timestamps(
+    file: ScanFile, wanted: Wanted, names: Iterable[str], found: TimestampColumns
+) -> None:
+    """Refuse a file whose timestamps do not mean what those of the other files do.
+
+    Those of INT96 are instants, while others without a time zone are none. Timestamps with a time
+    zone are instants as well and go with INT96; and where the dataset declares a time zone, all are
+    meant to be.
+
+    Parameters
+    ----------
+    file, wanted
+        The file, and what is read.
+    names
+        Columns that are read from the file.
+    found
+        What the file has.
+
+    Raises
+    ------
+    SchemaError
+        INT96 and others without a time zone mix in a column.
+    """
+    int96, other = "as INT96, which are instants", "without a time zone, which are no instants"
+    declared = zoneless_columns(wanted.schema)
+    for name in declared.intersection(names):
+        if name in found.int96 and name in found.zoneless:
+            have, rest = f"both {int96}, and {other}", ""
+        elif name in found.zoneless and name in wanted.int96:
+            have, rest = other, f", but other files of the dataset have them {int96}"
+        elif name in found.int96 and name not in wanted.int96:
+            have, rest = int96, f", but other files of the dataset have them {other}"
+        else:
+            continue
+        msg = (
+            f"{file.path}: column {name!r} has timestamps {have}{rest}. Write these files and the "
+            "others as datasets of their own, leave the column out, or rewrite the files alike"
+        )
+        raise SchemaError(msg)
+
+
+def zoneless_columns(schema: pa.Schema) -> frozenset[str]:
+    """Columns of a dataset that have timestamps without a time zone: they may be INT96."""
+    return timestamp_columns(schema).zoneless
 
 
 def chunk_bytes_of(
@@ -114,22 +219,13 @@ def partition_values(file: ScanFile) -> dict[str, Any]:
     return {} if file.partition is None else ds.get_partition_keys(file.partition)
 
 
-def look_into_parquet(
-    metadata: pq.FileMetaData, names: Sequence[str]
-) -> tuple[frozenset[str], float]:
-    """INT96 columns of a Parquet file, and the share of its bytes that some columns have.
-
-    Returns
-    -------
-    tuple of frozenset of str and float
-        Names of columns with an INT96 at any depth; a share from 0 to 1, which is 1 without rows.
-    """
-    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    int96 = {leaf.path.partition(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
+def share_of_bytes(metadata: pq.FileMetaData, names: Sequence[str]) -> float:
+    """Share of the bytes of a Parquet file that some columns have: 0 to 1, and 1 without rows."""
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     groups = range(metadata.num_row_groups)
-    every = sum(chunk_bytes_of(metadata, groups, [leaf.path for leaf in leaves]).values())
+    every = sum(chunk_bytes_of(metadata, groups, paths).values())
     read = sum(chunk_bytes_of(metadata, groups, names).values())
-    return frozenset(int96), read / every if every else 1.0
+    return read / every if every else 1.0
 
 
 def viewed_row_groups(fragment: Any) -> tuple[int, ...] | None:  # noqa: ANN401
@@ -153,12 +249,18 @@ def pieces_of_file(
 
     The row groups of a Parquet file that may have rows that pass the filter, the record batches of
     an Arrow file, or all of another. Bytes are those of the file, shared out.
+
+    Raises
+    ------
+    SchemaError
+        As :func:`columns_to_read` and :func:`check_timestamps`.
     """
     if isinstance(origin.format, ds.ParquetFileFormat):
         fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
         metadata = fragment.metadata
-        groups = row_groups_to_read(fragment, file, wanted, 0, None)
         names = columns_to_read(fragment.physical_schema, file, wanted)
+        check_timestamps(file, wanted, names, timestamp_columns(fragment.physical_schema, metadata))
+        groups = row_groups_to_read(fragment, file, wanted, 0, None)
         sizes = chunk_bytes_of(metadata, range(metadata.num_row_groups), names)
         every = max(1, sum(sizes.values()))
         return [(one, one + 1, file.num_bytes * sizes[one] // every) for one in groups]

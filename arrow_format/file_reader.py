@@ -7,6 +7,8 @@ at a time; files of other formats by the scanner, without reading ahead.
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,10 +21,12 @@ from arrow_format.arrow_types import normalise, same_but_labels
 from arrow_format.errors import OptionError, StorageError
 from arrow_format.expansion import pieces
 from arrow_format.file_layout import (
+    check_timestamps,
     chunk_bytes_of,
     columns_to_read,
     partition_values,
     row_groups_to_read,
+    timestamp_columns,
 )
 from arrow_format.file_types import cast_column, plain_schema
 
@@ -43,6 +47,8 @@ chunk holds once, in a dictionary, its size on disk does not say."""
 STREAM_BYTES = 16 << 20
 """Memory for reading the column chunks of a row group side by side, where they are larger: then
 each column has a buffer of its share. Smaller row groups are read in few large requests."""
+
+LARGEST_INT64 = (1 << 63) - 1
 
 SMALLEST_BUFFER, LARGEST_BUFFER = 16 << 10, 1 << 20
 
@@ -99,9 +105,11 @@ def read_file(
     Raises
     ------
     StorageError
-        The file cannot be read, is not there any more, or is another than when it was planned.
+        The file cannot be read, is not there any more, or is another than when it was planned;
+        also when that is so only after its rows were read.
     SchemaError
-        A column has a type that does not become that of the dataset.
+        A column has a type that does not become that of the dataset, stands in the file more than
+        once, or mixes timestamps as :func:`~arrow_format.file_layout.check_timestamps` says.
     OptionError
         The filter cannot be evaluated, as in a division by zero.
     """
@@ -114,7 +122,10 @@ def read_file(
         else:
             found = _scanned_batches(file, origin, wanted)
         yield from found
+        _check_unchanged(file, origin)
     except (OSError, EOFError, pa.ArrowException) as error:
+        with contextlib.suppress(OSError):
+            _check_unchanged(file, origin)
         msg = (
             f"{file.path}: cannot be read as {origin.format.default_extname}: {error}. It is a "
             "file of the dataset that is being written; mend it or take it out, and write again"
@@ -124,13 +135,26 @@ def read_file(
 
 def _check_unchanged(file: ScanFile, origin: FileOrigin) -> None:
     (info,) = origin.filesystem.get_file_info([file.path])
-    if info.size != file.num_bytes:
-        now = "is not there" if info.size is None else f"has {info.size:,} bytes"
-        msg = (
-            f"{file.path}: {now}, but had {file.num_bytes:,} bytes when the write was planned; "
-            "files of a dataset must not change while it is written: write it again"
-        )
-        raise StorageError(msg)
+    planned = f"had {file.num_bytes:,} bytes"
+    if info.size is None:
+        now = "is not there"
+    elif info.size != file.num_bytes:
+        now = f"has {info.size:,} bytes"
+    elif None not in (file.mtime_ns, info.mtime_ns) and info.mtime_ns != file.mtime_ns:
+        now = f"was modified at {_time_of(info.mtime_ns)}"
+        planned = f"had been last at {_time_of(file.mtime_ns)}"
+    else:
+        return
+    msg = (
+        f"{file.path}: {now}, but {planned} when the write was planned; "
+        "files of a dataset must not change while it is written: write it again"
+    )
+    raise StorageError(msg)
+
+
+def _time_of(nanoseconds: int | None) -> str:
+    seconds, rest = divmod(nanoseconds or 0, 10**9)
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M:%S}.{rest:09d} UTC"
 
 
 # Formats -----------------------------------------------------------------------------------------
@@ -146,11 +170,12 @@ def _parquet_batches(
 ) -> Iterator[pa.RecordBatch]:
     fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
     metadata = fragment.metadata
+    names = columns_to_read(fragment.physical_schema, file, wanted)
+    check_timestamps(file, wanted, names, timestamp_columns(fragment.physical_schema, metadata))
     groups = row_groups_to_read(fragment, file, wanted, start, stop)
     if not groups:
         return
     given, options = origin.format.read_options, origin.format.default_fragment_scan_options
-    names = columns_to_read(fragment.physical_schema, file, wanted)
     chunk_bytes = chunk_bytes_of(metadata, groups, names)
     buffer = min(max(STREAM_BYTES // max(1, len(names)), SMALLEST_BUFFER), LARGEST_BUFFER)
     fits = max(chunk_bytes.values()) <= STREAM_BYTES
@@ -192,6 +217,7 @@ def _ipc_batches(
     with origin.filesystem.open_input_file(file.path) as source:
         schema = pa.ipc.open_file(source).schema
         read = columns_to_read(schema, file, wanted)
+        check_timestamps(file, wanted, read, timestamp_columns(schema))
         options = pa.ipc.IpcReadOptions(
             use_threads=False, included_fields=[schema.get_field_index(name) for name in read]
         )
@@ -206,6 +232,10 @@ def _scanned_batches(
     file: ScanFile, origin: FileOrigin, wanted: Wanted
 ) -> Iterator[pa.RecordBatch]:
     fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
+    if wanted.int96:  # of another dataset of a union
+        physical = fragment.physical_schema
+        read = columns_to_read(physical, file, wanted)
+        check_timestamps(file, wanted, read, timestamp_columns(physical))
     scanner = fragment.scanner(
         schema=wanted.schema,
         columns=wanted.schema.names,
@@ -253,14 +283,17 @@ class _Fit:
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self._given:
-            value = pa.scalar(self._given[field.name])
+            given = self._given[field.name]
+            # pyarrow takes whole numbers for int64 if not told.
+            is_beyond = isinstance(given, int) and given > LARGEST_INT64
+            value = pa.scalar(given, pa.uint64() if is_beyond else None)
             return cast_column(pa.repeat(value, batch.num_rows), field, self._file.path)
         index = batch.schema.get_field_index(field.name)
         if index < 0:
             return pa.nulls(batch.num_rows, field.type)
         # As it stands in the file where only encodings differ: those are resolved in pieces.
         column = batch.column(index)
-        (plain,) = plain_schema(pa.schema([batch.schema.field(index)]), self._wanted.int96)
+        (plain,) = plain_schema(pa.schema([batch.schema.field(index)]))
         if same_but_labels(plain.type, field.type):
             is_view = pt.is_string_view(column.type) or pt.is_binary_view(column.type)
             short = is_view and _bytes_of_views(column) <= BATCH_BYTES

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrow_types import data_schema, is_list, normalise, same_but_labels
 from arrow_format.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterator
 
     Change = Callable[[pa.DataType], pa.DataType]
 
@@ -64,7 +66,7 @@ def schema_as_spark_reads(plain: pa.Schema, int96: Container[str] = ()) -> pa.Sc
 def as_spark_reads(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.RecordBatch:
     """Bring a plain batch to the types of :func:`schema_as_spark_reads`, dropping other columns.
 
-    Digits beyond microseconds are cut off.
+    Nanoseconds are rounded down to microseconds, also before 1970.
 
     Parameters
     ----------
@@ -84,9 +86,9 @@ def as_spark_reads(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.R
     for field in schema:
         column = batch.column(field.name)
         if not same_but_labels(column.type, field.type):
-            # All that may not fit is found while nanoseconds stay; then they alone are cut.
+            # All that may not fit is found while nanoseconds stay; then they alone are rounded.
             kept = _map_type(column.type, lambda one: one if _is_nano(one) else _widened(one))
-            column = cast_column(column, field.with_type(kept), where).cast(field.type, safe=False)
+            column = _rounded_down(cast_column(column, field.with_type(kept), where), field.type)
         columns.append(column)
     return normalise(pa.RecordBatch.from_arrays(columns, names=schema.names), schema)
 
@@ -110,6 +112,69 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
             "all files"
         )
         raise SchemaError(msg) from error
+
+
+def leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield column name and type of each value that holds no others, as Parquet counts columns."""
+    for field in schema:
+        for leaf in _leaves_of(field.type):
+            yield field.name, leaf
+
+
+def _leaves_of(type_: pa.DataType) -> Iterator[pa.DataType]:
+    if isinstance(type_, pa.BaseExtensionType):
+        yield from _leaves_of(type_.storage_type)
+    elif pt.is_dictionary(type_) or pt.is_run_end_encoded(type_):
+        yield from _leaves_of(type_.value_type)
+    elif type_.num_fields:
+        # The one field of a map is its entries, that of a list its items.
+        for i in range(type_.num_fields):
+            yield from _leaves_of(type_.field(i).type)
+    else:
+        yield type_
+
+
+# Nanoseconds -------------------------------------------------------------------------------------
+
+
+def _rounded_down(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Array of ``type_``, which has microseconds where the array may have nanoseconds.
+
+    Arrow's own cast rounds toward 1970, and its ``floor_temporal`` takes no nested values.
+    """
+    if not _has_nano(array.type):
+        return array.cast(type_)
+    if not len(array):
+        return pa.array([], type_)
+    valid = array.is_valid().buffers()[1] if array.null_count else None
+    buffers, children = [valid], []
+    if pt.is_timestamp(array.type):
+        values = np.frombuffer(array.buffers()[1], np.int64)[array.offset :][: len(array)]
+        buffers.append(pa.py_buffer(values // 1_000))
+    elif pt.is_struct(array.type):
+        children = [_rounded_down(array.field(i), child.type) for i, child in enumerate(type_)]
+    else:
+        start = array.offsets[0].as_py()
+        num_values = array.offsets[-1].as_py() - start
+        offsets = pc.subtract(array.offsets, pa.scalar(start, pa.int32()))
+        buffers.append(offsets.buffers()[1])
+        if pt.is_map(type_):
+            entries = pa.StructArray.from_arrays(
+                [
+                    _rounded_down(array.keys.slice(start, num_values), type_.key_type),
+                    _rounded_down(array.items.slice(start, num_values), type_.item_type),
+                ],
+                fields=[type_.key_field, type_.item_field],
+            )
+            children = [entries]
+        else:
+            items = array.values.slice(start, num_values)
+            children = [_rounded_down(items, type_.value_type)]
+    return pa.Array.from_buffers(type_, len(array), buffers, children=children)
+
+
+def _has_nano(type_: pa.DataType) -> bool:
+    return any(_is_nano(leaf) for leaf in _leaves_of(type_))
 
 
 # One type ----------------------------------------------------------------------------------------

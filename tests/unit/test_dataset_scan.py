@@ -1,7 +1,9 @@
 """The scan of a dataset by map tasks, against what pyarrow reads in one go; real files."""
 
+import dataclasses
 import datetime as dt
 import decimal
+import os
 import pickle
 
 import numpy as np
@@ -13,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from arrow_format import file_reader
+from arrow_format import dataset_scan, file_reader
 from arrow_format.dataset_scan import ScannedRows, plan_scan
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.file_reader import RowSize
+from arrow_format.file_types import as_spark_reads, schema_as_spark_reads
 from arrow_format.range_partitioner import RangePartitioner
 
 NUM_ROWS = 2_000
@@ -254,21 +257,72 @@ def test_types_as_spark_reads_them(tmp_path, array, stored):
         assert all(field.nullable and not field.metadata for field in found.schema)
 
 
-def test_digits_beyond_microseconds_are_cut(tmp_path):
+def test_nanoseconds_are_rounded_down_also_before_1970(tmp_path):
     inside = pa.struct([("t", pa.timestamp("ns")), ("d", pa.timestamp("s"))])
+    nano, zoned = pa.timestamp("ns"), pa.timestamp("ns", "Asia/Tokyo")
     rows = pa.table(
         {
-            "t": pa.array([1_999, None], pa.timestamp("ns")),
-            "s": pa.array([{"t": 2_001, "d": 3}, None], inside),
+            "t": pa.array([1_999, None, -1, -1_000, -1_001, 0, -(2**63)], nano),
+            "z": pa.array([-1, 1, None, -1_500, -999_999, 999, 2**63 - 1], zoned),
+            "s": pa.array([{"t": 2_001, "d": 3}, None, {"t": -2_001, "d": -3}] + [{}] * 4, inside),
+            "l": pa.array([[-1, 1], [], None, [None, -2_001], [5], [], [-1]], pa.list_(zoned)),
+            "f": pa.array([[-1, 1], None] + [[-7, 7_000]] * 5, pa.list_(nano, 2)),
+            "m": pa.array([[(-1, {"t": -1})], None, []] + [[(1, None)]] * 4, pa.map_(nano, inside)),
+            "ll": pa.array([[[{"t": -1}], None, []], []] + [None] * 5, pa.list_(pa.list_(inside))),
         }
     )
-    ds.write_dataset(rows, tmp_path, format="ipc")
-    found = read(plan(ds.dataset(tmp_path, format="ipc"))).to_pylist()
-    epoch = dt.datetime(1970, 1, 1)
-    assert found[0] == {
-        "t": epoch + dt.timedelta(microseconds=1),
-        "s": {"t": epoch + dt.timedelta(microseconds=2), "d": epoch + dt.timedelta(seconds=3)},
-    }
+
+    def down(value):
+        """Every whole number of nanoseconds below a value, as microseconds."""
+        if isinstance(value, dict):  # seconds in ``d``
+            d = value.get("d")
+            return {"t": down(value.get("t")), "d": None if d is None else d * 10**6}
+        if isinstance(value, list | tuple):
+            return type(value)(map(down, value))
+        return value // 1_000 if value is not None else None
+
+    def numbers(table):
+        """Timestamps as the numbers that they are."""
+
+        def plain(type_):
+            if pa.types.is_timestamp(type_):
+                return pa.int64()
+            if pa.types.is_struct(type_):
+                return pa.struct([field.with_type(plain(field.type)) for field in type_])
+            if pa.types.is_map(type_):
+                return pa.map_(plain(type_.key_type), plain(type_.item_type))
+            if pa.types.is_fixed_size_list(type_):
+                return pa.list_(plain(type_.value_type), type_.list_size)
+            return pa.list_(plain(type_.value_type)) if pa.types.is_list(type_) else type_
+
+        schema = pa.schema([(field.name, plain(field.type)) for field in table.schema])
+        return {
+            name: table[name].cast(schema.field(name).type).to_pylist()
+            for name in table.schema.names
+        }
+
+    expected = {name: [down(value) for value in values] for name, values in numbers(rows).items()}
+    for kind in ("ipc", "parquet"):
+        some = rows if kind == "ipc" else rows.drop_columns(["s", "m", "ll"])  # no seconds there
+        (tmp_path / kind).mkdir()
+        ds.write_dataset(some, tmp_path / kind, format=kind)
+        found = numbers(read(plan(ds.dataset(tmp_path / kind, format=kind))))
+        assert found == {name: expected[name] for name in some.schema.names}
+
+
+def test_a_slice_of_nested_nanoseconds_is_rounded_down_too():
+    nano = pa.list_(pa.timestamp("ns"))
+    whole = pa.array([[-1], [-1_001, 1], None, [2_999], []], nano)
+    schema = schema_as_spark_reads(pa.schema({"l": nano}))
+    for start in range(5):
+        batch = pa.record_batch({"l": whole.slice(start, 3)})
+        found = as_spark_reads(batch, schema, "x").column(0)
+        found.validate(full=True)
+        expected = [[-1], [-2, 0], None, [2], []][start : start + 3]
+        assert found.cast(pa.list_(pa.int64())).to_pylist() == expected
+
+
+def test_timestamps_that_microseconds_do_not_reach(tmp_path):
     far = pa.table({"t": pa.array([1 << 60], pa.timestamp("s"))})
     ds.write_dataset(far, tmp_path / "far", format="ipc")
     with pytest.raises(SchemaError, match=r"part-0\.arrow: column 't' has type timestamp\[s\]"):
@@ -282,6 +336,94 @@ def test_int96_is_an_instant_also_beyond_2262(tmp_path):
     found = read(plan(ds.dataset(tmp_path), filter=ds.field("k") > 0))
     assert found["t"].type == UTC
     assert found["t"].cast(pa.timestamp("us")).to_pylist() == times
+
+
+# Nanoseconds without a zone, the same as INT96, instants, and what lacks the column.
+KINDS_OF_TIMESTAMPS = {
+    "nano": ({"t": pa.array([-1, None], pa.timestamp("ns"))}, False),
+    "int96": ({"t": pa.array([-1, None], pa.timestamp("ns"))}, True),
+    "zoned": ({"t": pa.array([-1, None], UTC)}, False),
+    "lacks": ({"k": [1, 2]}, False),
+}
+
+
+def timestamps(directory, kinds, schema=None, **arguments):
+    """Rows of a dataset with one file of each kind, the first of which says the schema."""
+    paths = []
+    for kind in kinds:
+        columns, int96 = KINDS_OF_TIMESTAMPS[kind]
+        paths.append(directory / f"{kind}.parquet")
+        pq.write_table(pa.table(columns), paths[-1], use_deprecated_int96_timestamps=int96)
+    dataset = ds.dataset([str(path) for path in paths], schema=schema)
+    found = read(plan(dataset, columns=["t"], **arguments))
+    return found["t"].type, found["t"].cast(pa.int64()).to_pylist()
+
+
+@pytest.mark.parametrize("num_tasks", [1, 9])
+@pytest.mark.parametrize("kinds", [("nano", "int96"), ("int96", "nano")])
+def test_int96_does_not_mix_with_other_timestamps_without_a_zone(tmp_path, kinds, num_tasks):
+    with pytest.raises(
+        SchemaError,
+        match=rf"{kinds[1]}\.parquet: column 't' has timestamps .* but other files of the dataset",
+    ):
+        timestamps(tmp_path, kinds, num_tasks=num_tasks)
+
+
+def test_int96_is_what_each_file_has(tmp_path):
+    assert timestamps(tmp_path, ["nano"]) == (pa.timestamp("us"), [-1, None])
+    assert timestamps(tmp_path, ["int96"]) == (UTC, [-1, None])
+    for kinds in (("int96", "zoned"), ("zoned", "int96")):
+        assert timestamps(tmp_path, kinds) == (UTC, [-1, None] * 2), "both are instants"
+    schema = pa.schema({"t": pa.timestamp("ns"), "k": pa.int64()})
+    for kinds in (("int96", "lacks"), ("lacks", "int96")):
+        stored, values = timestamps(tmp_path, kinds, schema)
+        assert stored == UTC
+        assert sorted(values, key=str) == [-1, None, None, None]
+    assert timestamps(tmp_path, ["lacks", "nano"], schema)[0] == pa.timestamp("us")
+    assert timestamps(tmp_path, ["lacks"], schema) == (pa.timestamp("us"), [None, None])
+    declared = pa.schema({"t": UTC})
+    for kinds in (("int96", "zoned"), ("zoned", "int96")):
+        assert timestamps(tmp_path, kinds, declared) == (UTC, [-1, None] * 2)
+
+
+def test_few_footers_are_looked_at_to_know_which_are_int96(tmp_path, monkeypatch):
+    days = pa.array(np.arange(30) * 86_400, pa.timestamp("s"))
+    rows = pa.table({"p": days, "t": days, "k": range(30)})
+    parts = ds.partitioning(pa.schema([("p", pa.timestamp("s"))]), flavor="hive")
+    ds.write_dataset(rows, tmp_path, format="parquet", partitioning=parts)
+    looks = []
+    timestamps_of = dataset_scan._timestamps_of
+    monkeypatch.setattr(
+        dataset_scan, "_timestamps_of", lambda one: looks.append(one) or timestamps_of(one)
+    )
+    found = read(plan(ds.dataset(tmp_path, partitioning=parts)))
+    assert found["p"].to_pylist() == found["t"].to_pylist() == days.to_pylist()
+    assert len(looks) == 1
+
+
+def test_int96_of_columns_with_dots_and_fields(tmp_path):
+    times, inside = pa.array([5_000], pa.timestamp("ns")), pa.struct([("b", pa.timestamp("ns"))])
+    rows = {"a.b": times, "a": pa.array([{"b": 1_000}], inside), "c": pa.array([[1]]), "b": times}
+    pq.write_table(pa.table(rows), tmp_path / "x.parquet", use_deprecated_int96_timestamps=True)
+    found = read(plan(ds.dataset(tmp_path)))
+    assert found.schema.types == [
+        UTC,
+        pa.struct([("b", UTC)]),
+        pa.list_(pa.field("element", pa.int64())),
+        UTC,
+    ]
+
+
+def test_int96_and_arrow_files_without_a_zone_do_not_mix(tmp_path):
+    rows = pa.table({"t": pa.array([1], pa.timestamp("us"))})
+    pq.write_table(rows, tmp_path / "x.parquet", use_deprecated_int96_timestamps=True)
+    ds.write_dataset(rows, tmp_path / "ipc", format="ipc")
+    ds.write_dataset(rows, tmp_path / "csv", format="csv")
+    for kind in ("ipc", "csv"):
+        parquet = ds.dataset(tmp_path / "x.parquet", schema=rows.schema)
+        other = ds.dataset(tmp_path / kind, format=kind, schema=rows.schema)
+        with pytest.raises(SchemaError, match=r"part-0\.\w+: column 't' has timestamps without"):
+            read(plan(ds.dataset([other, parquet])))
 
 
 # Bounded, and the same again ---------------------------------------------------------------------
@@ -347,6 +489,81 @@ def test_files_that_vanish_or_change(tmp_path):
         read(scan)
 
 
+def fixed_table(start):
+    return pa.table({"k": np.arange(start, start + 1_000)})
+
+
+def write_fixed(file, start, mtime_ns):
+    """Write a file whose bytes are as many whatever the numbers in it."""
+    pq.write_table(
+        fixed_table(start), file, row_group_size=500, use_dictionary=False, compression="none"
+    )
+    os.utime(file, ns=(mtime_ns, mtime_ns))
+    return file.stat().st_size
+
+
+def test_a_file_replaced_by_one_of_the_same_size(tmp_path):
+    file, then = tmp_path / "x.parquet", 1_700_000_000_123_456_789
+    size = write_fixed(file, 0, then)
+    scan = plan(ds.dataset(tmp_path), 2)
+    assert scan.files[0].mtime_ns == then
+    assert read(scan).num_rows == 1_000
+    assert write_fixed(file, 5_000, then + 1) == size
+    replaced = (
+        r"x\.parquet: was modified at 2023-11-14 22:13:20\.123456790 UTC, but had been last at "
+        r"2023-11-14 22:13:20\.123456789 UTC when .* write it again"
+    )
+    for task in range(2):
+        with pytest.raises(StorageError, match=replaced):
+            list(scan.read(task))
+    # Also when that happens as its rows are read.
+    write_fixed(file, 0, then)
+    batches = scan.read(0)
+    assert next(batches)["k"][0].as_py() == 0
+    write_fixed(file, 5_000, then + 1)
+    with pytest.raises(StorageError, match=replaced):
+        list(batches)
+    # A file system that knows no times leaves the size.
+    file = dataclasses.replace(scan.files[0], mtime_ns=None)
+    unknown = dataclasses.replace(scan, files=(file,))
+    assert read(unknown)["k"][0].as_py() == 5_000
+
+
+@pytest.mark.parametrize("kind", ["parquet", "ipc"])
+@pytest.mark.parametrize("num_tasks", [1, 9])
+def test_a_column_that_a_file_has_twice(tmp_path, kind, num_tasks):
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["a", "a", "b"])
+    file = tmp_path / f"x.{kind}"
+    if kind == "parquet":
+        pq.write_table(twice, file)
+    else:
+        with pa.ipc.new_file(str(file), twice.schema) as writer:
+            writer.write_table(twice)
+    schema = pa.schema({"a": pa.int64(), "b": pa.int64()})
+    dataset = ds.dataset(file, schema=schema, format=kind)
+    for arguments in ({}, {"columns": ["b"], "filter": ds.field("a") > 0}):
+        with pytest.raises(SchemaError, match=rf"x\.{kind}: has 2 columns 'a', .* rename those"):
+            read(plan(dataset, num_tasks, **arguments))
+    assert read(plan(dataset, num_tasks, columns=["b"]))["b"].to_pylist() == [3]
+
+
+def test_whole_numbers_of_directories_beyond_int64(tmp_path):
+    rows = pa.table({"p": pa.array([2**64 - 1, 2**63, 7], pa.uint64()), "k": [1, 2, 3]})
+    parts = ds.partitioning(pa.schema([("p", pa.uint64())]), flavor="hive")
+    ds.write_dataset(rows, tmp_path, format="parquet", partitioning=parts)
+    dataset = ds.dataset(tmp_path, partitioning=parts)
+    found = read(plan(dataset, columns=["p", "k"])).sort_by("k")
+    assert found.equals(rows)
+    found = read(
+        plan(dataset, columns=["k"], filter=ds.field("p") >= pa.scalar(2**63, pa.uint64()))
+    )
+    assert sorted(found["k"].to_pylist()) == [1, 2]
+    small = ds.dataset(tmp_path, schema=pa.schema({"p": pa.int64(), "k": pa.int64()}),
+                       partitioning=parts)  # fmt: skip
+    with pytest.raises(SchemaError, match=r"parquet: column 'p' has type uint64 there, which"):
+        read(plan(small))
+
+
 @pytest.mark.parametrize("kind", ["parquet", "ipc"])
 def test_damaged_files_are_named(tmp_path, kind):
     ds.write_dataset(table(5_000), tmp_path, format=kind)
@@ -357,6 +574,7 @@ def test_damaged_files_are_named(tmp_path, kind):
     for start in range(8, len(damaged) * 3 // 4, 1_000):
         damaged[start : start + 500] = b"\xff" * len(damaged[start : start + 500])
     file.write_bytes(damaged)
+    os.utime(file, ns=(scan.files[0].mtime_ns, scan.files[0].mtime_ns))  # by a disk, not a writer
     with pytest.raises(StorageError, match=rf"{file.name}: cannot be read as "):
         read(scan)
     file.write_bytes(b"no such format" * 100)
@@ -381,6 +599,15 @@ def test_damaged_files_are_named(tmp_path, kind):
             r"filter \(no > 1\) does not fit the dataset",
         ),
         ({"filter": ds.field("k") > "a"}, OptionError, "does not fit the dataset"),
+        ({"filter": ds.field("k")}, OptionError, "filter k gives values of type int64: expected a"),
+        ({"filter": ds.scalar(None)}, OptionError, "gives values of type null: expected a boolean"),
+        (
+            {"filter": ds.field(0) < 5, "columns": ["k"]},
+            OptionError,
+            r"filter \(FieldPath\(0\) < 5\) cannot be sent .* columns by name",
+        ),
+        ({"filter": ds.field(1) == "text 1"}, OptionError, "columns by name .*not by position"),
+        ({"filter": ds.field("st", 0) > 50}, OptionError, "columns by name .*not by position"),
         ({"num_tasks": 0}, OptionError, "num_map_tasks=0: expected a whole number of map tasks"),
     ],
 )
