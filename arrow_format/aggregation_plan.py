@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrow_types import data_schema, refuse_duplicates
-from arrow_format.co_partitioning import Partitioned, is_broadcast, partition_keys
+from arrow_format.co_partitioning import (
+    Partitioned,
+    has_broadcast_rows,
+    is_broadcast,
+    partition_keys,
+)
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.partitioner import RoundRobinPartitioner, as_names
 from arrow_format.subpartition_reader import select_columns
@@ -42,7 +48,12 @@ class PlannedAggregation:
     columns: tuple[str, ...]
     """What it is computed of; ``count_all`` takes none."""
     function: str
-    options: Any = None
+    options: pc.FunctionOptions | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to a task as bytes: PyArrow's options cannot be pickled."""
+        options = None if self.options is None else self.options.serialize().to_pybytes()
+        return _again, (self.name, self.columns, self.function, options)
 
     @property
     def merged_by(self) -> str | None:
@@ -55,6 +66,13 @@ class PlannedAggregation:
         if self.options is None:
             return columns, self.function
         return columns, self.function, self.options
+
+
+def _again(
+    name: str, columns: tuple[str, ...], function: str, options: bytes | None
+) -> PlannedAggregation:
+    made = None if options is None else pc.FunctionOptions.deserialize(pa.py_buffer(options))
+    return PlannedAggregation(name, columns, function, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +106,9 @@ def plan_aggregation(
     Raises
     ------
     OptionError
-        ``keys`` lack a partition key, so that groups would lie in several subpartitions, or an
-        aggregation is not of the form or has options or a function that PyArrow does not know.
+        ``keys`` lack a partition key, so that groups would lie in several subpartitions, rows are
+        broadcast, so that several subpartitions would count them, or an aggregation is not of the
+        form or has options or a function that PyArrow does not know.
     SchemaError
         A column is not there, a key is nested, a function does not take the column's type, or two
         columns of the result have one name.
@@ -137,10 +156,15 @@ def grouped(
         functions = ", ".join(f"{one.function}({', '.join(one.columns)})" for one in aggregations)
         msg = f"aggregations {functions}: {error}"
         raise SchemaError(msg) from error
-    # Spark has no unsigned integers; a sum of booleans is one.
-    columns = [
-        column.cast(pa.int64()) if pt.is_uint64(column.type) else column for column in found.columns
-    ]
+    columns = found.columns
+    # Spark has no unsigned integers; a sum of booleans is one. Keys are as they are stored.
+    for number, one in enumerate(aggregations, start=len(keys)):
+        if pt.is_uint64(columns[number].type):
+            try:
+                columns[number] = columns[number].cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                msg = f"aggregation {one.function}({', '.join(one.columns)}): {error}"
+                raise SchemaError(msg) from error
     # Columns come keys first and in the order asked for; names of two aggregations may be alike.
     return pa.table(columns, names=[*keys, *(one.name for one in aggregations)])
 
@@ -152,6 +176,13 @@ def _check_partitioning(shuffle: Partitioned, keys: Sequence[str]) -> None:
         msg = (
             f"{shuffle.path} is {how}, so a group does not lie in one subpartition; aggregate what "
             "read_shuffle gives with Spark"
+        )
+        raise OptionError(msg)
+    if has_broadcast_rows(shuffle):
+        msg = (
+            f"{shuffle.path}: rows of the shuffle are broadcast and every subpartition reads them, "
+            "so their groups would come once for each subpartition; aggregate the rows with Spark "
+            "as they were before they were written"
         )
         raise OptionError(msg)
     missing = [name for name in needed or () if name not in keys]
@@ -189,6 +220,13 @@ def _one(given: object, name: str | None) -> PlannedAggregation:
             'as TableGroupBy.aggregate takes it, such as ("x", "sum")'
         )
         raise OptionError(msg)
+    given_options = options[0] if options else None
+    if given_options is not None and not isinstance(given_options, pc.FunctionOptions):
+        msg = (
+            f"aggregation {given!r}: options is {type(given_options).__name__}; expected options "
+            'of pyarrow.compute, such as CountOptions(mode="all"), or None'
+        )
+        raise OptionError(msg)
     function = function.removeprefix("hash_")
     named = name if name is not None else "_".join([*names, function])
-    return PlannedAggregation(named, tuple(names), function, options[0] if options else None)
+    return PlannedAggregation(named, tuple(names), function, given_options)

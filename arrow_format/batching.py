@@ -118,15 +118,21 @@ def rebatched(
         # time: exact bytes are asked for only when these might be enough.
         held_bytes += batch.get_total_buffer_size()
         if held_bytes >= max_bytes and held_rows < min_rows:
-            unsized = held[num_sized:]
-            held_bytes += sum(one.nbytes - one.get_total_buffer_size() for one in unsized)
+            held_bytes += sum(one.nbytes - one.get_total_buffer_size() for one in held[num_sized:])
             num_sized = len(held)
+        del batch  # nothing but the joined rows is kept while the consumer works on them
         if held_rows >= min_rows or held_bytes >= max_bytes:
-            yield from _cut(_joined(held), max_bytes)
-            held = []
+            yield from _cut(_taken(held), max_bytes)
             held_rows = held_bytes = num_sized = 0
     if held:
-        yield from _cut(_joined(held), max_bytes)
+        yield from _cut(_taken(held), max_bytes)
+
+
+def _taken(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join batches and empty their list."""
+    joined = _joined(held)
+    held.clear()
+    return joined
 
 
 def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:

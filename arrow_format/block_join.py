@@ -9,16 +9,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.key_index import NO_ROW, KeyIndex
+from arrow_format.row_sizes import row_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from arrow_format.join_plan import JoinPlan
+    from arrow_format.model import Int64Array
 
 PAIR_ROWS = 64 << 10
 """Rows of the result that are put together at a time."""
+
+PAIR_BYTES = 16 << 20
+"""Bytes of the result that are put together at a time; one row may be more."""
 
 
 class Indexed:
@@ -47,6 +52,7 @@ def join_blocks(
     plan: JoinPlan,
     *,
     most: int = PAIR_ROWS,
+    most_bytes: int = PAIR_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a join, in no particular order.
 
@@ -60,37 +66,60 @@ def join_blocks(
         The other side, in blocks of any size; each is let go before the next is asked for.
     plan
         The join. Of semi and anti, each row of the left comes at most once.
-    most
-        Rows of the result in one batch.
+    most, most_bytes
+        Rows of the result in one batch, and their bytes, about.
     """
     index = held.index
     keeps_held = plan.how in ("full", "left" if held.is_left else "right")
     keeps_other = plan.how in ("full", "right" if held.is_left else "left")
     is_filter = plan.how in ("semi", "anti")
     met = np.zeros(index.num_keys, np.bool_)
-    joined = _Joined(held, schema, plan)
+    joined = _Joined(held, schema, plan, most_bytes)
     for block in blocks:
         keys = index.look_up([block.column(pair[held.is_left]) for pair in plan.keys])
         if keeps_held or is_filter:
             met[keys[keys != NO_ROW]] = True
         if not is_filter:
+            other = joined.source(block)
             for rows, others in index.pairs(keys, unmatched=keeps_other, most=most):
-                yield joined.batch(_Side(block, rows), _Side(held.batch, others))
+                yield from joined.batches(other, rows, others)
+            del other
         elif not held.is_left:
+            other = joined.source(block)
             wanted = (keys != NO_ROW) == (plan.how == "semi")
             for rows in _pieces(np.flatnonzero(wanted), most):
-                yield joined.batch(_Side(block, rows), None)
+                yield from joined.batches(other, rows, None)
+            del other
+        del block, keys  # before the next block is made
     if keeps_held or (is_filter and held.is_left):
         was_met = np.zeros(len(index.row_keys), np.bool_)
         known = index.row_keys != NO_ROW
         was_met[known] = met[index.row_keys[known]]
         for rows in _pieces(np.flatnonzero(was_met == (plan.how == "semi")), most):
-            yield joined.batch(None, _Side(held.batch, rows))
+            yield from joined.batches(None, None, rows)
 
 
 def _pieces(rows: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
     for first in range(0, len(rows), most):
         yield rows[first : first + most]
+
+
+class _Source:
+    """A batch of one side, and what its rows take of the result."""
+
+    def __init__(self, batch: pa.RecordBatch, names: Sequence[str]) -> None:
+        self.batch = batch
+        sizes = row_sizes([batch.column(name) for name in names], batch.num_rows)
+        self.widest = int(sizes.max(initial=0))
+        self._sizes = sizes
+        self._with_none: Int64Array | None = None
+
+    def sizes(self, rows: NDArray[np.int64]) -> Int64Array:
+        """Bytes of rows; none where it is NO_ROW."""
+        if self._with_none is None:
+            # NO_ROW is -1, the last of them.
+            self._with_none = np.append(self._sizes, 0)
+        return self._with_none[rows]
 
 
 class _Side:
@@ -116,13 +145,66 @@ class _Side:
 class _Joined:
     """Puts rows of both sides together."""
 
-    def __init__(self, held: Indexed, schema: pa.Schema, plan: JoinPlan) -> None:
+    def __init__(self, held: Indexed, schema: pa.Schema, plan: JoinPlan, most_bytes: int) -> None:
         schemas = (held.batch.schema, schema)
         self._left, self._right = schemas if held.is_left else schemas[::-1]
         self._held_is_left = held.is_left
         self._columns = plan.columns
+        self._most_bytes = most_bytes
+        lefts = [column.left for column in plan.columns if column.left is not None]
+        rights = [column.right for column in plan.columns if column.right is not None]
+        self._other_names = rights if held.is_left else lefts
+        self._held = _Source(held.batch, lefts if held.is_left else rights)
 
-    def batch(self, other: _Side | None, held: _Side | None) -> pa.RecordBatch:
+    def source(self, block: pa.RecordBatch) -> _Source:
+        """Return a block of the other side as what rows are taken of."""
+        return _Source(block, self._other_names)
+
+    def batches(
+        self,
+        other: _Source | None,
+        rows: NDArray[np.int64] | None,
+        others: NDArray[np.int64] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows of the result in batches that are no larger than they may be.
+
+        Parameters
+        ----------
+        other
+            A block of the other side; None where it gives no rows.
+        rows, others
+            Rows of that block, and of the side that is held; None where a side gives none.
+        """
+        taken = [
+            (source, numbers)
+            for source, numbers in ((other, rows), (self._held, others))
+            if source is not None and numbers is not None
+        ]
+        for first, end in self._cuts(taken):
+            sides = [
+                None
+                if source is None or numbers is None
+                else _Side(source.batch, numbers[first:end])
+                for source, numbers in ((other, rows), (self._held, others))
+            ]
+            yield self._batch(*sides)
+
+    def _cuts(
+        self, taken: Sequence[tuple[_Source, NDArray[np.int64]]]
+    ) -> Iterator[tuple[int, int]]:
+        num_rows = len(taken[0][1])
+        if num_rows * sum(source.widest for source, _ in taken) <= self._most_bytes:
+            yield 0, num_rows
+            return
+        ends = np.cumsum(np.sum([source.sizes(rows) for source, rows in taken], axis=0))
+        first = before = 0
+        while first < num_rows:
+            most = before + self._most_bytes
+            end = max(int(np.searchsorted(ends, most, side="right")), first + 1)
+            yield first, end
+            first, before = end, int(ends[end - 1])
+
+    def _batch(self, other: _Side | None, held: _Side | None) -> pa.RecordBatch:
         """One row for each pair; nulls in the place of a side that has none."""
         left, right = (held, other) if self._held_is_left else (other, held)
         num_rows = (other or held).num_rows  # type: ignore[union-attr]
@@ -133,6 +215,8 @@ class _Joined:
                 values = left.column(column.left)
             if right is not None and column.right is not None and _has_nulls(values):
                 found = right.column(column.right)
+                if column.left is not None:  # keys may differ in the name of a time zone
+                    found = found.cast(self._left.field(column.left).type)
                 values = found if values is None else pc.coalesce(values, found)
             if values is None:
                 field = (

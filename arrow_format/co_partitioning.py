@@ -26,6 +26,8 @@ from arrow_format.range_partitioner import RangePartitioner
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from arrow_format.model import MapOutput
+
 MAX_LONG_DIGITS = 18
 """The largest decimal precision that Spark hashes as a long."""
 
@@ -54,10 +56,24 @@ class Partitioned(Protocol):
     def schema(self) -> pa.Schema:
         """Columns as they are stored."""
 
+    @property
+    def map_outputs(self) -> Sequence[MapOutput]:
+        """What the map tasks wrote."""
+
 
 def is_broadcast(shuffle: Partitioned) -> bool:
     """Whether every subpartition reads all rows."""
     return isinstance(shuffle.partitioner, BroadcastPartitioner)
+
+
+def has_broadcast_rows(shuffle: Partitioned) -> bool:
+    """Whether every subpartition reads some rows, or all of them.
+
+    A user's own partitioner may answer BROADCAST for a part of the rows.
+    """
+    return is_broadcast(shuffle) or any(
+        file.num_broadcast_rows for output in shuffle.map_outputs for file in output.files
+    )
 
 
 def partition_keys(shuffle: Partitioned) -> tuple[str, ...] | None:

@@ -159,6 +159,7 @@ class _Turn:
         self.is_over = True
         for given in self._given:
             given.close()
+        self._given.clear()
 
     def check(self) -> None:
         if self.is_over:

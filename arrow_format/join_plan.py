@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from pyarrow import types as pt
 
+from arrow_format.arrow_types import same_but_labels
 from arrow_format.co_partitioning import (
     Partitioned,
     check_co_partitioned,
+    has_broadcast_rows,
     is_broadcast,
     partition_keys,
 )
@@ -84,15 +86,18 @@ def plan_join(
     Columns come as Spark's ``df.join(other, on=[...])`` gives them: keys of one name first and
     once, then what is left of the left, then of the right. Keys of two names stay where they are.
 
+    A shuffle of which some rows are broadcast is taken as one that is broadcast whole.
+
     Raises
     ------
     OptionError
-        The shuffles are not co-partitioned, ``on`` lacks partition keys, or ``how`` is no kind of
-        join or gives rows of a broadcast shuffle more than once.
+        The shuffles are not co-partitioned, ``on`` lacks partition keys, an argument is of another
+        form, or ``how`` is no kind of join or gives broadcast rows more than once.
     SchemaError
-        A column is not there, keys have different or nested types, or two columns of the result
-        have one name.
+        A column is not there, keys have types that differ by more than a time zone's name or are
+        nested, or two columns of the result have one name.
     """
+    _check_suffixes(suffixes)
     kind = KINDS.get(how.lower().replace("_", "")) if isinstance(how, str) else None
     if kind is None:
         msg = f"how={how!r}: expected inner, left, right, full, semi or anti"
@@ -103,6 +108,14 @@ def plan_join(
     for side, shuffle in enumerate((left, right)):
         for pair in keys:
             _check_key(shuffle, pair[side])
+    for one, other in keys:
+        types = left.schema.field(one).type, right.schema.field(other).type
+        if not same_but_labels(*types):
+            msg = (
+                f"key {one!r} of the left is {types[0]}, {other!r} of the right {types[1]}: cast "
+                "one of them before it is written"
+            )
+            raise SchemaError(msg)
     shared = [a for a, b in keys if a == b]
     lefts = _chosen(left.schema, left_columns, "left_columns", shared)
     rights = _chosen(right.schema, right_columns, "right_columns", shared)
@@ -118,21 +131,39 @@ def plan_join(
 
 def _check_broadcast(left: Partitioned, right: Partitioned, how: str) -> None:
     allowed = {(False, True): ("inner", "left", "semi", "anti"), (True, False): ("inner", "right")}
-    sides = (is_broadcast(left), is_broadcast(right))
+    sides = (has_broadcast_rows(left), has_broadcast_rows(right))
     if not any(sides) or how in allowed.get(sides, ()):
         return
-    if all(sides):
+    if is_broadcast(left) and is_broadcast(right):
         msg = (
             f"{left.path} and {right.path} are both broadcast: every subpartition would give the "
             "same rows. Read one of them with read_shuffle(..., subpartitions=0)"
         )
-    else:
-        side, path = ("left", left.path) if sides[0] else ("right", right.path)
+    elif all(sides):
         msg = (
-            f"how={how!r}: the {side} shuffle {path} is broadcast, so each subpartition would give "
-            f"its unmatched rows again; allowed are {', '.join(allowed[sides])}"
+            f"{left.path} and {right.path} both have broadcast rows, which every subpartition "
+            "would join again; let Spark join them as they were before they were written"
+        )
+    else:
+        side, shuffle = ("left", left) if sides[0] else ("right", right)
+        what = "is broadcast" if is_broadcast(shuffle) else "has broadcast rows"
+        msg = (
+            f"how={how!r}: the {side} shuffle {shuffle.path} {what}, so each subpartition would "
+            f"give its unmatched rows again; allowed are {', '.join(allowed[sides])}"
         )
     raise OptionError(msg)
+
+
+def _check_suffixes(suffixes: object) -> None:
+    if suffixes is None:
+        return
+    if (
+        not isinstance(suffixes, tuple | list)
+        or len(suffixes) != 2
+        or not all(isinstance(one, str) for one in suffixes)
+    ):
+        msg = f'suffixes={suffixes!r}: expected two texts, such as ("_left", "_right"), or None'
+        raise OptionError(msg)
 
 
 def _join_keys(
@@ -199,6 +230,11 @@ def _chosen(
     schema: pa.Schema, columns: Sequence[str] | None, what: str, shared: Sequence[str]
 ) -> list[str]:
     """Columns asked for, but for those that come as shared keys anyhow."""
+    if columns is not None and (
+        not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns)
+    ):
+        msg = f"{what}={columns!r}: expected a list of column names, or None for all"
+        raise OptionError(msg)
     try:
         positions = select_columns(schema, columns)
     except SchemaError as error:

@@ -7,6 +7,7 @@ and a large one piece by piece where the functions allow.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -71,7 +72,9 @@ def aggregate_range(
             if ordered
             else shuffle.reader(first, end, plan.columns)
         )
-        table = aggregate_blocks((run.batch for run in runs), plan, block_bytes=2 * group_bytes)
+        # A generator's variable would keep each run until the next is read; map keeps none.
+        batches = map(attrgetter("batch"), runs)
+        table = aggregate_blocks(batches, plan, block_bytes=2 * group_bytes)
         yield from table.to_batches()
 
 
@@ -99,9 +102,9 @@ def aggregate_blocks(
     num_rows, next_merge = 0, merge_rows
     size = block_bytes if plan.can_merge else 1 << 62
     for block in rebatched(batches, min_rows=1 << 62, max_bytes=size):
-        part = _aggregated(_canonical(block, plan.keys), plan)
-        parts.append(part)
-        num_rows += part.num_rows
+        parts.append(_aggregated(_canonical(block, plan.keys), plan))
+        del block  # before the next one is made
+        num_rows += parts[-1].num_rows
         if num_rows >= next_merge and len(parts) > 1:
             parts = [_merged(parts, plan)]
             num_rows = parts[0].num_rows

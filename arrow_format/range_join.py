@@ -7,6 +7,8 @@ other one comes in blocks.
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow as pa
 
 from arrow_format.batching import rebatched
 from arrow_format.block_join import Indexed, join_blocks
-from arrow_format.co_partitioning import is_broadcast
+from arrow_format.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.read_plan import group_adjacent
 from arrow_format.shuffle_dealers import raw_bytes
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
     from arrow_format.dataset import Shuffle
     from arrow_format.join_plan import JoinPlan
+
+MOST_BLOCK_BYTES = 1 << 30
+"""Blocks of the side that is not held are no larger: a batch has room for 2 GiB of text."""
 
 
 def join_range(
@@ -36,7 +41,8 @@ def join_range(
     """Yield the rows of a join of two co-partitioned shuffles, group after group.
 
     Memory holds the smaller side of one group, and as much of the other. A single subpartition is a
-    group however large it is; of a broadcast shuffle all rows are held.
+    group however large it is; of a broadcast shuffle all rows are held. Where only some rows of a
+    side are broadcast, every subpartition is a group: several together would have them repeatedly.
 
     Parameters
     ----------
@@ -66,17 +72,23 @@ def join_range(
     if whole:
         held = Indexed(sides[whole[0]].all_rows(), plan, is_left=whole[0] == 0)
         other = sides[1 - whole[0]]
-        for first, end in group_adjacent(weights, group_bytes, subpartitions):
-            yield from join_blocks(held, other.schema, other.blocks(first, end), plan)
+        groups = group_adjacent(weights, group_bytes, subpartitions)
+        yield from join_blocks(held, other.schema, other.blocks(groups, held.batch.nbytes), plan)
         return
-    for first, end in group_adjacent(weights, group_bytes, subpartitions):
+    if has_broadcast_rows(left) or has_broadcast_rows(right):
+        wanted = range(left.num_subpartitions) if subpartitions is None else subpartitions
+        groups = [(one, one + 1) for one in wanted]
+    else:
+        groups = group_adjacent(weights, group_bytes, subpartitions)
+    for first, end in groups:
         sizes = [int(side.weights[first:end].sum()) for side in sides]
         held_number = int(sizes[1] <= sizes[0])
         held_side, other = sides[held_number], sides[1 - held_number]
         held = Indexed(held_side.rows(first, end), plan, is_left=held_number == 0)
         yield from join_blocks(
-            held, other.schema, other.blocks(first, end, held.batch.nbytes), plan
+            held, other.schema, other.blocks([(first, end)], held.batch.nbytes), plan
         )
+        del held  # before that of the next group is made
 
 
 class _Side:
@@ -92,18 +104,18 @@ class _Side:
 
     def batches(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
         """Batches of a range, its subpartitions in no particular order."""
-        for run in self._shuffle.reader(first, end, self._columns):
-            if run.batch.num_rows:
-                yield run.batch
+        # A generator's variable would keep each run until the next is read; map keeps none.
+        return map(attrgetter("batch"), self._shuffle.reader(first, end, self._columns))
 
-    def blocks(self, first: int, end: int, least: int = 0) -> Iterator[pa.RecordBatch]:
-        """Rows of a range in blocks of at least so many bytes.
+    def blocks(self, ranges: Sequence[tuple[int, int]], least: int) -> Iterator[pa.RecordBatch]:
+        """Rows of several ranges in blocks of at least so many bytes.
 
         Each block asks the table of keys of the side that is held to be made again, so it is worth
         having blocks no smaller than that.
         """
-        size = max(least, self._block_bytes)
-        return rebatched(self.batches(first, end), min_rows=1 << 62, max_bytes=size)
+        size = min(max(least, self._block_bytes), MOST_BLOCK_BYTES)
+        batches = chain.from_iterable(self.batches(first, end) for first, end in ranges)
+        return rebatched(batches, min_rows=1 << 62, max_bytes=size)
 
     def rows(self, first: int, end: int) -> pa.RecordBatch:
         """All rows of a range."""
@@ -115,5 +127,14 @@ class _Side:
 
 
 def _whole(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
-    return pa.concat_batches([empty, *batches])
+    """Join batches column by column, so that one column at a time is there twice."""
+    columns = [[pa.array([], field.type)] for field in schema]
+    for batch in batches:
+        for pieces, column in zip(columns, batch.columns, strict=True):
+            pieces.append(column)
+    batch = column = None
+    arrays = []
+    for pieces in columns:
+        arrays.append(pa.concat_arrays(pieces))
+        pieces.clear()
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

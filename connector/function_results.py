@@ -5,6 +5,7 @@ Spark takes what ``mapInArrow`` yields by position and does not look at names or
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,63 @@ from arrow_format.arrow_types import conform, data_schema, same_but_labels
 from arrow_format.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Generator, Iterator
+
+
+def results_of(
+    call: Callable[[], Any], schema: pa.Schema, *, caller: str, where: str
+) -> Generator[pa.RecordBatch]:
+    """Call a user's function and yield what it gives, brought to a schema.
+
+    What the function raises goes on itself, with notes of where that was and of what caused it:
+    PySpark prints notes, but neither cause nor context.
+
+    Parameters
+    ----------
+    call
+        Calls the function.
+    schema
+        The schema promised.
+    caller
+        Whose argument the function is.
+    where
+        Subpartitions and paths, for messages.
+
+    Raises
+    ------
+    RuntimeError
+        The function let StopIteration out, which in a generator would pass for its end.
+    SchemaError
+        See :func:`checked_results`.
+    """
+    try:
+        try:
+            results = call()
+        except StopIteration as error:
+            raise RuntimeError(_ended(where)) from error
+        try:
+            yield from checked_results(results, schema, where)
+        except RuntimeError as error:
+            # What Python makes of StopIteration that leaves a generator.
+            if str(error) == "generator raised StopIteration":
+                raise RuntimeError(_ended(where)) from (error.__cause__ or error)
+            raise
+    except Exception as error:
+        error.add_note(f"in {caller}, {where}")
+        cause = error.__cause__
+        if cause is None and not error.__suppress_context__:
+            cause = error.__context__
+        if cause is not None:
+            error.add_note("caused by:\n" + "".join(traceback.format_exception(cause)).rstrip())
+        raise
+
+
+def _ended(where: str) -> str:
+    return (
+        f"{where}: the function raised StopIteration, as read_next_batch() does when there are no "
+        "more batches: the subpartition is empty, or the reader at its end. Iterate over the "
+        "reader, or catch it"
+    )
 
 
 def checked_results(results: Any, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:  # noqa: ANN401

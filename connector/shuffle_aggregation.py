@@ -49,7 +49,7 @@ def aggregate_shuffle(
     spark
         Session, classic or Connect.
     shuffle
-        Path or URI.
+        Path or URI; no rows of it may be broadcast, since every subpartition would count them.
     keys
         Columns to group by; they contain the partition keys, so that no group lies in two
         subpartitions. Nulls form a group; so do all NaN, and -0.0 with 0.0. With a partitioner of

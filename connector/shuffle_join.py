@@ -6,15 +6,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from arrow_format.arrow_types import conform
+from arrow_format.batch_stream import reader_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.join_plan import plan_join
 from arrow_format.range_join import join_range
 from arrow_format.widening import same_spark_type
-from connector.function_results import checked_results
+from connector.function_results import results_of
 from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source_reader import spark_schema
 from connector.spark_types import arrow_schema_of, check_keys
@@ -23,6 +23,7 @@ from connector.subpartition_tasks import open_shuffles, run_in_groups, spark_str
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.dataset import Shuffle
@@ -62,7 +63,8 @@ def join_shuffles(
     left, right
         Paths or URIs of shuffles that are co-partitioned (see :func:`map_subpartitions`). One of
         them may be broadcast: the right one of an inner, left, semi or anti join, the left one of
-        an inner or right join.
+        an inner or right join. So may one of which a partitioner of yours broadcasts some rows;
+        both sides may not have such.
     on
         Columns that are equal: names, or pairs (left, right) of names; they contain the partition
         keys. When None, the partition keys. With partitioners of your own, ``on`` must contain what
@@ -192,13 +194,8 @@ class ThenOfGroup:
     def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
         """Yield what the function gives."""
         with closing(self.join(subpartitions)) as batches:
-            reader = pa.RecordBatchReader.from_batches(
-                self.joined, (conform(batch, self.joined) for batch in batches)
-            )
+            reader = reader_of(self.joined, (conform(batch, self.joined) for batch in batches))
             where = f"subpartitions {subpartitions[0]} to {subpartitions[-1]} of {self.join}"
-            try:
-                yield from checked_results(self.then(reader), self.schema, where)
-            except Exception as error:
-                # The error itself goes on, with its type and traceback.
-                error.add_note(f"in join_shuffles, {where}")
-                raise
+            yield from results_of(
+                lambda: self.then(reader), self.schema, caller="join_shuffles", where=where
+            )

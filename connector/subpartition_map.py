@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.co_partitioning import check_co_partitioned
 from arrow_format.each_subpartition import each_subpartition
 from arrow_format.errors import OptionError
 from arrow_format.shuffle_dealers import dealer_of
-from connector.function_results import checked_results
+from connector.function_results import results_of
 from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES
 from connector.spark_types import arrow_schema_of
 from connector.subpartition_tasks import open_shuffles, run_in_groups, spark_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +66,8 @@ def map_subpartitions(
         One path or URI, or several of co-partitioned shuffles: the same partitioner over the same
         number of subpartitions, with keys that it places alike; names of keys may differ.
         Partitioners by column and your own must have equal descriptions. A broadcast shuffle goes
-        with every other one, and each subpartition reads all of it.
+        with every other one, and each subpartition reads all of it, as it reads those rows of any
+        other that a partitioner of yours broadcasts.
     function
         ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
         too, with a ``pyarrow.RecordBatchReader`` for each shuffle; returns or yields record
@@ -124,12 +127,21 @@ def _columns_of_each(columns: Any, number: int) -> tuple[Columns, ...]:  # noqa:
     """Columns for each shuffle."""
     if isinstance(columns, str):
         columns = [columns]
+    if columns is not None and not isinstance(columns, Sequence):
+        msg = f"columns={columns!r}: expected a list of column names, or a list for each shuffle"
+        raise OptionError(msg)
     if columns is None or all(isinstance(name, str) for name in columns):
         return (columns,) * number
-    if len(columns) != number:
+    if len(columns) != number or not all(map(_are_columns, columns)):
         msg = f"columns={columns!r}: expected column names, or a list for each of {number} shuffles"
         raise OptionError(msg)
     return tuple([each] if isinstance(each, str) else each for each in columns)
+
+
+def _are_columns(each: object) -> bool:
+    return each is None or (
+        isinstance(each, Sequence) and all(isinstance(name, str) for name in each)
+    )
 
 
 @dataclass(frozen=True)
@@ -151,10 +163,7 @@ class EachSubpartition:
         with closing(each_subpartition(subpartitions, dealers)) as turns:
             for subpartition, readers in turns:
                 where = f"subpartition {subpartition} of {paths}"
-                try:
-                    results = self.function(subpartition, *readers)
-                    yield from checked_results(results, self.schema, where)
-                except Exception as error:
-                    # The error itself goes on, with its type and traceback.
-                    error.add_note(f"in map_subpartitions, {where}")
-                    raise
+                call = partial(self.function, subpartition, *readers)
+                yield from results_of(call, self.schema, caller="map_subpartitions", where=where)
+                # They would keep what was read of a broadcast shuffle.
+                del readers, call

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,11 +55,16 @@ def open_shuffles(
     Raises
     ------
     OptionError
-        There is none, or not one version for each.
+        There is none, something else than paths, or not one version for each.
     ShuffleNotFoundError, CorruptShuffleError, FormatVersionError
         A path is not there, is no shuffle, lacks the version, or its log is damaged.
     """
-    paths = [shuffles] if isinstance(shuffles, str | os.PathLike) else list(shuffles)
+    one_path = isinstance(shuffles, str | os.PathLike) or not isinstance(shuffles, Iterable)
+    paths: list[Any] = [shuffles] if one_path else list(shuffles)  # type: ignore[arg-type]
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            msg = f"shuffle {path!r}: expected the path or URI of a shuffle"
+            raise OptionError(msg)
     if not paths:
         msg = "shuffles is empty: expected one path or several"
         raise OptionError(msg)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 import connector
 from arrow_format import BroadcastPartitioner, OptionError, SchemaError
 from integration.datasets import lineitem, orders
+from integration.test_broadcast_and_disks import SkewedJoin
 from integration.ways import FAST
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ def test_what_is_done_with_joined_rows_inside_the_tasks(
             yield pa.record_batch({"n": [batch.num_rows], "nulls": [batch["w"].null_count]})
 
     def fail(_: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        raise KeyError("what")
+        raise KeyError("what") from IndexError("which")
 
     some = {"left_columns": ["v"], "right_columns": ["w"], "how": "left"}
     schema = "n bigint, nulls bigint"
@@ -164,6 +166,7 @@ def test_what_is_done_with_joined_rows_inside_the_tasks(
     with pytest.raises(PythonException) as caught:
         failing.collect()
     assert "KeyError: 'what'" in str(caught.value)
+    assert "IndexError: which" in str(caught.value)
     assert f"in join_shuffles, subpartitions 0 to {N - 1} of {left_path}" in str(caught.value)
     with pytest.raises(OptionError, match="then and schema: expected both or neither"):
         connector.join_shuffles(spark, left_path, right_path, then=count, **some)
@@ -204,6 +207,46 @@ def test_awkward_groups_are_those_of_spark(
         connector.aggregate_shuffle(spark, path, ["k", "t"], [("v", "tdigest")])
 
 
+def test_options_of_aggregations_arrive_in_tasks(
+    spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]]
+):
+    left, path = awkward["left"]
+    asked = {"all": ("t", "count", pc.CountOptions(mode="all")),
+             "s": ("v", "stddev", pc.VarianceOptions(ddof=1))}  # fmt: skip
+    found = connector.aggregate_shuffle(spark, path, ["k", "t"], asked)
+    expected = left.groupBy("k", "t").agg(
+        F.count("*").alias("all"), F.round(F.stddev("v"), 3).alias("s")
+    )
+    assert digest(found.withColumn("s", F.round("s", 3))) == digest(expected)
+
+
+class SkewedOnOneSide(SkewedJoin):
+    """Which keys are large is not part of the description: only one side has them."""
+
+    def describe(self) -> dict[str, object]:
+        return {"kind": "skewed_on_one_side"}
+
+
+def test_rows_that_a_partitioner_broadcasts(spark: SparkSession, tmp_path: Path):
+    """On a side where they meet each row of the other once, and nowhere else."""
+    df = spark.range(600).selectExpr("id % 100 AS k", "id AS v")
+    for name, large in (("some", (7, 8)), ("none", ())):
+        connector.write_shuffle(
+            df.withColumnRenamed("v", name), tmp_path / name, num_subpartitions=N, options=FAST,
+            partitioner=SkewedOnOneSide("k", large),
+        )  # fmt: skip
+    some, none = tmp_path / "some", tmp_path / "none"
+    found = connector.join_shuffles(spark, none, some, on="k", how="left")
+    expected = df.withColumnRenamed("v", "none").join(
+        df.withColumnRenamed("v", "some"), on="k", how="left"
+    )
+    assert digest(found) == digest(expected)
+    with pytest.raises(OptionError, match="both have broadcast rows"):
+        connector.join_shuffles(spark, some, some, on="k", suffixes=("_l", "_r"))
+    with pytest.raises(OptionError, match="rows of the shuffle are broadcast"):
+        connector.aggregate_shuffle(spark, some, "k", [([], "count_all")])
+
+
 def test_keys_of_different_types(spark: SparkSession, tmp_path: Path):
     df = spark.range(9)
     for name, expression in (("int", "cast(id AS int) AS k"), ("date", "date'2020-01-01' AS k"),
@@ -213,7 +256,7 @@ def test_keys_of_different_types(spark: SparkSession, tmp_path: Path):
         )
     with pytest.raises(OptionError, match="not co-partitioned"):
         connector.join_shuffles(spark, tmp_path / "int", tmp_path / "date")
-    message = "key 'k' of the left is int, 'k' of the right smallint: cast one of them"
+    message = "key 'k' of the left is int32, 'k' of the right int16: cast one of them"
     with pytest.raises(SchemaError, match=message):
         connector.join_shuffles(spark, tmp_path / "int", tmp_path / "short")
 

@@ -193,6 +193,20 @@ def test_the_users_exception_arrives_whole(spark: SparkSession, left: Path):
     assert f"in map_subpartitions, subpartition 3 of {left}" in said
 
 
+def test_an_empty_subpartition_that_was_not_expected(spark: SparkSession, left: Path):
+    def first(_: int, reader: pa.RecordBatchReader) -> list[pa.RecordBatch]:
+        return [reader.read_next_batch()]
+
+    empty = open_shuffle(left).subpartition_rows.to_pylist().index(0)
+    schema = "k bigint, v bigint, s string"
+    said = failure(
+        connector.map_subpartitions(spark, left, first, schema, subpartitions=empty)
+    )  # fmt: skip
+    assert f"RuntimeError: subpartition {empty} of {left}: the function raised Stop" in said
+    assert "the subpartition is empty, or the reader at its end" in said
+    assert "in first" in said
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
@@ -252,6 +266,8 @@ def test_what_is_refused_before_any_task(spark: SparkSession, left: Path, tmp_pa
         refused(OptionError, f"not co-partitioned: {why}", [left, path], counted, COUNTS)
     refused(ShuffleNotFoundError, "is not there", [left, tmp_path / "no"], counted, COUNTS)
     refused(OptionError, "shuffles is empty", [], counted, COUNTS)
+    refused(OptionError, "shuffle 5: expected the path", 5, counted, COUNTS)
+    refused(OptionError, "columns=5: expected a list", left, counted, COUNTS, columns=5)
     refused(OptionError, "function is int: expected a callable", left, 3, COUNTS)
     refused(SchemaError, "schema is int: expected a StructType or DDL", left, counted, 3)
     refused(SchemaError, "column 'x' is not there", left, counted, COUNTS, columns=["x"])

@@ -1,6 +1,7 @@
 """Aggregations against a plain Python model; results over parts against results over all."""
 
 import math
+import pickle
 from collections import defaultdict
 from decimal import Decimal
 
@@ -23,7 +24,13 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.aggregation_plan import MERGED_BY, plan_aggregation
+from arrow_format.aggregation_plan import (
+    MERGED_BY,
+    PlannedAggregation,
+    grouped,
+    plan_aggregation,
+)
+from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.range_aggregation import aggregate_blocks, aggregate_range
 
 FAST = WriteOptions(sync=False)
@@ -35,6 +42,7 @@ class Here:
     def __init__(self, partitioner, schema):
         self.path, self.num_subpartitions, self.partitioner = "/s", 4, partitioner
         self.schema = schema
+        self.map_outputs = ()
 
 
 SCHEMA = pa.schema(
@@ -122,6 +130,31 @@ def test_other_functions_take_whole_groups():
     ]
 
 
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [("count", pc.CountOptions(mode="all")), ("sum", pc.ScalarAggregateOptions(min_count=9)),
+     ("stddev", pc.VarianceOptions(ddof=1)), ("tdigest", pc.TDigestOptions(0.3))],
+)  # fmt: skip
+def test_options_go_to_tasks(function, options):
+    plan = plan_aggregation(BY_K, "k", [("v", function, options), ("v", "min")])
+    there = pickle.loads(pickle.dumps(plan))
+    assert there.aggregations == plan.aggregations
+    assert there.aggregations[0].options == options
+    assert (there.schema, there.keys) == (plan.schema, plan.keys)
+
+
+def test_large_unsigned_keys_stay_what_they_are():
+    schema = pa.schema({"u": pa.uint64(), "v": pa.int64()})
+    plan = plan_aggregation(Here(HashPartitioner("u"), schema), "u", [("v", "sum"), ("u", "count")])
+    rows = pa.record_batch([[2**64 - 1, 2**64 - 1, 3], [1, 2, 3]], schema=schema)
+    found = aggregate_blocks([rows], plan, block_bytes=1 << 20)
+    assert found.schema.types == [pa.uint64(), pa.int64(), pa.int64()]
+    assert found["u"].to_pylist() == [2**64 - 1, 3]
+    largest = [PlannedAggregation("most", ("u",), "max")]
+    with pytest.raises(SchemaError, match=r"aggregation max\(u\)"):
+        grouped(pa.table(rows), ["v"], largest)
+
+
 def test_memory_grows_with_groups_and_not_with_rows():
     shuffle = Here(HashPartitioner("k"), pa.schema({"k": pa.int64(), "v": pa.int64()}))
     plan = plan_aggregation(shuffle, "k", [("v", "sum"), ([], "count_all")])
@@ -185,6 +218,8 @@ def test_sums_of_booleans_are_signed():
         ("k", [("v", "nope")], OptionError, "PyArrow knows no such function"),
         ("k", ["v"], OptionError, "aggregation 'v': expected"),
         ("k", "v", OptionError, "aggregations='v': expected a list"),
+        ("k", 5, OptionError, "aggregations=5: expected a list"),
+        ("k", [("v", "sum", "opt")], OptionError, "options is str; expected options of pyarrow"),
         (
             "k",
             [("v", "sum"), ("v", "sum")],
@@ -211,4 +246,13 @@ def test_plans_that_do_not_work(keys, aggregations, error, message):
 def test_groups_that_may_lie_in_several_subpartitions(partitioner, keys, message):
     with pytest.raises(OptionError, match=message):
         plan_aggregation(Here(partitioner, SCHEMA), keys, [])
-    assert plan_aggregation(Here({"kind": "mine"}, SCHEMA), "k", []).keys == ("k",)
+    mine = Here({"kind": "mine"}, SCHEMA)
+    assert plan_aggregation(mine, "k", []).keys == ("k",)
+
+
+def test_rows_that_a_partitioner_broadcasts_would_count_several_times():
+    mine = Here({"kind": "mine"}, SCHEMA)
+    file = PartitionedFile("p", 0, 1, 1, 1, 1, 1, num_broadcast_rows=1)
+    mine.map_outputs = (MapOutput("j", 0, 0, (file,)),)
+    with pytest.raises(OptionError, match="rows of the shuffle are broadcast and every subpart"):
+        plan_aggregation(mine, "k", [])

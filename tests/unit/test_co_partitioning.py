@@ -27,6 +27,7 @@ class Here:
     num_subpartitions: int
     partitioner: Any
     schema: pa.Schema
+    map_outputs: tuple[Any, ...] = ()
 
 
 SCHEMA = pa.schema(

@@ -137,6 +137,48 @@ def test_rows_for_all_that_were_half_read_are_read_again():
     assert found == [5, 10, 10]
 
 
+def test_rows_for_all_that_were_half_read_are_let_go_with_the_turn():
+    batch = pa.record_batch([pa.array(range(5))], schema=SCHEMA)
+    begun, closed, kept = [], [], []
+
+    def read():
+        begun.append(1)
+        try:
+            yield from [batch] * 5
+        finally:
+            closed.append(1)
+
+    for _, (reader,) in each_subpartition(range(4), [SameRows(SCHEMA, read)]):
+        assert len(closed) == len(begun)
+        assert reader.read_next_batch().num_rows == 5
+        kept.append(reader)
+    assert len(closed) == len(begun) == 4
+    for number, reader in enumerate(kept):
+        with pytest.raises(ClosedError, match=f"subpartition {number} was read after its turn"):
+            reader.read_next_batch()
+
+
+def test_rows_that_a_partitioner_broadcasts_are_dealt_to_all(tmp_path):
+    class SomeToAll:
+        def describe(self):
+            return {"kind": "some_to_all"}
+
+        def check(self, schema):
+            pass
+
+        def bind(self, schema, num_subpartitions, map_task):
+            return lambda batch: batch["to"].to_numpy()
+
+    table = pa.table({"to": pa.array([-1, 0, 2, 2], pa.int32()), "row": range(4)})
+    write_shuffle(
+        table, tmp_path / "s", num_subpartitions=3, partitioner=SomeToAll(), options=FAST
+    )  # fmt: skip
+    dealer = dealer_of(open_shuffle(tmp_path / "s"), range(3), ["row"])
+    turns = each_subpartition(range(3), [dealer])
+    found = [sorted(reader.read_all()["row"].to_pylist()) for _, (reader,) in turns]
+    assert found == [[0, 1], [0], [0, 2, 3]]
+
+
 @pytest.mark.parametrize("sort_by", [(), ("v",)])
 def test_shuffles_are_dealt_as_they_are_read(tmp_path, sort_by):
     rng = np.random.default_rng(5)

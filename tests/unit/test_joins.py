@@ -3,15 +3,18 @@
 import datetime as dt
 import math
 from collections import Counter
+from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import (
+    BROADCAST,
     BroadcastPartitioner,
     HashPartitioner,
     OptionError,
@@ -20,8 +23,10 @@ from arrow_format import (
     SchemaError,
     WriteOptions,
     open_shuffle,
+    range_join,
     write_shuffle,
 )
+from arrow_format.batching import rebatched
 from arrow_format.block_join import Indexed, join_blocks
 from arrow_format.join_plan import JoinedColumn, JoinPlan, plan_join
 from arrow_format.key_index import NO_ROW, KeyIndex
@@ -88,8 +93,11 @@ def batch_of(types, rows, number):
     )
 
 
-@given(sides(), st.sampled_from(KINDS), st.booleans(), st.integers(1, 12), st.integers(1, 9))
-def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most):
+@given(
+    sides(), st.sampled_from(KINDS), st.booleans(), st.integers(1, 12), st.integers(1, 9),
+    st.integers(1, 400),
+)  # fmt: skip
+def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most, most_bytes):
     types, lefts, rights = case
     names = [f"k{i}" for i in range(len(types))]
     is_filter = how in ("semi", "anti")
@@ -102,11 +110,10 @@ def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most
     held, other = (left, right) if held_is_left else (right, left)
     blocks = [other.slice(at, block_rows) for at in range(0, other.num_rows, block_rows)]
 
+    index = Indexed(held, plan, is_left=held_is_left)
     found = list(
-        join_blocks(
-            Indexed(held, plan, is_left=held_is_left), other.schema, blocks, plan, most=most
-        )
-    )
+        join_blocks(index, other.schema, blocks, plan, most=most, most_bytes=most_bytes)
+    )  # fmt: skip
 
     assert all(0 < batch.num_rows <= most for batch in found)
     rows = [row for batch in found for row in batch.to_pylist()]
@@ -143,6 +150,87 @@ def test_an_index_of_nothing():
     assert list(index.pairs(keys, unmatched=False, most=5)) == []
     ((rows, others),) = index.pairs(keys, unmatched=True, most=5)
     assert (rows.tolist(), others.tolist()) == ([0, 1], [NO_ROW, NO_ROW])
+
+
+LINK = JoinPlan(
+    "inner", (("k", "k"),), (JoinedColumn("v", "v", None), JoinedColumn("d", None, "d"))
+)
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [
+        [b"x" * 40_000],
+        [b"x", b"x" * 400_000, b"", None],
+        [["x" * 20_000] * 2, None, [], [None, "x"]],
+        [{"a": [b"x" * 39_000], "b": 1}],
+    ],
+)
+def test_wide_rows_are_put_together_a_few_at_a_time(documents):
+    """Sixty thousand rows that each take a document: 2 GiB and more in all."""
+    number = len(documents)
+    right = pa.record_batch({"k": range(number), "d": documents})
+    left = pa.record_batch({"k": np.arange(60_000) % number, "v": np.arange(60_000)})
+    num_rows = least = 0
+    held = Indexed(right, LINK, is_left=False)
+    for batch in join_blocks(held, left.schema, [left], LINK):
+        assert batch.nbytes < (17 << 20)
+        assert batch["v"].to_pylist() == list(range(num_rows, num_rows + batch.num_rows))
+        num_rows += batch.num_rows
+        least = max(least, batch.nbytes)
+    assert num_rows == 60_000
+    assert least > (15 << 20)
+
+
+def allocated(value):
+    """Half a million numbers in memory that Arrow counts."""
+    return pc.add(pa.array(np.zeros(500_000, np.int64)), value)
+
+
+def test_a_block_is_let_go_before_the_next_is_made():
+    held = Indexed(pa.record_batch({"k": [1], "d": ["x"]}), LINK, is_left=False)
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
+    before, alive = pa.total_allocated_bytes(), []
+
+    def blocks():
+        for number in range(5):
+            alive.append(pa.total_allocated_bytes() - before)
+            yield pa.record_batch([allocated(number % 2), allocated(number)], schema=schema)
+
+    for batch in join_blocks(held, schema, blocks(), LINK):
+        del batch
+    assert max(alive) < 1 << 20
+
+
+COUNTING = pa.proxy_memory_pool(pa.default_memory_pool())
+"""Knows its own peak; lives as long as what was allocated in it."""
+
+
+def small_batches():
+    for _ in range(4):
+        yield pa.record_batch({name: allocated(1) for name in "abcd"})
+
+
+def test_joined_batches_are_not_kept_beside_what_they_came_from():
+    before, size = pa.total_allocated_bytes(), next(small_batches()).nbytes
+    found = rebatched(small_batches(), min_rows=1 << 62, max_bytes=2 * size)
+    for batch in found:
+        assert pa.total_allocated_bytes() - before < 1.1 * batch.nbytes
+
+
+def test_the_held_side_is_there_once_and_a_column_twice():
+    usual = pa.default_memory_pool()
+    pa.set_memory_pool(COUNTING)
+    try:
+        schema = next(small_batches()).schema
+        before = COUNTING.bytes_allocated()
+        whole = range_join._whole(small_batches(), schema)
+        most = COUNTING.max_memory() - before
+    finally:
+        pa.set_memory_pool(usual)
+    assert whole.num_rows == 2_000_000
+    assert most < 1.4 * whole.nbytes
+    assert range_join._whole(iter(()), schema).schema == schema
 
 
 # Plans -------------------------------------------------------------------------------------------
@@ -234,6 +322,85 @@ def test_a_broadcast_side_never_gives_its_rows_twice(shuffles, left, right, kind
                 plan_join(orders, items, on=[("id", "order")], how=how, suffixes=("_l", "_r"))
 
 
+@dataclass(frozen=True)
+class SomeToAll:
+    """Sends rows to everyone where a column says so, and hashes the others."""
+
+    def describe(self):
+        return {"kind": "some_to_all"}
+
+    def check(self, schema):
+        HashPartitioner("k").check(schema)
+
+    def bind(self, schema, num_subpartitions, map_task):
+        hashed = HashPartitioner("k").bind(schema, num_subpartitions, map_task)
+        return lambda batch: np.where(batch["all"], BROADCAST, hashed(batch))
+
+
+@pytest.fixture(scope="module")
+def partly(tmp_path_factory):
+    """The same rows with few of them broadcast, with none, and with all of them."""
+    directory = tmp_path_factory.mktemp("partly")
+    keys = np.arange(200) % 60
+    found = {}
+    for name, of_all in (("some", keys % 7 == 0), ("none", keys < 0)):
+        table = pa.table({"k": keys, "all": of_all, name: range(200)})
+        write_shuffle(
+            table, directory / name, num_subpartitions=8, partitioner=SomeToAll(), options=FAST
+        )
+    everyone = BroadcastPartitioner()
+    table = pa.table({"k": keys, "every": range(200)})
+    write_shuffle(
+        table, directory / "every", num_subpartitions=3, partitioner=everyone, options=FAST
+    )
+    for name in ("some", "none", "every"):
+        found[name] = open_shuffle(directory / name)
+    return found
+
+
+@pytest.mark.parametrize("group_bytes", [1, 48 << 20])
+@pytest.mark.parametrize(
+    ("left", "right", "kinds"),
+    [("none", "some", ["inner", "left", "semi", "anti"]),
+     ("some", "none", ["inner", "right"]),
+     ("some", "some", []), ("some", "every", []), ("every", "some", [])],
+)  # fmt: skip
+def test_rows_that_a_partitioner_broadcasts_are_never_given_twice(
+    partly, left, right, kinds, group_bytes
+):
+    one, other = partly[left], partly[right]
+    keys = [int(i) % 60 for i in range(200)]
+    for how in KINDS:
+        some = {"on": "k", "left_columns": [left], "right_columns": [right], "how": how}
+        if left == right:
+            some["suffixes"] = ("_l", "_r")
+        if how in kinds:
+            plan = plan_join(one, other, **some)
+            found = join_range(one, other, plan, group_bytes=group_bytes)
+            rows = [row for batch in found for row in batch.to_pylist()]
+            pairs = [(row[left], row.get(right)) for row in rows]
+            expected = modelled([(k,) for k in keys], [(k,) for k in keys], how)
+            assert Counter(pairs) == Counter(expected)
+        else:
+            with pytest.raises(OptionError, match=r"broadcast rows, |have broadcast rows"):
+                plan_join(one, other, **some)
+
+
+def test_a_broadcast_side_is_looked_up_in_large_blocks(partly, monkeypatch):
+    """However few adjacent subpartitions are wanted: each block makes the table of keys anew."""
+    asked, look_up = [], KeyIndex.look_up
+    monkeypatch.setattr(
+        KeyIndex, "look_up", lambda self, columns: asked.append(1) or look_up(self, columns)
+    )
+    none, every = partly["none"], partly["every"]
+    plan = plan_join(none, every, on="k")
+    found = pa.Table.from_batches(join_range(none, every, plan, [0, 2, 4, 6]))
+    rows = none.read([0, 2, 4, 6], ["k"]).read_all()["k"].to_pylist()
+    counts = Counter(int(i) % 60 for i in range(200))
+    assert found.num_rows == sum(counts[k] for k in rows) > 0
+    assert len(asked) == 1
+
+
 def test_some_subpartitions(shuffles):
     orders, items = shuffles["orders"], shuffles["items"]
     plan = plan_join(orders, items, left_columns=["id"], right_columns=["order"])
@@ -251,6 +418,7 @@ class Sides:
     def __init__(self, path, partitioner, **types):
         self.path, self.num_subpartitions, self.partitioner = path, 4, partitioner
         self.schema = pa.schema(types)
+        self.map_outputs = ()
 
 
 LEFT = Sides("/l", HashPartitioner("a", "b"), a=pa.int32(), b=pa.string(), v=pa.int8())
@@ -284,11 +452,44 @@ def test_the_partition_keys_are_what_is_joined_on():
         ({"on": ["a", ("b", "c"), "x"]}, SchemaError, "column 'x' is not there"),
         ({"left_columns": ["x"]}, SchemaError, "left_columns: column 'x' is not there"),
         ({"right_columns": ["x"], "how": "semi"}, SchemaError, "right_columns: column 'x'"),
+        ({"suffixes": ("_l",)}, OptionError, r"suffixes=\('_l',\): expected two texts"),
+        ({"suffixes": "_l"}, OptionError, "suffixes='_l': expected two texts"),
+        ({"suffixes": (1, 2)}, OptionError, "expected two texts"),
+        ({"left_columns": 5}, OptionError, "left_columns=5: expected a list of column names"),
+        ({"right_columns": [5]}, OptionError, r"right_columns=\[5\]: expected a list"),
+        ({"left_columns": (c for c in "av")}, OptionError, "left_columns=.*generator.*expected a"),
+        (
+            {"on": ["a", ("b", "c"), ("v", "c")]},
+            SchemaError,
+            "key 'v' of the left is int8, 'c' of the right string: cast one of them",
+        ),
     ],
 )
 def test_plans_that_do_not_work(arguments, error, message):
     with pytest.raises(error, match=message):
         plan_join(LEFT, RIGHT, **arguments)
+
+
+def test_keys_that_differ_in_labels_alone():
+    berlin = Sides("/r", HashPartitioner("t"), t=pa.timestamp("us", "Europe/Berlin"))
+    utc = Sides("/l", HashPartitioner("t"), t=pa.timestamp("us", "UTC"))
+    assert plan_join(utc, berlin).keys == (("t", "t"),)
+    short = Sides("/r", HashPartitioner("a"), a=pa.int16())
+    whole = Sides("/l", HashPartitioner("a"), a=pa.int32())
+    with pytest.raises(SchemaError, match="key 'a' of the left is int32, 'a' of the right int16"):
+        plan_join(whole, short)
+
+
+def test_keys_of_two_time_zones_are_one_column():
+    plan = JoinPlan("full", (("t", "t"),), (JoinedColumn("t", "t", "t"),))
+    left, right = (
+        pa.record_batch([pa.array(times, pa.timestamp("us", zone))], names=["t"])
+        for times, zone in (([1, 2, None], "UTC"), ([2, 3], "Europe/Berlin"))
+    )
+    for held, other, is_left in ((left, right, True), (right, left, False)):
+        batches = join_blocks(Indexed(held, plan, is_left=is_left), other.schema, [other], plan)
+        found = pa.Table.from_batches(batches)["t"].cast(pa.int64()).to_pylist()
+        assert Counter(found) == Counter([1, 2, 3, None])
 
 
 def test_names_of_both_sides():

@@ -4,10 +4,13 @@ import pickle
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
-from arrow_format import ReadOptions, write_shuffle
+from arrow_format import OptionError, ReadOptions, write_shuffle
+from connector.subpartition_map import map_subpartitions
 from connector.subpartition_tasks import balanced_groups, open_shuffles
 
 
@@ -48,3 +51,17 @@ def test_shuffles_of_a_task_share_its_memory(tmp_path):
     assert [one.options.memory_bytes for one in opened] == [200 << 20] * 2
     assert pickle.loads(pickle.dumps(opened[0])).options == opened[0].options
     assert open_shuffles(paths[0], None, None)[0].options == ReadOptions()
+
+
+@pytest.mark.parametrize("shuffles", [5, [5], None])
+def test_what_is_no_path(shuffles):
+    with pytest.raises(OptionError, match=r"shuffle .*: expected the path or URI"):
+        open_shuffles(shuffles, None, None)
+
+
+@pytest.mark.parametrize("columns", [5, (name for name in "k"), [5], [["k"], [5]], [["k"], 5]])
+def test_what_are_no_columns(tmp_path, columns):
+    write_shuffle(pa.table({"k": [1]}), tmp_path / "s", num_subpartitions=2, keys="k")
+    paths = [tmp_path / "s"] * 2
+    with pytest.raises(OptionError, match=r"columns=.*: expected"):
+        map_subpartitions(None, paths, print, StructType(), columns=columns)

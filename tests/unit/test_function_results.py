@@ -1,0 +1,116 @@
+"""What users' functions raise: with subpartition, path and cause, in words that Spark prints."""
+
+import traceback
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import CorruptShuffleError, open_shuffle, write_shuffle
+from connector.function_results import results_of
+from connector.shuffle_join import ThenOfGroup
+from connector.subpartition_map import EachSubpartition
+
+SCHEMA = pa.schema({"n": pa.int64()})
+BATCH = pa.record_batch([pa.array([1], pa.int64())], schema=SCHEMA)
+
+
+def printed(call):
+    """What PySpark makes of the error: neither cause nor context."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        list(results_of(call, SCHEMA, caller="map_subpartitions", where="subpartition 3 of /s"))
+    error = caught.value
+    error.__cause__ = None
+    return error, "".join(traceback.format_exception(error))
+
+
+def empty():
+    return pa.RecordBatchReader.from_batches(SCHEMA, [])
+
+
+def first():
+    return [empty().read_next_batch()]
+
+
+def firsts():
+    yield BATCH
+    yield empty().read_next_batch()
+
+
+@pytest.mark.parametrize("function", [first, firsts])
+def test_an_empty_subpartition_is_named(function):
+    error, said = printed(function)
+    assert type(error) is RuntimeError
+    assert str(error).startswith("subpartition 3 of /s: the function raised StopIteration")
+    assert "the subpartition is empty, or the reader at its end" in said
+    assert f"in {function.__name__}\n" in said
+    assert "in map_subpartitions, subpartition 3 of /s" in said
+
+
+def chained():
+    try:
+        {}["what"]
+    except KeyError as error:
+        raise ValueError("no price") from error
+
+
+def meanwhile():
+    yield BATCH
+    try:
+        {}["what"]
+    except KeyError:
+        raise ValueError("no price")  # noqa: B904
+
+
+@pytest.mark.parametrize("function", [chained, meanwhile])
+def test_the_cause_is_told(function):
+    error, said = printed(function)
+    assert type(error) is ValueError
+    assert "caused by:\nTraceback" in said
+    assert "KeyError: 'what'" in said
+
+
+def test_what_hides_its_cause_has_none():
+    def hiding():
+        try:
+            {}["what"]
+        except KeyError:
+            raise ValueError("no price") from None
+
+    assert "KeyError" not in printed(hiding)[1]
+
+
+def test_other_runtime_errors_stay_themselves():
+    def function():
+        raise RuntimeError("mine") from StopIteration()
+
+    assert str(printed(function)[0]) == "mine"
+
+
+def test_a_subpartition_that_is_empty(tmp_path):
+    write_shuffle(pa.table({"n": [1]}), tmp_path / "s", num_subpartitions=4, keys="n")
+    shuffle = open_shuffle(tmp_path / "s")
+    work = EachSubpartition((shuffle,), (None,), lambda _, r: [r.read_next_batch()], SCHEMA)
+    with pytest.raises(RuntimeError, match=rf"subpartition \d of {shuffle.path}: the function"):
+        list(work(range(4)))
+
+
+def test_then_reads_an_error_again_and_no_end():
+    said = []
+
+    def joined(_):
+        yield BATCH
+        raise CorruptShuffleError("damaged")
+
+    def then(reader):
+        yield reader.read_next_batch()
+        for _ in range(2):
+            try:
+                reader.read_next_batch()
+            except CorruptShuffleError as error:
+                said.append(str(error))
+        yield BATCH
+
+    found = list(ThenOfGroup(joined, SCHEMA, then, SCHEMA)([0, 1]))
+    assert found == [BATCH, BATCH]
+    assert len(said) == 2
+    assert all("damaged" in one for one in said)

@@ -1,0 +1,33 @@
+"""Bytes of rows: against what Arrow says of each row by itself."""
+
+import pyarrow as pa
+import pytest
+
+from arrow_format.row_sizes import row_sizes
+
+TEXTS = ["", "a", None, "é" * 50, "x" * 1_000]
+COLUMNS = {
+    "numbers": pa.array(range(5), pa.int64()),
+    "flags": pa.array([True, None, False, True, True]),
+    "money": pa.array([1, 2, None, 4, 5], pa.decimal128(20, 2)),
+    "nothing": pa.nulls(5),
+    "texts": pa.array(TEXTS),
+    "lists": pa.array([[text] * i for i, text in enumerate(TEXTS)], pa.list_(pa.string())),
+    "maps": pa.array(
+        [[(str(i), text)] * i for i, text in enumerate(TEXTS)], pa.map_(pa.string(), pa.string())
+    ),
+    "structs": pa.array([{"t": text, "l": [1] * i} for i, text in enumerate(TEXTS)]),
+    "fixed": pa.array([[1, 2, 3]] * 5, pa.list_(pa.int64(), 3)),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize(("first", "end"), [(0, 5), (2, 5), (1, 3), (2, 2)])
+def test_sizes_are_about_those_of_single_rows(name, first, end):
+    column = COLUMNS[name].slice(first, end - first)
+    batch = pa.record_batch([column, column], names=["a", "b"])
+    sizes = row_sizes(batch.columns, batch.num_rows)
+    assert sizes.shape == (end - first,)
+    for i, size in enumerate(sizes.tolist()):
+        alone = pa.concat_batches([batch.slice(i, 1)]).nbytes
+        assert abs(size - alone) <= 60
