@@ -122,7 +122,7 @@ class _Source:
         return self._with_none[rows]
 
 
-class _Side:
+class _TakenRows:
     """Rows of one side that go into the result; NO_ROW makes a row of nulls."""
 
     def __init__(self, batch: pa.RecordBatch, rows: NDArray[np.int64]) -> None:
@@ -184,7 +184,7 @@ class _Joined:
             sides = [
                 None
                 if source is None or numbers is None
-                else _Side(source.batch, numbers[first:end])
+                else _TakenRows(source.batch, numbers[first:end])
                 for source, numbers in ((other, rows), (self._held, others))
             ]
             yield self._batch(*sides)
@@ -204,7 +204,7 @@ class _Joined:
             yield first, end
             first, before = end, int(ends[end - 1])
 
-    def _batch(self, other: _Side | None, held: _Side | None) -> pa.RecordBatch:
+    def _batch(self, other: _TakenRows | None, held: _TakenRows | None) -> pa.RecordBatch:
         """One row for each pair; nulls in the place of a side that has none."""
         left, right = (held, other) if self._held_is_left else (other, held)
         num_rows = (other or held).num_rows  # type: ignore[union-attr]

@@ -186,6 +186,18 @@ class Shuffle:
         return pa.array(self._totals[1] + self.num_bytes * rows // self.num_rows * (n - 1) // n)
 
     @property
+    def raw_bytes(self) -> pa.Int64Array:
+        """Bytes that the rows a reader of each subpartition gets take in Arrow, estimated.
+
+        The larger of two estimates, from rows and from stored bytes: rows may be larger than the
+        average, or compress better.
+        """
+        raw = sum(output.raw_bytes for output in self.map_outputs)
+        by_rows = self._totals[0] * (raw / max(self.num_rows, 1))
+        by_bytes = self._totals[1] * (raw / max(self.num_bytes, 1))
+        return pa.array(np.ceil(np.maximum(by_rows, by_bytes)).astype(np.int64))
+
+    @property
     def region_bytes(self) -> Int64Array:
         """Stored bytes of each region, numbered through the version in reading order, about.
 
@@ -299,7 +311,8 @@ class Shuffle:
 
     def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
         """Ranges of subpartitions that are read together."""
-        return group_adjacent(self._raw_bytes(), self._options.group_bytes, wanted)
+        weights = self.raw_bytes.to_numpy() + ORDERING_BYTES * self._totals[0]
+        return group_adjacent(weights, self._options.group_bytes, wanted)
 
     def _ordered(
         self,
@@ -355,13 +368,6 @@ class Shuffle:
             indexes=self._indexes,
             scheduler=self._scheduler,
         )
-
-    def _raw_bytes(self) -> Int64Array:
-        """Bytes that reading each subpartition in order takes, estimated from its rows."""
-        raw = sum(output.raw_bytes for output in self.map_outputs)
-        of_row = raw / max(self.num_rows, 1) + ORDERING_BYTES
-        estimate: Int64Array = np.ceil(self._totals[0] * of_row).astype(np.int64)
-        return estimate
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """All rows as an Arrow C stream."""

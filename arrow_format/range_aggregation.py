@@ -16,7 +16,6 @@ from arrow_format.aggregation_plan import AggregationPlan, grouped
 from arrow_format.batching import rebatched
 from arrow_format.canonical_floats import canonical_floats
 from arrow_format.read_plan import group_adjacent
-from arrow_format.shuffle_dealers import raw_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -64,7 +63,7 @@ def aggregate_range(
     """
     if group_bytes is None:
         group_bytes = shuffle.options.worked_on_bytes
-    weights = raw_bytes(shuffle)
+    weights = shuffle.raw_bytes.to_numpy()
     ordered = bool(shuffle.sort_by) and any(one.function in IN_ORDER for one in plan.aggregations)
     for first, end in group_adjacent(weights, group_bytes, subpartitions):
         runs = (

@@ -18,7 +18,6 @@ from arrow_format.batching import rebatched
 from arrow_format.block_join import Indexed, join_blocks
 from arrow_format.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.read_plan import group_adjacent
-from arrow_format.shuffle_dealers import raw_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -99,7 +98,7 @@ class _Side:
         self._columns = columns
         self._block_bytes = block_bytes
         self.is_broadcast = is_broadcast(shuffle)
-        self.weights = raw_bytes(shuffle)
+        self.weights = shuffle.raw_bytes.to_numpy()
         self.schema = shuffle.reader(0, 0, columns).schema
 
     def batches(self, first: int, end: int) -> Iterator[pa.RecordBatch]:

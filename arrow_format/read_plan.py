@@ -137,9 +137,17 @@ def group_adjacent(
     )
     return [
         group[0]
-        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1)
-        for group in coalesce_adjacent(weights, most, run)
+        for first, end in adjacent_ranges(wanted)
+        for group in coalesce_adjacent(weights, most, np.arange(first, end))
     ]
+
+
+def adjacent_ranges(subpartitions: Int64Array) -> tuple[tuple[int, int], ...]:
+    """Return ascending subpartitions as the fewest ranges ``[first, end)``, in order."""
+    if len(subpartitions) == 0:
+        return ()
+    runs = np.split(subpartitions, np.flatnonzero(np.diff(subpartitions) != 1) + 1)
+    return tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
 
 
 def coalesce_adjacent(
@@ -165,10 +173,6 @@ def coalesce_adjacent(
     while start < len(subpartitions):
         before = int(total[start - 1]) if start else 0
         stop = max(int(np.searchsorted(total, before + most, side="right")), start + 1)
-        runs = np.split(
-            subpartitions[start:stop],
-            np.flatnonzero(np.diff(subpartitions[start:stop]) != 1) + 1,
-        )
-        groups.append(tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
+        groups.append(adjacent_ranges(subpartitions[start:stop]))
         start = stop
     return groups

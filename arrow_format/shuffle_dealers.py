@@ -1,10 +1,8 @@
-"""Shuffles read together: dealers of their rows, and ranges that fit into memory."""
+"""Dealers of the rows of shuffles that are read together: in order, or the same for all."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from arrow_format.co_partitioning import is_broadcast
 from arrow_format.each_subpartition import RowsInOrder, SameRows
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
     from arrow_format.dataset import Shuffle
     from arrow_format.each_subpartition import Dealer
-    from arrow_format.model import Int64Array
 
 
 def dealer_of(
@@ -50,15 +47,3 @@ def dealer_of(
             yield run.batch
 
     return SameRows(schema, read)
-
-
-def raw_bytes(shuffle: Shuffle) -> Int64Array:
-    """Raw bytes that each subpartition reads, estimated from its rows and stored bytes; shape (n,).
-
-    The larger of the two estimates: rows may be larger than the average, or compress better.
-    """
-    raw = sum(output.raw_bytes for output in shuffle.map_outputs)
-    by_rows = shuffle.subpartition_rows.to_numpy() * (raw / max(shuffle.num_rows, 1))
-    by_bytes = shuffle.subpartition_bytes.to_numpy() * (raw / max(shuffle.num_bytes, 1))
-    estimate: Int64Array = np.ceil(np.maximum(by_rows, by_bytes)).astype(np.int64)
-    return estimate

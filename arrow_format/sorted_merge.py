@@ -93,7 +93,7 @@ class _Head:
                 break
             if self._cut:
                 # What is left of a batch is less than a round's rows, and would keep it whole.
-                self._held, self._cut = [copied(batch) for batch in self._held], False
+                self._held[0], self._cut = copied(self._held[0]), False
             batch = next(self._batches, None)
             if batch is None:
                 self.has_ended = True

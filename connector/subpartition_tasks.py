@@ -22,6 +22,7 @@ from arrow_format.co_partitioning import is_broadcast
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.options import check_integer, check_read_options
+from arrow_format.read_plan import adjacent_ranges
 from connector.source_reader import BATCH_BYTES, BATCH_ROWS, partition_bytes
 from connector.spark_types import arrow_schema_of
 
@@ -172,12 +173,7 @@ def balanced_groups(weights: Int64Array, most: int, subpartitions: Int64Array) -
     # By the middle of each, in floats: bytes times groups may pass 2**63.
     group = np.floor((ends - wanted / 2) * (number / total))
     runs = np.split(subpartitions, np.flatnonzero(np.diff(group)) + 1)
-    return tuple(_ranges(run) for run in runs)
-
-
-def _ranges(subpartitions: Int64Array) -> tuple[tuple[int, int], ...]:
-    runs = np.split(subpartitions, np.flatnonzero(np.diff(subpartitions) != 1) + 1)
-    return tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
+    return tuple(adjacent_ranges(run) for run in runs)
 
 
 def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:

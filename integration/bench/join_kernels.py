@@ -18,7 +18,6 @@ from arrow_format import open_shuffle
 from arrow_format.block_join import Indexed, join_blocks
 from arrow_format.join_plan import plan_join
 from arrow_format.read_plan import group_adjacent
-from arrow_format.shuffle_dealers import raw_bytes
 
 KEYS = ("l_orderkey", "o_orderkey")
 GROUP_BYTES = 48 << 20
@@ -110,7 +109,8 @@ def join_once(kernel: str, shuffles: str, repeat: int) -> dict[str, Any]:
         "DuckDB": lambda: _duckdb(rows_only=False),
         "DuckDB, row numbers": lambda: _duckdb(rows_only=True),
     }[kernel]()
-    groups = group_adjacent(raw_bytes(left) + raw_bytes(right), GROUP_BYTES)[:MOST_GROUPS]
+    raw_bytes = left.raw_bytes.to_numpy() + right.raw_bytes.to_numpy()
+    groups = group_adjacent(raw_bytes, GROUP_BYTES)[:MOST_GROUPS]
 
     def whole(shuffle: Any, first: int, end: int) -> pa.RecordBatch:  # noqa: ANN401
         return pa.concat_batches([run.batch for run in shuffle.reader(first, end)])

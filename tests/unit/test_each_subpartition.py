@@ -20,7 +20,7 @@ from arrow_format import (
 )
 from arrow_format.batching import Rows
 from arrow_format.each_subpartition import RowsInOrder, SameRows, each_subpartition
-from arrow_format.shuffle_dealers import dealer_of, raw_bytes
+from arrow_format.shuffle_dealers import dealer_of
 
 SCHEMA = pa.schema({"row": pa.int64()})
 FAST = WriteOptions(sync=False)
@@ -225,5 +225,5 @@ def test_raw_bytes_see_large_rows(tmp_path):
     )  # fmt: skip
     shuffle = open_shuffle(tmp_path / "s")
     sizes = [shuffle.subpartition(i).read_all().nbytes for i in range(8)]
-    assert int(raw_bytes(shuffle).argmax()) == int(np.argmax(sizes))
-    assert raw_bytes(shuffle).max() > 0.5 * max(sizes)
+    assert int(np.argmax(shuffle.raw_bytes)) == int(np.argmax(sizes))
+    assert max(shuffle.raw_bytes.to_pylist()) > 0.5 * max(sizes)
