@@ -167,3 +167,10 @@ def test_several_readers_share_the_memory():
     assert ReadOptions(memory_bytes=128 << 20, memory_map=True).shared_by(9) == ReadOptions(
         memory_bytes=96 << 20, memory_map=True
     )
+
+
+def test_however_much_memory_there_is_batches_stay_far_below_what_one_can_hold():
+    options = ReadOptions(memory_bytes=1 << 40)
+    assert max(options.group_bytes, options.batch_bytes, options.worked_on_bytes) <= 1 << 29
+    few = ReadOptions()
+    assert few.group_bytes < options.group_bytes

@@ -35,6 +35,15 @@ def open_all(cache, files):
         assert cache.index_of(entry, entry.map_outputs[0], file).file == file
 
 
+def test_an_index_that_is_gone_is_told_with_its_map_task(storage):
+    (file,) = written(storage, "a")
+    entry = entry_of(file, N)
+    storage.delete(file.index_path)
+    message = r"not there.*index of map task 3, attempt 1\)\. Restore the file"
+    with pytest.raises(CorruptShuffleError, match=message):
+        IndexCache(storage).index_of(entry, entry.map_outputs[0], file)
+
+
 def test_an_index_is_opened_once(storage):
     files = written(storage, "abc")
     cache = IndexCache(storage)
