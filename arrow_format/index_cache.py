@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.read_scheduler import ADVICE
 from arrow_format.roots import ReadRoots
 from arrow_format.widening import is_appendable
 
@@ -59,10 +60,9 @@ class IndexCache:
         try:
             reader = PartitionedFileReader(storage, file)
         except (CorruptShuffleError, FormatVersionError) as error:
-            msg = (
-                f"{error} (index of map task {output.map_task}, attempt {output.attempt}). "
-                "Restore the file from a copy or write the shuffle again"
-            )
+            msg = f"{error} (index of map task {output.map_task}, attempt {output.attempt})"
+            if isinstance(error, CorruptShuffleError):  # a copy of a newer version is no help
+                msg = f"{msg}. {ADVICE}"
             raise type(error)(msg) from error
         self._check_identity(storage, reader, entry, output)
         with self._lock:
