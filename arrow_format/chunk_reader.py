@@ -117,15 +117,14 @@ class ChunkReader:
         """
         region = self.index.regions[chunk.region]
         table = region.chunks
-        last = chunk.chunk + 1 == len(table)
-        stop = region.num_rows if last else int(table.first_row[chunk.chunk + 1])
+        start, stop = region.chunk_rows(chunk.chunk)
         try:
             return self._decoder.decode(
                 stored,
                 encoding=int(table.encoding[chunk.chunk]),
                 raw_length=int(table.raw_length[chunk.chunk]),
                 crc32=int(table.crc32[chunk.chunk]),
-                num_rows=stop - int(table.first_row[chunk.chunk]),
+                num_rows=stop - start,
             )
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{self._where(chunk)}: {error}. {ADVICE}"

@@ -106,6 +106,12 @@ class Region:
         lo, hi = np.searchsorted(self.ranks, (first_rank, end_rank))
         return int(self.row_offsets[lo]), int(self.row_offsets[hi])
 
+    def chunk_rows(self, chunk: int) -> tuple[int, int]:
+        """Rows ``[first, end)`` of the region that a chunk holds."""
+        starts = self.chunks.first_row
+        end = int(starts[chunk + 1]) if chunk + 1 < len(starts) else self.num_rows
+        return int(starts[chunk]), end
+
     def row_extents(
         self, first: int, end: int, num_subpartitions: int
     ) -> tuple[tuple[int, int], ...]:

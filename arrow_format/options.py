@@ -94,7 +94,7 @@ class ReadOptions:
     """Memory that reading may take beyond what the process has anyway, in bytes, 96 MiB or more:
     about an eighth for what is read ahead, an eighth for indexes, the rest for rows that are put in
     order and handed on. A single row it takes in any case, and of a sorted subpartition that does
-    not fit, up to three chunks of each region: merge shuffles of hundreds of regions first."""
+    not fit, 32 KiB of each region: merge shuffles of thousands of regions first."""
     memory_map: bool = False
     """Map data files instead of reading them: no copy, for local files with codec ``none`` that
     nobody changes. A mapped file that is cut short while it is read kills the process."""

@@ -69,8 +69,7 @@ def plan_chunks(
             head = int(np.searchsorted(starts, lo, side="right")) - 1
             tail = int(np.searchsorted(starts, hi, side="left"))
             for chunk in range(head, tail):
-                start = int(starts[chunk])
-                stop = int(starts[chunk + 1]) if chunk + 1 < len(starts) else region.num_rows
+                start, stop = region.chunk_rows(chunk)
                 yield ChunkRead(
                     number,
                     chunk,

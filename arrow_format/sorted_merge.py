@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from arrow_format.batching import copied
 from arrow_format.sort_permutation import sort_permutation
-from arrow_format.spark_order import key_codes
+from arrow_format.spark_order import key_codes, sorting_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +29,11 @@ MIN_ROWS = 4_096
 MAX_BYTES = 64 << 20
 """... or its share of this, where rows are large."""
 
-
 PIECE_BYTES = 4 << 20
 """About what is gathered and given out at once."""
+
+_PLACE_BYTES = 12
+"""Of each row in a round: its place in the order, and its run."""
 
 
 def merge_sorted(
@@ -52,7 +54,8 @@ def merge_sorted(
     min_rows
         Rows a run has at hand before each round, unless it ends.
     max_bytes
-        Bytes at hand in all runs together, unless one batch of each is more.
+        Bytes at hand in all runs together, those of :func:`merging_bytes` included, unless one
+        batch of each is more.
 
     Yields
     ------
@@ -72,15 +75,22 @@ def merge_sorted(
         yield from head.rest()
 
 
+def merging_bytes(schema: pa.Schema, sort_by: SortBy) -> int:
+    """Bytes that a row at hand takes beside its own while it is merged."""
+    return sorting_bytes([schema.field(name).type for name, _ in sort_by]) + _PLACE_BYTES
+
+
 class _Head:
     """The rows of a run that are at hand."""
 
     def __init__(self, run: Iterable[pa.RecordBatch], sort_by: SortBy) -> None:
         self._batches = iter(run)
         self._names = [name for name, _ in sort_by]
+        self._sort_by = sort_by
+        self._row_bytes: int | None = None
         self._held: list[pa.RecordBatch] = []
         self.nbytes = 0
-        """Bytes of the rows at hand."""
+        """Bytes of the rows at hand, and of merging them."""
         self.num_rows = 0
         self.has_ended = False
         self._cut = False
@@ -100,7 +110,9 @@ class _Head:
             elif batch.num_rows:
                 self._held.append(batch)
                 self.num_rows += batch.num_rows
-                self.nbytes += batch.nbytes
+                if self._row_bytes is None:
+                    self._row_bytes = merging_bytes(batch.schema, self._sort_by)
+                self.nbytes += batch.nbytes + self._row_bytes * batch.num_rows
 
     def edge_keys(self) -> list[pa.RecordBatch]:
         """Keys of the first row at hand, and of the last."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from arrow_format.batching import HeldRuns, Rows
 from arrow_format.sort_permutation import sort_permutation
-from arrow_format.sorted_merge import merge_sorted
+from arrow_format.sorted_merge import merge_sorted, merging_bytes
 from arrow_format.spark_order import key_codes
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def sorted_rows(
     columns
         Columns to deliver; all when None.
     hold_bytes
-        Raw bytes that may be held to be sorted or merged, unless a chunk of each region is more;
+        Raw bytes that may be held to be sorted or merged, unless 32 KiB of each region are more;
         what is more is read subpartition by subpartition, and a subpartition that is more is
         merged.
     """
@@ -72,7 +72,10 @@ def sorted_rows(
                 open_reader, one, one + 1, sort_by, wanted, hold_bytes=hold_bytes
             )
         return
-    runs = [(rows.batch for rows in run) for run in reader.runs()]
+    runs = [
+        (rows.batch for rows in run)
+        for run in reader.runs(hold_bytes, merging_bytes(reader.schema, sort_by))
+    ]
     for batch in merge_sorted(runs, sort_by, max_bytes=hold_bytes):
         yield _only(Rows(batch, np.full(batch.num_rows, first, np.int32)), wanted)
 

@@ -5,7 +5,7 @@ Source: FLIP-148, ``SortMergeSubpartitionReader``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
     from arrow_format.storage import Storage
+
+MIN_PIECE_BYTES = 32 << 10
+"""Rows of a region are not read in smaller pieces: each costs the decoding of a chunk."""
 
 SUBPARTITION_COLUMN = "_subpartition"
 """Name of the int32 column that ``with_subpartition`` appends."""
@@ -110,16 +113,30 @@ class SortMergeSubpartitionReader:
     def __iter__(self) -> Iterator[Rows]:
         return self._rows(self.planned())
 
-    def runs(self) -> list[Iterator[Rows]]:
+    def runs(self, most_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
         """Rows of each region as a sequence of its own, in reading order; read as they are asked.
 
         All of them share the scheduler's bound, so any number may be read by turns.
+
+        Parameters
+        ----------
+        most_bytes
+            Raw bytes that a chunk of every region and the next may have together. Where that is
+            too little, nothing is read ahead and chunks come in pieces of each region's share, but
+            of 32 KiB at least: a chunk is read and decoded again for every piece of it.
+        row_bytes
+            What each row counts beside its own bytes.
         """
-        return [
-            self._rows([(source, list(chunks))])
+        runs = [
+            (source, list(chunks))
             for source, planned in self.planned()
             for _, chunks in groupby(planned, key=lambda chunk: chunk.region)
         ]
+        at_hand = sum(max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs)
+        if 2 * at_hand <= most_bytes:
+            return [self._rows([run]) for run in runs]
+        piece_bytes = max(most_bytes // len(runs), MIN_PIECE_BYTES)
+        return [self._pieces(source, chunks, piece_bytes, row_bytes) for source, chunks in runs]
 
     def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
         """Chunks that hold rows of the range, by file and offset."""
@@ -153,6 +170,29 @@ class SortMergeSubpartitionReader:
                 del stored  # not to be kept while the consumer works on the rows
                 yield from rows
 
+    def _pieces(
+        self,
+        source: ChunkReader,
+        chunks: Iterable[ChunkRead],
+        piece_bytes: int,
+        row_bytes: int,
+    ) -> Iterator[Rows]:
+        """Rows of chunks, of which no more is kept than the piece that is given out."""
+        for chunk in chunks:
+            first = chunk.first_row
+            while first < chunk.end_row:
+                ((_, stored),) = self._scheduler.fetch(source, [chunk])
+                batch = source.decode(chunk, stored)
+                del stored
+                num_rows = chunk.end_row - first
+                num_bytes = batch.slice(first, num_rows).nbytes + row_bytes * num_rows
+                num_rows = -(-num_rows // max(round(num_bytes / piece_bytes), 1))
+                part = replace(chunk, first_row=first, end_row=first + num_rows)
+                rows = self._of_range(source, part, batch)
+                del batch  # not to be kept while the consumer works on the rows
+                yield from rows
+                first += num_rows
+
     def _of_range(
         self, source: ChunkReader, chunk: ChunkRead, batch: pa.RecordBatch
     ) -> Iterator[Rows]:
@@ -169,6 +209,21 @@ class SortMergeSubpartitionReader:
             n = source.index.metadata.num_subpartitions
             start = int(region.chunks.first_row[chunk.chunk])
             yield Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))
+
+
+def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: int) -> list[int]:
+    """Raw bytes of the rows wanted from each chunk, about, and what they count beside."""
+    regions, file = source.index.regions, source.index.file
+    raw_length = sum(int(region.chunks.raw_length.sum()) for region in regions)
+    expansion = file.raw_bytes / max(raw_length, 1)
+    sizes = []
+    for chunk in chunks:
+        region = regions[chunk.region]
+        start, stop = region.chunk_rows(chunk.chunk)
+        raw = int(region.chunks.raw_length[chunk.chunk]) * expansion
+        num_rows = chunk.end_row - chunk.first_row
+        sizes.append(int(num_rows * (raw / (stop - start) + row_bytes)))
+    return sizes
 
 
 def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int]:

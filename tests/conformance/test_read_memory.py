@@ -114,6 +114,30 @@ def test_memory_of_a_sorted_subpartition_that_does_not_fit(tmp_path, tiny):
     assert peak(tiny, tmp_path / "x")[1] <= ALLOWED
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_memory_of_a_sorted_subpartition_of_hundreds_of_regions(tmp_path, tiny, codec):
+    random = np.random.default_rng(1)
+
+    def rows():
+        for batch in rows_of(4_000_000, text_bytes=40):
+            yield batch.append_column("p", pa.array(np.zeros(batch.num_rows, np.int32))).set_column(
+                0, "k", pa.array(random.permutation(batch.num_rows))
+            )
+
+    options = WriteOptions(
+        sync=False, codec=codec, codec_level=-5, chunk_bytes=1 << 20, sort_buffer_bytes=2 << 20
+    )
+    write_shuffle(
+        rows(), tmp_path / "x", num_subpartitions=1, partitioner=ColumnPartitioner("p"),
+        sort_by="k", options=options,
+    )  # fmt: skip
+    shuffle = open_shuffle(tmp_path / "x")
+    assert sum(file.num_regions for file in shuffle.map_outputs[0].files) >= 300
+    rows, over_base = peak(tiny, tmp_path / "x")
+    assert rows == 4_000_000
+    assert over_base <= ALLOWED
+
+
 def test_more_memory_reads_more_at_once(tmp_path):
     write_shuffle(rows_of(3_000_000), tmp_path / "x", num_subpartitions=50, keys="k")
     few = open_shuffle(tmp_path / "x", options=ReadOptions(memory_bytes=96 << 20))
