@@ -7,24 +7,30 @@ and a large one piece by piece where the functions allow.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from arrow_format.aggregation_plan import AggregationPlan, grouped
 from arrow_format.batching import rebatched
 from arrow_format.canonical_floats import canonical_floats
+from arrow_format.hash_passes import HashPass, in_passes
 from arrow_format.read_plan import group_adjacent
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from arrow_format.dataset import Shuffle
 
 
 MERGE_ROWS = 1 << 20
 """Results over parts are merged when there are as many rows, and twice as many as last time."""
+
+GROUP_BYTES = 100
+"""What a row counts beside its own bytes: Arrow's hash table and states, if it is a group."""
 
 IN_ORDER = frozenset({"first", "last", "first_last", "list", "one"})
 """Functions whose result depends on the order of rows."""
@@ -52,9 +58,9 @@ def aggregate_range(
         Ascending without repetition; all when None.
     group_bytes
         Raw bytes of adjacent subpartitions that are held together; when None, what the shuffle's
-        options allow. A subpartition of more is held
-        whole if a function needs that (:data:`~arrow_format.aggregation_plan.MERGED_BY` has those
-        that do not), otherwise as many bytes of it, and the results.
+        options allow. A subpartition of more is read in passes, each of some of its groups, where a
+        function needs whole groups (:data:`~arrow_format.aggregation_plan.MERGED_BY` has those that
+        do not) or the results are more. A group that has half of the rows is held nevertheless.
 
     Raises
     ------
@@ -64,65 +70,132 @@ def aggregate_range(
     if group_bytes is None:
         group_bytes = shuffle.options.worked_on_bytes
     weights = shuffle.raw_bytes.to_numpy()
+    rows = shuffle.subpartition_rows.to_numpy()
     ordered = bool(shuffle.sort_by) and any(one.function in IN_ORDER for one in plan.aggregations)
-    for first, end in group_adjacent(weights, group_bytes, subpartitions):
+
+    def read(first: int, end: int) -> Iterator[pa.RecordBatch]:
         runs = (
             shuffle.rows(range(first, end), plan.columns)
             if ordered
             else shuffle.reader(first, end, plan.columns)
         )
         # A generator's variable would keep each run until the next is read; map keeps none.
-        batches = map(attrgetter("batch"), runs)
-        table = aggregate_blocks(batches, plan, block_bytes=2 * group_bytes)
-        yield from table.to_batches()
+        return map(attrgetter("batch"), runs)
+
+    weights = np.maximum(weights, GROUP_BYTES * rows)
+    for first, end in group_adjacent(weights, group_bytes, subpartitions):
+        num_rows = int(rows[first:end].sum())
+        for table in aggregate_in_passes(
+            partial(read, first, end), plan, block_bytes=2 * group_bytes, num_rows=num_rows
+        ):
+            yield from table.to_batches()
 
 
-def aggregate_blocks(
-    batches: Iterable[pa.RecordBatch],
+def aggregate_in_passes(
+    read: Callable[[], Iterable[pa.RecordBatch]],
     plan: AggregationPlan,
     *,
     block_bytes: int,
+    num_rows: int,
     merge_rows: int = MERGE_ROWS,
-) -> pa.Table:
-    """Aggregate rows, of which no more than about ``block_bytes`` are held if the plan allows.
+) -> Iterator[pa.Table]:
+    """Aggregate rows, in passes where they or the results are more than may be held.
 
     Parameters
     ----------
-    batches
-        With the columns of the plan.
+    read
+        Reads batches with the columns of the plan; called for each pass.
     plan
         How.
     block_bytes
-        Raw bytes of the columns that are read.
+        Raw bytes of rows, and of results, that are held.
+    num_rows
+        How many rows there are, about.
     merge_rows
         Rows of results over parts that are merged into one.
     """
-    parts: list[pa.Table] = []
-    num_rows, next_merge = 0, merge_rows
-    size = block_bytes if plan.can_merge else 1 << 62
-    for block in rebatched(batches, min_rows=1 << 62, max_bytes=size):
-        parts.append(_aggregated(_canonical(block, plan.keys), plan))
-        del block  # before the next one is made
-        num_rows += parts[-1].num_rows
-        if num_rows >= next_merge and len(parts) > 1:
-            parts = [_merged(parts, plan)]
-            num_rows = parts[0].num_rows
-            next_merge = max(merge_rows, 2 * num_rows)
-    if not parts:
+    if not plan.can_merge:
+        passes = in_passes(
+            read, plan.keys, most_bytes=block_bytes, row_bytes=GROUP_BYTES, num_rows=num_rows
+        )
+        for _, held in passes:
+            table = _aggregated(held, plan)
+            held.clear()
+            yield table
+            del table
+        return
+    block_rows = max(block_bytes // (2 * GROUP_BYTES), 1)
+    waiting = [HashPass(tuple(plan.keys))]
+    while waiting:
+        one = waiting.pop()
+        results = _Results(plan, block_bytes // 2, merge_rows)
+        seen = 0
+        may_split = True
+        for block in rebatched(read(), min_rows=block_rows, max_bytes=block_bytes):
+            seen += block.num_rows
+            was_merged = results.add(one.rows_of(block))
+            del block  # before the next one is made
+            if was_merged and may_split and results.num_bytes > block_bytes // 2:
+                times = 2 * results.num_bytes / block_bytes * max(num_rows / seen, 1)
+                smaller = one.split_where_it_helps(results.table().to_batches(), times)
+                if smaller:
+                    waiting += smaller
+                    break
+                may_split = False
+        else:
+            yield results.table()
+        del results
+
+
+class _Results:
+    """Results over parts of the rows, merged now and then."""
+
+    def __init__(self, plan: AggregationPlan, most_bytes: int, merge_rows: int) -> None:
+        self._plan = plan
+        self._parts: list[pa.Table] = []
+        self._most_bytes = self._next_bytes = most_bytes
+        self._most_rows = self._next_rows = merge_rows
+        self.num_bytes = 0
+        """Of the results, those of equal keys not merged yet included."""
+
+    def add(self, block: pa.RecordBatch) -> bool:
+        """Aggregate some rows; True when all results were merged into one."""
+        self._parts.append(_aggregated([block], self._plan))
+        self.num_bytes += _held_bytes(self._parts[-1])
+        num_rows = sum(part.num_rows for part in self._parts)
+        if num_rows < self._next_rows and self.num_bytes < self._next_bytes:
+            return False
+        table = self.table()
+        self.num_bytes = _held_bytes(table)
+        self._next_bytes = max(self._most_bytes, 3 * self.num_bytes // 2)
+        self._next_rows = max(self._most_rows, 2 * table.num_rows)
+        return True
+
+    def table(self) -> pa.Table:
+        """All results, one row per group."""
+        if len(self._parts) > 1:
+            self._parts = [_merged(self._parts, self._plan)]
+        return self._parts[0] if self._parts else self._plan.schema.empty_table()
+
+
+def _held_bytes(results: pa.Table) -> int:
+    return int(results.nbytes) + GROUP_BYTES * int(results.num_rows)
+
+
+def _aggregated(batches: Sequence[pa.RecordBatch], plan: AggregationPlan) -> pa.Table:
+    """Results over some rows, in the order of their first."""
+    if not batches:
         return plan.schema.empty_table()
-    return parts[0] if len(parts) == 1 else _merged(parts, plan)
-
-
-def _canonical(block: pa.RecordBatch, keys: Sequence[str]) -> pa.Table:
-    columns = [
-        canonical_floats(column) if name in keys else column
-        for name, column in zip(block.schema.names, block.columns, strict=True)
+    names = batches[0].schema.names
+    canonical = [
+        [
+            canonical_floats(c) if name in plan.keys else c
+            for name, c in zip(names, batch.columns, strict=True)
+        ]
+        for batch in batches
     ]
-    return pa.table(columns, names=block.schema.names)
-
-
-def _aggregated(table: pa.Table, plan: AggregationPlan) -> pa.Table:
-    return grouped(table, plan.keys, plan.aggregations)
+    tables = [pa.table(columns, names=names) for columns in canonical]
+    return grouped(pa.concat_tables(tables), plan.keys, plan.aggregations)
 
 
 def _merged(parts: list[pa.Table], plan: AggregationPlan) -> pa.Table:

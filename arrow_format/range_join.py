@@ -7,6 +7,7 @@ other one comes in blocks.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -17,16 +18,28 @@ import pyarrow as pa
 from arrow_format.batching import rebatched
 from arrow_format.block_join import Indexed, join_blocks
 from arrow_format.co_partitioning import has_broadcast_rows, is_broadcast
+from arrow_format.errors import OptionError
+from arrow_format.hash_passes import in_passes
 from arrow_format.read_plan import group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from arrow_format.dataset import Shuffle
+    from arrow_format.hash_passes import HashPass
     from arrow_format.join_plan import JoinPlan
+
+    Ranges = Sequence[tuple[int, int]]
 
 MOST_BLOCK_BYTES = 1 << 30
 """Blocks of the side that is not held are no larger: a batch has room for 2 GiB of text."""
+
+INDEX_ROW_BYTES = 200
+"""What a row of the side that is held counts beside its own bytes. Measured: 40 where keys repeat,
+120 to 300 where none does, by how full Arrow's hash table is."""
+
+LOOKUP_ROW_BYTES = 40
+"""What a row of a block counts at least: key numbers, and the pairs of rows they give."""
 
 
 def join_range(
@@ -39,9 +52,11 @@ def join_range(
 ) -> Generator[pa.RecordBatch]:
     """Yield the rows of a join of two co-partitioned shuffles, group after group.
 
-    Memory holds the smaller side of one group, and as much of the other. A single subpartition is a
-    group however large it is; of a broadcast shuffle all rows are held. Where only some rows of a
-    side are broadcast, every subpartition is a group: several together would have them repeatedly.
+    Memory holds the smaller side of one group, and as much of the other. A side that is too large,
+    of one subpartition or broadcast, is joined in passes: rows whose keys have one residue of their
+    hashes at a time, which reads both sides once more for each. Rows of a key that has half of them
+    are held however many they are. Where only some rows of a side are broadcast, every subpartition
+    is a group: several together would have them repeatedly.
 
     Parameters
     ----------
@@ -66,28 +81,41 @@ def join_range(
         _Side(left, plan.left_columns, group_bytes),
         _Side(right, plan.right_columns, group_bytes),
     )
-    whole = [number for number, side in enumerate(sides) if side.is_broadcast]
+    for held, held_ranges, other_ranges in _groups(sides, group_bytes, subpartitions):
+        keys = [[pair[held] for pair in plan.keys], [pair[1 - held] for pair in plan.keys]]
+        passes = in_passes(
+            partial(sides[held].batches, held_ranges),
+            keys[0],
+            most_bytes=group_bytes * 4 // 3,
+            row_bytes=INDEX_ROW_BYTES,
+            num_rows=sides[held].num_rows(held_ranges),
+        )
+        for one, rows in passes:
+            indexed = Indexed(_whole(rows, sides[held].schema), plan, is_left=held == 0)
+            other = sides[1 - held]
+            blocks = other.blocks(other_ranges, one.of(keys[1]), indexed.batch)
+            yield from join_blocks(indexed, other.schema, blocks, plan)
+            del indexed, blocks  # before that of the next pass is made
+
+
+def _groups(
+    sides: tuple[_Side, _Side], group_bytes: int, subpartitions: Sequence[int] | None
+) -> Iterator[tuple[int, Ranges, Ranges]]:
+    """Yield what is joined together: number of the side to hold, its ranges, those of the other."""
     weights = np.sum([side.weights for side in sides if not side.is_broadcast], axis=0)
+    whole = [number for number, side in enumerate(sides) if side.is_broadcast]
     if whole:
-        held = Indexed(sides[whole[0]].all_rows(), plan, is_left=whole[0] == 0)
-        other = sides[1 - whole[0]]
-        groups = group_adjacent(weights, group_bytes, subpartitions)
-        yield from join_blocks(held, other.schema, other.blocks(groups, held.batch.nbytes), plan)
+        yield whole[0], [(0, 1)], group_adjacent(weights, group_bytes, subpartitions)
         return
-    if has_broadcast_rows(left) or has_broadcast_rows(right):
-        wanted = range(left.num_subpartitions) if subpartitions is None else subpartitions
+    if any(side.has_broadcast_rows for side in sides):
+        wanted = range(len(weights)) if subpartitions is None else subpartitions
         groups = [(one, one + 1) for one in wanted]
     else:
-        groups = group_adjacent(weights, group_bytes, subpartitions)
+        index_bytes = INDEX_ROW_BYTES * np.minimum(sides[0].rows, sides[1].rows)
+        groups = group_adjacent(np.maximum(weights, index_bytes), group_bytes, subpartitions)
     for first, end in groups:
         sizes = [int(side.weights[first:end].sum()) for side in sides]
-        held_number = int(sizes[1] <= sizes[0])
-        held_side, other = sides[held_number], sides[1 - held_number]
-        held = Indexed(held_side.rows(first, end), plan, is_left=held_number == 0)
-        yield from join_blocks(
-            held, other.schema, other.blocks([(first, end)], held.batch.nbytes), plan
-        )
-        del held  # before that of the next group is made
+        yield int(sizes[1] <= sizes[0]), [(first, end)], [(first, end)]
 
 
 class _Side:
@@ -98,42 +126,54 @@ class _Side:
         self._columns = columns
         self._block_bytes = block_bytes
         self.is_broadcast = is_broadcast(shuffle)
+        self.has_broadcast_rows = has_broadcast_rows(shuffle)
         self.weights = shuffle.raw_bytes.to_numpy()
+        self.rows = shuffle.subpartition_rows.to_numpy()
         self.schema = shuffle.reader(0, 0, columns).schema
 
-    def batches(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Batches of a range, its subpartitions in no particular order."""
+    def num_rows(self, ranges: Ranges) -> int:
+        """How many rows ranges have."""
+        return sum(int(self.rows[first:end].sum()) for first, end in ranges)
+
+    def batches(self, ranges: Ranges) -> Iterator[pa.RecordBatch]:
+        """Batches of ranges, their subpartitions in no particular order."""
+        runs = chain.from_iterable(
+            self._shuffle.reader(first, end, self._columns) for first, end in ranges
+        )
         # A generator's variable would keep each run until the next is read; map keeps none.
-        return map(attrgetter("batch"), self._shuffle.reader(first, end, self._columns))
+        return map(attrgetter("batch"), runs)
 
-    def blocks(self, ranges: Sequence[tuple[int, int]], least: int) -> Iterator[pa.RecordBatch]:
-        """Rows of several ranges in blocks of at least so many bytes.
+    def blocks(
+        self, ranges: Ranges, one: HashPass, held: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a pass over ranges, in blocks no smaller than what is held of the other side.
 
-        Each block asks the table of keys of the side that is held to be made again, so it is worth
-        having blocks no smaller than that.
+        Each block asks the table of keys of the side that is held to be made again.
         """
-        size = min(max(least, self._block_bytes), MOST_BLOCK_BYTES)
-        batches = chain.from_iterable(self.batches(first, end) for first, end in ranges)
-        return rebatched(batches, min_rows=1 << 62, max_bytes=size)
-
-    def rows(self, first: int, end: int) -> pa.RecordBatch:
-        """All rows of a range."""
-        return _whole(self.batches(first, end), self.schema)
-
-    def all_rows(self) -> pa.RecordBatch:
-        """All rows of a broadcast shuffle."""
-        return self.rows(0, 1)
+        size = min(max(held.nbytes, self._block_bytes), MOST_BLOCK_BYTES)
+        return rebatched(
+            map(one.rows_of, self.batches(ranges)),
+            min_rows=max(held.num_rows, size // LOOKUP_ROW_BYTES),
+            max_bytes=size,
+        )
 
 
-def _whole(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Join batches column by column, so that one column at a time is there twice."""
-    columns = [[pa.array([], field.type)] for field in schema]
-    for batch in batches:
-        for pieces, column in zip(columns, batch.columns, strict=True):
-            pieces.append(column)
-    batch = column = None
+def _whole(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Join batches column by column, so that one column at a time is there twice; empties them."""
+    columns = [
+        [pa.array([], field.type), *(batch.column(i) for batch in batches)]
+        for i, field in enumerate(schema)
+    ]
+    batches.clear()
     arrays = []
-    for pieces in columns:
-        arrays.append(pa.concat_arrays(pieces))
+    for name, pieces in zip(schema.names, columns, strict=True):
+        try:
+            arrays.append(pa.concat_arrays(pieces))
+        except pa.ArrowInvalid as error:
+            msg = (
+                f"column {name!r} has more than 2 GiB of text in rows that are joined together "
+                "because they have one key; leave it out of the columns, or let Spark join"
+            )
+            raise OptionError(msg) from error
         pieces.clear()
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -31,9 +31,17 @@ from arrow_format.aggregation_plan import (
     plan_aggregation,
 )
 from arrow_format.model import MapOutput, PartitionedFile
-from arrow_format.range_aggregation import aggregate_blocks, aggregate_range
+from arrow_format.range_aggregation import aggregate_in_passes, aggregate_range
 
 FAST = WriteOptions(sync=False)
+
+
+def aggregated(batches, plan, **sizes):
+    """All results in one table; `batches` are read once for every pass."""
+    batches = list(batches)
+    num_rows = sum(batch.num_rows for batch in batches)
+    tables = aggregate_in_passes(lambda: batches, plan, num_rows=num_rows, **sizes)
+    return pa.concat_tables([plan.schema.empty_table(), *tables])
 
 
 class Here:
@@ -76,7 +84,7 @@ def test_blocks_aggregate_as_the_model_says(found, batch_rows, merge_rows, block
     )
     batches = [whole.slice(at, batch_rows) for at in range(0, len(found), batch_rows)]
 
-    result = aggregate_blocks(batches, plan, block_bytes=block_bytes, merge_rows=merge_rows)
+    result = aggregated(batches, plan, block_bytes=block_bytes, merge_rows=merge_rows)
 
     assert result.schema.types == plan.schema.types
     groups = defaultdict(list)
@@ -106,7 +114,7 @@ def test_parts_make_the_whole(function):
     plan = plan_aggregation(shuffle, "k", asked)
     assert plan.can_merge
     batches = table.to_batches(max_chunksize=20)
-    in_parts = aggregate_blocks(batches, plan, block_bytes=100, merge_rows=60)
+    in_parts = aggregated(batches, plan, block_bytes=100, merge_rows=60)
     at_once = table.group_by("k", use_threads=False).aggregate(asked)
     if function == "one":
         assert in_parts.num_rows == at_once.num_rows
@@ -123,7 +131,7 @@ def test_other_functions_take_whole_groups():
     money = pa.array([Decimal(1), Decimal(3), None], pa.decimal128(12, 2))
     numbers = pa.array([1, 2, None], pa.int32())
     table = pa.table({"k": [1.0, 1.0, 2.0], "v": numbers, "d": money})
-    found = aggregate_blocks(table.to_batches(max_chunksize=1), plan, block_bytes=1)
+    found = aggregated(table.to_batches(max_chunksize=1), plan, block_bytes=1)
     assert found.to_pylist() == [
         {"k": 1.0, "all": 2, "mean": Decimal(2), "set": [1, 2]},
         {"k": 2.0, "all": 1, "mean": None, "set": []},
@@ -147,7 +155,7 @@ def test_large_unsigned_keys_stay_what_they_are():
     schema = pa.schema({"u": pa.uint64(), "v": pa.int64()})
     plan = plan_aggregation(Here(HashPartitioner("u"), schema), "u", [("v", "sum"), ("u", "count")])
     rows = pa.record_batch([[2**64 - 1, 2**64 - 1, 3], [1, 2, 3]], schema=schema)
-    found = aggregate_blocks([rows], plan, block_bytes=1 << 20)
+    found = aggregated([rows], plan, block_bytes=1 << 20)
     assert found.schema.types == [pa.uint64(), pa.int64(), pa.int64()]
     assert found["u"].to_pylist() == [2**64 - 1, 3]
     largest = [PlannedAggregation("most", ("u",), "max")]
@@ -167,7 +175,7 @@ def test_memory_grows_with_groups_and_not_with_rows():
             yield pa.record_batch({"k": ids, "v": np.full(10_000, number)})
             most = max(most, pa.total_allocated_bytes() - before)
 
-    found = aggregate_blocks(batches(), plan, block_bytes=1 << 20)
+    (found,) = aggregate_in_passes(batches, plan, block_bytes=1 << 20, num_rows=2_000_000)
     assert found.num_rows == 50
     assert found["v_sum"].to_pylist() == [200 * sum(range(200))] * 50
     assert most < 8 << 20  # of 32 MB of rows

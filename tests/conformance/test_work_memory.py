@@ -1,0 +1,101 @@
+"""CONFORMANCE, group "Memory and resources": joins and aggregations take no more than they may."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import WriteOptions, write_shuffle
+from tests.conformance.test_memory import PROJECT
+
+ALLOWED = 256 << 20
+
+WORK = """
+import sys
+import pyarrow as pa
+from arrow_format import ReadOptions, open_shuffle
+from arrow_format.aggregation_plan import plan_aggregation
+from arrow_format.join_plan import plan_join
+from arrow_format.range_aggregation import aggregate_range
+from arrow_format.range_join import join_range
+
+tiny, what, how, *paths = sys.argv[1:]
+pa.set_cpu_count(1)
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
+
+def work(paths):
+    options = ReadOptions(memory_bytes=256 << 20).shared_by(len(paths))
+    shuffles = [open_shuffle(path, options=options) for path in paths]
+    if what == "join":
+        plan = plan_join(*shuffles, how=how, suffixes=("_l", "_r"))
+        return join_range(*shuffles, plan)
+    (shuffle,) = shuffles
+    return aggregate_range(shuffle, plan_aggregation(shuffle, "k", [("v", how)]))
+
+for _ in work([tiny] * len(paths)):
+    pass
+base = status("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+rows = sum(batch.num_rows for batch in work(paths))
+print(rows, status("VmHWM") - base)
+"""
+
+NUM_ROWS = 3_000_000
+
+
+def batches(seed, repeats=1, num_rows=NUM_ROWS, text=False):
+    random = np.random.default_rng(seed)
+    keys = random.permutation(num_rows) // repeats
+    for start in range(0, num_rows, 50_000):
+        part = keys[start : start + 50_000]
+        k = pa.array(part).cast(pa.string()) if text else pa.array(part)
+        yield pa.record_batch({"k": k, "v": random.integers(0, 1 << 62, len(part))})
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("work")
+    options = WriteOptions(sync=False, codec_level=-5)
+
+    def write(name, rows, n):
+        path = directory / name
+        if not path.exists():
+            write_shuffle(rows, path, num_subpartitions=n, keys="k", options=options)
+        return str(path)
+
+    return write
+
+
+def peak(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", WORK, *arguments], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rows, over_base = map(int, done.stdout.split())
+    print(f"{over_base >> 20} MiB over base, {ALLOWED >> 20} allowed")
+    return rows, over_base
+
+
+@pytest.mark.parametrize("n", [1, 50])
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_memory_of_a_join_of_narrow_rows_with_distinct_keys(written, n, how):
+    tiny = written("tiny", batches(0, num_rows=100), 2)
+    paths = [written(f"{seed}-{n}", batches(seed), n) for seed in (1, 2)]
+    rows, over_base = peak(tiny, "join", how, *paths)
+    assert rows == NUM_ROWS
+    assert over_base <= ALLOWED
+
+
+@pytest.mark.parametrize("how", ["sum", "list"])
+def test_memory_of_an_aggregation_of_distinct_keys(written, how):
+    tiny = written("tiny text", batches(0, num_rows=100, text=True), 2)
+    path = written("text", batches(1, text=True), 1)
+    rows, over_base = peak(tiny, "aggregate", how, path)
+    assert rows == NUM_ROWS
+    assert over_base <= ALLOWED
