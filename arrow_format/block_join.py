@@ -70,8 +70,8 @@ def join_blocks(
         Rows of the result in one batch, and their bytes, about.
     """
     index = held.index
-    keeps_held = plan.how in ("full", "left" if held.is_left else "right")
-    keeps_other = plan.how in ("full", "right" if held.is_left else "left")
+    keeps_held = plan.keeps(left=held.is_left)
+    keeps_other = plan.keeps(left=not held.is_left)
     is_filter = plan.how in ("semi", "anti")
     met = np.zeros(index.num_keys, np.bool_)
     joined = _Joined(held, schema, plan, most_bytes)

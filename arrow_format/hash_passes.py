@@ -6,13 +6,14 @@ read here is kept anyway, so the passes read it again and nothing is written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.array_buffers import validity
 from arrow_format.canonical_floats import float_bits
 from arrow_format.errors import SchemaError
 from arrow_format.spark_hash import check_hashable, hash_columns
@@ -30,6 +31,9 @@ MOST_PARTS = 64
 
 MOST_PASSES = 1 << 16
 
+_KNUTH = np.uint32(2654435761)
+"""Spreads numbers that follow each other over all of uint32 (Knuth's multiplicative hash)."""
+
 
 @dataclass(frozen=True, slots=True)
 class HashPass:
@@ -42,22 +46,25 @@ class HashPass:
     """Key columns."""
     modulus: int = 1
     residue: int = 0
+    nulls_are_equal: bool = True
+    """Whether rows with a null in their keys have equal keys; otherwise they are spread, by their
+    place in their batch: all passes have to be over the same batches."""
 
     def of(self, keys: Sequence[str]) -> HashPass:
         """Return the same pass over rows that name their keys otherwise."""
-        return HashPass(tuple(keys), self.modulus, self.residue)
+        return replace(self, keys=tuple(keys))
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of ``batch`` that the pass takes, in their order."""
         if self.modulus == 1:
             return batch
-        hashes = _hashes(batch, self.keys)
+        hashes = self._hashes(batch)
         return batch.filter(pa.array(hashes % np.uint32(self.modulus) == self.residue))
 
     def split(self, parts: int) -> list[HashPass]:
         """Return passes that take the rows of this one together."""
         return [
-            HashPass(self.keys, self.modulus * parts, self.residue + self.modulus * i)
+            replace(self, modulus=self.modulus * parts, residue=self.residue + self.modulus * i)
             for i in range(parts)
         ]
 
@@ -74,10 +81,20 @@ class HashPass:
         parts = min(max(ceil(1.25 * times), 2), MOST_PARTS)
         if self.modulus * parts > MOST_PASSES or not _hashed(held[0].schema, self.keys):
             return []
-        hashes = np.concatenate([_hashes(batch, self.keys) for batch in held])
+        hashes = np.concatenate([self._hashes(batch) for batch in held])
         counts = np.unique(hashes, return_counts=True)[1]
         # A key that has half of the rows keeps them together, and each pass costs reading all rows.
         return [] if 2 * int(counts.max()) > len(hashes) else self.split(parts)
+
+    def _hashes(self, batch: pa.RecordBatch) -> NDArray[np.uint32]:
+        columns = [batch.column(name) for name in _hashed(batch.schema, self.keys)]
+        hashes = hash_columns([float_bits(column) for column in columns], SEED).view(np.uint32)
+        masks = [] if self.nulls_are_equal else [validity(column) for column in columns]
+        valid = [mask for mask in masks if mask is not None]
+        if valid:
+            missing = np.flatnonzero(~np.logical_and.reduce(valid))
+            hashes[missing] = missing.astype(np.uint32) * _KNUTH
+        return hashes
 
 
 def in_passes(
@@ -87,6 +104,7 @@ def in_passes(
     most_bytes: int,
     row_bytes: int = 0,
     num_rows: int,
+    nulls_are_equal: bool = True,
 ) -> Iterator[tuple[HashPass, list[pa.RecordBatch]]]:
     """Yield all rows, a pass at a time, of which none but the last holds more than it may.
 
@@ -97,23 +115,26 @@ def in_passes(
     keys
         Key columns.
     most_bytes
-        What a pass may hold. Rows of which half have one key are held together anyway.
+        What a pass may hold. Rows of which half have one key are held together anyway, and looked
+        at again when they are twice as many.
     row_bytes
         What each row counts beside its own bytes.
     num_rows
         How many rows there are, about.
+    nulls_are_equal
+        See :class:`HashPass`.
 
     Yields
     ------
     tuple
         A pass, and its rows. The list is the consumer's to empty before it asks for the next.
     """
-    waiting = [HashPass(tuple(keys))]
+    waiting = [HashPass(tuple(keys), nulls_are_equal=nulls_are_equal)]
     while waiting:
         one = waiting.pop()
         held: list[pa.RecordBatch] = []
         num_bytes = seen = 0
-        may_split = True
+        limit = most_bytes
         for batch in read():
             seen += batch.num_rows
             taken = one.rows_of(batch)
@@ -122,13 +143,14 @@ def in_passes(
                 continue
             held.append(taken)
             num_bytes += taken.nbytes + row_bytes * taken.num_rows
-            if may_split and num_bytes > most_bytes:
+            if num_bytes > limit:
                 expected = num_bytes * max(num_rows / seen, 1)
                 passes = one.split_where_it_helps(held, expected / most_bytes)
                 if passes:
                     waiting += passes
                     break
-                may_split = False
+                limit = 2 * num_bytes  # what comes later may be of other keys
+            del taken
         else:
             yield one, held
 
@@ -144,8 +166,3 @@ def _is_hashable(field: pa.Field) -> bool:
     except SchemaError:
         return False
     return not pa.types.is_nested(field.type)
-
-
-def _hashes(batch: pa.RecordBatch, keys: Sequence[str]) -> NDArray[np.uint32]:
-    columns = [float_bits(batch.column(name)) for name in _hashed(batch.schema, keys)]
-    return hash_columns(columns, SEED).view(np.uint32)

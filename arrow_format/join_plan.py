@@ -58,6 +58,10 @@ class JoinPlan:
     """Pairs of columns that are equal, left and right."""
     columns: tuple[JoinedColumn, ...]
 
+    def keeps(self, *, left: bool) -> bool:
+        """Whether rows of a side that match nothing are in the result."""
+        return self.how in (("left", "full", "anti") if left else ("right", "full"))
+
     @property
     def left_columns(self) -> list[str]:
         """Columns to read on the left."""

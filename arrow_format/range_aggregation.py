@@ -88,7 +88,10 @@ def aggregate_range(
         for table in aggregate_in_passes(
             partial(read, first, end), plan, block_bytes=2 * group_bytes, num_rows=num_rows
         ):
-            yield from table.to_batches()
+            batches = table.to_batches()
+            del table
+            while batches:
+                yield batches.pop(0)
 
 
 def aggregate_in_passes(
@@ -131,17 +134,18 @@ def aggregate_in_passes(
         results = _Results(plan, block_bytes // 2, merge_rows)
         seen = 0
         may_split = True
+        was_merged = False
         for block in rebatched(read(), min_rows=block_rows, max_bytes=block_bytes):
-            seen += block.num_rows
-            was_merged = results.add(one.rows_of(block))
-            del block  # before the next one is made
             if was_merged and may_split and results.num_bytes > block_bytes // 2:
-                times = 2 * results.num_bytes / block_bytes * max(num_rows / seen, 1)
+                times = 2 * results.num_bytes / block_bytes * min(max(num_rows / seen, 1), 2)
                 smaller = one.split_where_it_helps(results.table().to_batches(), times)
                 if smaller:
                     waiting += smaller
                     break
                 may_split = False
+            seen += block.num_rows
+            was_merged = results.add(one.rows_of(block))
+            del block  # before the next one is made
         else:
             yield results.table()
         del results

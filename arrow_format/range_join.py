@@ -81,16 +81,22 @@ def join_range(
         _Side(left, plan.left_columns, group_bytes),
         _Side(right, plan.right_columns, group_bytes),
     )
-    for held, held_ranges, other_ranges in _groups(sides, group_bytes, subpartitions):
+    most_held_bytes = group_bytes * 4 // 3
+    for held, held_ranges, other_ranges in _groups(
+        sides, group_bytes, most_held_bytes, subpartitions
+    ):
         keys = [[pair[held] for pair in plan.keys], [pair[1 - held] for pair in plan.keys]]
         passes = in_passes(
             partial(sides[held].batches, held_ranges),
             keys[0],
-            most_bytes=group_bytes * 4 // 3,
+            most_bytes=most_held_bytes,
             row_bytes=INDEX_ROW_BYTES,
             num_rows=sides[held].num_rows(held_ranges),
+            nulls_are_equal=False,
         )
         for one, rows in passes:
+            if not rows and not plan.keeps(left=held != 0):
+                continue
             indexed = Indexed(_whole(rows, sides[held].schema), plan, is_left=held == 0)
             other = sides[1 - held]
             blocks = other.blocks(other_ranges, one.of(keys[1]), indexed.batch)
@@ -99,7 +105,10 @@ def join_range(
 
 
 def _groups(
-    sides: tuple[_Side, _Side], group_bytes: int, subpartitions: Sequence[int] | None
+    sides: tuple[_Side, _Side],
+    group_bytes: int,
+    most_held_bytes: int,
+    subpartitions: Sequence[int] | None,
 ) -> Iterator[tuple[int, Ranges, Ranges]]:
     """Yield what is joined together: number of the side to hold, its ranges, those of the other."""
     weights = np.sum([side.weights for side in sides if not side.is_broadcast], axis=0)
@@ -111,10 +120,11 @@ def _groups(
         wanted = range(len(weights)) if subpartitions is None else subpartitions
         groups = [(one, one + 1) for one in wanted]
     else:
-        index_bytes = INDEX_ROW_BYTES * np.minimum(sides[0].rows, sides[1].rows)
-        groups = group_adjacent(np.maximum(weights, index_bytes), group_bytes, subpartitions)
+        held = np.minimum(sides[0].held_weights, sides[1].held_weights)
+        weights = np.maximum(weights, held * group_bytes // most_held_bytes)
+        groups = group_adjacent(weights, group_bytes, subpartitions)
     for first, end in groups:
-        sizes = [int(side.weights[first:end].sum()) for side in sides]
+        sizes = [int(side.held_weights[first:end].sum()) for side in sides]
         yield int(sizes[1] <= sizes[0]), [(first, end)], [(first, end)]
 
 
@@ -129,6 +139,7 @@ class _Side:
         self.has_broadcast_rows = has_broadcast_rows(shuffle)
         self.weights = shuffle.raw_bytes.to_numpy()
         self.rows = shuffle.subpartition_rows.to_numpy()
+        self.held_weights = self.weights + INDEX_ROW_BYTES * self.rows
         self.schema = shuffle.reader(0, 0, columns).schema
 
     def num_rows(self, ranges: Ranges) -> int:

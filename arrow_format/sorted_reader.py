@@ -6,6 +6,7 @@ together they are sorted again; of a larger subpartition the regions are merged 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +74,7 @@ def sorted_rows(
             )
         return
     runs = [
-        (rows.batch for rows in run)
+        map(attrgetter("batch"), run)
         for run in reader.runs(hold_bytes, merging_bytes(reader.schema, sort_by))
     ]
     for batch in merge_sorted(runs, sort_by, max_bytes=hold_bytes):

@@ -122,8 +122,8 @@ class SortMergeSubpartitionReader:
         ----------
         most_bytes
             Raw bytes that a chunk of every region and the next may have together. Where that is
-            too little, nothing is read ahead and chunks come in pieces of each region's share, but
-            of 32 KiB at least: a chunk is read and decoded again for every piece of it.
+            too little, nothing is read ahead and chunks come in pieces of half of each region's
+            share, but of 32 KiB at least: a chunk is read and decoded again for each piece of it.
         row_bytes
             What each row counts beside its own bytes.
         """
@@ -135,7 +135,7 @@ class SortMergeSubpartitionReader:
         at_hand = sum(max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs)
         if 2 * at_hand <= most_bytes:
             return [self._rows([run]) for run in runs]
-        piece_bytes = max(most_bytes // len(runs), MIN_PIECE_BYTES)
+        piece_bytes = max(most_bytes // (2 * len(runs)), MIN_PIECE_BYTES)
         return [self._pieces(source, chunks, piece_bytes, row_bytes) for source, chunks in runs]
 
     def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
@@ -186,20 +186,26 @@ class SortMergeSubpartitionReader:
                 del stored
                 num_rows = chunk.end_row - first
                 num_bytes = batch.slice(first, num_rows).nbytes + row_bytes * num_rows
-                num_rows = -(-num_rows // max(round(num_bytes / piece_bytes), 1))
+                num_rows = -(-num_rows // max(-(-num_bytes // piece_bytes), 1))
                 part = replace(chunk, first_row=first, end_row=first + num_rows)
-                rows = self._of_range(source, part, batch)
+                rows = self._of_range(source, part, batch, keeps_chunk=False)
                 del batch  # not to be kept while the consumer works on the rows
                 yield from rows
                 first += num_rows
 
     def _of_range(
-        self, source: ChunkReader, chunk: ChunkRead, batch: pa.RecordBatch
+        self,
+        source: ChunkReader,
+        chunk: ChunkRead,
+        batch: pa.RecordBatch,
+        *,
+        keeps_chunk: bool = True,
     ) -> Iterator[Rows]:
+        """Rows wanted of a chunk; the larger part of one may keep all of it, if that is allowed."""
         region = source.index.regions[chunk.region]
         lo, hi = chunk.first_row, chunk.end_row
         wanted = batch.slice(lo, hi - lo)
-        if 2 * (hi - lo) < batch.num_rows:
+        if 2 * (hi - lo) < batch.num_rows or (not keeps_chunk and hi - lo < batch.num_rows):
             wanted = copied(wanted)  # a small part must not keep the whole chunk in memory
         del batch
         if region.kind is RegionKind.BROADCAST:
@@ -208,7 +214,9 @@ class SortMergeSubpartitionReader:
         else:
             n = source.index.metadata.num_subpartitions
             start = int(region.chunks.first_row[chunk.chunk])
-            yield Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))
+            rows = [Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))]
+            del wanted  # a frame that waits would keep it as long as its consumer waits
+            yield rows.pop()
 
 
 def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: int) -> list[int]:

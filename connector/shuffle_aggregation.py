@@ -72,9 +72,9 @@ def aggregate_shuffle(
     DataFrame
         Lazy; the keys, then a column for each aggregation, one row per group in no particular
         order. Values are PyArrow's, not Spark's: a sum of integers wraps around, ``min`` and
-        ``max`` pass over NaN. A task holds tens of megabytes of rows at a time; of a larger
-        subpartition all, unless every function is one of
-        :data:`arrow_format.aggregation_plan.MERGED_BY` without options.
+        ``max`` pass over NaN. A task holds tens of megabytes of rows and results at a
+        time; a larger subpartition is read in passes, see
+        :func:`~arrow_format.range_aggregation.aggregate_range`.
 
     Raises
     ------

@@ -96,7 +96,7 @@ def join_shuffles(
     DataFrame
         Lazy; rows in no particular order. Columns of a side that may be missing are nullable.
         A task holds the smaller side of one subpartition, or of several small ones, and as much of
-        the other; of a broadcast shuffle it holds all rows.
+        the other; where that is too much, the rows of some keys at a time, and it reads again.
 
     Raises
     ------

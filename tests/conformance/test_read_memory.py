@@ -138,6 +138,29 @@ def test_memory_of_a_sorted_subpartition_of_hundreds_of_regions(tmp_path, tiny, 
     assert over_base <= ALLOWED
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_memory_of_a_sorted_subpartition_of_large_chunks(tmp_path, tiny, codec):
+    """Of which a piece is a part that must not keep the whole."""
+    random = np.random.default_rng(1)
+    num_rows = 7_000
+    options = WriteOptions(sync=False, codec=codec, codec_level=-5, chunk_bytes=1_700 << 10)
+    for number in range(16):
+        rows = pa.record_batch(
+            {
+                "p": np.zeros(num_rows, np.int32),
+                "k": random.permutation(num_rows),
+                "t": pa.array(["x" * 1_000] * num_rows),
+            }
+        )
+        write_shuffle(
+            [rows], tmp_path / "x", num_subpartitions=1, partitioner=ColumnPartitioner("p"),
+            sort_by="k", options=options, mode="append" if number else "errorifexists",
+        )  # fmt: skip
+    rows, over_base = peak(tiny, tmp_path / "x")
+    assert rows == 16 * num_rows
+    assert over_base <= ALLOWED
+
+
 def test_more_memory_reads_more_at_once(tmp_path):
     write_shuffle(rows_of(3_000_000), tmp_path / "x", num_subpartitions=50, keys="k")
     few = open_shuffle(tmp_path / "x", options=ReadOptions(memory_bytes=96 << 20))

@@ -151,9 +151,9 @@ def test_rows_that_come_sorted_need_no_permutation():
 # Reading -----------------------------------------------------------------------------------------
 
 
-WAYS = {"held": None, "one by one": 20_000, "merged": 100}
-"""Groups of subpartitions are sorted in memory, or one by one, or merged as they are read; by how
-many bytes may be held."""
+WAYS = {"held": None, "one by one": 20_000, "merged": 40_000, "in pieces": 100}
+"""Groups of subpartitions are sorted in memory, or one by one, or merged as they are read, chunk by
+chunk or in pieces of chunks; by how many bytes may be held."""
 
 
 @contextmanager
@@ -162,6 +162,7 @@ def reading(way):
         if bound := WAYS[way]:
             patch.setattr(ReadOptions, "group_bytes", bound)
             patch.setattr("arrow_format.sorted_merge.MIN_ROWS", 10)
+            patch.setattr("arrow_format.subpartition_reader.MIN_PIECE_BYTES", 100)
             # Puts them together, so that it is the reader who finds out that they are too large.
             patch.setattr("arrow_format.dataset.group_adjacent", all_in_one_group)
         yield
@@ -280,7 +281,7 @@ def test_ranges_of_the_sort_keys_put_everything_in_order(tmp_path):
     assert found["v"].to_pylist() == in_order(table, SORT_BY)["v"].to_pylist()
 
 
-def test_memory_of_a_merge_is_that_of_a_chunk_per_region(tmp_path, monkeypatch):
+def test_memory_of_a_merge_is_that_of_a_piece_per_region(tmp_path, monkeypatch):
     monkeypatch.setattr("arrow_format.clustering.SPLIT_CHUNK_BYTES", 50_000)
     rows = 1_500_000
     table = pa.table(

@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from collections import defaultdict
+from collections import Counter, defaultdict
 from decimal import Decimal
 
 import numpy as np
@@ -30,6 +30,7 @@ from arrow_format.aggregation_plan import (
     grouped,
     plan_aggregation,
 )
+from arrow_format.dataset import Shuffle
 from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.range_aggregation import aggregate_in_passes, aggregate_range
 
@@ -179,6 +180,47 @@ def test_memory_grows_with_groups_and_not_with_rows():
     assert found.num_rows == 50
     assert found["v_sum"].to_pylist() == [200 * sum(range(200))] * 50
     assert most < 8 << 20  # of 32 MB of rows
+
+
+@pytest.mark.parametrize("functions", [["sum", "max"], ["list", "first", "last"]])
+def test_passes_make_the_whole_and_keep_the_order(functions):
+    """Of too many groups; few passes, of which none is for nothing."""
+    rng = np.random.default_rng(5)
+    table = pa.table({"k": rng.integers(0, 3_000, 20_000), "v": rng.permutation(20_000)})
+    asked = [("v", function) for function in functions]
+    plan = plan_aggregation(Here(HashPartitioner("k"), table.schema), "k", asked)
+    assert plan.can_merge == ("sum" in functions)
+    num_reads = 0
+
+    def read():
+        nonlocal num_reads
+        num_reads += 1
+        return table.to_batches(max_chunksize=500)
+
+    parts = list(aggregate_in_passes(read, plan, block_bytes=300_000, num_rows=20_000))
+    expected = table.group_by("k", use_threads=False).aggregate(asked)
+    found = pa.concat_tables(parts).select(expected.schema.names)
+    assert found.sort_by("k").equals(expected.sort_by("k"))
+    assert 2 <= len(parts) <= num_reads <= 20
+
+
+def test_small_subpartitions_of_distinct_keys_are_read_once(tmp_path, monkeypatch):
+    table = pa.table({"k": np.arange(60_000), "v": np.arange(60_000)})
+    write_shuffle(table, tmp_path / "s", num_subpartitions=100, keys="k", options=FAST)
+    shuffle = open_shuffle(tmp_path / "s")
+    read = Counter()
+
+    def reader(first, end, *rest):
+        read.update(range(first, end))
+        return Shuffle.reader(shuffle, first, end, *rest)
+
+    monkeypatch.setattr(shuffle, "reader", reader)
+    for function in ("sum", "list"):
+        read.clear()
+        plan = plan_aggregation(shuffle, "k", [("v", function)])
+        rows = sum(b.num_rows for b in aggregate_range(shuffle, plan, group_bytes=1 << 20))
+        assert rows == 60_000
+        assert set(read.values()) == {1}
 
 
 @pytest.mark.parametrize("group_bytes", [1_000, 48 << 20])

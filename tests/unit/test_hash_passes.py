@@ -122,6 +122,35 @@ def test_a_key_with_many_of_the_rows_is_a_pass_by_itself():
     assert read.num_rows <= 40 * len(keys)
 
 
+def test_keys_that_come_one_after_the_other_are_divided_all_the_same():
+    read = Reads(pa.record_batch({"k": np.repeat(np.arange(100), 1_000)}), rows=500)
+    sizes = [
+        sum(batch.num_rows for batch in held)
+        for _, held in in_passes(read, ["k"], most_bytes=80_000, num_rows=100_000)
+    ]
+    assert sum(sizes) == 100_000
+    assert max(sizes) <= 20_000
+    assert read.num_rows <= 40 * 100_000
+
+
+def test_nulls_that_equal_nothing_are_divided():
+    keys = pa.array(range(10_000), pa.int64(), mask=np.arange(10_000) % 10 != 0)
+    numbered = pa.record_batch({"k": keys, "row": np.arange(10_000)})
+    most = {}
+    for equal in (True, False):
+        taken = [
+            pa.Table.from_batches(held)["row"].to_pylist()
+            for _, held in in_passes(
+                Reads(numbered), ["k"], most_bytes=16_500, num_rows=10_000, nulls_are_equal=equal
+            )
+            if held
+        ]
+        assert sorted(row for rows in taken for row in rows) == list(range(10_000))
+        most[equal] = max(map(len, taken))
+    assert most[True] >= 9_000
+    assert most[False] <= 1_000
+
+
 def test_keys_that_have_no_hash_stay_together():
     keys = pa.array(range(1_000), pa.uint64())
     ((one, held),) = in_passes(

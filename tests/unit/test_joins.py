@@ -302,6 +302,93 @@ def test_ranges_join_as_the_model_says(shuffles, how, group_bytes):
         assert found.schema.field("tags").type == items.schema.field("tags").type
 
 
+@pytest.fixture(scope="module")
+def one_subpartition(tmp_path_factory):
+    """Two shuffles of one subpartition; a tenth of the keys are null, some are NaN, most repeat."""
+    directory = tmp_path_factory.mktemp("large")
+    shuffles = []
+    for seed, name in enumerate(("i", "j")):
+        rng = np.random.default_rng(seed)
+        numbers = rng.integers(0, 900, 3_000).astype(np.float64)
+        numbers[rng.random(3_000) < 0.01] = -math.nan if seed else math.nan
+        keys = pa.array(numbers, mask=rng.random(3_000) < 0.1)
+        batches = pa.table({"k": keys, name: np.arange(3_000)}).to_batches(max_chunksize=400)
+        write_shuffle(
+            batches, directory / name, num_subpartitions=1, keys="k",
+            options=WriteOptions(sync=False, chunk_bytes=4_000),
+        )  # fmt: skip
+        shuffles.append(open_shuffle(directory / name))
+    return shuffles
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_a_subpartition_too_large_to_hold_is_joined_in_passes(one_subpartition, how, monkeypatch):
+    held = []
+    monkeypatch.setattr(
+        range_join, "Indexed", lambda batch, *a, **b: held.append(batch) or Indexed(batch, *a, **b)
+    )
+    left, right = one_subpartition
+    found = Counter()
+    for batch in join_range(left, right, plan_join(left, right, how=how), group_bytes=60_000):
+        rows = batch.to_pylist()
+        found.update((row.get("i"), row.get("j")) for row in rows)
+
+    keys = [shuffle.read().read_all() for shuffle in one_subpartition]
+    numbers = [dict(zip(t[1].to_pylist(), t["k"].to_pylist(), strict=True)) for t in keys]
+    by_key = [{}, {}]
+    for side in (0, 1):
+        for row, key in numbers[side].items():
+            if key is not None:
+                by_key[side].setdefault(same(key), []).append(row)
+    expected = Counter(
+        (i, j) for key, rows in by_key[0].items() for i in rows for j in by_key[1].get(key, [])
+    )
+    lefts, rights = ({pair[side] for pair in expected} for side in (0, 1))
+    alone = Counter((i, None) for i in numbers[0] if i not in lefts)
+    others = Counter((None, j) for j in numbers[1] if j not in rights)
+    expected = {
+        "inner": expected, "left": expected + alone, "right": expected + others,
+        "full": expected + alone + others, "semi": Counter((i, None) for i in lefts), "anti": alone,
+    }[how]  # fmt: skip
+    assert found == expected
+    assert len(held) > 5
+    assert max(batch.num_rows for batch in held) < 600
+
+
+@pytest.mark.parametrize("width", [8, 60, 90, 120, 1_000])
+def test_small_subpartitions_are_read_once(tmp_path, width, monkeypatch):
+    read = {}
+    shuffles = []
+    for seed, name in enumerate(("left", "right")):
+        text = [f"{i:0{width}}" for i in range(20_000)]
+        keys = np.random.default_rng(seed).permutation(20_000)
+        table = pa.table({"k": keys, name: text})
+        write_shuffle(table, tmp_path / name, num_subpartitions=100, keys="k", options=FAST)
+        shuffle = open_shuffle(tmp_path / name)
+        counter = read[name] = Counter()
+
+        def reader(first, end, *rest, counter=counter, usual=shuffle.reader):
+            counter.update(range(first, end))
+            return usual(first, end, *rest)
+
+        monkeypatch.setattr(shuffle, "reader", reader)
+        shuffles.append(shuffle)
+    found = join_range(*shuffles, plan_join(*shuffles), group_bytes=1 << 20)
+    assert sum(batch.num_rows for batch in found) == 20_000
+    assert [set(counter.values()) for counter in read.values()] == [{1}, {1}]
+
+
+def test_the_side_whose_rows_and_index_are_less_is_held(tmp_path):
+    for name, rows, size in (("many", 40_000, 8), ("few", 500, 700)):
+        table = pa.table({"k": np.arange(rows), name: ["x" * size] * rows})
+        write_shuffle(table, tmp_path / name, num_subpartitions=1, keys="k", options=FAST)
+    many, few = (open_shuffle(tmp_path / name) for name in ("many", "few"))
+    sides = [range_join._Side(shuffle, ["k"], 1) for shuffle in (many, few)]
+    assert sides[0].weights.sum() < 3 * sides[1].weights.sum()
+    ((held, *_),) = range_join._groups((sides[0], sides[1]), 1 << 20, 1 << 20, None)
+    assert held == 1
+
+
 @pytest.mark.parametrize(
     ("left", "right", "kinds"),
     [("orders", "all items", ["inner", "left", "semi", "anti"]),
