@@ -1,0 +1,244 @@
+"""CONFORMANCE, group "Commit": a fault at every single system call of every operation.
+
+Every call below the shuffle's directory is counted, then the operation is repeated for each of them
+and each kind of fault. Whatever happens, the newest version is the one before or the one after,
+whole; versions before stay; and what failed can be done again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from arrow_format import (
+    MergePolicy,
+    OutOfDiskError,
+    ShuffleError,
+    ShuffleNotFoundError,
+    WriteOptions,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.commit import abort_job, commit_job
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.partitioner import ColumnPartitioner
+from arrow_format.target import open_target
+from tests.conformance.system_calls import FAULTS, SystemCalls
+from tests.unit.small_shuffles import numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+N = 3
+SYNCED = WriteOptions(sort_buffer_bytes=4_096, chunk_bytes=200)
+EAGER = MergePolicy(rewrite="always")
+ALL = os.environ.get("CRASHES") == "all"
+"""``make crashes`` tries every call with every fault; otherwise each call meets one of them."""
+
+
+def rows(start: int, count: int = 90) -> list[pa.RecordBatch]:
+    """Batches whose `v` counts from `start`; `p` is the subpartition."""
+    return [
+        numbered([(v * 7) % N for v in range(at, at + 30)], at)
+        for at in range(start, start + count, 30)
+    ]
+
+
+def write(path: Path, start: int, mode: str) -> None:
+    write_shuffle(
+        rows(start), path, num_subpartitions=N, partitioner=ColumnPartitioner("p"), mode=mode,
+        options=SYNCED,
+    )  # fmt: skip
+
+
+def job(path: Path, start: int, mode: str) -> None:
+    """As Spark does it: directories first, two map tasks of which one is tried twice, a commit."""
+    begun = begin_job(
+        str(path), rows(0)[0].schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
+        options=SYNCED,
+    )  # fmt: skip
+    open_target(begun, mode)
+    begun.make_directories()
+    try:
+        statuses = [
+            run_map_task(begun, 0, 0, rows(start, 30)),
+            run_map_task(begun, 1, 0, rows(start + 30, 60)),
+            run_map_task(begun, 0, 1, rows(start, 30)),
+        ]
+        commit_job(begun, statuses[1:], mode=mode)
+    except Exception:
+        abort_job(begun)
+        raise
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that makes a version, and what it makes of the rows that are there."""
+
+    run: Callable[[Path], object]
+    then: Callable[[list[int]], list[int]]
+
+
+OPERATIONS = {
+    "write": Operation(lambda path: write(path, 500, "overwrite"), lambda _: [*range(500, 590)]),
+    "append": Operation(
+        lambda path: write(path, 500, "append"), lambda before: [*before, *range(500, 590)]
+    ),
+    "job": Operation(
+        lambda path: job(path, 500, "append"), lambda before: [*before, *range(500, 590)]
+    ),
+    "merge": Operation(lambda path: merge_shuffle(path, policy=EAGER, options=SYNCED), list),
+}
+
+
+def found(path: Path, version: int | None = None) -> list[int]:
+    """`v` of all rows, after every checksum was looked at; none where there is no shuffle."""
+    try:
+        shuffle = open_shuffle(path, version)
+    except ShuffleNotFoundError:
+        return []
+    assert shuffle.verify().ok
+    table = shuffle.read().read_all()
+    assert table["s"].to_pylist() == [f"row {v}" * (v % 3) for v in table["v"].to_pylist()]
+    return sorted(table["v"].to_pylist())
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Directories to begin with: nothing, and a shuffle of three versions."""
+    directory = tmp_path_factory.mktemp("prepared")
+    there = directory / "there"
+    for number, mode in enumerate(["overwrite", "append", "append"]):
+        write(there, 100 * number, mode)
+    return {"nothing": directory / "nothing", "a shuffle": there}
+
+
+CASES = [
+    (there, name)
+    for there in ("nothing", "a shuffle")
+    for name in OPERATIONS
+    if (there, name) != ("nothing", "merge")
+]
+
+
+class Tried:
+    """One operation on a fresh copy, with a fault at one of its system calls."""
+
+    def __init__(self, path: Path, prepared: Path, operation: Operation) -> None:
+        self.path = path
+        self.before: list[int] = []
+        if prepared.exists():
+            shutil.copytree(prepared, path)
+            self.before = found(path)
+        self.after = sorted(operation.then(self.before))
+        self.operation = operation
+        # The directory around it too: the shuffle's own name has to be durable.
+        self.calls = SystemCalls(path.parent)
+        self.error: ShuffleError | None = None
+
+    def run(self) -> None:
+        """Carry it out; a death or one of our errors ends it, and nothing else may."""
+        with self.calls.installed():
+            try:
+                self.operation.run(self.path)
+            except ShuffleError as error:
+                self.error = error
+
+    def check(self) -> None:
+        now = found(self.path)
+        if self.calls.is_dead:
+            assert now in (self.before, self.after)
+        elif self.error is None or "committed as version" in str(self.error):
+            assert now == self.after
+        else:
+            assert now == self.before
+        if self.before:
+            assert found(self.path, 1) == [*range(90)]
+            assert found(self.path, 3) == self.before
+        # What failed can be done again, on whatever was left.
+        self.operation.run(self.path)
+        assert found(self.path) == sorted(self.operation.then(now))
+
+
+def calls_of(path: Path, prepared: Path, operation: Operation) -> list[tuple[str, str]]:
+    """Every call of an operation that meets with no fault."""
+    tried = Tried(path, prepared, operation)
+    tried.run()
+    tried.check()
+    assert tried.error is None
+    return tried.calls.names
+
+
+@pytest.mark.parametrize(("there", "name"), CASES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_any_system_call(tmp_path, prepared, there, name, fault):
+    operation = OPERATIONS[name]
+    num_calls = len(calls_of(tmp_path / "none", prepared[there], operation))
+    assert num_calls > 20
+    for number in range(num_calls):
+        if not ALL and number % len(FAULTS) != FAULTS.index(fault):
+            continue
+        tried = Tried(tmp_path / str(number), prepared[there], operation)
+        tried.calls.fail(number, fault)
+        tried.run()
+        if fault == "ENOSPC" and tried.error is not None:
+            assert isinstance(tried.error, OutOfDiskError) or "no space" in str(tried.error)
+        tried.check()
+        shutil.rmtree(tried.path)
+
+
+# Power failures ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("there", "name"), CASES)
+def test_what_was_committed_outlives_a_power_failure(tmp_path, prepared, there, name):
+    tried = Tried(tmp_path / "x", prepared[there], OPERATIONS[name])
+    tried.run()
+    tried.calls.lose_power()
+    assert found(tried.path) == tried.after
+
+
+@pytest.mark.parametrize(("there", "name"), CASES)
+def test_a_power_failure_at_any_system_call(tmp_path, prepared, there, name):
+    operation = OPERATIONS[name]
+    num_calls = len(calls_of(tmp_path / "none", prepared[there], operation))
+    for number in range(0, num_calls, 1 if ALL else 3):
+        tried = Tried(tmp_path / str(number), prepared[there], operation)
+        tried.calls.fail(number, "dies after")
+        tried.run()
+        tried.calls.lose_power()
+        tried.check()
+        shutil.rmtree(tried.path, ignore_errors=True)
+
+
+def test_without_fsync_a_power_failure_takes_what_was_written(tmp_path, prepared, monkeypatch):
+    """Or the tests above would prove nothing."""
+    monkeypatch.setattr("tests.conformance.test_crashes.SYNCED", replace(SYNCED, sync=False))
+    tried = Tried(tmp_path / "x", prepared["a shuffle"], OPERATIONS["append"])
+    tried.run()
+    tried.calls.lose_power()
+    assert found(tried.path) == tried.before != tried.after
+
+
+@pytest.mark.parametrize("name", ["write", "job", "merge"])
+def test_data_then_index_then_directory_then_entry_are_fsynced(tmp_path, prepared, name):
+    names = calls_of(tmp_path / "x", prepared["a shuffle"], OPERATIONS[name])
+    fsyncs = [(number, path) for number, (call, path) in enumerate(names) if call == "fsync"]
+    (entry,) = (i for i, (call, path) in enumerate(names) if call == "link" and ".json-" in path)
+    indexes = [(number, path) for number, path in fsyncs if path.endswith(".index")]
+    assert len(indexes) >= 1
+    for number, path in indexes:
+        data, directory = path.replace(".index", ".data"), path.rpartition("/")[0]
+        assert min(i for i, one in fsyncs if one == data) < number
+        assert any(number < i < entry for i, one in fsyncs if one == directory)
+    totals = [i for i, (call, path) in enumerate(names) if call == "link" and "totals-" in path]
+    assert any(totals[-1] < i < entry for i, one in fsyncs if one == "x/commit_log")
+    assert any(i > entry for i, one in fsyncs if one == "x/commit_log")
