@@ -19,6 +19,7 @@ from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
 from arrow_format.log_index import totals_path
 from arrow_format.options import check_mode
 from arrow_format.receipt import ShuffleReceipt
+from arrow_format.root_list import ROOT_LIST_NAME
 from arrow_format.roots import clear_roots, is_any_there
 from arrow_format.target import check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
@@ -232,12 +233,17 @@ def abort_job(job: ShuffleJob) -> None:
 
 
 def _remove_files(job: ShuffleJob) -> None:
-    # More than once: a task that still runs may put a file there meanwhile.
-    for _ in range(3):
-        for name in job.storage.list(job.directory):
-            if name != DECISION_NAME:
-                job.storage.delete(f"{job.directory}/{name}")
-    clear_roots(job.local_roots, job.job_id)
+    kept = {DECISION_NAME, ROOT_LIST_NAME}
+    try:
+        clear_roots(job.local_roots, job.job_id)
+        # Only now: after a crash the list tells where files are.
+        kept.remove(ROOT_LIST_NAME)
+    finally:
+        # More than once: a task that still runs may put a file there meanwhile.
+        for _ in range(3):
+            for name in job.storage.list(job.directory):
+                if name not in kept:
+                    job.storage.delete(f"{job.directory}/{name}")
 
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:

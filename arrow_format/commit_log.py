@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from arrow_format.checkpoint import Checkpoint, compose, encode_checkpoint
 from arrow_format.errors import CommitConflictError, ShuffleError
-from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
+from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
 from arrow_format.log_reader import LogReader, Snapshot
 from arrow_format.log_record import LogRecord, encode_record
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
@@ -76,7 +76,7 @@ class CommitLog(LogReader):
         """
         for attempt in range(_ATTEMPTS):
             # Whoever puts something after this look takes the number that is tried here.
-            index, newest = self._read(partial(self._look, job_id, after))
+            index, newest = self.read(partial(self._look, job_id, after))
             after = max(after, index.newest)
             record = decide(newest)
             if record is None:
@@ -134,7 +134,17 @@ class CommitLog(LogReader):
         ShuffleError
             The log cannot be read up to there, or the checkpoint not be written.
         """
-        self._read(partial(self._put_checkpoint, number, sync))
+        self.read(partial(self._put_checkpoint, number, sync))
+
+    def put_oldest(self, version: int, *, sync: bool) -> None:
+        """Let all versions before ``version`` expire; it must be one itself.
+
+        Their entries may be removed after that: a checkpoint stands for them.
+        """
+        if version > 1:
+            self.put_checkpoint(version - 1, sync=sync)
+            with contextlib.suppress(ObjectExistsError):  # another collection did the same
+                self._storage.put_if_absent(oldest_path(version), b"", sync=sync)
 
     def _put_checkpoint(self, number: int, sync: bool, index: LogIndex) -> None:
         if number in index.checkpoints:

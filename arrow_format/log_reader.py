@@ -129,7 +129,7 @@ class LogReader:
         """Whether garbage collection gave a version up."""
         return version < LogIndex.of(self._storage.list(LOG_DIRECTORY)).oldest
 
-    def _read(self, of: Callable[[LogIndex], T]) -> T:
+    def read(self, of: Callable[[LogIndex], T]) -> T:
         """Read what is there according to a listing, again when that has changed meanwhile."""
         index = self.index()
         for _ in range(_LOOKS):
@@ -244,7 +244,7 @@ class LogReader:
         ShuffleNotFoundError
             There is no such version, or it has expired.
         """
-        return self._read(lambda index: self.snapshot_of(index, version))
+        return self.read(lambda index: self.snapshot_of(index, version))
 
     def snapshot_of(self, index: LogIndex, version: int | None = None) -> Snapshot | None:
         """Return the given or the newest version of a listing; see :meth:`snapshot`."""
@@ -305,7 +305,7 @@ class LogReader:
 
     def find_job(self, job_id: str, *, after: int = 0) -> JobEnd | None:
         """Return how a job ended in the log after number ``after``; None: it did not."""
-        return self._read(lambda index: self.end_of(index, job_id, after=after))
+        return self.read(lambda index: self.end_of(index, job_id, after=after))
 
     def end_of(self, index: LogIndex, job_id: str, *, after: int) -> JobEnd | None:
         """Return how a job ended according to a listing; see :meth:`find_job`."""
