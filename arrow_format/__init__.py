@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         ShuffleNotFoundError,
         StorageError,
     )
+    from arrow_format.garbage import collect_garbage
+    from arrow_format.gc_report import GcReport
     from arrow_format.merge_job import MergeReport, merge_shuffle
     from arrow_format.merge_policy import MergePolicy
     from arrow_format.merger import PartitionedFileMerger
@@ -63,6 +65,8 @@ _HOME = {
         "ShuffleNotFoundError",
         "StorageError",
     ),
+    "garbage": ("collect_garbage",),
+    "gc_report": ("GcReport",),
     "merge_job": ("MergeReport", "merge_shuffle"),
     "merge_policy": ("MergePolicy",),
     "merger": ("PartitionedFileMerger",),
@@ -98,6 +102,7 @@ __all__ = [
     "CommitConflictError",
     "CorruptShuffleError",
     "FormatVersionError",
+    "GcReport",
     "HashPartitioner",
     "MapOutput",
     "MergePolicy",
@@ -126,6 +131,7 @@ __all__ = [
     "StorageError",
     "VerifyReport",
     "WriteOptions",
+    "collect_garbage",
     "merge_shuffle",
     "open_shuffle",
     "sample_bounds",

@@ -16,8 +16,10 @@ from arrow_format.counters import sum_counters
 from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
 from arrow_format.errors import CorruptShuffleError, ShuffleError, StorageError
 from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
+from arrow_format.log_index import totals_path
 from arrow_format.options import check_mode
 from arrow_format.receipt import ShuffleReceipt
+from arrow_format.root_list import ROOT_LIST_NAME
 from arrow_format.roots import clear_roots, is_any_there
 from arrow_format.target import check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
@@ -65,16 +67,14 @@ def commit_job(
     """
     check_mode(mode)
     log = CommitLog(job.storage)
-    earlier = log.find_job(job.job_id, after=job.base_version)
+    earlier = _committed_entry(job, log)
     if earlier is not None:
         return receipt_of(job.storage, earlier)
     outputs = complete_outputs(job, statuses, expected_map_outputs)
     rows, sizes = total_subpartitions(job, statuses)
     commit_id = uuid.uuid4().hex
     totals = encode_totals(rows, sizes)
-    described = TotalsFile(
-        f"{LOG_DIRECTORY}/totals-{commit_id}.arrow", len(totals), zlib.crc32(totals)
-    )
+    described = TotalsFile(totals_path(job.job_id, commit_id), len(totals), zlib.crc32(totals))
     written = False
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
@@ -90,10 +90,11 @@ def commit_job(
     decide_commit(job, commit_id)
     try:
         # Whoever held the decision before may have committed and let go of it since.
-        entry = log.find_job(job.job_id, after=job.base_version)
+        entry = _committed_entry(job, log)
         if entry is None:
             check_files(job, outputs)
-            entry = log.append(decide, sync=job.options.sync)
+            sync, after = job.options.sync, job.base_version
+            entry = log.append(decide, sync=sync, job_id=job.job_id, after=after)
     except BaseException as error:
         clean_up(job, log, described, error)
         raise
@@ -109,6 +110,30 @@ def commit_job(
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
     return _receipt(job.storage, entry, rows, sizes)
+
+
+def _committed_entry(job: ShuffleJob, log: CommitLog) -> LogEntry | None:
+    """Return the entry that committed a job; None: none did.
+
+    Raises
+    ------
+    CommitConflictError
+        Garbage collection has given the job up.
+    ShuffleNotFoundError
+        The version was committed and has expired since.
+    """
+    end = log.find_job(job.job_id, after=job.base_version)
+    if end is None:
+        return None
+    if end.fenced:
+        raise log.fenced_error(job.job_id, end.version)
+    return log.entry(end.version)
+
+
+def is_committed(job: ShuffleJob, log: CommitLog) -> bool:
+    """Whether a job is in the log as a version, though that may have expired."""
+    end = log.find_job(job.job_id, after=job.base_version)
+    return end is not None and not end.fenced
 
 
 def _entry(
@@ -145,7 +170,7 @@ def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseExc
     """After a commit that raised: take its traces back, unless it went through after all."""
     try:
         committed = log.find_job(job.job_id, after=job.base_version)
-        if committed is None:
+        if committed is None or committed.fenced:
             job.storage.delete(totals.path)
             withdraw(job)
             job.storage.prune(LOG_DIRECTORY, and_root=False)
@@ -153,7 +178,7 @@ def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseExc
     except ShuffleError as another:
         error.add_note(f"and what it left could not be removed: {another}")
         return
-    if committed is not None:
+    if committed is not None and not committed.fenced:
         msg = (
             f"{job.storage.root}: committed as version {committed.version}, but it is not known "
             f"whether that would survive a power failure ({error}). Do not write the rows again"
@@ -189,7 +214,7 @@ def abort_job(job: ShuffleJob) -> None:
         Something could not be removed; the rest was, and it may be tried again.
     """
     log = CommitLog(job.storage)
-    if log.find_job(job.job_id, after=job.base_version) is not None:
+    if is_committed(job, log):
         return
     # Where nothing is there is nothing to remove. But the job's directory alone does not tell: a
     # commit prunes it when all files are in local roots.
@@ -199,7 +224,7 @@ def abort_job(job: ShuffleJob) -> None:
         return
     try:
         # A commit may have come in between and have let go of its decision already.
-        if log.find_job(job.job_id, after=job.base_version) is None:
+        if not is_committed(job, log):
             _remove_files(job)
     finally:
         # Last of all: from here on another process may commit what it finds.
@@ -208,12 +233,17 @@ def abort_job(job: ShuffleJob) -> None:
 
 
 def _remove_files(job: ShuffleJob) -> None:
-    # More than once: a task that still runs may put a file there meanwhile.
-    for _ in range(3):
-        for name in job.storage.list(job.directory):
-            if name != DECISION_NAME:
-                job.storage.delete(f"{job.directory}/{name}")
-    clear_roots(job.local_roots, job.job_id)
+    kept = {DECISION_NAME, ROOT_LIST_NAME}
+    try:
+        clear_roots(job.local_roots, job.job_id)
+        # Only now: after a crash the list tells where files are.
+        kept.remove(ROOT_LIST_NAME)
+    finally:
+        # More than once: a task that still runs may put a file there meanwhile.
+        for _ in range(3):
+            for name in job.storage.list(job.directory):
+                if name not in kept:
+                    job.storage.delete(f"{job.directory}/{name}")
 
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:

@@ -1,209 +1,162 @@
 """The commit log: which map outputs make up which version. One writer wins each version.
 
-Entries are files ``commit_log/<version>.json`` created put-if-absent, numbered from 1 without gaps.
-A version is the newest whole entry (``overwrite`` or ``replace``) at or before it, and every
-``append`` after that.
+Entries and fences are files that are created put-if-absent, so each number has one winner, and
+whoever was slower looks at what is there and decides anew. Nothing else keeps writers apart: the
+storage must refuse to create what exists, whoever asks and from wherever, and show a file whole or
+not at all. On a POSIX file system that is ``link``; on an object store a conditional put; on HDFS
+a rename that does not overwrite. A storage that has nothing of the kind must refuse
+``put_if_absent`` rather than imitate it by looking first: two writers that look at once would both
+win, and one of them would lose its rows without an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
-import re
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from arrow_format.errors import (
-    CommitConflictError,
-    CorruptShuffleError,
-    FormatVersionError,
-    ShuffleNotFoundError,
-)
-from arrow_format.log_entry import LogEntry, decode_entry, decode_totals, encode_entry
-from arrow_format.storage import ObjectExistsError, Storage
+from arrow_format.checkpoint import Checkpoint, compose, encode_checkpoint
+from arrow_format.errors import CommitConflictError, ShuffleError
+from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
+from arrow_format.log_reader import LogReader, Snapshot
+from arrow_format.log_record import LogRecord, encode_record
+from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from arrow_format.model import Int64Array, MapOutput
+__all__ = ["CHECKPOINT_INTERVAL", "LOG_DIRECTORY", "CommitLog", "Snapshot"]
 
-LOG_DIRECTORY = "commit_log"
-_ENTRY_NAME = re.compile(r"(\d{20})\.json")
+CHECKPOINT_INTERVAL = 100
+"""Entries after which the next commit puts a checkpoint."""
+
 _ATTEMPTS = 50
 
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One committed version of a shuffle, pinned: later commits do not change it."""
-
-    entries: tuple[LogEntry, ...]
-    """From the entry that started this version to the one that completed it."""
-
-    @property
-    def newest(self) -> LogEntry:
-        """The entry of this version."""
-        return self.entries[-1]
-
-    @property
-    def version(self) -> int:
-        """Number of this version, from 1."""
-        return self.newest.version
-
-    @property
-    def map_outputs(self) -> tuple[MapOutput, ...]:
-        """All map outputs in reading order: by version, then map task."""
-        return tuple(output for entry in self.entries for output in entry.map_outputs)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of this version."""
-        return sum(entry.num_rows for entry in self.entries)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of its data files."""
-        return sum(entry.num_bytes for entry in self.entries)
+Record = TypeVar("Record", bound=LogRecord)
 
 
-class CommitLog:
+class CommitLog(LogReader):
     """Reads and extends the log of one shuffle."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-
-    def _path(self, version: int) -> str:
-        return f"{LOG_DIRECTORY}/{version:020d}.json"
-
-    def newest_version(self) -> int:
-        """Return the number of the newest version; 0 when nothing was ever committed.
-
-        Raises
-        ------
-        CorruptShuffleError
-            Entries are missing between the first and the newest.
-        """
-        matches = map(_ENTRY_NAME.fullmatch, self._storage.list(LOG_DIRECTORY))
-        versions = {int(match[1]) for match in matches if match}
-        newest = max(versions, default=0)
-        for missing in sorted(set(range(1, newest)) - versions):
-            # A listing is no snapshot: it may show an entry and not the one put just before.
-            if self._storage.stat(self._path(missing)) is None:
-                msg = (
-                    f"{self._storage.root}: commit log has version {newest} but not {missing}; "
-                    "an entry was deleted. Restore it from a backup"
-                )
-                raise CorruptShuffleError(msg)
-        return newest
-
-    def entry(self, version: int) -> LogEntry:
-        """Read one entry, verified.
-
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            It is damaged, missing, or from a newer format version.
-        """
-        path = self._path(version)
-        stat = self._storage.stat(path)
-        (data,) = self._storage.get_ranges(path, [(0, stat.num_bytes if stat else 0)])
-        try:
-            entry = decode_entry(data.to_pybytes())
-        except (CorruptShuffleError, FormatVersionError) as error:
-            msg = f"{self._storage.root}/{path}: {error}"
-            raise type(error)(msg) from error
-        if entry.version != version:
-            msg = f"{self._storage.root}/{path}: is the entry of version {entry.version}"
-            raise CorruptShuffleError(msg)
-        return entry
-
-    def snapshot(self, version: int | None = None) -> Snapshot | None:
-        """Return the given or the newest version; None when nothing was ever committed.
-
-        Raises
-        ------
-        ShuffleNotFoundError
-            There is no such version.
-        """
-        newest = self.newest_version()
-        if version is not None and not 1 <= version <= newest:
-            there = f"versions 1 to {newest}" if newest else "none"
-            msg = f"{self._storage.root}: version {version} is not there; there are {there}"
-            raise ShuffleNotFoundError(msg)
-        if newest == 0:
-            return None
-        entries: list[LogEntry] = []
-        for number in range(version or newest, 0, -1):
-            entries.append(self.entry(number))
-            if entries[-1].is_whole:
-                return Snapshot(tuple(reversed(entries)))
-        msg = f"{self._storage.root}: commit log does not begin with a whole version"
-        raise CorruptShuffleError(msg)
-
-    def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
-        """Rows and bytes per subpartition of a version (two int64 arrays)."""
-        n = snapshot.newest.num_subpartitions
-        rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        for entry in snapshot.entries:
-            where = entry.totals
-            (data,) = self._storage.get_ranges(where.path, [(0, where.length)])
-            added_rows, added_sizes = decode_totals(data, entry)
-            rows += added_rows
-            sizes += added_sizes
-        return rows, sizes
-
-    def find_job(self, job_id: str, *, after: int = 0) -> LogEntry | None:
-        """Return the entry after version ``after`` that committed ``job_id``; None: none did."""
-        for version in range(self.newest_version(), after, -1):
-            entry = self.entry(version)
-            if entry.job_id == job_id:
-                return entry
-        return None
-
     def append(
-        self, decide: Callable[[Snapshot | None], LogEntry | None], *, sync: bool
-    ) -> LogEntry | None:
+        self,
+        decide: Callable[[Snapshot | None], Record | None],
+        *,
+        sync: bool,
+        job_id: str | None = None,
+        after: int = 0,
+    ) -> Record | None:
         """Commit what ``decide`` makes of the newest version, again and again until it wins.
 
         Parameters
         ----------
         decide
-            Given the newest version (None: nothing yet) it returns the entry to add, whose version
-            number is set here; returns None to commit nothing; or raises, which ends the commit.
-            It is called again with the new state when another writer was faster.
+            Given the newest version (None: nothing yet) it returns the entry or fence to add, whose
+            version number is set here; returns None to commit nothing; or raises, which ends the
+            commit. It is called again with the new state when another writer was faster.
         sync
             Whether the entry is durable on return.
+        job_id
+            The job that commits; it must not have been fenced.
+        after
+            Number of the log when that job began.
 
         Returns
         -------
-        LogEntry or None
-            The entry as committed.
+        LogEntry, Fence or None
+            What was added.
 
         Raises
         ------
         CommitConflictError
-            Other writers were faster 50 times in a row.
+            The job was fenced; or other writers were faster 50 times in a row.
         """
         for attempt in range(_ATTEMPTS):
-            snapshot = self.snapshot()
-            entry = decide(snapshot)
-            if entry is None:
+            # Whoever puts something after this look takes the number that is tried here.
+            index, newest = self.read(partial(self._look, job_id, after))
+            after = max(after, index.newest)
+            record = decide(newest)
+            if record is None:
                 return None
-            entry = replace(entry, version=snapshot.version + 1 if snapshot else 1)
+            record = replace(record, version=index.newest + 1)
             try:
                 self._storage.put_if_absent(
-                    self._path(entry.version), encode_entry(entry), sync=sync
+                    entry_path(record.version), encode_record(record), sync=sync
                 )
+            except ObjectNotFoundError:
+                continue  # the temporary file went: garbage collection took it for a dead one
             except ObjectExistsError:
                 # A put that was retried below us may have won without our knowing.
-                if self.entry(entry.version).commit_id == entry.commit_id:
-                    return entry
+                if self.record(record.version).commit_id == record.commit_id:
+                    return record
                 time.sleep(random.uniform(0, min(0.01 * 2**attempt, 1.0)))
-            else:
-                return entry
+                continue
+            self._checkpoint_if_due(index, record.version, sync=sync)
+            return record
         msg = (
             f"{self._storage.root}: other writers committed {_ATTEMPTS} versions while this one "
             "tried; run it again when fewer write at once"
         )
         raise CommitConflictError(msg)
+
+    def _look(
+        self, job_id: str | None, after: int, index: LogIndex
+    ) -> tuple[LogIndex, Snapshot | None]:
+        """Return the newest version of a listing, unless a fence of the job stands in it."""
+        end = None if job_id is None else self.end_of(index, job_id, after=after)
+        if end is not None and end.fenced:
+            raise self.fenced_error(str(job_id), end.version)
+        return index, self.snapshot_of(index)
+
+    def fenced_error(self, job_id: str, number: int) -> CommitConflictError:
+        """Return the error of a job that garbage collection has given up."""
+        return CommitConflictError(
+            f"{self._storage.root}: job {job_id} was given up by garbage collection (fence "
+            f"{number} of the commit log), since it had written nothing for the time of its "
+            "--retention; nothing was committed, and its files are removed. Write the rows again, "
+            "and collect with a retention longer than a job may be silent"
+        )
+
+    def _checkpoint_if_due(self, index: LogIndex, number: int, *, sync: bool) -> None:
+        if number - max(index.checkpoints, default=0) >= CHECKPOINT_INTERVAL:
+            # The commit is out. Who comes next will try again.
+            with contextlib.suppress(ShuffleError):
+                self.put_checkpoint(number, sync=sync)
+
+    def put_checkpoint(self, number: int, *, sync: bool) -> None:
+        """Put the checkpoint of a number of the log, unless it is there.
+
+        Raises
+        ------
+        ShuffleError
+            The log cannot be read up to there, or the checkpoint not be written.
+        """
+        self.read(partial(self._put_checkpoint, number, sync))
+
+    def put_oldest(self, version: int, *, sync: bool) -> None:
+        """Let all versions before ``version`` expire; it must be one itself.
+
+        Their entries may be removed after that: a checkpoint stands for them.
+        """
+        if version > 1:
+            self.put_checkpoint(version - 1, sync=sync)
+            with contextlib.suppress(ObjectExistsError):  # another collection did the same
+                self._storage.put_if_absent(oldest_path(version), b"", sync=sync)
+
+    def _put_checkpoint(self, number: int, sync: bool, index: LogIndex) -> None:
+        if number in index.checkpoints:
+            return
+        snapshot = self.content_at(index, number)
+        checkpoint = Checkpoint(
+            number,
+            None if snapshot is None else compose(snapshot.entries),
+            self.all_ends(index, number),
+        )
+        totals = None if snapshot is None else self.totals(snapshot)
+        with contextlib.suppress(ObjectExistsError):  # another writer put the same
+            self._storage.put_if_absent(
+                checkpoint_path(number), encode_checkpoint(checkpoint, totals), sync=sync
+            )

@@ -23,6 +23,7 @@ from arrow_format.errors import (
     OptionError,
     ShuffleNotFoundError,
 )
+from arrow_format.expiry import expired_error, expiry_told, has_expired
 from arrow_format.index_cache import IndexCache
 from arrow_format.options import check_read_options
 from arrow_format.partitioner import Partitioner, partitioner_from_description
@@ -253,6 +254,8 @@ class Shuffle:
             A column is not there.
         CorruptShuffleError
             While reading: a file is damaged or missing.
+        ShuffleNotFoundError
+            While reading: the version has expired, and was removed by garbage collection.
         """
         wanted = check_subpartitions(subpartitions, self.num_subpartitions)
         reader = self.reader(0, 0, columns)
@@ -392,14 +395,20 @@ class Shuffle:
         ------
         CorruptShuffleError, FormatVersionError
             Something is damaged and ``raise_on_damage`` is set.
+        ShuffleNotFoundError
+            The version has expired meanwhile, and was removed by garbage collection.
         """
-        return verify_snapshot(
-            self._storage,
-            self._snapshot,
-            self._indexes,
-            raise_on_damage=raise_on_damage,
-            on_output=on_file,
-        )
+        with expiry_told(self._storage, self.version):
+            report = verify_snapshot(
+                self._storage,
+                self._snapshot,
+                self._indexes,
+                raise_on_damage=raise_on_damage,
+                on_output=on_file,
+            )
+        if report.problems and has_expired(self._storage, self.version):
+            raise expired_error(self._storage, self.version) from report.problems[0]
+        return report
 
 
 def check_subpartitions(

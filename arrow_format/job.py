@@ -24,6 +24,7 @@ from arrow_format.options import WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import check_description
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_partition import SortMergeResultPartition
+from arrow_format.root_list import put_root_list
 from arrow_format.roots import check_local_dirs, find_roots, make_roots, root_path
 from arrow_format.sort_order import check_sort_by
 from arrow_format.storage import Storage, open_storage
@@ -85,6 +86,7 @@ class ShuffleJob:
             The shuffle's own cannot be made, where the commit happens; or a local one is another's.
         """
         self.storage.make_directory(self.directory, sync=self.options.sync)
+        put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
         make_roots(self.local_roots, self.job_id, sync=self.options.sync)
 
     def open_local_roots(self) -> list[Storage | None]:

@@ -1,13 +1,11 @@
-"""One entry of the commit log: bytes to and from a value, with its own CRC.
+"""One entry of the commit log, to and from JSON.
 
-An entry is two lines: JSON, and a trailer with the JSON's length and CRC-32. The per-subpartition
-totals stand in a file of their own beside it, named with length and CRC by the entry.
-See ``docs/format/v1.md``.
+The per-subpartition totals stand in a file of their own beside it, named with length and CRC by the
+entry. See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from dataclasses import dataclass, field
@@ -15,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.log_lines import natural
 from arrow_format.model import FORMAT_VERSION, Int64Array, MapOutput, PartitionedFile
 from arrow_format.schema_text import schema_from_text, schema_to_text
 
@@ -26,7 +25,6 @@ OPERATIONS = ("overwrite", "append", "replace")
 """``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before,
 ``replace`` names all map outputs anew that together hold the rows of the one before."""
 
-_TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
 _LATER = ("num_broadcast_rows",)
 """Fields of a file that the first entries did not have; 0 where they are missing."""
@@ -42,6 +40,8 @@ class TotalsFile:
     path: str
     length: int
     crc32: int
+    offset: int = 0
+    """Byte of the file at which they start; not 0 in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +89,31 @@ class LogEntry:
         return sum(output.num_bytes for output in self.map_outputs)
 
 
-def encode_entry(entry: LogEntry) -> bytes:
-    """Bytes of ``entry``."""
-    body = json.dumps(
-        {
-            "format_version": entry.format_version,
-            "version": entry.version,
-            "operation": entry.operation,
-            "shuffle_id": entry.shuffle_id,
-            "job_id": entry.job_id,
-            "commit_id": entry.commit_id,
-            "committed_at_ms": entry.committed_at_ms,
-            "data_schema": schema_to_text(entry.data_schema),
-            "spark_schema": entry.spark_schema,
-            "num_subpartitions": entry.num_subpartitions,
-            "partitioner": dict(entry.partitioner),
-            "sort_by": [list(key) for key in entry.sort_by],
-            "roots": list(entry.roots),
-            "num_rows": entry.num_rows,
-            "num_bytes": entry.num_bytes,
-            "totals": {
-                "path": entry.totals.path,
-                "length": entry.totals.length,
-                "crc32": entry.totals.crc32,
-            },
-            "map_outputs": [output_to_json(output) for output in entry.map_outputs],
+def entry_to_json(entry: LogEntry) -> dict[str, Any]:
+    """JSON of an entry."""
+    return {
+        "format_version": entry.format_version,
+        "version": entry.version,
+        "operation": entry.operation,
+        "shuffle_id": entry.shuffle_id,
+        "job_id": entry.job_id,
+        "commit_id": entry.commit_id,
+        "committed_at_ms": entry.committed_at_ms,
+        "data_schema": schema_to_text(entry.data_schema),
+        "spark_schema": entry.spark_schema,
+        "num_subpartitions": entry.num_subpartitions,
+        "partitioner": dict(entry.partitioner),
+        "sort_by": [list(key) for key in entry.sort_by],
+        "roots": list(entry.roots),
+        "num_rows": entry.num_rows,
+        "num_bytes": entry.num_bytes,
+        "totals": {
+            "path": entry.totals.path,
+            "length": entry.totals.length,
+            "crc32": entry.totals.crc32,
         },
-        separators=(",", ":"),
-    ).encode()
-    return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
+        "map_outputs": [output_to_json(output) for output in entry.map_outputs],
+    }
 
 
 def output_to_json(output: MapOutput) -> dict[str, Any]:
@@ -145,25 +141,18 @@ def output_from_json(value: Mapping[str, Any]) -> MapOutput:
     files = []
     for described in value["files"]:
         integers = {
-            name: _natural(described.get(name, 0) if name in _LATER else described[name])
+            name: natural(described.get(name, 0) if name in _LATER else described[name])
             for name in PartitionedFile.__dataclass_fields__
             if name != "path"
         }
         files.append(PartitionedFile(path=_safe_path(described["path"]), **integers))
     return MapOutput(
         job_id=str(value["job_id"]),
-        map_task=_natural(value["map_task"]),
-        attempt=_natural(value["attempt"]),
+        map_task=natural(value["map_task"]),
+        attempt=natural(value["attempt"]),
         files=tuple(files),
         counters={str(name): int(count) for name, count in value["counters"].items()},
     )
-
-
-def _natural(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        msg = f"{value!r} is not a whole number"
-        raise ValueError(msg)
-    return value
 
 
 def _absolute(root: object) -> str:
@@ -181,64 +170,30 @@ def _safe_path(path: object) -> str:
     return path
 
 
-def decode_entry(data: bytes) -> LogEntry:
-    """Verify and parse an entry.
+def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
+    """Inverse of :func:`entry_to_json`.
 
     Raises
     ------
-    CorruptShuffleError
-        Any byte differs from what was written.
-    FormatVersionError
-        A newer version wrote it, or its operation is not known here.
+    KeyError, TypeError, ValueError, ArrowException, OSError
+        It is not of that form.
     """
-    body, newline, trailer = data.partition(b"\n")
-    match = _TRAILER.fullmatch(trailer)
-    if not newline or match is None:
-        msg = f"log entry of {len(data)} bytes has no trailer"
-        raise CorruptShuffleError(msg)
-    if match[1] != b"%d" % len(body):
-        msg = f"log entry has {len(body)} bytes where its trailer says {match[1].decode()}"
-        raise CorruptShuffleError(msg)
-    if int(match[2], 16) != zlib.crc32(body):
-        msg = "log entry does not match its own checksum"
-        raise CorruptShuffleError(msg)
-    try:
-        value = json.loads(body)
-        if value["format_version"] > FORMAT_VERSION:
-            msg = (
-                f"log entry has format version {value['format_version']}, this arrow-shuffle "
-                f"reads up to {FORMAT_VERSION}; read it with a newer one"
-            )
-            raise FormatVersionError(msg)
-        if value["operation"] not in OPERATIONS:
-            msg = (
-                f"log entry has operation {value['operation']!r}, this arrow-shuffle knows "
-                f"{', '.join(OPERATIONS)}; read it with a newer one"
-            )
-            raise FormatVersionError(msg)
-        return _entry(value)
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError) as error:
-        msg = f"log entry is not of this format ({type(error).__name__}: {error})"
-        raise CorruptShuffleError(msg) from error
-
-
-def _entry(value: Mapping[str, Any]) -> LogEntry:
     totals = value["totals"]
     entry = LogEntry(
-        version=_natural(value["version"]),
+        version=natural(value["version"]),
         operation=value["operation"],
         shuffle_id=str(value["shuffle_id"]),
         job_id=str(value["job_id"]),
         commit_id=str(value["commit_id"]),
-        committed_at_ms=_natural(value["committed_at_ms"]),
+        committed_at_ms=natural(value["committed_at_ms"]),
         data_schema=schema_from_text(value["data_schema"]),
         spark_schema=value["spark_schema"],
-        num_subpartitions=_natural(value["num_subpartitions"]),
+        num_subpartitions=natural(value["num_subpartitions"]),
         partitioner=dict(value["partitioner"]),
         sort_by=tuple((str(name), str(order)) for name, order in value["sort_by"]),
         map_outputs=tuple(output_from_json(output) for output in value["map_outputs"]),
         totals=TotalsFile(
-            _safe_path(totals["path"]), _natural(totals["length"]), _natural(totals["crc32"])
+            _safe_path(totals["path"]), natural(totals["length"]), natural(totals["crc32"])
         ),
         roots=tuple(_absolute(root) for root in value.get("roots", ())),
         format_version=value["format_version"],

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arrow_format.commit import clean_up
-from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
+from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import CommitConflictError
 from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
+from arrow_format.log_index import totals_path
 from arrow_format.replacement import PlacedOutputs, Replacement, replace_outputs
 
 if TYPE_CHECKING:
@@ -63,15 +64,13 @@ def commit_replacements(
             job.storage.delete(rounds[-1][1].totals.path)
         commit_id = uuid.uuid4().hex
         totals = encode_totals(rows, sizes + added_bytes)
-        described = TotalsFile(
-            f"{LOG_DIRECTORY}/totals-{commit_id}.arrow", len(totals), zlib.crc32(totals)
-        )
+        described = TotalsFile(totals_path(job.job_id, commit_id), len(totals), zlib.crc32(totals))
         rounds.append((newest, _entry(newest.newest, job, commit_id, outputs, described)))
         job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
         return rounds[-1][1]
 
     try:
-        log.append(decide, sync=job.options.sync)
+        log.append(decide, sync=job.options.sync, job_id=job.job_id, after=job.base_version)
     except BaseException as error:
         if rounds:
             clean_up(job, log, rounds[-1][1].totals, error)

@@ -19,7 +19,13 @@ from arrow_format.commit import abort_after, remove_losers
 from arrow_format.commit_log import Snapshot
 from arrow_format.counters import sum_counters
 from arrow_format.dataset import Shuffle, open_shuffle
-from arrow_format.errors import OptionError, ShuffleError
+from arrow_format.errors import (
+    CommitConflictError,
+    CorruptShuffleError,
+    OptionError,
+    ShuffleError,
+)
+from arrow_format.expiry import has_expired
 from arrow_format.index_cache import IndexCache
 from arrow_format.job import ShuffleJob
 from arrow_format.merge_commit import commit_replacements
@@ -142,6 +148,12 @@ def merge_shuffle(
         found, entry = commit_replacements(job, replacements, merge.added_bytes)
     except BaseException as error:
         abort_after(job, error)
+        if isinstance(error, CorruptShuffleError) and has_expired(job.storage, shuffle.version):
+            msg = (
+                f"{job.storage.root}: version {shuffle.version} was superseded while it was "
+                "merged, and removed by garbage collection. Nothing was changed; merge again"
+            )
+            raise CommitConflictError(msg) from error
         raise
     # The version is out: whatever fails from here on must not look like a failed merge.
     with contextlib.suppress(ShuffleError):

@@ -81,7 +81,7 @@ def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
             marker = json.dumps({"job_id": job_id}).encode() + b"\n"
             with contextlib.suppress(ObjectExistsError):  # another task was faster
                 storage.put_if_absent(MARKER_NAME, marker, sync=sync)
-        is_ours = _bears_marker(storage, job_id)
+        is_ours = bears_marker(storage, job_id)
     except (StorageError, ObjectNotFoundError) as error:
         storage.prune("", and_root=True)
         raise StorageError(str(error)) from error
@@ -115,7 +115,7 @@ def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:
     for path in paths:
         storage = open_storage(path)
         try:
-            roots.append(storage if _bears_marker(storage, job_id) else None)
+            roots.append(storage if bears_marker(storage, job_id) else None)
         except ShuffleError:
             roots.append(None)
     return roots
@@ -129,11 +129,12 @@ def check_root(storage: Storage, job_id: str) -> None:
     CorruptShuffleError
         It bears none or another.
     """
-    if not _bears_marker(storage, job_id):
+    if not bears_marker(storage, job_id):
         raise CorruptShuffleError(_no_marker(storage, job_id))
 
 
-def _bears_marker(storage: Storage, job_id: str) -> bool:
+def bears_marker(storage: Storage, job_id: str) -> bool:
+    """Whether a directory is a root of a job."""
     stat = storage.stat(MARKER_NAME)
     if stat is None:
         return False
@@ -180,7 +181,7 @@ def is_any_there(paths: Sequence[str]) -> bool:
 
 def _clear_root(storage: Storage, job_id: str, live: Collection[str]) -> None:
     there = set(storage.list(""))
-    if MARKER_NAME in there and not _bears_marker(storage, job_id):
+    if MARKER_NAME in there and not bears_marker(storage, job_id):
         return
     for name in there.difference(live, [MARKER_NAME]):
         storage.delete(name)

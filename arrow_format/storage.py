@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -47,6 +47,8 @@ class ObjectStat:
 
     num_bytes: int
     is_directory: bool
+    modified_ms: int | None = field(default=None, compare=False)
+    """Milliseconds since 1970 by the storage's clock; None where it does not tell."""
 
 
 class ObjectWriter(Protocol):
@@ -333,7 +335,7 @@ class PosixStorage:
                 found = target.stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return ObjectStat(found.st_size, target.is_dir())
+            return ObjectStat(found.st_size, target.is_dir(), found.st_mtime_ns // 1_000_000)
 
     def list(self, path: str) -> list[str]:
         """See :meth:`Storage.list`."""

@@ -16,12 +16,14 @@ from arrow_format.batching import Rows, copied
 from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import SchemaError
+from arrow_format.expiry import expiry_told
 from arrow_format.index_cache import IndexCache
 from arrow_format.model import RegionKind
 from arrow_format.read_plan import ChunkRead, plan_chunks
 from arrow_format.read_scheduler import ReadScheduler
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Iterable, Iterator, Sequence
 
     from arrow_format.log_entry import LogEntry
@@ -95,6 +97,7 @@ class SortMergeSubpartitionReader:
         indexes: IndexCache | None = None,
         scheduler: ReadScheduler | None = None,
     ) -> None:
+        self._storage = storage
         self._indexes = indexes or IndexCache(storage)
         self._scheduler = scheduler or ReadScheduler()
         self._entries = tuple(entries)
@@ -138,8 +141,15 @@ class SortMergeSubpartitionReader:
         piece_bytes = max(most_bytes // (2 * len(runs)), MIN_PIECE_BYTES)
         return [self._pieces(source, chunks, piece_bytes, row_bytes) for source, chunks in runs]
 
+    def _expiry_told(self) -> contextlib.AbstractContextManager[None]:
+        return expiry_told(self._storage, self._entries[-1].version)
+
     def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
         """Chunks that hold rows of the range, by file and offset."""
+        with self._expiry_told():
+            yield from self._planned()
+
+    def _planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
         wanted = f"subpartitions {self._first} to {self._end - 1}"
         for one in files_of(self._entries):
             lo, hi = 0, one.file.num_regions
@@ -163,7 +173,7 @@ class SortMergeSubpartitionReader:
 
         A chunk of a broadcast region makes one run for each subpartition of the range.
         """
-        with self._scheduler.add_reader(plan) as fetched:
+        with self._expiry_told(), self._scheduler.add_reader(plan) as fetched:
             for source, chunk, stored in fetched:
                 reader = cast("ChunkReader", source)  # it is one of the plan's
                 rows = self._of_range(reader, chunk, reader.decode(chunk, stored))
@@ -181,7 +191,8 @@ class SortMergeSubpartitionReader:
         for chunk in chunks:
             first = chunk.first_row
             while first < chunk.end_row:
-                ((_, stored),) = self._scheduler.fetch(source, [chunk])
+                with self._expiry_told():
+                    ((_, stored),) = self._scheduler.fetch(source, [chunk])
                 batch = source.decode(chunk, stored)
                 del stored
                 num_rows = chunk.end_row - first

@@ -15,7 +15,7 @@ from rich.console import Console
 from arrow_format import WriteOptions, open_shuffle, write_shuffle
 from arrow_format.merge_job import MergePlan
 from arrow_format.merge_policy import Facts, PlannedMerge
-from connector import cli
+from connector import cli, cli_tables
 from connector.inspection import measure_skew, partitioner_text
 from connector.merge_summary import plan_lines
 from connector.picture import printable, region_picture, skew_picture
@@ -271,9 +271,9 @@ class TestHead:
         assert "(0 of 0 rows of subpartition 1)" in out
 
     def test_cells_are_one_short_line(self):
-        assert cli.cell_text("a\nb\x1b") == r"a\nb\x1b"
-        assert cli.cell_text("x" * 100) == "x" * 29 + "..."
-        assert cli.cell_text(None) == "null"
+        assert cli_tables.cell_text("a\nb\x1b") == r"a\nb\x1b"
+        assert cli_tables.cell_text("x" * 100) == "x" * 29 + "..."
+        assert cli_tables.cell_text(None) == "null"
 
     def test_of_types_that_python_cannot_show(self, run, tmp_path):
         far = pa.table(
@@ -292,9 +292,9 @@ class TestHead:
             assert shown in out
 
     def test_columns_that_do_not_fit_are_left_out(self):
-        assert cli.columns_that_fit([10, 10, 10], None) == 3
-        assert cli.columns_that_fit([10, 10, 10], 24) == 2
-        assert cli.columns_that_fit([100, 10], 24) == 1
+        assert cli_tables.columns_that_fit([10, 10, 10], None) == 3
+        assert cli_tables.columns_that_fit([10, 10, 10], 24) == 2
+        assert cli_tables.columns_that_fit([100, 10], 24) == 1
 
     @pytest.mark.parametrize("subpartition", [N, -1])
     def test_out_of_range(self, run, path, subpartition):

@@ -12,7 +12,7 @@ from arrow_format.errors import (
     FormatVersionError,
     ShuffleNotFoundError,
 )
-from arrow_format.log_entry import encode_entry
+from arrow_format.log_record import encode_record
 from arrow_format.model import PartitionedFile
 from arrow_format.storage import ObjectExistsError, PosixStorage
 from tests.unit.small_shuffles import entry_of
@@ -117,7 +117,7 @@ def test_a_retried_put_that_won_is_recognised(storage):
 class AlwaysSlower(PosixStorage):
     def put_if_absent(self, path, data, *, sync):
         super().put_if_absent(
-            path, encode_entry(replace(ENTRY, version=int(path[-25:-5]))), sync=sync
+            path, encode_record(replace(ENTRY, version=int(path[-25:-5]))), sync=sync
         )
         super().put_if_absent(path, data, sync=sync)
 
@@ -195,14 +195,14 @@ def test_an_entry_under_another_number_is_refused(log, storage):
 
 def test_a_log_that_begins_with_an_append_is_refused(log, storage):
     path_of(storage, 1).parent.mkdir()
-    path_of(storage, 1).write_bytes(encode_entry(replace(ENTRY, version=1, operation="append")))
+    path_of(storage, 1).write_bytes(encode_record(replace(ENTRY, version=1, operation="append")))
     with pytest.raises(CorruptShuffleError, match="does not begin with a whole version"):
         log.snapshot()
 
 
 def test_a_newer_format_version_names_its_file(log, storage):
     path_of(storage, 1).parent.mkdir()
-    path_of(storage, 1).write_bytes(encode_entry(replace(ENTRY, format_version=2)))
+    path_of(storage, 1).write_bytes(encode_record(replace(ENTRY, format_version=2)))
     with pytest.raises(FormatVersionError, match=f"{path_of(storage, 1)}: .*format version 2"):
         log.snapshot()
 

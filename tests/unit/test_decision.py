@@ -163,7 +163,7 @@ def test_a_commit_tried_again_is_not_aborted_though_its_directory_was_pruned(tmp
     job, statuses = begin_in_local_directory(tmp_path, monkeypatch)
     real, aborted = CommitLog.append, []
 
-    def fails(self, decide, *, sync):
+    def fails(self, decide, **how):
         msg = "the store went away"
         raise OSError(msg)
 
@@ -172,10 +172,10 @@ def test_a_commit_tried_again_is_not_aborted_though_its_directory_was_pruned(tmp
         commit_job(job, statuses)
     assert not (tmp_path / "x" / job.directory).exists()
 
-    def abort_meanwhile(self, decide, *, sync):
+    def abort_meanwhile(self, decide, **how):
         abort_job(job)
         aborted.append(True)
-        return real(self, decide, sync=sync)
+        return real(self, decide, **how)
 
     monkeypatch.setattr(CommitLog, "append", abort_meanwhile)
     commit_job(job, statuses)

@@ -12,11 +12,10 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.log_entry import (
     LogEntry,
     TotalsFile,
-    decode_entry,
     decode_totals,
-    encode_entry,
     encode_totals,
 )
+from arrow_format.log_record import decode_record, encode_record
 from arrow_format.model import MapOutput, PartitionedFile
 
 FILE = PartitionedFile("map_outputs/job/00000-0-ab-0", 6, 2, 64, 100, 900, 2**32 - 1)
@@ -47,7 +46,7 @@ ENTRY = LogEntry(
 
 def forged(**changes):
     """Bytes of an entry whose JSON was changed, with a checksum that fits."""
-    value = json.loads(encode_entry(ENTRY).partition(b"\n")[0])
+    value = json.loads(encode_record(ENTRY).partition(b"\n")[0])
     return sealed(json.dumps({**value, **changes}).encode())
 
 
@@ -56,11 +55,11 @@ def sealed(body: bytes) -> bytes:
 
 
 def described():
-    return json.loads(encode_entry(ENTRY).partition(b"\n")[0])["map_outputs"]
+    return json.loads(encode_record(ENTRY).partition(b"\n")[0])["map_outputs"]
 
 
 def test_round_trip():
-    found = decode_entry(encode_entry(ENTRY))
+    found = decode_record(encode_record(ENTRY))
     assert found == ENTRY
     assert found.data_schema.equals(ENTRY.data_schema, check_metadata=True)
     assert found.num_rows == 12
@@ -68,36 +67,36 @@ def test_round_trip():
 
 
 def test_an_entry_is_two_lines_for_people_too():
-    body, trailer, rest = encode_entry(ENTRY).split(b"\n")
+    body, trailer, rest = encode_record(ENTRY).split(b"\n")
     assert json.loads(body)["version"] == 7
     assert trailer == b"arrow-shuffle-log %d %08x" % (len(body), zlib.crc32(body))
     assert rest == b""
 
 
 def test_every_flip_and_every_truncation_is_refused():
-    data = encode_entry(ENTRY)
+    data = encode_record(ENTRY)
     for i in range(len(data)):
         with pytest.raises(CorruptShuffleError):
-            decode_entry(data[:i])
+            decode_record(data[:i])
         for mask in (0x01, 0x20, 0xFF):
             damaged = bytearray(data)
             damaged[i] ^= mask
             with pytest.raises(CorruptShuffleError):
-                decode_entry(bytes(damaged))
+                decode_record(bytes(damaged))
 
 
 @pytest.mark.parametrize("tail", [b"\n", b" ", b"\0", b"arrow-shuffle-log 1 00000000\n"])
 def test_trailing_bytes_are_refused(tail):
     with pytest.raises(CorruptShuffleError):
-        decode_entry(encode_entry(ENTRY) + tail)
+        decode_record(encode_record(ENTRY) + tail)
 
 
 def test_an_absurd_length_is_refused():
-    body = encode_entry(ENTRY).partition(b"\n")[0]
+    body = encode_record(ENTRY).partition(b"\n")[0]
     crc = b"%08x\n" % zlib.crc32(body)
     for length in (b"0%d" % len(body), b"9" * 5_000):
         with pytest.raises(CorruptShuffleError, match="where its trailer says"):
-            decode_entry(body + b"\narrow-shuffle-log " + length + b" " + crc)
+            decode_record(body + b"\narrow-shuffle-log " + length + b" " + crc)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +112,14 @@ def test_paths_that_leave_the_directory_are_refused(path):
         forged(totals={"path": path, "length": 1, "crc32": 1}),
     ):
         with pytest.raises(CorruptShuffleError, match="would leave the shuffle's directory"):
-            decode_entry(data)
+            decode_record(data)
 
 
 def test_roots_are_absolute_directories():
-    assert decode_entry(forged(roots=["/disk1/a", "/disk2/b"])).roots == ("/disk1/a", "/disk2/b")
+    assert decode_record(forged(roots=["/disk1/a", "/disk2/b"])).roots == ("/disk1/a", "/disk2/b")
     for wrong in (["disk1"], [1], ["/a", None]):
         with pytest.raises(CorruptShuffleError, match="is no absolute directory"):
-            decode_entry(forged(roots=wrong))
+            decode_record(forged(roots=wrong))
 
 
 def test_entries_from_before_broadcast_and_roots_are_read():
@@ -130,16 +129,16 @@ def test_entries_from_before_broadcast_and_roots_are_read():
             del file["num_broadcast_rows"]
     value = json.loads(forged(map_outputs=outputs).partition(b"\n")[0])
     del value["roots"]
-    entry = decode_entry(sealed(json.dumps(value).encode()))
+    entry = decode_record(sealed(json.dumps(value).encode()))
     assert entry.roots == ()
     assert {file.num_broadcast_rows for output in entry.map_outputs for file in output.files} == {0}
 
 
 def test_newer_versions_and_operations_say_so():
     with pytest.raises(FormatVersionError, match=r"format version 2.*reads up to 1.*newer"):
-        decode_entry(forged(format_version=2, anything="else"))
+        decode_record(forged(format_version=2, anything="else"))
     with pytest.raises(FormatVersionError, match=r"operation 'dissolve'.*overwrite, append, repl"):
-        decode_entry(forged(operation="dissolve"))
+        decode_record(forged(operation="dissolve"))
 
 
 @pytest.mark.parametrize(
@@ -166,13 +165,13 @@ def test_newer_versions_and_operations_say_so():
 )
 def test_content_of_another_form_is_refused(changes):
     with pytest.raises((CorruptShuffleError, FormatVersionError)):
-        decode_entry(forged(**changes))
+        decode_record(forged(**changes))
 
 
 @pytest.mark.parametrize("body", [b"", b"5", b"null", b"[]", b"{}", b'"x"', b"\xff", b"{"])
 def test_a_body_that_is_no_entry_is_refused(body):
     with pytest.raises(CorruptShuffleError, match="not of this format"):
-        decode_entry(sealed(body))
+        decode_record(sealed(body))
 
 
 ROWS, SIZES = np.array([5, 0, 7], np.int64), np.array([100, 0, 28], np.int64)

@@ -277,6 +277,7 @@ def test_stat_and_list(storage):
     assert storage.list("a") == ["b", "c"]
     assert storage.list("") == ["a"]
     assert storage.stat("a/c") == ObjectStat(5, is_directory=False)
+    assert storage.stat("a/c").modified_ms == (storage._root / "a/c").stat().st_mtime_ns // 10**6
     assert storage.stat("a").is_directory
     assert storage.stat("").is_directory
     assert storage.stat("a/c/d") is None

@@ -1,0 +1,174 @@
+"""A checkpoint: what all entries of the commit log up to one of them say together, in one file.
+
+It makes opening a long log short, and it is what remains of entries that garbage collection
+removed. It holds one whole entry in the place of many, their totals, and how every job ended.
+See ``docs/format/v1.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import zstandard
+
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.log_entry import (
+    LogEntry,
+    TotalsFile,
+    encode_totals,
+    entry_from_json,
+    entry_to_json,
+)
+from arrow_format.log_index import checkpoint_path
+from arrow_format.log_lines import check_format_version, natural
+from arrow_format.log_record import JobEnd
+from arrow_format.model import FORMAT_VERSION
+from arrow_format.replacement import PlacedOutputs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from arrow_format.model import Int64Array
+
+MAGIC = b"ASHFCHK1"
+_HEADER = struct.Struct("<8sQII")
+HEADER_BYTES = _HEADER.size
+
+_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the log says up to and including one number."""
+
+    number: int
+    """Of the last entry, or fence, that it stands for."""
+    entry: LogEntry | None
+    """All map outputs of that version; None when only fences had been put by then."""
+    jobs: Mapping[str, JobEnd]
+    """How each job ended that ended by then."""
+
+
+def compose(entries: Sequence[LogEntry]) -> LogEntry:
+    """Return one whole entry for those that make up a version, totals still missing.
+
+    Parameters
+    ----------
+    entries
+        From the entry that started the version to the one that completed it.
+    """
+    placed = PlacedOutputs.of(entries)
+    return replace(
+        entries[-1],
+        operation="replace",
+        map_outputs=placed.outputs,
+        roots=placed.roots,
+        totals=TotalsFile("", 0, 0),
+    )
+
+
+def encode_checkpoint(
+    checkpoint: Checkpoint, totals: tuple[Int64Array, Int64Array] | None
+) -> bytes:
+    """Bytes of a checkpoint.
+
+    Parameters
+    ----------
+    checkpoint
+        Its entry's :attr:`LogEntry.totals` plays no part.
+    totals
+        Rows and bytes per subpartition (int64); None when it has no entry.
+    """
+    stored = b"" if totals is None else encode_totals(*totals)
+    entry: dict[str, Any] | None = None
+    if checkpoint.entry is not None:
+        path = checkpoint_path(checkpoint.number)
+        described = TotalsFile(path, len(stored), zlib.crc32(stored))
+        entry = entry_to_json(replace(checkpoint.entry, totals=described))
+    ends: dict[bool, list[list[Any]]] = {False: [], True: []}
+    for job_id, end in checkpoint.jobs.items():
+        ends[end.fenced].append([end.version, job_id])
+    value = {
+        "format_version": FORMAT_VERSION,
+        "number": checkpoint.number,
+        "entry": entry,
+        "committed": ends[False],
+        "fenced": ends[True],
+    }
+    body = json.dumps(value, separators=(",", ":")).encode()
+    frame = zstandard.ZstdCompressor(level=_LEVEL).compress(body)
+    return _HEADER.pack(MAGIC, len(frame), zlib.crc32(frame), 0) + frame + stored
+
+
+def body_bytes(header: bytes) -> int:
+    """Return how many bytes follow the header, before the totals.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It is no header.
+    """
+    magic, length, _, reserved = _HEADER.unpack(header)
+    if magic != MAGIC or reserved:
+        msg = "does not begin as a checkpoint"
+        raise CorruptShuffleError(msg)
+    return int(length)
+
+
+def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
+    """Verify and parse a checkpoint, but for its totals.
+
+    Parameters
+    ----------
+    header
+        The first :data:`HEADER_BYTES` bytes of the file.
+    body
+        What follows, as many as :func:`body_bytes` says.
+    num_bytes
+        Length of the file.
+
+    Raises
+    ------
+    CorruptShuffleError
+        Any of these bytes differs from what was written, or the file is longer or shorter.
+    FormatVersionError
+        A newer version wrote it.
+    """
+    _, length, crc32, _ = _HEADER.unpack(header)
+    if len(body) != length or zlib.crc32(body) != crc32:
+        msg = "checkpoint does not match its own checksum"
+        raise CorruptShuffleError(msg)
+    try:
+        value = json.loads(zstandard.ZstdDecompressor().decompress(body))
+        check_format_version(value["format_version"], "checkpoint")
+        entry = None if value["entry"] is None else entry_from_json(value["entry"])
+        jobs = {
+            str(job_id): JobEnd(natural(version), fenced)
+            for name, fenced in (("committed", False), ("fenced", True))
+            for version, job_id in value[name]
+        }
+        number = natural(value["number"])
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        pa.ArrowException,
+        OSError,
+        zstandard.ZstdError,
+    ) as error:
+        msg = f"checkpoint is not of this format ({type(error).__name__}: {error})"
+        raise CorruptShuffleError(msg) from error
+    end = HEADER_BYTES + len(body)
+    if entry is not None:
+        entry = replace(entry, totals=replace(entry.totals, offset=end))
+        end += entry.totals.length
+    if end != num_bytes:
+        msg = f"checkpoint has {num_bytes} bytes, expected {end}"
+        raise CorruptShuffleError(msg)
+    return Checkpoint(number, entry, jobs)

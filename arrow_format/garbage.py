@@ -1,0 +1,242 @@
+"""Garbage collection: gives up old versions and dead jobs in the log, then removes their files.
+
+First the log says what nobody can open or commit any more, then files go, and what tells which
+files those are goes last. A collection that is killed anywhere is finished by the next one, and any
+number of them may run beside writers and readers. See ``docs/adr/0008-garbage-collection.md``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from arrow_format.commit_log import CommitLog
+from arrow_format.errors import OptionError, ShuffleNotFoundError
+from arrow_format.gc_files import JobFiles, StoredFile, look_at
+from arrow_format.gc_plan import (
+    job_of_totals,
+    live_files,
+    log_garbage,
+    oldest_live,
+    roots_of_jobs,
+)
+from arrow_format.gc_report import GcReport, RemovedFile
+from arrow_format.job import MAP_OUTPUT_DIRECTORY
+from arrow_format.log_entry import LogEntry
+from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
+from arrow_format.log_record import Fence
+from arrow_format.merger import ignore
+from arrow_format.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterator, Mapping
+
+    from arrow_format.log_reader import Snapshot
+    from arrow_format.log_record import LogRecord
+
+DEFAULT_RETENTION = timedelta(hours=24)
+
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def collect_garbage(
+    path: str | os.PathLike[str],
+    *,
+    retention: timedelta = DEFAULT_RETENTION,
+    dry_run: bool = False,
+    on_bytes: Callable[[int], None] = ignore,
+) -> GcReport:
+    """Remove versions that were superseded long ago, and what unfinished jobs left.
+
+    The newest version stays whatever its age, and so does everything that a version within the
+    retention names. Rows of a version that stays are never touched.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle.
+    retention
+        How long a version can still be opened and read after another took its place; and for how
+        long an unfinished job may have written nothing before it is given up. A job that is given
+        up fails when it commits, if it still runs. Choose more than the longest read, and than the
+        longest time in which no task of a running job writes anything.
+    dry_run
+        Change nothing, and say what would be done.
+    on_bytes
+        Called with the bytes of each file that was removed, for progress.
+
+    Returns
+    -------
+    GcReport
+        What was done.
+
+    Raises
+    ------
+    OptionError
+        The retention is none.
+    ShuffleNotFoundError
+        There is neither a shuffle nor anything a job left.
+    CorruptShuffleError, FormatVersionError
+        The log is damaged: nothing can be told to be garbage, and nothing was removed.
+    StorageError
+        Something could not be removed. What is left goes the next time.
+    """
+    if not isinstance(retention, timedelta) or retention < timedelta(0):
+        msg = f"retention={retention!r}: expected a datetime.timedelta, not negative"
+        raise OptionError(msg)
+    storage = open_storage(path)
+    stat = storage.stat("")
+    if stat is None or not stat.is_directory:
+        msg = f"{storage.root}: is not there, or no directory; check the path"
+        raise ShuffleNotFoundError(msg)
+    if not {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY} & set(storage.list("")):
+        msg = f"{storage.root}: holds no shuffle; nothing was removed"
+        raise ShuffleNotFoundError(msg)
+    log = CommitLog(storage)
+    collection = _Collection(storage, log, retention, time.time_ns() // 1_000_000, dry_run=dry_run)
+    fenced, running = collection.give_up_jobs()
+    return log.read(partial(collection.collect, fenced, running, on_bytes))
+
+
+@dataclass(frozen=True)
+class _Collection:
+    """One garbage collection."""
+
+    storage: Storage
+    log: CommitLog
+    retention: timedelta
+    now_ms: int
+    dry_run: bool
+
+    @property
+    def cutoff_ms(self) -> int:
+        """What happened then or before is past retention."""
+        return self.now_ms - self.retention // timedelta(milliseconds=1)
+
+    def give_up_jobs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Fence unfinished jobs that were silent for long; return those, and the other unfinished.
+
+        Their age only chooses them. Whether they are committed, the log decides: the fence takes a
+        number of it, as a commit does, and whoever comes second sees who came first.
+        """
+        unfinished = self.log.read(self._unfinished)
+        silent = tuple(one for one, when in unfinished.items() if when <= self.cutoff_ms)
+        fenced: tuple[str, ...] = ()
+
+        def decide(_: Snapshot | None) -> Fence | None:
+            nonlocal fenced
+            index = self.log.index()
+            ended = self.log.all_ends(index, index.newest)
+            fenced = tuple(job_id for job_id in silent if job_id not in ended)
+            return Fence(0, uuid.uuid4().hex, self.now_ms, fenced) if fenced else None
+
+        if self.dry_run:
+            fenced = silent
+        elif silent:
+            self.log.append(decide, sync=True)
+        return fenced, tuple(job_id for job_id in unfinished if job_id not in silent)
+
+    def _unfinished(self, index: LogIndex) -> dict[str, int]:
+        """Jobs that left something and did not end, and when they last wrote (ms since 1970)."""
+        ended = self.log.all_ends(index, index.newest)
+        names = self.storage.list(LOG_DIRECTORY)
+        totals: dict[str, list[str]] = {}
+        for name in names:
+            job_id = job_of_totals(name)
+            if job_id is not None:
+                totals.setdefault(job_id, []).append(f"{LOG_DIRECTORY}/{name}")
+        found = {}
+        for job_id in self._jobs_there() | totals.keys():
+            if job_id not in ended:
+                times = [
+                    JobFiles.of(self.storage, job_id, ()).modified_ms(),
+                    *(one.modified_ms for one in look_at(self.storage, totals.get(job_id, ()))),
+                ]
+                known = [when for when in times if when is not None]
+                found[job_id] = max(known, default=self.now_ms)
+        return dict(sorted(found.items()))
+
+    def _jobs_there(self) -> set[str]:
+        return set(filter(_JOB_ID.fullmatch, self.storage.list(MAP_OUTPUT_DIRECTORY)))
+
+    def collect(
+        self,
+        fenced: tuple[str, ...],
+        running: tuple[str, ...],
+        on_bytes: Callable[[int], None],
+        index: LogIndex,
+    ) -> GcReport:
+        """Let versions expire, and remove what neither they nor unfinished jobs need."""
+        records = {number: self.log.record(number) for number in sorted(index.entries)}
+        versions = [
+            number
+            for number, record in records.items()
+            if number >= index.oldest and isinstance(record, LogEntry)
+        ]
+        oldest = index.oldest
+        if versions:
+            oldest = oldest_live(
+                [(number, self._committed_ms(records[number])) for number in versions],
+                self.cutoff_ms,
+            )
+        if oldest > index.oldest and not self.dry_run:
+            self.log.put_oldest(oldest, sync=True)
+        ended = {*self.log.all_ends(index, index.newest), *fenced}
+        removed = []
+        for file in self._garbage(index, records, oldest, ended):
+            if not self.dry_run:
+                file.storage.delete(file.path)
+            on_bytes(file.num_bytes)
+            removed.append(RemovedFile(f"{file.storage.root}/{file.path}", file.num_bytes))
+        return GcReport(
+            path=self.storage.root,
+            dry_run=self.dry_run,
+            retention=self.retention,
+            oldest_version=oldest if versions else 0,
+            newest_version=versions[-1] if versions else 0,
+            expired_versions=tuple(number for number in versions if number < oldest),
+            fenced_jobs=fenced,
+            running_jobs=running,
+            files=tuple(removed),
+        )
+
+    def _committed_ms(self, record: LogRecord) -> int:
+        """When a version was committed, by the later of two clocks: its writer's, the storage's."""
+        stat = self.storage.stat(entry_path(record.version))
+        modified = stat.modified_ms if stat else None
+        return max(record.committed_at_ms, modified or 0)
+
+    def _garbage(
+        self, index: LogIndex, records: Mapping[int, LogRecord], oldest: int, ended: set[str]
+    ) -> Iterator[StoredFile]:
+        """Files to be removed, in this order: what tells of others comes after these."""
+        base = self.log.content_at(index, oldest) if oldest in records else None
+        later = [
+            record
+            for number, record in records.items()
+            if number > oldest and isinstance(record, LogEntry)
+        ]
+        live = live_files(chain(base.entries if base else (), later))
+        roots = roots_of_jobs(chain(records.values(), base.entries if base else ()), ended)
+        there = self._jobs_there()
+        for job_id in sorted(ended & (there | {one for one, several in roots.items() if several})):
+            files = JobFiles.of(self.storage, job_id, roots[job_id])
+            yield from files.dead_in_roots(live)
+            if not self.dry_run:
+                files.prune_roots()
+            yield from files.dead_in_shuffle(live)
+            if not self.dry_run:
+                files.prune()
+        names = self.storage.list(LOG_DIRECTORY)
+        garbage = log_garbage(names, index, records, oldest, ended)
+        for file in look_at(self.storage, garbage.temporaries):
+            if file.modified_ms is not None and file.modified_ms <= self.cutoff_ms:
+                yield file
+        yield from look_at(self.storage, (*garbage.totals, *garbage.records))

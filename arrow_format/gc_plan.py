@@ -1,0 +1,131 @@
+"""What garbage collection may give up: pure decisions about versions, jobs and names in the log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from arrow_format.log_entry import LogEntry
+from arrow_format.log_index import LOG_DIRECTORY, checkpoint_path, entry_path, oldest_path
+from arrow_format.roots import root_path
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from arrow_format.log_index import LogIndex
+    from arrow_format.log_record import LogRecord
+
+_JOB_TOTALS = re.compile(r"totals-([0-9a-f]{32})-[0-9a-f]{32}\.arrow")
+_TEMPORARY = ".tmp-"
+
+
+def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:
+    """Return the oldest version that stays: a version expires some time after it was superseded.
+
+    Clocks of writers may differ. A version that is superseded "before" it was committed counts as
+    superseded when it was committed, and none expires before one that is older.
+
+    Parameters
+    ----------
+    versions
+        Number and time of the commit, milliseconds since 1970, of each version; ascending, and at
+        least one. The last is the newest, which never expires.
+    cutoff_ms
+        What was superseded at that time or before has expired.
+    """
+    latest = versions[0][1]
+    for (version, _), (_, superseded) in pairwise(versions):
+        latest = max(latest, superseded)
+        if latest > cutoff_ms:
+            return version
+    return versions[-1][0]
+
+
+def live_files(entries: Iterable[LogEntry]) -> set[tuple[str, str]]:
+    """Return root directory ("" is the shuffle's own) and path of each file that entries name."""
+    return {
+        (entry.roots[file.root - 1] if file.root else "", path)
+        for entry in entries
+        for output in entry.map_outputs
+        for file in output.files
+        for path in (file.data_path, file.index_path)
+    }
+
+
+def roots_of_jobs(
+    records: Iterable[LogRecord], job_ids: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the local roots of each job that entries of the log name."""
+    roots = {root for record in records if isinstance(record, LogEntry) for root in record.roots}
+    found: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    for root in sorted(roots):
+        directory, _, name = root.rpartition("/")
+        job_id = name.removeprefix("arrow-shuffle-")
+        if job_id in found and root == root_path(directory or "/", job_id):
+            found[job_id].append(root)
+    return {job_id: tuple(several) for job_id, several in found.items()}
+
+
+def job_of_totals(name: str) -> str | None:
+    """Return the job whose totals a file of the log holds; None when it is none of that kind."""
+    match = _JOB_TOTALS.fullmatch(name)
+    return None if match is None else match[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LogGarbage:
+    """Files of the log that nobody needs, relative to the shuffle."""
+
+    totals: tuple[str, ...]
+    records: tuple[str, ...]
+    """Entries, checkpoints and markers from before the oldest version."""
+    temporaries: tuple[str, ...]
+    """Of puts; they may still be going on."""
+
+
+def log_garbage(
+    names: Iterable[str],
+    index: LogIndex,
+    records: Mapping[int, LogRecord],
+    oldest: int,
+    ended: Collection[str],
+) -> LogGarbage:
+    """Find what may go from the log once all versions before ``oldest`` have expired.
+
+    Parameters
+    ----------
+    names
+        A listing of its directory.
+    index
+        What they are.
+    records
+        Entries and fences by number, those from before the oldest version as far as they are there.
+    oldest
+        The oldest version that stays.
+    ended
+        Jobs that were committed or fenced: none of them puts totals any more.
+    """
+    live: set[str] = set()
+    expired: set[str] = set()
+    for number, record in records.items():
+        if isinstance(record, LogEntry):
+            (live if number >= oldest else expired).add(record.totals.path)
+    totals, temporaries = [], []
+    for name in names:
+        path = f"{LOG_DIRECTORY}/{name}"
+        if name.startswith(_TEMPORARY):
+            temporaries.append(path)
+        elif path not in live and (path in expired or job_of_totals(name) in ended):
+            totals.append(path)
+    return LogGarbage(
+        tuple(totals),
+        (
+            *(entry_path(one) for one in sorted(index.entries) if one < oldest),
+            # The last one stands for all that came before the oldest version.
+            *(checkpoint_path(one) for one in sorted(index.checkpoints) if one < oldest - 1),
+            *(oldest_path(one) for one in sorted(index.markers) if one < oldest),
+        ),
+        tuple(temporaries),
+    )

@@ -1,0 +1,79 @@
+"""How a record of the commit log stands in its file: a line of JSON, and a trailer that proves it.
+
+See ``docs/format/v1.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.model import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
+
+
+def to_lines(value: Mapping[str, Any]) -> bytes:
+    """Bytes of a record."""
+    body = json.dumps(value, separators=(",", ":")).encode()
+    return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
+
+
+def from_lines(data: bytes) -> Any:  # noqa: ANN401
+    """Inverse of :func:`to_lines`; what the JSON holds is still to be checked.
+
+    Raises
+    ------
+    CorruptShuffleError
+        Any byte differs from what was written.
+    FormatVersionError
+        A newer version wrote it.
+    """
+    body, newline, trailer = data.partition(b"\n")
+    match = _TRAILER.fullmatch(trailer)
+    if not newline or match is None:
+        msg = f"log entry of {len(data)} bytes has no trailer"
+        raise CorruptShuffleError(msg)
+    if match[1] != b"%d" % len(body):
+        msg = f"log entry has {len(body)} bytes where its trailer says {match[1].decode()}"
+        raise CorruptShuffleError(msg)
+    if int(match[2], 16) != zlib.crc32(body):
+        msg = "log entry does not match its own checksum"
+        raise CorruptShuffleError(msg)
+    try:
+        value = json.loads(body)
+        check_format_version(value["format_version"], "log entry")
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"log entry is not of this format ({type(error).__name__}: {error})"
+        raise CorruptShuffleError(msg) from error
+    return value
+
+
+def check_format_version(found: int, what: str) -> None:
+    """Check that this release reads a format version.
+
+    Raises
+    ------
+    FormatVersionError
+        It is newer.
+    """
+    if found > FORMAT_VERSION:
+        msg = (
+            f"{what} has format version {found}, this arrow-shuffle reads up to {FORMAT_VERSION}; "
+            "read it with a newer one"
+        )
+        raise FormatVersionError(msg)
+
+
+def natural(value: object) -> int:
+    """Return ``value`` if it is a whole number; ValueError if not."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        msg = f"{value!r} is not a whole number"
+        raise ValueError(msg)
+    return value

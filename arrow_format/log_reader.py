@@ -1,0 +1,333 @@
+"""Reads the commit log of a shuffle: its versions, and how jobs ended.
+
+Entries and fences are files ``commit_log/<number>.json``, numbered from 1 without gaps. A version
+is the newest whole entry (``overwrite`` or ``replace``) at or before it, and every ``append`` after
+that; a checkpoint in between stands for all that is before. Garbage collection may remove entries
+while they are read: whoever misses one looks at the log again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from arrow_format.checkpoint import (
+    HEADER_BYTES,
+    Checkpoint,
+    body_bytes,
+    decode_checkpoint,
+)
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
+from arrow_format.log_entry import LogEntry, decode_totals
+from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
+from arrow_format.log_record import Fence, JobEnd, LogRecord, decode_record, ends_of
+from arrow_format.storage import ObjectNotFoundError, Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from arrow_format.model import Int64Array, MapOutput
+
+_LOOKS = 10
+"""How often the log is looked at again because entries vanished from it meanwhile."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One committed version of a shuffle, pinned: later commits do not change it."""
+
+    entries: tuple[LogEntry, ...]
+    """From the entry that started this version, or a checkpoint in the place of the first of them,
+    to the one that completed it."""
+
+    @property
+    def newest(self) -> LogEntry:
+        """The entry of this version."""
+        return self.entries[-1]
+
+    @property
+    def version(self) -> int:
+        """Number of this version, from 1."""
+        return self.newest.version
+
+    @property
+    def map_outputs(self) -> tuple[MapOutput, ...]:
+        """All map outputs in reading order: by version, then map task."""
+        return tuple(output for entry in self.entries for output in entry.map_outputs)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this version."""
+        return sum(entry.num_rows for entry in self.entries)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its data files."""
+        return sum(entry.num_bytes for entry in self.entries)
+
+
+class LogReader:
+    """Reads the log of one shuffle; what it read of it once it keeps.
+
+    Parameters
+    ----------
+    storage
+        Where the shuffle is.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._records: dict[int, LogRecord] = {}
+        self._checkpoint: Checkpoint | None = None
+
+    def index(self) -> LogIndex:
+        """List the log.
+
+        Raises
+        ------
+        CorruptShuffleError
+            Entries are missing between the oldest version and the newest.
+        """
+        missing: list[int] = []
+        for _ in range(_LOOKS):
+            found = LogIndex.of(self._storage.list(LOG_DIRECTORY))
+            # A listing is no snapshot: it may show an entry and not the one put just before.
+            before, missing = (
+                missing,
+                [
+                    number
+                    for number in found.missing()
+                    if self._storage.stat(entry_path(number)) is None
+                ],
+            )
+            # Nor does it always show the marker that was put before entries were removed.
+            if not missing:
+                return found
+            if missing == before:
+                break
+        msg = (
+            f"{self._storage.root}: commit log has version {found.newest} but not {missing[0]}; "
+            "an entry was deleted. Restore it from a backup"
+        )
+        raise CorruptShuffleError(msg)
+
+    def newest_version(self) -> int:
+        """Return the number of the newest entry or fence; 0 when nothing was ever committed.
+
+        Raises
+        ------
+        CorruptShuffleError
+            Entries are missing between the oldest version and the newest.
+        """
+        return self.index().newest
+
+    def has_expired(self, version: int) -> bool:
+        """Whether garbage collection gave a version up."""
+        return version < LogIndex.of(self._storage.list(LOG_DIRECTORY)).oldest
+
+    def read(self, of: Callable[[LogIndex], T]) -> T:
+        """Read what is there according to a listing, again when that has changed meanwhile."""
+        index = self.index()
+        for _ in range(_LOOKS):
+            try:
+                return of(index)
+            except ObjectNotFoundError:
+                before, index = index, self.index()
+                if index == before:
+                    raise
+        return of(index)
+
+    def record(self, number: int) -> LogRecord:
+        """Read one entry or fence, verified.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            It is damaged, missing, or from a newer format version.
+        """
+        kept = self._records.get(number)
+        if kept is not None:
+            return kept
+        path = entry_path(number)
+        stat = self._storage.stat(path)
+        (data,) = self._storage.get_ranges(path, [(0, stat.num_bytes if stat else 0)])
+        try:
+            record = decode_record(data.to_pybytes())
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = f"{self._storage.root}/{path}: {error}"
+            raise type(error)(msg) from error
+        if record.version != number:
+            msg = f"{self._storage.root}/{path}: is the entry of version {record.version}"
+            raise CorruptShuffleError(msg)
+        self._records[number] = record
+        return record
+
+    def entry(self, version: int) -> LogEntry:
+        """Read the entry of one version, verified.
+
+        Raises
+        ------
+        ShuffleNotFoundError
+            The version has expired, or is a fence.
+        CorruptShuffleError, FormatVersionError
+            It is damaged, missing, or from a newer format version.
+        """
+        try:
+            record = self.record(version)
+        except ObjectNotFoundError:
+            self._check_not_expired(self.index(), version)
+            raise
+        if isinstance(record, Fence):
+            msg = (
+                f"{self._storage.root}: version {version} is not there; garbage collection took "
+                "that number for giving up unfinished jobs. Open the version before, or after"
+            )
+            raise ShuffleNotFoundError(msg)
+        return record
+
+    def _check_not_expired(self, index: LogIndex, version: int) -> None:
+        if version < index.oldest:
+            msg = (
+                f"{self._storage.root}: version {version} has expired and was removed by garbage "
+                f"collection; there are versions {index.oldest} to {index.newest}"
+            )
+            raise ShuffleNotFoundError(msg)
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        """Read a checkpoint, verified.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            It is damaged, missing, or from a newer format version.
+        """
+        if self._checkpoint is not None and self._checkpoint.number == number:
+            return self._checkpoint
+        path = checkpoint_path(number)
+        stat = self._storage.stat(path)
+        num_bytes = stat.num_bytes if stat else HEADER_BYTES
+        reader = self._storage.open_reader(path)
+        try:
+            (header,) = reader.get_ranges([(0, HEADER_BYTES)])
+            length = body_bytes(header.to_pybytes())
+            (body,) = reader.get_ranges([(HEADER_BYTES, length)])
+            found = decode_checkpoint(header.to_pybytes(), body.to_pybytes(), num_bytes)
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = f"{self._storage.root}/{path}: {error}"
+            if isinstance(error, CorruptShuffleError):
+                msg = f"{msg}. {self._advice(number)}"
+            raise type(error)(msg) from error
+        finally:
+            reader.close()
+        if found.number != number:
+            msg = f"{self._storage.root}/{path}: is the checkpoint of version {found.number}"
+            raise CorruptShuffleError(msg)
+        self._checkpoint = found
+        return found
+
+    def _advice(self, number: int) -> str:
+        """Say what to do about a damaged checkpoint."""
+        entries = LogIndex.of(self._storage.list(LOG_DIRECTORY)).entries
+        if all(one in entries for one in range(1, number + 1)):
+            return "All entries it stands for are there: delete it, and they are read instead"
+        return "Entries it stands for are gone: restore it from a backup"
+
+    def snapshot(self, version: int | None = None) -> Snapshot | None:
+        """Return the given or the newest version; None when nothing was ever committed.
+
+        Raises
+        ------
+        ShuffleNotFoundError
+            There is no such version, or it has expired.
+        """
+        return self.read(lambda index: self.snapshot_of(index, version))
+
+    def snapshot_of(self, index: LogIndex, version: int | None = None) -> Snapshot | None:
+        """Return the given or the newest version of a listing; see :meth:`snapshot`."""
+        if version is None:
+            return self.content_at(index, index.newest)
+        if not 1 <= version <= index.newest:
+            there = f"versions {index.oldest} to {index.newest}" if index.newest else "none"
+            msg = f"{self._storage.root}: version {version} is not there; there are {there}"
+            raise ShuffleNotFoundError(msg)
+        self._check_not_expired(index, version)
+        self.entry(version)  # not a fence
+        return self.content_at(index, version)
+
+    def content_at(self, index: LogIndex, number: int) -> Snapshot | None:
+        """Return the version that the log had come to at a number; None: none yet."""
+        entries: list[LogEntry] = []
+        while number > 0:
+            # The newest entry is always read itself: a checkpoint says less of who committed what.
+            if entries and number in index.checkpoints:
+                whole = self.checkpoint(number).entry
+                if whole is None:
+                    break
+                return Snapshot((whole, *reversed(entries)))
+            record = self.record(number)
+            if isinstance(record, LogEntry):
+                entries.append(record)
+                if record.is_whole:
+                    return Snapshot(tuple(reversed(entries)))
+            number -= 1
+        if not entries:
+            return None
+        msg = f"{self._storage.root}: commit log does not begin with a whole version"
+        raise CorruptShuffleError(msg)
+
+    def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
+        """Rows and bytes per subpartition of a version (two int64 arrays)."""
+        try:
+            return self._totals(snapshot)
+        except ObjectNotFoundError:
+            # They may have gone with entries of expired versions that a checkpoint stands for now.
+            fresh = self.snapshot(snapshot.version)
+            if fresh is None or fresh.entries == snapshot.entries:
+                raise
+            if fresh.newest.commit_id != snapshot.newest.commit_id:
+                raise
+            return self._totals(fresh)
+
+    def _totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
+        n = snapshot.newest.num_subpartitions
+        rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        for entry in snapshot.entries:
+            where = entry.totals
+            (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
+            added_rows, added_sizes = decode_totals(data, entry)
+            rows += added_rows
+            sizes += added_sizes
+        return rows, sizes
+
+    def find_job(self, job_id: str, *, after: int = 0) -> JobEnd | None:
+        """Return how a job ended in the log after number ``after``; None: it did not."""
+        return self.read(lambda index: self.end_of(index, job_id, after=after))
+
+    def end_of(self, index: LogIndex, job_id: str, *, after: int) -> JobEnd | None:
+        """Return how a job ended according to a listing; see :meth:`find_job`."""
+        for number in range(index.newest, after, -1):
+            if number in index.checkpoints:
+                end = self.checkpoint(number).jobs.get(job_id)
+                return end if end is not None and end.version > after else None
+            end = ends_of(self.record(number)).get(job_id)
+            if end is not None:
+                return end
+        return None
+
+    def all_ends(self, index: LogIndex, number: int) -> dict[str, JobEnd]:
+        """Return how every job ended that ended up to a number of the log."""
+        records: list[LogRecord] = []
+        ends: dict[str, JobEnd] = {}
+        while number > 0:
+            if number in index.checkpoints:
+                ends = dict(self.checkpoint(number).jobs)
+                break
+            records.append(self.record(number))
+            number -= 1
+        for record in reversed(records):
+            ends |= ends_of(record)
+        return ends

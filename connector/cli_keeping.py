@@ -1,0 +1,59 @@
+"""The commands that change what is on disk, and never the rows of the newest version: merge, gc."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from arrow_format.errors import OptionError
+from connector.cli_app import JsonOption, PathArgument
+from connector.cli_output import progress, show_result
+
+
+def merge(
+    path: PathArgument,
+    rewrite: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|always|never",
+            help="Whether regions are joined, or only copied into fewer files.",
+        ),
+    ] = "auto",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be merged and change nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge map outputs into fewer files and regions, as a new version of the same rows."""
+    from arrow_format.dataset import open_shuffle
+    from arrow_format.merge_job import merge_shuffle, plan_merge
+    from arrow_format.merge_policy import MergePolicy
+    from connector.merge_summary import plan_as_json, plan_lines, report_as_json, report_lines
+
+    policy = MergePolicy(rewrite=rewrite)
+    plan = plan_merge(open_shuffle(path), policy)
+    if dry_run:
+        show_result(plan_as_json(plan) if as_json else plan_lines(plan))
+        return
+    started = time.perf_counter()
+    with progress(f"Merging {plan.path}", plan.num_bytes) as advance:
+        report = merge_shuffle(path, policy=policy, on_bytes=advance)
+    seconds = time.perf_counter() - started
+    show_result(report_as_json(report) if as_json else report_lines(report, seconds))
+
+
+def gc() -> None:
+    """Remove versions and files nobody needs (not supported yet)."""
+    _not_yet("gc")
+
+
+def bench() -> None:
+    """Measure engine and Spark (not supported yet; 'make bench' in a clone does)."""
+    _not_yet("bench", "; run 'make bench' in a clone of the project")
+
+
+def _not_yet(command: str, instead: str = "") -> None:
+    msg = f"not supported yet: {command}{instead}"
+    raise OptionError(msg)

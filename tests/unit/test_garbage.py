@@ -1,0 +1,465 @@
+"""Garbage collection: what goes, what stays, who is told, and that it may die anywhere."""
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle
+from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit_log import CommitLog
+from arrow_format.errors import (
+    CommitConflictError,
+    CorruptShuffleError,
+    OptionError,
+    ShuffleError,
+    ShuffleNotFoundError,
+    StorageError,
+)
+from arrow_format.gc_plan import oldest_live
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.options import WriteOptions
+from arrow_format.partitioner import ColumnPartitioner
+from arrow_format.storage import PosixStorage
+from arrow_format.target import open_target
+from tests.unit.small_shuffles import (
+    SCHEMA,
+    begin,
+    files_below,
+    numbered,
+    run,
+    values,
+    write_tasks,
+)
+
+NONE = timedelta(0)
+DAY = timedelta(days=1)
+N = 5
+ROOT = Path(__file__).parents[2]
+
+
+def write(path, start, mode="append", rows=10):
+    return write_tasks(path, [[numbered([i % N for i in range(rows)], start)]], N, mode=mode)
+
+
+def start_job(path, start=1000, **options):
+    """A job whose map task has ended, ready to commit."""
+    job = begin_job(
+        str(path),
+        SCHEMA,
+        num_subpartitions=N,
+        partitioner=ColumnPartitioner("p"),
+        options=WriteOptions(sync=False, **options),
+    )
+    open_target(job, "append")
+    return job, [run(job, 0, range(N), start=start)]
+
+
+def touch(path, age):
+    """Let everything below a directory look as old as that."""
+    when = time.time() - age.total_seconds()
+    for one in (path, *path.rglob("*")):
+        os.utime(one, (when, when))
+
+
+def all_values(path, version=None):
+    return sorted(values(path, version))
+
+
+class TestVersions:
+    def test_what_was_superseded_goes_and_the_newest_stays(self, tmp_path):
+        for start in (0, 100, 200):
+            write(tmp_path, start, "overwrite")
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert report.expired_versions == (1, 2)
+        assert (report.oldest_version, report.newest_version) == (3, 3)
+        assert all_values(tmp_path) == list(range(200, 210))
+        assert open_shuffle(tmp_path).verify().ok
+        assert len(list(tmp_path.glob("map_outputs/*/*"))) == 2
+        assert report.num_files >= 8
+        assert report.num_bytes == sum(file.num_bytes for file in report.files) > 0
+        assert not any(Path(file.path).exists() for file in report.files)
+        assert "versions expired" in str(report)
+        assert collect_garbage(tmp_path, retention=NONE).num_files == 0
+
+    def test_what_appends_added_is_part_of_the_newest(self, tmp_path):
+        for start in (0, 100, 200):
+            write(tmp_path, start)
+        before = all_values(tmp_path)
+        files = set(tmp_path.glob("map_outputs/*/*"))
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert report.expired_versions == (1, 2)
+        assert set(tmp_path.glob("map_outputs/*/*")) == files
+        assert all_values(tmp_path) == before
+        assert open_shuffle(tmp_path).subpartition_rows.to_pylist() == [6] * N
+        assert write(tmp_path, 300).version == 4
+        assert all_values(tmp_path) == sorted([*before, *range(300, 310)])
+
+    def test_within_the_retention_everything_stays(self, tmp_path):
+        for start in (0, 100):
+            write(tmp_path, start, "overwrite")
+        start_job(tmp_path)
+        before = files_below(tmp_path)
+        report = collect_garbage(tmp_path)
+        assert (report.num_files, report.expired_versions, report.fenced_jobs) == (0, (), ())
+        assert len(report.running_jobs) == 1
+        assert files_below(tmp_path) == before
+
+    def test_retention_counts_from_when_another_took_its_place(self, tmp_path):
+        write(tmp_path, 0, "overwrite")
+        time.sleep(0.3)
+        write(tmp_path, 100, "overwrite")
+        report = collect_garbage(tmp_path, retention=timedelta(seconds=0.25))
+        assert report.expired_versions == ()
+        assert all_values(tmp_path, 1) == list(range(10))
+
+    def test_an_expired_version_says_so(self, tmp_path):
+        write(tmp_path, 0, "overwrite")
+        pinned = open_shuffle(tmp_path)
+        halfway = iter(open_shuffle(tmp_path).rows())
+        sent = pickle.dumps(pinned)
+        write(tmp_path, 100, "overwrite")
+        collect_garbage(tmp_path, retention=NONE)
+        for use in (
+            lambda: open_shuffle(tmp_path, 1),
+            lambda: pinned.read().read_all(),
+            lambda: pinned.subpartition_rows,
+            lambda: pinned.verify(),
+            lambda: pinned.verify(raise_on_damage=False),
+            lambda: pinned.plan(),
+            lambda: list(halfway),
+            lambda: pickle.loads(sent).read().read_all(),
+        ):
+            with pytest.raises(ShuffleNotFoundError, match="version 1 has expired and was removed"):
+                use()
+
+    def test_damage_of_a_version_that_stays_is_damage(self, tmp_path):
+        write(tmp_path, 0, "overwrite")
+        write(tmp_path, 100, "overwrite")
+        collect_garbage(tmp_path, retention=NONE)
+        (data,) = tmp_path.glob("map_outputs/*/*.data")
+        data.unlink()
+        with pytest.raises(CorruptShuffleError):
+            open_shuffle(tmp_path).read().read_all()
+
+    def test_a_pinned_reader_of_a_version_that_stays_goes_on(self, tmp_path):
+        """Also where the entries that it was opened from are gone."""
+        for start in (0, 100, 200):
+            write(tmp_path, start)
+        pinned = open_shuffle(tmp_path)
+        sent = pickle.dumps(pinned)
+        collect_garbage(tmp_path, retention=NONE)
+        assert not (tmp_path / f"commit_log/{1:020d}.json").exists()
+        assert pinned.subpartition_rows.to_pylist() == [6] * N
+        assert sorted(pinned.read().read_all()["v"].to_pylist()) == all_values(tmp_path)
+        assert pickle.loads(sent).num_rows == 30
+
+    def test_merged_files_replace_their_inputs(self, tmp_path):
+        for start in range(0, 500, 100):
+            write(tmp_path, start)
+        before = all_values(tmp_path)
+        merge_shuffle(tmp_path)
+        assert len(list(tmp_path.glob("map_outputs/*/*.data"))) > 5
+        collect_garbage(tmp_path, retention=NONE)
+        assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 1
+        assert all_values(tmp_path) == before
+
+    def test_a_job_of_an_expired_version_is_not_committed_again(self, tmp_path):
+        job, statuses = start_job(tmp_path)
+        commit_job(job, statuses)
+        write(tmp_path, 0, "overwrite")
+        collect_garbage(tmp_path, retention=NONE)
+        with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
+            commit_job(job, statuses, mode="append")
+        abort_job(job)
+        assert all_values(tmp_path) == list(range(10))
+
+    def test_a_gap_is_noticed_all_the_same(self, tmp_path):
+        for start in range(5):
+            write(tmp_path, start, "overwrite")
+        collect_garbage(tmp_path, retention=NONE)
+        write(tmp_path, 7)
+        write(tmp_path, 8)
+        (tmp_path / f"commit_log/{6:020d}.json").unlink()
+        with pytest.raises(CorruptShuffleError, match="has version 7 but not 6"):
+            open_shuffle(tmp_path)
+
+    def test_a_damaged_log_is_left_alone(self, tmp_path):
+        for start in range(3):
+            write(tmp_path, start, "overwrite")
+        (tmp_path / f"commit_log/{2:020d}.json").write_bytes(b"damaged")
+        before = files_below(tmp_path)
+        with pytest.raises(CorruptShuffleError):
+            collect_garbage(tmp_path, retention=NONE)
+        assert files_below(tmp_path) == before
+
+
+class TestJobs:
+    def test_a_silent_job_is_fenced_and_fails_at_commit(self, tmp_path):
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        touch(tmp_path / job.directory, 2 * DAY)
+        report = collect_garbage(tmp_path)
+        assert report.fenced_jobs == (job.job_id,)
+        assert not (tmp_path / job.directory).exists()
+        with pytest.raises(CommitConflictError, match=f"job {job.job_id} was given up by garbage"):
+            commit_job(job, statuses, mode="append")
+        assert not (tmp_path / job.directory).exists()
+        assert all_values(tmp_path) == list(range(10))
+        assert write(tmp_path, 50).version == 3, "the fence took a number"
+        assert collect_garbage(tmp_path).fenced_jobs == ()
+
+    @pytest.mark.parametrize("where", ["data", "", "decision"])
+    def test_a_job_that_wrote_of_late_is_not(self, tmp_path, where):
+        job, statuses = start_job(tmp_path)
+        touch(tmp_path / job.directory, 2 * DAY)
+        for one in (tmp_path / job.directory).glob(f"*{where}") if where == "data" else ():
+            one.touch()
+        if where != "data":
+            (tmp_path / job.directory / "decision").touch()
+        report = collect_garbage(tmp_path)
+        assert report.running_jobs == (job.job_id,)
+        if where == "decision":
+            (tmp_path / job.directory / "decision").unlink()
+        if where == "data":
+            assert commit_job(job, statuses).num_rows == N
+
+    def test_before_the_first_version(self, tmp_path):
+        job, statuses = start_job(tmp_path)
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert (report.oldest_version, report.newest_version) == (0, 0)
+        assert report.fenced_jobs == (job.job_id,)
+        with pytest.raises(CommitConflictError, match="given up"):
+            commit_job(job, statuses)
+        with pytest.raises(ShuffleNotFoundError, match="no committed shuffle"):
+            open_shuffle(tmp_path)
+        assert write(tmp_path, 0, "errorifexists").version == 2
+        assert collect_garbage(tmp_path, retention=NONE).newest_version == 2
+        assert all_values(tmp_path) == list(range(10))
+
+    @pytest.mark.parametrize("step", range(40))
+    def test_at_any_step_of_a_commit_one_of_both_wins(self, tmp_path, step, monkeypatch):
+        """A collection between any two operations of a commit: all rows are there, or none."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        left = [step]
+        collected = []
+
+        def operation(self, *arguments, real, **how):
+            left[0] -= 1
+            if left[0] == -1:
+                collected.append(collect_garbage(tmp_path, retention=NONE))
+            return real(self, *arguments, **how)
+
+        with monkeypatch.context() as patch:
+            for name in ("put_if_absent", "stat", "list", "delete", "get_ranges", "prune"):
+                real = getattr(PosixStorage, name)
+                patch.setattr(
+                    PosixStorage, name,
+                    lambda self, *a, real=real, **how: operation(self, *a, real=real, **how),
+                )  # fmt: skip
+            try:
+                receipt = commit_job(job, statuses, mode="append")
+            except ShuffleError as error:
+                receipt, said = None, str(error)
+        log = CommitLog(PosixStorage(str(tmp_path)))
+        if receipt is None:
+            assert "given up by garbage" in said or "not there" in said
+            assert log.find_job(job.job_id).fenced
+            assert all_values(tmp_path) == list(range(10))
+        else:
+            assert not log.find_job(job.job_id).fenced
+            assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+        assert open_shuffle(tmp_path).verify().ok
+        assert collected or left[0] >= 0
+
+    def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
+        for start in range(0, 500, 100):
+            write(tmp_path, start)
+        before = all_values(tmp_path)
+        real = CommitLog.append
+
+        def late(self, decide, **how):
+            if how.get("job_id"):
+                collect_garbage(tmp_path, retention=NONE)
+            return real(self, decide, **how)
+
+        monkeypatch.setattr(CommitLog, "append", late)
+        with pytest.raises(CommitConflictError, match="given up"):
+            merge_shuffle(tmp_path)
+        assert all_values(tmp_path) == before
+        assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 5
+
+    def test_attempts_that_lost_go(self, tmp_path):
+        job = begin(tmp_path)
+        open_target(job, "append")
+        run(job, 0, [1, 2], attempt=0)
+        commit_job(job, [run(job, 0, [1, 2], attempt=1)])
+        run(job, 0, [1, 2], attempt=2)
+        report = collect_garbage(tmp_path)
+        assert report.num_files == 2
+        assert all("00000-2-" in file.path for file in report.files)
+        assert values(tmp_path) == [0, 1]
+
+    def test_local_roots(self, tmp_path):
+        disks = (str(tmp_path / "a"), str(tmp_path / "b"))
+        path = tmp_path / "x"
+        first, statuses = start_job(path, local_dirs=disks)
+        statuses += [run_map_task(first, i, 0, [numbered(range(N), i)]) for i in range(1, 4)]
+        commit_job(first, statuses)
+        dead, _ = start_job(path, local_dirs=disks)
+        for i in range(1, 4):
+            run_map_task(dead, i, 0, [numbered(range(N), i)])
+        collect_garbage(path)
+        assert open_shuffle(path).verify().ok
+        report = collect_garbage(path, retention=NONE)
+        assert report.fenced_jobs == (dead.job_id,)
+        assert open_shuffle(path).verify().ok
+        assert not [one for one in files_below(tmp_path) if dead.job_id in one]
+        write(path, 0, "overwrite")
+        collect_garbage(path, retention=NONE)
+        assert files_below(tmp_path / "a") == files_below(tmp_path / "b") == []
+
+    def test_another_jobs_directory_is_left_alone(self, tmp_path):
+        path = tmp_path / "x"
+        job, _ = start_job(path, local_dirs=(str(tmp_path / "a"),))
+        (marker,) = tmp_path.glob("a/*/arrow-shuffle-root.json")
+        marker.write_text('{"job_id": "another"}')
+        before = files_below(tmp_path / "a")
+        assert collect_garbage(path, retention=NONE).fenced_jobs == (job.job_id,)
+        assert files_below(tmp_path / "a") == before
+
+
+class TestTheRun:
+    def garbage(self, path):
+        """Versions that expired, a dead job with a local root, a dead put, totals of nobody."""
+        for start in (0, 100):
+            write(path, start, "overwrite")
+        write(path, 200)
+        job, _ = start_job(path, local_dirs=(f"{path}-disk",))
+        (path / "commit_log/.tmp-x").write_bytes(b"dead")
+        (path / f"commit_log/totals-{job.job_id}-{job.job_id}.arrow").write_bytes(b"dead")
+        (path / "map_outputs" / job.directory[-32:] / "foreign").write_bytes(b"dead")
+        return job
+
+    def test_a_dry_run_changes_nothing_and_says_what_would(self, tmp_path):
+        path = tmp_path / "x"
+        self.garbage(path)
+        before = {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")}
+        said = collect_garbage(path, retention=NONE, dry_run=True)
+        assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")} == before
+        assert "would be removed" in str(said)
+        done = collect_garbage(path, retention=NONE)
+        assert sorted(f.path for f in said.files) == sorted(f.path for f in done.files)
+        assert said.expired_versions == done.expired_versions == (1, 2)
+        assert said.fenced_jobs == done.fenced_jobs
+        assert (said.num_bytes, said.oldest_version) == (done.num_bytes, done.oldest_version)
+
+    def test_one_that_dies_anywhere_is_finished_by_the_next(self, tmp_path, monkeypatch):
+        path, disk, kept = tmp_path / "x", tmp_path / "x-disk", tmp_path / "kept"
+        self.garbage(path)
+        shutil.copytree(tmp_path, kept)
+        rows = sorted([*range(100, 110), *range(200, 210)])
+        seen, done = [], False
+        while not done:
+            for one in (path, disk):
+                shutil.rmtree(one, ignore_errors=True)
+                shutil.copytree(kept / one.name, one)
+            with monkeypatch.context() as patch:
+                done = self._dies_after(path, len(seen), patch)
+            assert sorted(values(path)) == rows
+            collect_garbage(path, retention=NONE)
+            assert sorted(values(path)) == rows
+            assert open_shuffle(path).verify().ok
+            assert files_below(disk) == []
+            seen.append(files_below(path))
+        assert len(seen) > 20
+        # A fence that was put before the death takes no second number.
+        assert all(one == seen[-1] for one in seen)
+
+    def _dies_after(self, path, steps, patch):
+        left = [steps]
+
+        def changes(self, *arguments, real, **how):
+            left[0] -= 1
+            if left[0] < 0:
+                msg = "killed"
+                raise StorageError(msg)
+            return real(self, *arguments, **how)
+
+        for name in ("put_if_absent", "delete", "prune"):
+            real = getattr(PosixStorage, name)
+            patch.setattr(
+                PosixStorage, name,
+                lambda self, *a, real=real, **how: changes(self, *a, real=real, **how),
+            )  # fmt: skip
+        try:
+            collect_garbage(path, retention=NONE)
+        except StorageError:
+            return False
+        return True
+
+    @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
+    def test_one_that_is_killed_is_finished_by_the_next(self, tmp_path, delay):
+        path = tmp_path / "x"
+        for start in range(0, 300, 10):
+            write(path, start, "overwrite")
+        job, statuses = start_job(path)
+        code = (
+            "import sys; from datetime import timedelta\n"
+            "from arrow_format import collect_garbage\n"
+            "print('ready', flush=True)\n"
+            f"collect_garbage({str(path)!r}, retention=timedelta(0))"
+        )
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+        with process:
+            process.stdout.readline()
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+        assert sorted(values(path)) == list(range(290, 300))
+        collect_garbage(path, retention=NONE)
+        assert open_shuffle(path).verify().ok
+        assert sorted(values(path)) == list(range(290, 300))
+        assert len(list(path.glob("map_outputs/*/*"))) == 2
+        with pytest.raises(CommitConflictError, match="given up"):
+            commit_job(job, statuses, mode="append")
+
+    @pytest.mark.parametrize("retention", [timedelta(seconds=-1), 3600, "1h", None])
+    def test_a_bad_retention(self, tmp_path, retention):
+        with pytest.raises(OptionError, match="retention="):
+            collect_garbage(tmp_path, retention=retention)
+
+    def test_what_is_no_shuffle_is_left_alone(self, tmp_path):
+        (tmp_path / "precious").write_bytes(b"x")
+        for path in (tmp_path, tmp_path / "precious", tmp_path / "absent"):
+            with pytest.raises(ShuffleNotFoundError):
+                collect_garbage(path, retention=NONE)
+        assert (tmp_path / "precious").exists()
+
+
+@given(
+    commits=st.lists(st.integers(0, 50), min_size=1, max_size=8),
+    cutoff=st.integers(-5, 60),
+    later=st.integers(0, 20),
+)
+def test_expiry_follows_what_superseded_a_version(commits, cutoff, later):
+    versions = list(enumerate(commits, start=1))
+    oldest = oldest_live(versions, cutoff)
+    for version, _ in versions[:-1]:
+        superseded = max(commits[: version + 1])
+        if version < oldest:
+            assert superseded <= cutoff, "none goes before its time"
+        elif version == oldest:
+            assert superseded > cutoff, "and none stays longer, but for an older one"
+    assert oldest <= len(commits)
+    assert oldest_live(versions, cutoff + later) >= oldest
+    assert oldest_live([*versions, (len(versions) + 1, 99)], cutoff) <= oldest or cutoff >= 99
