@@ -27,7 +27,7 @@ def complete_outputs(
     Raises
     ------
     ShuffleError
-        One is missing, there twice, or of another job.
+        One is missing, there twice, of another job, or put together from several attempts.
     """
     outputs = sorted((status.output for status in statuses), key=lambda output: output.map_task)
     strange = [output for output in outputs if output.job_id != job.job_id]
@@ -49,7 +49,36 @@ def complete_outputs(
             f"{twice[:5] or 'none'}); nothing was committed"
         )
         raise ShuffleError(msg)
+    for output in outputs:
+        _check_attempt(job, output)
     return tuple(outputs)
+
+
+def _check_attempt(job: ShuffleJob, output: MapOutput) -> None:
+    """Check that one attempt wrote all files of a map output, by the names it gave them.
+
+    Each attempt chooses a random id of its own. Its files are numbered; what stands there twice
+    would be read twice.
+
+    Raises
+    ------
+    ShuffleError
+        Several attempts wrote them, or a file is there twice.
+    """
+    names = [file.path.rpartition("/")[2] for file in output.files]
+    attempts = {name.rpartition("-")[0] for name in names}
+    own = f"{output.map_task:05d}-{output.attempt}-"
+    if (
+        len(set(names)) < len(names)
+        or len(attempts) > 1
+        or not all(name.startswith(own) for name in attempts)
+    ):
+        msg = (
+            f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt}, has the "
+            f"files {', '.join(sorted(names))}, which are not those of one attempt; nothing was "
+            "committed. Pass map statuses on as the tasks gave them"
+        )
+        raise ShuffleError(msg)
 
 
 def total_subpartitions(

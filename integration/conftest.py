@@ -1,5 +1,66 @@
-"""The session of the unit tests, for those integration tests that need no more."""
+"""One session for the whole suite, on a real cluster: tasks run in executors of their own.
 
-from tests.spark_session import pytest_collection_modifyitems, spark
+``INTEGRATION_MASTER`` chooses another master, such as ``local[2,4]``: two cores in the driver's
+process and four tries for each task, as many as on the cluster.
+"""
 
-__all__ = ["pytest_collection_modifyitems", "spark"]
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.cluster import Cluster, running_cluster, session_settings
+from tests.spark_session import pytest_collection_modifyitems, spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["pytest_collection_modifyitems"]
+
+_logs = pytest.StashKey[Path]()
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[Cluster]:
+    """The cluster that the session runs on."""
+    directory = tmp_path_factory.mktemp("cluster")
+    pytestconfig.stash[_logs] = directory
+    with running_cluster(directory) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[SparkSession]:
+    """A session with two executors, in a time zone that is not UTC."""
+    scratch = tmp_path_factory.mktemp("spark")
+    master = os.environ.get("INTEGRATION_MASTER") or "cluster"
+    if master != "cluster":
+        with spark_session(scratch, master=master) as session:
+            yield session
+        return
+    url = request.getfixturevalue("cluster").url
+    with spark_session(scratch, master=url, settings=session_settings()) as session:
+        yield session
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Say where the cluster's logs are when something failed; else remove them."""
+    directory = config.stash.get(_logs, None)
+    if directory is None:
+        return
+    if exitstatus:
+        terminalreporter.write_line(f"logs of the Spark cluster are in {directory}")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)

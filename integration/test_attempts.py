@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,11 +17,11 @@ from arrow_format.job import begin_job, run_map_task
 from arrow_format.storage import ObjectNotFoundError
 from arrow_format.target import open_target
 from integration.ways import FAST, WAYS, by_function
-from tests.spark_session import spark_session
 from tests.unit.small_shuffles import SCHEMA, files_below, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -64,28 +59,19 @@ def attempts(path: Path) -> dict[str, Any]:
     }
 
 
-def main(directory: Path) -> None:
-    """Write in every way with one failure a job, and print what came of it as JSON."""
-    with spark_session(directory / "spark", master="local[2,3]") as spark:
-        spark.sparkContext.setLogLevel("OFF")
-        df = spark.range(0, ROWS, 1, 3).toDF("k").mapInArrow(fails_at_first, "k long")
-        found = {}
-        for name, write in WAYS.items():
-            path = directory / name
-            write(df, path, ["k"], N)
-            found[name] = attempts(path)
-        print(json.dumps(found))
-
-
 @pytest.fixture(scope="module")
-def retried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What :func:`main` found, in a session whose tasks have three tries."""
+def retried(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """What every way of writing made of a job with one failure."""
     directory = tmp_path_factory.mktemp("attempts")
-    command = [sys.executable, "-m", "integration.test_attempts", str(directory)]
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    df = spark.range(0, ROWS, 1, 3).toDF("k").mapInArrow(fails_at_first, "k long")
+    found = {}
+    for name, write in WAYS.items():
+        path = directory / name
+        write(df, path, ["k"], N)
+        found[name] = attempts(path)
+    return found
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -203,8 +189,3 @@ def test_of_two_first_writers_one_wins(tmp_path: Path):
         commit_job(one, [rows])
     abort_job(one)
     assert open_shuffle(tmp_path / "s").read().read_all()["v"].to_pylist() == [10, 11]
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as scratch:
-        main(Path(sys.argv[1] if len(sys.argv) > 1 else scratch))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ from pyspark.sql.types import (
 from pyspark.testing.objects import PythonOnlyPoint, PythonOnlyUDT
 
 import connector
+from arrow_format import HashPartitioner, open_shuffle
 from arrow_format.errors import SchemaError
 from arrow_format.partitioner import RoundRobinPartitioner
 from arrow_format.write import write_shuffle
@@ -125,34 +127,38 @@ NOT_HASHABLE: dict[str, tuple[DataType, list[Any]]] = {
 SUPPORTED = {**HASHABLE, **NOT_HASHABLE}
 
 
-def frame(spark: SparkSession, type_: DataType, values: list[Any]) -> DataFrame:
-    """The values as a column that may and one that may not be null, and inside every other type."""
+def columns_of(name: str, type_: DataType) -> list[StructField]:
+    """The type as a column that may and one that may not be null, and inside every other type."""
     element = StructType([StructField("z", type_, metadata={"deep": True})])
-    schema = StructType(
-        [
-            StructField("k", IntegerType(), nullable=False),
-            StructField("required", type_, nullable=False),
-            StructField("optional", type_, metadata={"comment": "é", "n": {"a": [1, 2]}}),
-            StructField("listed", ArrayType(type_)),
-            StructField("tight", ArrayType(type_, containsNull=False), nullable=False),
-            StructField("mapped", MapType(StringType(), type_)),
-            StructField(
-                "nested",
-                StructType(
-                    [
-                        StructField("x", type_, nullable=False),
-                        StructField("y", ArrayType(element)),
-                    ]
-                ),
-            ),
-        ]
-    )
-    rows: list[tuple[Any, ...]] = []
-    for v in values:
-        full = ([v, None], [v], {"a": v, "b": None}, (v, [(v,), (None,), None]))
-        rows.append((len(rows), v, v, *full))
-        rows.append((len(rows), v, None, [], [], {}, None))
-        rows.append((len(rows), v, v, None, [v, v], None, (v, [])))
+    inside = [StructField("x", type_, nullable=False), StructField("y", ArrayType(element))]
+    return [
+        StructField(f"required {name}", type_, nullable=False),
+        StructField(f"optional {name}", type_, metadata={"comment": "é", "n": {"a": [1, 2]}}),
+        StructField(f"listed {name}", ArrayType(type_)),
+        StructField(f"tight {name}", ArrayType(type_, containsNull=False), nullable=False),
+        StructField(f"mapped {name}", MapType(StringType(), type_)),
+        StructField(f"nested {name}", StructType(inside)),
+    ]
+
+
+def cells_of(value: Any, turn: int) -> tuple[Any, ...]:
+    """A value in all those columns, full or with nulls."""
+    full = (value, value, [value, None], [value], {"a": value, "b": None})
+    return (
+        (*full, (value, [(value,), (None,), None])),
+        (value, None, [], [], {}, None),
+        (value, value, None, [value, value], None, (value, [])),
+    )[turn]
+
+
+def frame(spark: SparkSession, types: dict[str, tuple[DataType, list[Any]]]) -> DataFrame:
+    """Several types beside each other, and a number `k` for each row."""
+    fields = [field for name, (type_, _) in types.items() for field in columns_of(name, type_)]
+    rows = [
+        (k, *(cell for _, v in types.values() for cell in cells_of(v[k // 3 % len(v)], k % 3)))
+        for k in range(3 * max(len(values) for _, values in types.values()))
+    ]
+    schema = StructType([StructField("k", IntegerType(), nullable=False), *fields])
     return spark.createDataFrame(rows, schema).repartition(2)
 
 
@@ -224,19 +230,42 @@ def time_type(spark: SparkSession) -> Iterator[None]:
 # What comes back ---------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def everything(spark: SparkSession) -> DataFrame:
+    """All types that are supported in one frame: one job for each way of writing tests them all."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    return frame(spark, SUPPORTED)
+
+
+@pytest.fixture(scope="module")
+def expected(everything: DataFrame) -> list[Row]:
+    return sorted(everything.collect(), key=lambda row: row["k"])
+
+
 @pytest.mark.parametrize("write", WAYS)
-@pytest.mark.parametrize("name", SUPPORTED)
 def test_rows_and_schema_come_back_as_written(
-    spark: SparkSession, tmp_path: Path, name: str, write: Callable[[DataFrame, str], None]
+    spark: SparkSession,
+    tmp_path: Path,
+    everything: DataFrame,
+    expected: list[Row],
+    write: Callable[[DataFrame, str], None],
 ):
-    df = frame(spark, *SUPPORTED[name])
     path = str(tmp_path / "shuffle")
 
-    write(df, path)
+    write(everything, path)
 
     back = connector.read_shuffle(spark, path)
-    assert back.schema == df.schema
-    assert contents(back) == contents(df)
+    found = sorted(back.collect(), key=lambda row: row["k"])
+    assert back.schema.fields == everything.schema.fields
+    assert len(found) == len(expected) > 15
+    names = everything.columns
+    differing = {
+        name
+        for one, other in zip(found, expected, strict=True)
+        for name, value, wanted in zip(names, one, other, strict=True)
+        if comparable(value) != comparable(wanted)
+    }
+    assert not differing
 
 
 @pytest.mark.parametrize("write", WAYS)
@@ -313,7 +342,7 @@ def test_rows_written_in_one_time_zone_are_the_same_instants_in_another(
 
 
 def test_large_types_on_the_way_in_change_nothing(spark: SparkSession, tmp_path: Path):
-    df = frame(spark, *SUPPORTED["string"])
+    df = frame(spark, {"text": SUPPORTED["string"]})
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
         by_function(df, str(tmp_path / "one"))
@@ -390,33 +419,40 @@ def test_what_spark_has_no_type_for_is_refused_by_name(spark: SparkSession, tmp_
 # Keys --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", HASHABLE)
-def test_rows_land_where_spark_s_repartition_puts_them(
-    spark: SparkSession, tmp_path: Path, name: str
-):
-    keys = ["optional", "nested", "listed"]
-    df = frame(spark, *HASHABLE[name])
+def keys_of(name: str) -> list[str]:
+    return [f"{column} {name}" for column in ("optional", "nested", "listed")]
+
+
+def test_rows_land_where_spark_s_repartition_puts_them(spark: SparkSession, tmp_path: Path):
+    # Hashes are chained: a wrong one of any column moves the row.
+    df = frame(spark, HASHABLE)
+    keys = [key for name in HASHABLE for key in keys_of(name)]
     path = str(tmp_path / "shuffle")
 
-    connector.write_shuffle(df, path, keys=keys, num_subpartitions=7)
+    connector.write_shuffle(df, path, keys=keys, num_subpartitions=1_000)
 
-    ours = connector.read_shuffle(spark, path, with_subpartition=True)
-    spark_s = df.repartition(7, *keys).select("k", F.spark_partition_id())
-    assert sorted(map(tuple, ours.select("k", "_subpartition").collect())) == sorted(
-        map(tuple, spark_s.collect())
+    ours = connector.read_shuffle(spark, path, with_subpartition=True).select("k", "_subpartition")
+    spark_s = df.select("k", F.pmod(F.hash(*keys), F.lit(1_000)))
+    assert sorted(map(tuple, ours.collect())) == sorted(map(tuple, spark_s.collect()))
+    # And type by type, of the rows as they are stored.
+    rows = open_shuffle(path).read().read_all().sort_by("k").combine_chunks().to_batches()[0]
+    hashes = df.orderBy("k").select(
+        *(F.pmod(F.hash(*keys_of(name)), F.lit(1_000)) for name in HASHABLE)
     )
+    for name, wanted in zip(HASHABLE, zip(*hashes.collect(), strict=True), strict=True):
+        place = HashPartitioner(keys_of(name)).bind(rows.schema, 1_000, 0)
+        assert place(rows).tolist() == list(wanted), name
 
 
-@pytest.mark.parametrize("key", ["optional", "listed", "nested"])
 @pytest.mark.parametrize("name", NOT_HASHABLE)
-def test_types_without_a_hash_are_refused_as_keys(
-    spark: SparkSession, tmp_path: Path, name: str, key: str
-):
-    df = frame(spark, *NOT_HASHABLE[name])
+def test_types_without_a_hash_are_refused_as_keys(spark: SparkSession, tmp_path: Path, name: str):
+    df = frame(spark, {name: NOT_HASHABLE[name]})
 
-    with pytest.raises(SchemaError, match=rf"column '{key}.*cannot be a key: "):
-        connector.write_shuffle(df, str(tmp_path / "s"), keys=["k", key], num_subpartitions=3)
-    with pytest.raises(Exception, match=rf"column '{key}.*cannot be a key: "):
+    for key in keys_of(name):
+        message = rf"column '{re.escape(key)}.*cannot be a key: "
+        with pytest.raises(SchemaError, match=message):
+            connector.write_shuffle(df, str(tmp_path / "s"), keys=["k", key], num_subpartitions=3)
+    with pytest.raises(Exception, match=message):
         df.write.format("arrow_shuffle").options(keys=key, numSubpartitions=3).mode("append").save(
             str(tmp_path / "s")
         )

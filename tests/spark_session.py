@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -20,12 +20,14 @@ SESSION_TIME_ZONE = "America/New_York"
 
 
 @contextmanager
-def spark_session(scratch: Path, *, master: str = "local[2]") -> Iterator[SparkSession]:
+def spark_session(
+    scratch: Path, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """Start a classic session whose files all lie under `scratch`; stop it at the end."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    session = (
+    builder = (
         SparkSession.builder.master(master)
         .appName("arrow-shuffle tests")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -37,8 +39,10 @@ def spark_session(scratch: Path, *, master: str = "local[2]") -> Iterator[SparkS
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
     try:
         yield session
     finally:

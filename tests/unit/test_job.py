@@ -97,6 +97,33 @@ def test_a_map_output_of_another_job(path):
         commit_job(job, [run(job, 0, [1]), run(other, 1, [1])])
 
 
+@pytest.mark.parametrize(
+    ("attempt", "also_own"),
+    [
+        pytest.param(1, True, id="files of both"),
+        pytest.param(1, False, id="files of the other"),
+        pytest.param(0, True, id="two attempts of one number, as a stage that is retried has them"),
+    ],
+)
+def test_mixed_attempts_of_a_map_task_cannot_be_committed(path, attempt, also_own):
+    job = begin(path)
+    one, other = run(job, 0, [1, 2], attempt=0), run(job, 0, [1, 2], attempt=attempt)
+    files = one.output.files * also_own + other.output.files
+    mixed = replace(one, output=replace(one.output, files=files), subpartition_rows=None)
+    with pytest.raises(ShuffleError, match=r"map task 0, attempt 0, has the files .* which are"):
+        commit_job(job, [mixed])
+    assert not (path / "commit_log").exists()
+    assert commit_job(job, [one]).num_rows == 2
+
+
+def test_a_file_that_is_named_twice_is_no_map_output(path):
+    job = begin(path)
+    status = run(job, 0, [1, 2])
+    twice = replace(status.output, files=status.output.files * 2)
+    with pytest.raises(ShuffleError, match="which are not those of one attempt"):
+        commit_job(job, [replace(status, output=twice, subpartition_rows=None)])
+
+
 def test_exactly_one_attempt_counts_and_late_ones_change_nothing(path):
     job = begin(path)
     lost = run(job, 0, [1], attempt=0)

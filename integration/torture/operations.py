@@ -1,0 +1,189 @@
+"""What a round does to a shuffle, and what must be in it afterwards: the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import arrow_format
+from arrow_format import MergePolicy, WriteOptions
+from arrow_format.commit import commit_job
+from arrow_format.job import ShuffleJob, begin_job, run_map_task
+from arrow_format.merge_job import plan_merge
+from arrow_format.partitioner import HashPartitioner
+from arrow_format.target import open_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NUM_SUBPARTITIONS = 13
+KEY = "k"
+NUM_KEYS = 97
+MOST_WORDS = 5
+BATCH_ROWS = 2_000
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("s", pa.string())])
+
+State: TypeAlias = tuple[tuple[int, int], ...] | None
+"""Rows of a shuffle in the order of their commits, as ``(first, count)`` of the running number that
+tells every row of a run apart; None before the first commit."""
+
+PHASES = {
+    "append": ("begin", "map", "commit"),
+    "overwrite": ("begin", "map", "commit"),
+    "read": ("open", "read"),
+    "merge": ("merge", "finish"),
+    "gc": ("gc",),
+}
+"""What each kind of operation goes through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing to do to a shuffle."""
+
+    kind: str
+    """A key of :data:`PHASES`."""
+    first: int = 0
+    """Of a write: number of its first row."""
+    count: int = 0
+    num_tasks: int = 1
+    way: str = "engine"
+    """Of a write through Spark: ``hook``, ``function`` or ``df.write``."""
+    local_dirs: tuple[str, ...] = ()
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it brings rows."""
+        return self.count > 0
+
+    def after(self, state: State) -> State:
+        """Return what is in the shuffle once it went through."""
+        if self.kind == "overwrite":
+            return ((self.first, self.count),)
+        if self.kind == "append":
+            return (*(state or ()), (self.first, self.count))
+        return state
+
+    def again(self, first: int) -> Operation:
+        """Return the same with other rows, so that both can be told apart."""
+        return replace(self, first=first) if self.is_write else self
+
+
+def batches(first: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Rows ``[first, end)``; all that a row holds follows from its number `v`."""
+    for start in range(first, end, BATCH_ROWS):
+        yield rows_of(np.arange(start, min(start + BATCH_ROWS, end)))
+
+
+def rows_of(numbers: np.ndarray) -> pa.RecordBatch:
+    """Return the rows with these numbers."""
+    v = pa.array(numbers, pa.int64())
+    words = pa.array(numbers % MOST_WORDS + 1)
+    columns = [pa.array(numbers % NUM_KEYS), v, pc.binary_repeat(pc.cast(v, pa.string()), words)]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+IN_SPARK = [
+    f"id % {NUM_KEYS} AS k",
+    "id AS v",
+    f"repeat(cast(id AS string), cast(id % {MOST_WORDS} + 1 AS int)) AS s",
+]
+"""The same rows of ``spark.range(first, end)``."""
+
+
+def options_of(operation: Operation) -> WriteOptions:
+    """Return options that make several regions and chunks of few rows, synced as by default."""
+    return WriteOptions(
+        sort_buffer_bytes=1 << 18, chunk_bytes=1 << 12, local_dirs=operation.local_dirs
+    )
+
+
+def begin(operation: Operation, path: str) -> ShuffleJob:
+    """Begin a write, up to where its map tasks may run."""
+    job = begin_job(
+        path,
+        SCHEMA,
+        num_subpartitions=NUM_SUBPARTITIONS,
+        partitioner=HashPartitioner(KEY),
+        options=options_of(operation),
+    )
+    open_target(job, operation.kind)
+    return replace(job, has_directory=True)
+
+
+def task_batches(operation: Operation, number: int) -> Iterator[pa.RecordBatch]:
+    """Rows of one map task of a write."""
+    edges = np.linspace(0, operation.count, operation.num_tasks + 1).astype(int).tolist()
+    return batches(operation.first + edges[number], operation.first + edges[number + 1])
+
+
+def perform(operation: Operation, path: str, tell: Callable[[str], None]) -> object:
+    """Do it with the engine alone, in this process.
+
+    Parameters
+    ----------
+    tell
+        Called with each of the operation's phases as it begins.
+
+    Returns
+    -------
+    object
+        Of a read, number of rows and sum of their numbers; else None.
+    """
+    match operation.kind:
+        case "append" | "overwrite":
+            tell("begin")
+            job = begin(operation, path)
+            tell("map")
+            statuses = [
+                run_map_task(job, number, 0, task_batches(operation, number))
+                for number in range(operation.num_tasks)
+            ]
+            tell("commit")
+            commit_job(job, statuses, mode=operation.kind)
+        case "read":
+            tell("open")
+            shuffle = arrow_format.open_shuffle(path)
+            tell("read")
+            numbers = shuffle.read(columns=["v"]).read_all()["v"]
+            return len(numbers), pc.sum(numbers).as_py() or 0
+        case "merge":
+            _merge(operation, path, tell)
+        case "gc":
+            tell("gc")
+            collect_garbage(path)
+        case other:
+            msg = f"{other}: expected one of {', '.join(PHASES)}"
+            raise ValueError(msg)
+    return None
+
+
+_REWRITE = MergePolicy(rewrite="always")
+
+
+def _merge(operation: Operation, path: str, tell: Callable[[str], None]) -> None:
+    tell("merge")
+    left = plan_merge(arrow_format.open_shuffle(path), _REWRITE).num_bytes
+
+    def count(num_bytes: int) -> None:
+        nonlocal left
+        left -= num_bytes
+        if left == 0:
+            tell("finish")  # what is written is read back and compared, and then committed
+
+    arrow_format.merge_shuffle(
+        path, policy=_REWRITE, options=options_of(operation), on_bytes=count
+    )  # fmt: skip
+
+
+def collect_garbage(path: str) -> bool:
+    """Remove what no version needs, as soon as that is allowed; False where nothing can."""
+    collect = getattr(arrow_format, "collect_garbage", None)
+    if collect is not None:
+        collect(path, retention=timedelta(0))
+    return collect is not None

@@ -1,0 +1,174 @@
+"""The other side of :mod:`integration.torture.spark_program`: starts it, orders, and kills."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from integration.cluster import ROOT, die_with_parent
+from integration.processes import descendants, executors, is_running, kill, python_workers
+from integration.torture.checks import TortureError
+from integration.torture.children import PATIENCE_S, Message
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from random import Random
+
+    from integration.cluster import Cluster
+    from integration.torture.operations import Operation
+
+VICTIMS = ("Python worker", "executor JVM", "driver JVM", "driver Python")
+
+
+class SparkDriver:
+    """A Spark application on the cluster, whose driver is a process of its own.
+
+    Raises
+    ------
+    TortureError
+        It did not start.
+    """
+
+    def __init__(self, cluster: Cluster, scratch: Path) -> None:
+        self._cluster = cluster
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.log = scratch / "driver.log"
+        environment = {
+            k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_REMOTE")
+        }
+        environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "integration.torture.spark_program", cluster.url, scratch],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        ready = self.next()
+        if ready is None or ready.kind != "ready":
+            msg = f"the Spark driver did not start; see {self.log}"
+            raise TortureError(msg)
+        self.application = str(ready.value)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("@"):
+                self._messages.put(Message(**json.loads(line[1:])))
+        self._messages.put(None)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether both halves of the driver run."""
+        return self._process.poll() is None and bool(self._jvms())
+
+    def _jvms(self) -> list[int]:
+        found = descendants(self._process.pid)
+        return [p.pid for p in found if "org.apache.spark.deploy.SparkSubmit" in p.command]
+
+    def executors(self) -> list[int]:
+        """Return the executor JVMs of this application."""
+        return executors(*self._cluster.worker_pids, application=self.application)
+
+    def order(self, path: str, operation: Operation) -> None:
+        """Have an operation done; what comes of it is said by :meth:`next`."""
+        assert self._process.stdin is not None
+        order = {"path": path, "operation": asdict(operation)}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def next(self, timeout_s: float = PATIENCE_S) -> Message | None:
+        """Return the next message; None when the driver has ended.
+
+        Raises
+        ------
+        TimeoutError
+            It says nothing and does not end.
+        """
+        try:
+            return self._messages.get(timeout=timeout_s)
+        except queue.Empty:
+            msg = f"no word from the Spark driver for {timeout_s} s; see {self.log}"
+            raise TimeoutError(msg) from None
+
+    def strike(self, victim: str, random: Random) -> list[int]:
+        """Kill one of :data:`VICTIMS`; return the processes that will end because of it."""
+        # One may end between being seen and being killed; then another is tried.
+        for _ in range(100):
+            match victim:
+                case "Python worker":
+                    there = python_workers(*self.executors())
+                case "executor JVM":
+                    there = self.executors()
+                case "driver JVM":
+                    there = self._jvms()
+                case _:
+                    there = [self._process.pid]
+            if there:
+                chosen = random.choice(there)
+                dying = [chosen, *(p.pid for p in descendants(chosen))]
+                if "driver" in victim:
+                    dying += self._all()
+                if kill(chosen):
+                    return dying
+            time.sleep(0.01)
+        return []
+
+    def _all(self) -> list[int]:
+        """Everything that belongs to the application, on both sides."""
+        ours = self.executors()
+        roots = [self._process.pid, *self._jvms(), *ours]
+        return [*roots, *(p.pid for p in descendants(*roots))]
+
+    def stop(self) -> None:
+        """End the application in good order, or by force; nothing of it runs afterwards."""
+        everyone = self._all()
+        with contextlib.suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        wait_until_gone(everyone)
+
+    def bury(self) -> None:
+        """After a blow to the driver: end what is left of it, and wait for its executors' end."""
+        everyone = self._all()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        wait_until_gone(everyone)
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait for the end of processes that are ending.
+
+    Raises
+    ------
+    TortureError
+        One lives on after half a minute.
+    """
+    deadline = time.monotonic() + PATIENCE_S / 2
+    while left := [pid for pid in pids if is_running(pid)]:
+        if time.monotonic() > deadline:
+            msg = f"processes {left} live on, {PATIENCE_S / 2} s after what they belonged to"
+            raise TortureError(msg)
+        time.sleep(0.02)
