@@ -16,7 +16,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test integration bench lint typecheck check docs clean python java
+.PHONY: help setup demo test integration bench load crashes lint typecheck check docs clean python java
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ integration: java $(STAMP) ## Run the tests on several Spark processes and real 
 
 bench: java $(STAMP) ## Measure engine and connector (BENCH_ARGS are passed on)
 	"$(PY)" -m integration.bench $(BENCH_ARGS)
+
+load: java $(STAMP) ## Many readers and writers, many rows, many map outputs (LOAD_ARGS are passed on)
+	"$(PY)" -m integration.load $(LOAD_ARGS)
+
+crashes: $(STAMP) ## Every fault at every system call of every operation (a quarter of an hour)
+	CRASHES=all "$(PY)" -m pytest tests/conformance/test_crashes.py
 
 lint: $(STAMP) ## Check style, formatting and the layers
 	"$(BIN)/ruff" check .

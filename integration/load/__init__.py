@@ -1,0 +1,1 @@
+"""What takes minutes and shows that size and company change nothing: ``make load``."""

@@ -1,0 +1,90 @@
+"""A shuffle of very many map outputs: how long it takes to open, to plan and to read at points."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format import HashPartitioner, WriteOptions, open_shuffle
+from arrow_format.commit import commit_job
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.target import open_target
+from integration.load.memory import resident_bytes
+
+OPTIONS = WriteOptions(sync=False, sort_buffer_bytes=4 << 20)
+POINTS = 10
+
+
+@dataclass(frozen=True)
+class ManyOutputs:
+    """Times in seconds, memory in bytes."""
+
+    map_outputs: int
+    subpartitions: int
+    rows: int
+    commit: float
+    open: float
+    plan_one: float
+    read_one: float
+    """Of one subpartition at random, its indexes loaded for it; the median of several."""
+    read_again: float
+    """Of others, with the indexes that are kept."""
+    peak_bytes: int
+
+
+def run_outputs(
+    directory: Path, *, map_outputs: int = 2_000, subpartitions: int = 2_000, rows: int = 4_000
+) -> ManyOutputs:
+    """Write ``map_outputs`` files of ``rows`` rows each in this process, and read."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
+    path = str(directory / "outputs")
+    job = begin_job(
+        path, schema, num_subpartitions=subpartitions, partitioner=HashPartitioner("k"),
+        options=OPTIONS,
+    )  # fmt: skip
+    open_target(job, "errorifexists")
+    values = np.random.default_rng(0).random(rows)
+    statuses = [
+        run_map_task(
+            job,
+            task,
+            0,
+            [pa.record_batch({"k": np.arange(task * rows, (task + 1) * rows), "v": values})],
+        )
+        for task in range(map_outputs)
+    ]
+    started = time.perf_counter()
+    commit_job(job, statuses)
+    committed = time.perf_counter()
+    before = resident_bytes(peak=False)
+    Path("/proc/self/clear_refs").write_text("5")
+    opening = time.perf_counter()
+    shuffle = open_shuffle(path)
+    assert shuffle.num_rows == map_outputs * rows
+    opened = time.perf_counter()
+    shuffle.plan(7)
+    planned = time.perf_counter()
+    random = np.random.default_rng(1)
+    first, again = [], []
+    for seconds, one_shuffle in ((first, None), (again, shuffle)):
+        for subpartition in random.integers(0, subpartitions, POINTS).tolist():
+            begun = time.perf_counter()
+            reader = (one_shuffle or open_shuffle(path)).subpartition(subpartition)
+            found = reader.read_all().num_rows
+            seconds.append(time.perf_counter() - begun)
+            assert found == shuffle.subpartition_rows[subpartition].as_py()
+    return ManyOutputs(
+        map_outputs=map_outputs,
+        subpartitions=subpartitions,
+        rows=map_outputs * rows,
+        commit=committed - started,
+        open=opened - opening,
+        plan_one=planned - opened,
+        read_one=float(np.median(first)),
+        read_again=float(np.median(again)),
+        peak_bytes=resident_bytes() - before,
+    )
