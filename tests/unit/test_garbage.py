@@ -282,6 +282,22 @@ class TestJobs:
         assert open_shuffle(tmp_path).verify().ok
         assert collected or left[0] >= 0
 
+    def test_a_job_that_commits_before_its_fence_is_not_fenced(self, tmp_path, monkeypatch):
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        real = CommitLog.append
+
+        def append(self, decide, **how):
+            if how.get("job_id") is None:
+                commit_job(job, statuses, mode="append")
+            return real(self, decide, **how)
+
+        monkeypatch.setattr(CommitLog, "append", append)
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert (report.fenced_jobs, report.newest_version) == ((), 2)
+        assert commit_job(job, statuses, mode="append").version == 2
+        assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+
     def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
         for start in range(0, 500, 100):
             write(tmp_path, start)
@@ -342,8 +358,12 @@ class TestJobs:
 class TestTheRun:
     def garbage(self, path):
         """Versions that expired, a dead job with a local root, a dead put, totals of nobody."""
-        for start in (0, 100):
-            write(path, start, "overwrite")
+        spread, statuses = start_job(path, local_dirs=(f"{path}-disk",))
+        for task in (1, 2, 3):
+            statuses.append(run(spread, task, range(N)))
+        commit_job(spread, statuses)
+        assert any(file.root for one in statuses for file in one.output.files)
+        write(path, 100, "overwrite")
         write(path, 200)
         job, _ = start_job(path, local_dirs=(f"{path}-disk",))
         (path / "commit_log/.tmp-x").write_bytes(b"dead")
