@@ -405,6 +405,6 @@ def test_a_file_system_without_hard_links_is_refused(storage, monkeypatch, numbe
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(StorageError, match="has no hard links .* exactly one wins"):
+    with pytest.raises(StorageError, match=r"has no hard links .* exactly one wins"):
         storage.put_if_absent("a/b", b"x", sync=False)
     assert storage.list("a") == []
