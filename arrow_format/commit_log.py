@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, TypeVar
 from arrow_format.checkpoint import Checkpoint, compose, encode_checkpoint
 from arrow_format.errors import CommitConflictError, ShuffleError
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
-from arrow_format.log_reader import LogReader, Snapshot
+from arrow_format.log_reader import LogReader
 from arrow_format.log_record import LogRecord, encode_record
+from arrow_format.snapshot import Snapshot
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:

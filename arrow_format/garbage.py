@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping
 
-    from arrow_format.log_reader import Snapshot
     from arrow_format.log_record import LogRecord
+    from arrow_format.snapshot import Snapshot
 
 DEFAULT_RETENTION = timedelta(hours=24)
 

@@ -8,7 +8,6 @@ while they are read: whoever misses one looks at the log again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -23,51 +22,18 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError, Shuffle
 from arrow_format.log_entry import LogEntry, decode_totals
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
 from arrow_format.log_record import Fence, JobEnd, LogRecord, decode_record, ends_of
+from arrow_format.snapshot import Snapshot
 from arrow_format.storage import ObjectNotFoundError, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from arrow_format.model import Int64Array, MapOutput
+    from arrow_format.model import Int64Array
 
 _LOOKS = 10
 """How often the log is looked at again because entries vanished from it meanwhile."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One committed version of a shuffle, pinned: later commits do not change it."""
-
-    entries: tuple[LogEntry, ...]
-    """From the entry that started this version, or a checkpoint in the place of the first of them,
-    to the one that completed it."""
-
-    @property
-    def newest(self) -> LogEntry:
-        """The entry of this version."""
-        return self.entries[-1]
-
-    @property
-    def version(self) -> int:
-        """Number of this version, from 1."""
-        return self.newest.version
-
-    @property
-    def map_outputs(self) -> tuple[MapOutput, ...]:
-        """All map outputs in reading order: by version, then map task."""
-        return tuple(output for entry in self.entries for output in entry.map_outputs)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of this version."""
-        return sum(entry.num_rows for entry in self.entries)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of its data files."""
-        return sum(entry.num_bytes for entry in self.entries)
 
 
 class LogReader:
@@ -96,19 +62,14 @@ class LogReader:
         for _ in range(_LOOKS):
             found = LogIndex.of(self._storage.list(LOG_DIRECTORY))
             # A listing is no snapshot: it may show an entry and not the one put just before.
-            before, missing = (
-                missing,
-                [
-                    number
-                    for number in found.missing()
-                    if self._storage.stat(entry_path(number)) is None
-                ],
-            )
-            # Nor does it always show the marker that was put before entries were removed.
-            if not missing:
+            paths = {number: entry_path(number) for number in found.missing()}
+            gone = [number for number, path in paths.items() if self._storage.stat(path) is None]
+            if not gone:
                 return found
-            if missing == before:
+            # Nor does it always show the marker that was put before entries were removed.
+            if gone == missing:
                 break
+            missing = gone
         msg = (
             f"{self._storage.root}: commit log has version {found.newest} but not {missing[0]}; "
             "an entry was deleted. Restore it from a backup"

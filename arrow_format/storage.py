@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ByteSource: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _IOV_MAX = 1024
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -104,7 +105,9 @@ class Storage(Protocol):
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         """Create an object with all of ``data``, or leave what is there.
 
-        Readers see nothing or everything.
+        Readers see nothing or everything. Of several that put one name, wherever they are, exactly
+        one succeeds: all safety between writers rests on that. A storage that cannot promise it
+        refuses; to look first and to write then would let two win.
 
         Raises
         ------
@@ -172,6 +175,21 @@ def _os_errors(what: str, path: Path) -> Iterator[None]:
             msg = f"{path}: no space left; cannot {what}. Free space or write elsewhere"
             raise OutOfDiskError(msg) from error
         msg = f"{path}: {error.strerror or error}; cannot {what}"
+        raise StorageError(msg) from error
+
+
+@contextlib.contextmanager
+def _links_needed(path: Path) -> Iterator[None]:
+    """Say what a file system lacks that has no hard links."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        msg = (
+            f"{path}: this file system has no hard links ({error.strerror}), by which of two "
+            "writers exactly one wins; nothing was written. Put the shuffle on one that has"
+        )
         raise StorageError(msg) from error
 
 
@@ -305,7 +323,7 @@ class PosixStorage:
         try:
             writer.writev([data])
             writer.close()
-            with _os_errors("create it", target):
+            with _os_errors("create it", target), _links_needed(target):
                 os.link(temporary, target)
                 if sync:
                     _sync_directory(target.parent)

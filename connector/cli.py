@@ -1,4 +1,4 @@
-"""The command ``arrow-shuffle``: look at a shuffle, take a few rows of it, check every byte.
+"""The command ``arrow-shuffle``: look at a shuffle, check every byte, merge it, clean it up.
 
 Exit status 0; 1 for what was found wrong (damage, not a shuffle, not there); 2 for bad usage.
 Results go to stdout; errors, one line each, and progress go to stderr.
@@ -54,7 +54,7 @@ app.command()(head)
 app.command()(plan)
 app.command()(verify)
 app.command()(merge)
-app.command(context_settings=_ANY_ARGUMENTS)(gc)
+app.command()(gc)
 app.command(context_settings=_ANY_ARGUMENTS)(bench)
 
 

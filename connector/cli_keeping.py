@@ -44,16 +44,33 @@ def merge(
     show_result(report_as_json(report) if as_json else report_lines(report, seconds))
 
 
-def gc() -> None:
-    """Remove versions and files nobody needs (not supported yet)."""
-    _not_yet("gc")
+def gc(
+    path: PathArgument,
+    retention: Annotated[
+        str,
+        typer.Option(
+            metavar="24h",
+            help="How long a version can be read after another took its place, and how long an "
+            "unfinished job may write nothing: a number with s, m, h or d.",
+        ),
+    ] = "24h",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed and change nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove versions that were superseded long ago, and what dead jobs left."""
+    from arrow_format.garbage import collect_garbage
+    from connector.duration import parse_duration
+    from connector.gc_summary import gc_as_json, gc_lines
+
+    span = parse_duration(retention, "--retention")
+    with progress(f"Collecting garbage of {path}", None) as advance:
+        report = collect_garbage(path, retention=span, dry_run=dry_run, on_bytes=advance)
+    show_result(gc_as_json(report) if as_json else gc_lines(report))
 
 
 def bench() -> None:
     """Measure engine and Spark (not supported yet; 'make bench' in a clone does)."""
-    _not_yet("bench", "; run 'make bench' in a clone of the project")
-
-
-def _not_yet(command: str, instead: str = "") -> None:
-    msg = f"not supported yet: {command}{instead}"
+    msg = "not supported yet: bench; run 'make bench' in a clone of the project"
     raise OptionError(msg)

@@ -46,8 +46,16 @@ def print_error(message: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(title: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr, if that is a terminal; yield the function that moves it."""
+def progress(title: str, num_bytes: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr, if that is a terminal; yield the function that moves it.
+
+    Parameters
+    ----------
+    title
+        What is going on.
+    num_bytes
+        How many there are in all; None when nobody knows.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 

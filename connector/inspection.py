@@ -15,13 +15,15 @@ from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.counters import sum_counters
 from arrow_format.errors import ShuffleError
 from arrow_format.index_cache import IndexCache
+from arrow_format.log_entry import LogEntry
+from arrow_format.log_record import FENCE, Fence
 from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from arrow_format.dataset import Shuffle
-    from arrow_format.log_entry import LogEntry
+    from arrow_format.log_record import LogRecord
     from arrow_format.model import Int64Array
     from arrow_format.sort_order import SortBy
     from arrow_format.verify import VerifyReport
@@ -44,7 +46,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """One entry of the commit log."""
+    """One entry of the commit log, or a fence: that holds no rows and can not be opened."""
 
     version: int
     operation: str
@@ -174,27 +176,47 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
 
 
 def _versions(log: CommitLog, shuffle: Shuffle) -> tuple[VersionFacts, ...]:
-    needed = {entry.version: entry for entry in shuffle.entries}
-    facts = []
-    for version in range(1, log.newest_version() + 1):
+    index = log.index()
+    records: dict[int, LogRecord] = {}
+    problems: dict[int, str] = {}
+    for number in range(index.oldest, index.newest + 1):
         try:
-            entry = needed.get(version) or log.entry(version)
+            records[number] = log.record(number)
         except ShuffleError as error:
-            facts.append(VersionFacts(version, "unreadable", 0, 0, 0, "", False, str(error)))
-        else:
-            facts.append(_version(entry, live=version in needed))
-    return tuple(facts)
+            problems[number] = str(error)
+    live = _live(records, shuffle.version)
+    return tuple(
+        _version(records[number], live=number in live)
+        if number in records
+        else VersionFacts(number, "unreadable", 0, 0, 0, "", False, problems[number])
+        for number in range(index.oldest, index.newest + 1)
+    )
 
 
-def _version(entry: LogEntry, *, live: bool) -> VersionFacts:
-    committed_at = datetime.fromtimestamp(entry.committed_at_ms / 1000, UTC)
+def _live(records: Mapping[int, LogRecord], version: int) -> set[int]:
+    """Numbers of the entries that make up a version."""
+    live: set[int] = set()
+    for number in range(version, 0, -1):
+        record = records.get(number)
+        if isinstance(record, LogEntry):
+            live.add(number)
+            if record.is_whole:
+                break
+    return live
+
+
+def _version(record: LogRecord, *, live: bool) -> VersionFacts:
+    moment = datetime.fromtimestamp(record.committed_at_ms / 1000, UTC)
+    committed_at = moment.isoformat(timespec="milliseconds")
+    if isinstance(record, Fence):
+        return VersionFacts(record.version, FENCE, 0, 0, 0, committed_at, live)
     return VersionFacts(
-        version=entry.version,
-        operation=entry.operation,
-        num_rows=entry.num_rows,
-        num_bytes=entry.num_bytes,
-        num_map_outputs=len(entry.map_outputs),
-        committed_at=committed_at.isoformat(timespec="milliseconds"),
+        version=record.version,
+        operation=record.operation,
+        num_rows=record.num_rows,
+        num_bytes=record.num_bytes,
+        num_map_outputs=len(record.map_outputs),
+        committed_at=committed_at,
         live=live,
     )
 

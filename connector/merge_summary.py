@@ -57,7 +57,7 @@ def report_lines(report: MergeReport, seconds: float) -> list[str]:
         f"  regions      {before.num_regions:,} -> {after.num_regions:,}",
         f"  data         {format_bytes(before.data_bytes)} -> {format_bytes(after.data_bytes)}",
         f"  index        {format_bytes(before.index_bytes)} -> {format_bytes(after.index_bytes)}",
-        "  The files of versions before stay on disk.",
+        "  The files of versions before stay on disk until they expire; see arrow-shuffle gc.",
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import os
 import random
 import secrets
 import shutil
@@ -32,11 +33,14 @@ from arrow_format import (
     MergePolicy,
     RoundRobinPartitioner,
     WriteOptions,
+    collect_garbage,
     merge_shuffle,
 )
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.commit import commit_job
+from arrow_format.commit_log import CommitLog
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.log_record import Fence
 from arrow_format.model import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -227,6 +231,27 @@ def merged() -> None:
         )
 
 
+def collected() -> None:
+    """Two versions, a job that died and is fenced as number 3, version 4; all before it expired."""
+    golden = Golden("collected", 3, HashPartitioner("id"))
+    golden.commit("errorifexists", [flights(0, 20)])
+    golden.commit("append", [flights(20, 20), flights(40, 20)])
+    shuffle = golden.directory / "shuffle"
+    job = begin_job(
+        str(shuffle), flights(0, 1).schema, num_subpartitions=3, partitioner=golden.partitioner
+    )
+    run_map_task(job, 0, 0, flights(0, 5).to_batches())
+    CommitLog(job.storage).append(
+        lambda _: Fence(0, uuid.uuid4().hex, time.time_ns() // 1_000_000, (job.job_id,)), sync=False
+    )
+    golden.commit("append", [flights(60, 20)])
+    for path in shuffle.rglob("*"):
+        os.utime(path, (0, 0))  # the clock that stands still is behind that of the disk
+    collect_garbage(shuffle, retention=dt.timedelta(0))
+    for version in (1, 2):
+        (golden.directory / f"expected-{version}.arrow").unlink()
+
+
 ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     # The first chunks of codec zstd were Arrow messages. With so few bytes for each column they
     # still are.
@@ -244,6 +269,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (11_000, broadcast),
     (12_000, lambda: regions("regions_sorted", "none", 256, sort_by=("id",))),
     (13_000, merged),
+    (14_000, collected),
 )
 
 

@@ -27,6 +27,7 @@ from arrow_format import storage as storage_module
 from arrow_format.commit import abort_job, commit_job
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.partitioner import ColumnPartitioner
+from arrow_format.root_list import ROOT_LIST_NAME
 from arrow_format.roots import MARKER_NAME, make_roots, root_path
 from arrow_format.target import open_target
 from connector.map_task import ShuffleMapTask, abort_shuffle
@@ -359,7 +360,7 @@ def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="the input broke"):
         run_map_task(job, 0, 0, failing())
     assert len(files_in(tmp_path / "d1")) > 2
-    assert files_in(tmp_path / "s") == []
+    assert files_in(tmp_path / "s") == [f"{job.directory}/{ROOT_LIST_NAME}"]
 
 
 def test_losers_go_from_the_other_directories_when_one_vanished(tmp_path):
@@ -396,7 +397,8 @@ def test_an_abort_when_a_directory_is_broken_clears_the_others(tmp_path, monkeyp
         patch.setattr(storage_module.PosixStorage, "list", broken)
         with pytest.raises(StorageError, match="Input/output error"):
             abort_job(job)
-    assert not (tmp_path / "s").exists()
+    # Where files are left is still written down.
+    assert files_in(tmp_path / "s") == [f"{job.directory}/{ROOT_LIST_NAME}"]
     assert files_in(dirs[1]) == []
     abort_job(job)
     assert files_in(dirs[0]) == []

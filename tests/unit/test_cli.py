@@ -392,8 +392,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         "arguments",
         [
-            ["gc", "PATH"],
-            ["gc", "PATH", "--retention", "1h", "--dry-run"],
             ["bench"],
             ["bench", "--quick"],
         ],

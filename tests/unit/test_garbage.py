@@ -282,6 +282,22 @@ class TestJobs:
         assert open_shuffle(tmp_path).verify().ok
         assert collected or left[0] >= 0
 
+    def test_a_job_that_commits_before_its_fence_is_not_fenced(self, tmp_path, monkeypatch):
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        real = CommitLog.append
+
+        def append(self, decide, **how):
+            if how.get("job_id") is None:
+                commit_job(job, statuses, mode="append")
+            return real(self, decide, **how)
+
+        monkeypatch.setattr(CommitLog, "append", append)
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert (report.fenced_jobs, report.newest_version) == ((), 2)
+        assert commit_job(job, statuses, mode="append").version == 2
+        assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+
     def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
         for start in range(0, 500, 100):
             write(tmp_path, start)
@@ -342,8 +358,12 @@ class TestJobs:
 class TestTheRun:
     def garbage(self, path):
         """Versions that expired, a dead job with a local root, a dead put, totals of nobody."""
-        for start in (0, 100):
-            write(path, start, "overwrite")
+        spread, statuses = start_job(path, local_dirs=(f"{path}-disk",))
+        for task in (1, 2, 3):
+            statuses.append(run(spread, task, range(N)))
+        commit_job(spread, statuses)
+        assert any(file.root for one in statuses for file in one.output.files)
+        write(path, 100, "overwrite")
         write(path, 200)
         job, _ = start_job(path, local_dirs=(f"{path}-disk",))
         (path / "commit_log/.tmp-x").write_bytes(b"dead")
@@ -463,3 +483,62 @@ def test_expiry_follows_what_superseded_a_version(commits, cutoff, later):
     assert oldest <= len(commits)
     assert oldest_live(versions, cutoff + later) >= oldest
     assert oldest_live([*versions, (len(versions) + 1, 99)], cutoff) <= oldest or cutoff >= 99
+
+
+class StaleListings(PosixStorage):
+    """The first listings of the log are those of some time ago."""
+
+    stale: list[list[str]]
+
+    def list(self, path):
+        return self.stale.pop(0) if path == "commit_log" and self.stale else super().list(path)
+
+
+class TestReadersInBetween:
+    @pytest.fixture
+    def log(self, tmp_path):
+        """A log whose first listing is from before a collection."""
+        for start in (0, 100, 200):
+            write(tmp_path, start)
+        storage = StaleListings(str(tmp_path))
+        storage.stale = []
+        before = storage.list("commit_log")
+        collect_garbage(tmp_path, retention=NONE)
+        storage.stale = [before]
+        return CommitLog(storage)
+
+    def test_a_snapshot_finds_the_checkpoint(self, log):
+        snapshot = log.snapshot()
+        assert (snapshot.version, snapshot.num_rows) == (3, 30)
+        assert log.totals(snapshot)[0].sum() == 30
+
+    def test_an_expired_version_is_no_gap(self, log):
+        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+            log.snapshot(2)
+
+    def test_a_listing_that_shows_neither_entries_nor_marker_is_no_gap(self, log):
+        names = [name for name in log._storage.stale[0] if "1.json" not in name]
+        log._storage.stale = [names]
+        assert log.newest_version() == 3
+
+    def test_a_job_is_found_all_the_same(self, log, tmp_path):
+        job = log.entry(3).job_id
+        assert log.find_job(job).version == 3
+        assert log.find_job("0" * 32) is None
+
+    def test_a_put_whose_temporary_file_was_collected_starts_anew(self, tmp_path, monkeypatch):
+        write(tmp_path, 0)
+        real = os.link
+        collected = []
+
+        def link(source, target):
+            if target.name == f"{2:020d}.json" and not collected:
+                os.utime(source, (0, 0))
+                collected.append(collect_garbage(tmp_path).files)
+            real(source, target)
+
+        job, statuses = start_job(tmp_path)
+        monkeypatch.setattr(os, "link", link)
+        assert commit_job(job, statuses, mode="append").version == 2
+        assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+        assert [".tmp-" in file.path for files in collected for file in files] == [True]

@@ -395,3 +395,16 @@ def test_refusals_name_the_path_and_what_to_do():
         assert message.startswith(f"{root}/")
         assert "permission denied" in message
         assert "Give this user access" in message
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_refused(storage, monkeypatch, number):
+    """Put-if-absent cannot be made of anything else there: two writers would both win."""
+
+    def link(source, target):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StorageError, match=r"has no hard links .* exactly one wins"):
+        storage.put_if_absent("a/b", b"x", sync=False)
+    assert storage.list("a") == []

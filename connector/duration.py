@@ -1,0 +1,42 @@
+"""Lengths of time as people write them: ``1h``, ``30m``, ``7d``. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from arrow_format.errors import OptionError
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_TEXT = re.compile(r"(\d{1,9})([smhd])")
+
+
+def parse_duration(text: str, name: str) -> timedelta:
+    """Return the length of time that ``text`` names.
+
+    Parameters
+    ----------
+    text
+        A whole number and a unit: ``s``, ``m``, ``h`` or ``d``.
+    name
+        What it is for, for messages.
+
+    Raises
+    ------
+    OptionError
+        It is not of that form.
+    """
+    match = _TEXT.fullmatch(text.strip().lower())
+    if match is None:
+        msg = f"{name}={text!r}: expected a whole number with a unit, as 30m, 1h, 7d or 0s"
+        raise OptionError(msg)
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def duration_text(duration: timedelta) -> str:
+    """Write a length of time in the largest unit that gives a whole number."""
+    seconds = int(duration.total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
