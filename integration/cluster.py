@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 NUM_WORKERS = 2
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of a JVM that lives for a few small jobs: it compiles little and has few threads."""
+
 STARTS_WITHIN_S = 60
 STOPS_WITHIN_S = 10
 
@@ -98,6 +101,8 @@ def session_settings() -> dict[str, str]:
         "spark.cores.max": str(NUM_WORKERS),
         "spark.executor.cores": "1",
         "spark.executor.memory": "1g",
+        "spark.executor.extraJavaOptions": QUICK_START,
+        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         # Whoever fetches from an executor that was killed gives up at once, not after 15 s.
@@ -165,7 +170,7 @@ def _launch(directory: Path, log: Path, name: str, *arguments: str) -> subproces
         "SPARK_LOCAL_DIRS": str(directory / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": (
-            "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false "
+            f"{QUICK_START} -Dspark.master.rest.enabled=false "
             # Executors that are killed on purpose, again and again, must come back.
             "-Dspark.deploy.maxExecutorRetries=-1"
         ),

@@ -169,12 +169,13 @@ _REWRITE = MergePolicy(rewrite="always")
 def _merge(operation: Operation, path: str, tell: Callable[[str], None]) -> None:
     tell("merge")
     left = plan_merge(arrow_format.open_shuffle(path), _REWRITE).num_bytes
+    last = left // 20
 
     def count(num_bytes: int) -> None:
         nonlocal left
-        left -= num_bytes
-        if left == 0:
+        if left > last >= left - num_bytes:
             tell("finish")  # what is written is read back and compared, and then committed
+        left -= num_bytes
 
     arrow_format.merge_shuffle(
         path, policy=_REWRITE, options=options_of(operation), on_bytes=count
