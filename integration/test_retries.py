@@ -283,17 +283,14 @@ def test_tasks_of_a_cancelled_job_that_run_on(
     df = spark.range(0, ROWS, 1, NUM_TASKS)
 
     def job() -> None:
-        spark.addTag("cancelled")
-        try:
-            write(df, path)
-        finally:
-            spark.removeTag("cancelled")
+        spark.sparkContext.setJobGroup(str(path), "will be cancelled")
+        write(df, path)
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(job)
         wait_for((tmp_path / "begun").exists)
-        spark.interruptTag("cancelled")
-        with pytest.raises(Exception, match="cancelled"):
+        spark.sparkContext.cancelJobGroup(str(path))
+        with pytest.raises(Exception, match="part of cancelled job group"):
             running.result(PATIENCE_S)
     assert not path.exists()
     (tmp_path / "go on").touch()
