@@ -52,7 +52,7 @@ def run_rounds(
     if only is not None:
         first, end = only - only % ROUNDS_PER_SHUFFLE, only + 1
     started = time.monotonic()
-    harness.calibrate(harness.path(end))
+    harness.calibrate(f"{harness.path(0)}-for-calibration")
     for number in range(first, end):
         if number % ROUNDS_PER_SHUFFLE == 0:
             _start_shuffle(harness, shuffle_of(number))
@@ -67,8 +67,8 @@ def run_rounds(
 
 
 def _start_shuffle(harness: Harness, number: int) -> None:
-    """Remove what the one before left, which was found sound."""
-    for one in (harness.path(number - 1), *harness.local_dirs):
+    """Remove what the one before left, which was found sound, and what an earlier run left."""
+    for one in (harness.path(number - 1), harness.path(number), *harness.local_dirs):
         shutil.rmtree(one, ignore_errors=True)
     for one in harness.local_dirs:
         Path(one).mkdir(parents=True)
