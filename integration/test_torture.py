@@ -30,7 +30,7 @@ def test_twenty_five_rounds(cluster: Cluster, tmp_path: Path):
     print(account)
     assert "20 of the engine alone, 5 through Spark" in account
     assert {where for where, *_ in harness.hits} == {"engine", "Spark"}
-    assert {"map", "commit", "read"} <= {hit for *_, hit in harness.hits}
+    assert len({hit for *_, hit in harness.hits}) >= 4, "blows must fall into different phases"
 
 
 def test_a_round_follows_from_seed_and_number():
