@@ -32,7 +32,7 @@ _VICTIMS = [
 
 _ENGINE_KINDS = {"append": 8, "overwrite": 4, "read": 3, "merge": 4, "gc": 4}
 _SPARK_KINDS = {"append": 5, "overwrite": 3, "read": 2}
-_AIMED_AT = {"begin": 1, "map": 2, "commit": 4}
+_AIMED_AT = {"begin": 1, "map": 2, "commit": 4, "published": 2}
 """How much more often than others a phase is struck: what happens in commits matters most."""
 
 
