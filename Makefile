@@ -16,7 +16,8 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test integration bench load crashes lint typecheck check docs clean python java
+.PHONY: help setup demo test integration torture bench load crashes lint typecheck check docs clean python \
+    java
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +32,10 @@ test: java $(STAMP) ## Run the tests
 
 integration: java $(STAMP) ## Run the tests on several Spark processes and real data
 	"$(PY)" -m pytest integration
+
+torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; ROUND=7 repeats one)
+	"$(PY)" -m integration.torture $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(ROUND),--round $(ROUND)) $(TORTURE_ARGS)
 
 bench: java $(STAMP) ## Measure engine and connector (BENCH_ARGS are passed on)
 	"$(PY)" -m integration.bench $(BENCH_ARGS)

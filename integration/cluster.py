@@ -1,7 +1,9 @@
 """A standalone Spark cluster on loopback: a master and two workers, each a JVM of its own.
 
 Executors are JVMs below the workers, one of one core and 1 GiB per worker and application, so tasks
-run in other processes than the driver and in Python workers of different parents.
+run in other processes than the driver and in Python workers of different parents. Workers have
+addresses of their own, all of loopback: Spark takes them for different hosts, as it must to run a
+speculative twin.
 
 ``python -m integration.cluster`` starts one and prints its URL, until it is interrupted.
 """
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 NUM_WORKERS = 2
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of a JVM that lives for a few small jobs: it compiles little and has few threads."""
+
 STARTS_WITHIN_S = 60
 STOPS_WITHIN_S = 10
 
@@ -98,6 +103,8 @@ def session_settings() -> dict[str, str]:
         "spark.cores.max": str(NUM_WORKERS),
         "spark.executor.cores": "1",
         "spark.executor.memory": "1g",
+        "spark.executor.extraJavaOptions": QUICK_START,
+        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         # Whoever fetches from an executor that was killed gives up at once, not after 15 s.
@@ -139,16 +146,15 @@ def running_cluster(directory: Path | None = None) -> Iterator[Cluster]:
 
 def _start(directory: Path, started: list[subprocess.Popen[bytes]]) -> Cluster:
     """Start master and workers; each is in ``started`` as soon as it runs."""
-    address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     log = directory / "master.log"
-    master = _launch(directory, log, "master.Master", *address)
+    master = _launch(directory, log, "master.Master", 1)
     started.append(master)
     url = _wait(log, r"Starting Spark master at (spark://\S+)", "master", master)
     for number in range(NUM_WORKERS):
         # More than one application needs: some tests start a second one beside the session's.
         can_have = ["--cores", "4", "--memory", "4g", "--work-dir", str(directory / "work")]
         log = directory / f"worker-{number}.log"
-        started.append(_launch(directory, log, "worker.Worker", *address, *can_have, url))
+        started.append(_launch(directory, log, "worker.Worker", number + 1, *can_have, url))
     workers = tuple(started[1:])
     for number, worker in enumerate(workers):
         name = f"worker-{number}"
@@ -156,23 +162,28 @@ def _start(directory: Path, started: list[subprocess.Popen[bytes]]) -> Cluster:
     return Cluster(url, directory, master, workers)
 
 
-def _launch(directory: Path, log: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+def _launch(
+    directory: Path, log: Path, name: str, number: int, *arguments: str
+) -> subprocess.Popen[bytes]:
+    """Start a part of Spark on the loopback address of that number."""
+    host = f"127.0.0.{number}"
+    ports = ["--host", host, "--port", "0", "--webui-port", "0"]
     program = Path(pyspark.__file__).parent / "bin" / "spark-class"
     # Not what is set for the drivers, another installed Spark's home above all.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
     environment |= {
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(directory / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": (
-            "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false "
+            f"{QUICK_START} -Dspark.master.rest.enabled=false "
             # Executors that are killed on purpose, again and again, must come back.
             "-Dspark.deploy.maxExecutorRetries=-1"
         ),
     }
     with log.open("wb") as output:
         return subprocess.Popen(
-            [str(program), f"org.apache.spark.deploy.{name}", *arguments],
+            [str(program), f"org.apache.spark.deploy.{name}", *ports, *arguments],
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,

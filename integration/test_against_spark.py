@@ -36,8 +36,8 @@ FEW = [7, 3, 60, 8]
 
 @pytest.fixture(scope="module")
 def lineitem(spark: SparkSession) -> DataFrame:
-    """Scale factor 0.1: 600,572 rows."""
-    return spark.read.parquet(str(lineitem_files(0.1)))
+    """Scale factor 0.02: 120,515 rows."""
+    return spark.read.parquet(str(lineitem_files(0.02)))
 
 
 @pytest.fixture(scope="module")

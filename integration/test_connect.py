@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
+from pyspark.sql import functions as F
 
 import connector
 from arrow_format import RangePartitioner, open_shuffle
+from integration.datasets import NUM_FLIGHTS, flights
 from integration.ways import WAYS
 from tests.spark_session import SESSION_TIME_ZONE
 
@@ -100,6 +103,16 @@ def program(spark: SparkSession, directory: Path) -> Found:
         connector.aggregate_shuffle(spark, path, ["k", "s"], [("d", "max"), ([], "count_all")])
     )
     spark.sql("DROP TABLE connect_t")
+
+    lane = connector.write_shuffle(
+        pyarrow.dataset.dataset(flights()), directory / "lane", keys="dest", num_subpartitions=N
+    )
+    rows = connector.read_shuffle(spark, directory / "lane", with_subpartition=True)
+    found["lane"] = [
+        lane.num_map_outputs,
+        rows.drop("_subpartition").schema.json(),
+        digest(rows),
+    ]
 
     receipt = connector.write_shuffle(df, path, keys=["k", "s"], num_subpartitions=N, mode="append")
     found["receipt"] = [receipt.version, receipt.num_rows, receipt.num_map_outputs]
@@ -207,6 +220,18 @@ def test_what_was_found_is_right(through_connect: tuple[Found, Path]):
     assert found["aggregated"][0] == ["k", "s", "d_max", "count_all"]
     kinds = [text.partition(":")[0] for text in found["errors"]]
     assert kinds == ["ShuffleExistsError", "SchemaError", "OptionError", "ShuffleNotFoundError"]
+
+
+def test_a_dataset_through_connect_is_what_spark_reads(
+    spark: SparkSession, through_connect: tuple[Found, Path]
+):
+    num_map_outputs, schema, rows = through_connect[0]["lane"]
+    df = spark.read.parquet(str(flights()))
+    moved = df.repartition(N, "dest").withColumn("_subpartition", F.spark_partition_id())
+    assert num_map_outputs == 2
+    assert schema == df.schema.json()
+    assert rows == digest(moved)
+    assert rows[1] == NUM_FLIGHTS
 
 
 def test_shuffles_written_through_connect_are_read_without_it(

@@ -1,13 +1,12 @@
 """A dataset of files written without entering the JVM: what the DataFrame of the same files gives.
 
-Also run as a program through Spark Connect.
+Spark Connect is in ``test_connect.py``.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 import os
 import pickle
 import subprocess
@@ -201,7 +200,7 @@ def test_without_a_session(tmp_path: Path):
     assert "OptionError: source is a pyarrow dataset and there is no active" in done.stderr
 
 
-# Retries, memory, Connect ------------------------------------------------------------------------
+# Retries, memory ------------------------------------------------------------------------
 
 
 def test_a_retried_task_writes_the_same_bytes(tmp_path: Path):
@@ -289,31 +288,3 @@ def run_python(*arguments: str, check: bool = True) -> subprocess.CompletedProce
     )
     assert not check or done.returncode == 0, done.stderr[-4000:]
     return done
-
-
-def main(directory: Path, scratch: Path) -> None:
-    """Write flights through Spark Connect."""
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.local.dir", str(scratch)).getOrCreate()
-    try:
-        assert type(spark).__module__ == "pyspark.sql.connect.session"
-        receipt = write(ds.dataset(flights()), directory / "connect", keys="dest")
-        found = connector.read_shuffle(spark, directory / "connect")
-        print(json.dumps([receipt.num_map_outputs, found.count(), found.schema.json()]))
-    finally:
-        spark.stop()
-
-
-def test_through_spark_connect(spark: SparkSession, tmp_path: Path):
-    done = run_python("-m", "integration.test_lane", str(tmp_path), str(tmp_path / "scratch"))
-    found = json.loads(done.stdout.splitlines()[-1])
-    df = spark.read.parquet(str(flights()))
-    assert found == [2, df.count(), df.schema.json()]
-    write(df, tmp_path / "frame", keys="dest")
-    assert_alike(tmp_path / "connect", tmp_path / "frame")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -283,17 +283,14 @@ def test_tasks_of_a_cancelled_job_that_run_on(
     df = spark.range(0, ROWS, 1, NUM_TASKS)
 
     def job() -> None:
-        spark.addTag("cancelled")
-        try:
-            write(df, path)
-        finally:
-            spark.removeTag("cancelled")
+        spark.sparkContext.setJobGroup(str(path), "will be cancelled")
+        write(df, path)
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(job)
         wait_for((tmp_path / "begun").exists)
-        spark.interruptTag("cancelled")
-        with pytest.raises(Exception, match="cancelled"):
+        spark.sparkContext.cancelJobGroup(str(path))
+        with pytest.raises(Exception, match="part of cancelled job group"):
             running.result(PATIENCE_S)
     assert not path.exists()
     (tmp_path / "go on").touch()
@@ -328,13 +325,40 @@ SPECULATION = {
 }
 
 
+class Lingers:
+    """A map task whose first attempt, of one of them, waits between reading and writing.
+
+    Spark takes its input away once the twin has won.
+    """
+
+    def __init__(self, task: connector.ShuffleMapTask, go_on: Path) -> None:
+        self.task = task
+        self.go_on = go_on
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        rows = list(batches)
+        if (context.partitionId(), context.attemptNumber()) == (UNLUCKY, 0):
+            wait_for(self.go_on.exists)
+        yield from self.task(iter(rows))
+
+
 def main(url: str, directory: Path) -> None:
     """Write in an application that speculates, and print what came of it as JSON."""
     path = directory / "s"
     settings = session_settings() | SPECULATION
     with spark_session(directory / "spark", master=url, settings=settings) as spark:
         spark.sparkContext.setLogLevel("OFF")
-        by_function(spark.range(0, ROWS, 1, NUM_TASKS), path)
+        df = spark.range(0, ROWS, 1, NUM_TASKS)
+        task = connector.ShuffleMapTask(
+            path, schema=df.schema, keys="id", num_subpartitions=N, options=FAST
+        )
+        lingers = Lingers(task, directory / "go on")
+        statuses = df.mapInArrow(lingers, task.status_schema).collect()
+        connector.commit_shuffle(task, statuses, expected_map_outputs=NUM_TASKS)
         at_commit = [str(file) for file in late_files(path)]
         (directory / "go on").touch()
         wait_for(lambda: late_files(path))

@@ -95,7 +95,7 @@ def keyed_tables(draw: st.DrawFn) -> tuple[pa.Table, Keys]:
 
 FEW_EXAMPLES = settings(
     deadline=None,
-    max_examples=25,
+    max_examples=10,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
@@ -174,8 +174,8 @@ KEYS: Keys = [
 
 @pytest.fixture(scope="module")
 def lineitem(spark: SparkSession) -> DataFrame:
-    """Scale factor 0.1: 600,572 rows; the keys tell all of them apart."""
-    return spark.read.parquet(str(lineitem_files(0.1)))
+    """Scale factor 0.02: 120,515 rows; the keys tell all of them apart."""
+    return spark.read.parquet(str(lineitem_files(0.02)))
 
 
 def by_function(df: DataFrame, path: Path, partitioner: RangePartitioner) -> None:

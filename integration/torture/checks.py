@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 ENTRY = re.compile(r"\d{20}\.json")
+_NO_LOG = (".tmp-", "totals-")
 
 
 class TortureError(Exception):
@@ -107,13 +108,14 @@ def files_beside(path: str, local_dirs: Collection[str] = ()) -> list[str]:
     for place in (path, *local_dirs):
         for one in sorted(Path(place).rglob("*")):
             name = str(one)
-            is_entry = one.parent.name == "commit_log" and ENTRY.fullmatch(one.name)
+            # Entries, and whatever else the log keeps of itself.
+            is_log = one.parent.name == "commit_log" and not one.name.startswith(_NO_LOG)
             if one.is_dir():
                 is_live = any(one.iterdir())
             elif one.name == "arrow-shuffle-root.json":
                 is_live = any(other.startswith(f"{one.parent}/") for other in live)
             else:
-                is_live = bool(is_entry) or name in live
+                is_live = is_log or name in live
             if not is_live:
                 found.append(name)
     return found

@@ -7,12 +7,14 @@ milliseconds: most rounds are of these.
 from __future__ import annotations
 
 import multiprocessing
+import pkgutil
 import time
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import arrow_format
 from arrow_format.job import run_map_task
 from integration.torture.operations import perform, task_batches
 
@@ -28,7 +30,14 @@ PATIENCE_S = 60
 """Nothing here takes a tenth of that."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["integration.torture.children"])
+# Whole, also what the modules themselves import only when they need it.
+_context.set_forkserver_preload(
+    [
+        "integration.torture.children",
+        "pandas",  # PyArrow looks at it the first time it gets a NumPy array
+        *(f"arrow_format.{module.name}" for module in pkgutil.iter_modules(arrow_format.__path__)),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)

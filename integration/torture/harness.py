@@ -91,8 +91,8 @@ def watch(
             break
         if message.value == phase and outcome.struck_at is None:
             time.sleep(max(0.0, message.at + delay_s - time.monotonic()))
-            outcome.struck_at = time.monotonic()
             outcome.dying = strike()
+            outcome.struck_at = time.monotonic()
     return outcome
 
 
@@ -124,6 +124,11 @@ class Harness:
         """Whether there is a collector of garbage."""
 
     @property
+    def has_cluster(self) -> bool:
+        """Whether there are rounds of Spark's."""
+        return self._cluster is not None
+
+    @property
     def local_dirs(self) -> tuple[str, ...]:
         """Further directories for map outputs."""
         return (str(self._directory / "disk-1"), str(self._directory / "disk-2"))
@@ -153,8 +158,8 @@ class Harness:
 
     # One round -----------------------------------------------------------------------------------
 
-    def run(self, planned: Round, path: str) -> None:
-        """Run one round.
+    def run(self, planned: Round, path: str) -> str:
+        """Run one round; return in which phase its victim was hit.
 
         Raises
         ------
@@ -178,8 +183,9 @@ class Harness:
                     lambda: process.kill() or [],
                 )
         self._learn(one, outcome)
-        where = "Spark" if planned.through_spark else "engine"
-        self.hits[where, planned.victim, one.kind, outcome.hit] += 1
+        self._note(planned, outcome)
+        where, hit = "Spark" if planned.through_spark else "engine", outcome.hit
+        self.hits[where, planned.victim, one.kind, hit] += 1
         self._check_survival(planned, outcome)
 
         # The last committed version reads whole and verified: this one, or the one before.
@@ -198,6 +204,7 @@ class Harness:
         # Nothing is left behind.
         self._collect(path)
         check_state(path, [self.state])
+        return hit
 
     def _prepare(self, one: Operation, path: str) -> None:
         """Give operations that need it something to do."""
@@ -226,6 +233,7 @@ class Harness:
             msg = f"{path}: {one.kind} that nobody disturbed failed: {outcome.failure}"
             raise TortureError(msg)
         self._learn(one, outcome)
+        self._note(f"{one} undisturbed", outcome)
         return outcome
 
     def _check_survival(self, planned: Round, outcome: Outcome) -> None:
@@ -254,6 +262,14 @@ class Harness:
         if orphans:
             msg = f"{path}: {len(orphans)} orphans, such as {orphans[:4]}"
             raise TortureError(msg)
+
+    def _note(self, planned: object, outcome: Outcome) -> None:
+        """Write down what happened, for whoever has to find out why a round failed."""
+        start = outcome.messages[0].at if outcome.messages else 0.0
+        steps = [f"{m.at - start:.3f} {m.kind} {str(m.value)[-2000:]}" for m in outcome.messages]
+        struck = outcome.struck_at and f"{outcome.struck_at - start:.3f}"
+        with (self._directory / "journal.txt").open("a") as journal:
+            print(planned, f"struck at {struck}", *steps, sep="\n  ", file=journal)
 
     # Timing --------------------------------------------------------------------------------------
 
@@ -307,7 +323,7 @@ class Harness:
             self._driver = None
         if self._driver is None:
             assert self._cluster is not None
-            self._cluster.wait_for_executors(0)
+            self._cluster.check()
             self._driver = SparkDriver(self._cluster, self._directory / "spark")
         return self._driver
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from random import Random
 
 from integration.torture.operations import PHASES, Operation
-from integration.torture.spark_driver import VICTIMS
 from integration.torture.spark_program import SPARK_PHASES
 
 ROUNDS_PER_SHUFFLE = 10
@@ -23,9 +22,17 @@ SLACK = 1.1
 """Blows are aimed at up to this many times the usual length of a phase, so that its very end is hit
 as well."""
 
+_VICTIMS = [
+    ("driver JVM", "driver Python")[turn // 5 % 2]
+    if turn % 5 == 2
+    else ("Python worker", "executor JVM")[turn % 2]
+    for turn in range(10)
+]
+"""Spark's victims in turn, so that few rounds hit every part; a driver is slow to come back."""
+
 _ENGINE_KINDS = {"append": 8, "overwrite": 4, "read": 3, "merge": 4, "gc": 4}
 _SPARK_KINDS = {"append": 5, "overwrite": 3, "read": 2}
-_AIMED_AT = {"begin": 1, "map": 2, "commit": 4}
+_AIMED_AT = {"begin": 1, "map": 2, "commit": 4, "published": 2}
 """How much more often than others a phase is struck: what happens in commits matters most."""
 
 
@@ -88,8 +95,7 @@ def plan_round(
         local_dirs=local_dirs if is_write and random.random() < 0.25 else (),
     )
     if through_spark:
-        # In turn, so that few rounds hit every part too.
-        victim = VICTIMS[number // SPARK_EVERY % len(VICTIMS)]
+        victim = _VICTIMS[number // SPARK_EVERY % len(_VICTIMS)]
         phases = SPARK_PHASES["write" if is_write else "read", operation.way if is_write else ""]
     else:
         victim = "map task" if is_write and random.random() < 0.3 else "process"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from integration.cluster import ROOT, die_with_parent
 from integration.processes import descendants, executors, is_running, kill, python_workers
 from integration.torture.checks import TortureError
-from integration.torture.children import PATIENCE_S, Message
+from integration.torture.children import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from integration.cluster import Cluster
     from integration.torture.operations import Operation
 
+PATIENCE_S = 240
+"""For a driver to start, or an operation; on an idle machine ten seconds do."""
+
+SILENT_FOR_S = 20
+"""A driver whose other half was killed may never say another word."""
+
+ENDS_WITHIN_S = 60
+"""For what belonged to a process that was killed."""
+
 VICTIMS = ("Python worker", "executor JVM", "driver JVM", "driver Python")
+"""Whom to kill. A driver is two processes: one without the other is as dead."""
 
 
 class SparkDriver:
@@ -40,6 +50,7 @@ class SparkDriver:
 
     def __init__(self, cluster: Cluster, scratch: Path) -> None:
         self._cluster = cluster
+        self._is_struck = False
         scratch.mkdir(parents=True, exist_ok=True)
         self.log = scratch / "driver.log"
         environment = {
@@ -59,7 +70,8 @@ class SparkDriver:
                 preexec_fn=die_with_parent,
             )
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         ready = self.next()
         if ready is None or ready.kind != "ready":
             msg = f"the Spark driver did not start; see {self.log}"
@@ -93,17 +105,20 @@ class SparkDriver:
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
 
-    def next(self, timeout_s: float = PATIENCE_S) -> Message | None:
-        """Return the next message; None when the driver has ended.
+    def next(self) -> Message | None:
+        """Return the next message; None when the driver has ended, or was struck and is silent.
 
         Raises
         ------
         TimeoutError
             It says nothing and does not end.
         """
+        timeout_s = SILENT_FOR_S if self._is_struck else PATIENCE_S
         try:
             return self._messages.get(timeout=timeout_s)
         except queue.Empty:
+            if self._is_struck:
+                return None
             msg = f"no word from the Spark driver for {timeout_s} s; see {self.log}"
             raise TimeoutError(msg) from None
 
@@ -126,6 +141,7 @@ class SparkDriver:
                 if "driver" in victim:
                     dying += self._all()
                 if kill(chosen):
+                    self._is_struck = "driver" in victim
                     return dying
             time.sleep(0.01)
         return []
@@ -147,7 +163,15 @@ class SparkDriver:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        self._close()
         wait_until_gone(everyone)
+
+    def _close(self) -> None:
+        self._listener.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
 
     def bury(self) -> None:
         """After a blow to the driver: end what is left of it, and wait for its executors' end."""
@@ -155,6 +179,7 @@ class SparkDriver:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._close()
         wait_until_gone(everyone)
 
 
@@ -164,11 +189,11 @@ def wait_until_gone(pids: list[int]) -> None:
     Raises
     ------
     TortureError
-        One lives on after half a minute.
+        One lives on after a minute.
     """
-    deadline = time.monotonic() + PATIENCE_S / 2
+    deadline = time.monotonic() + ENDS_WITHIN_S
     while left := [pid for pid in pids if is_running(pid)]:
         if time.monotonic() > deadline:
-            msg = f"processes {left} live on, {PATIENCE_S / 2} s after what they belonged to"
+            msg = f"processes {left} live on, {ENDS_WITHIN_S} s after what they belonged to"
             raise TortureError(msg)
         time.sleep(0.02)

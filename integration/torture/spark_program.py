@@ -105,7 +105,8 @@ def main(url: str, scratch: Path) -> None:
         _say("ready", spark.sparkContext.applicationId)
         for line in sys.stdin:
             order = json.loads(line)
-            operation = Operation(**order["operation"])
+            given = order["operation"]
+            operation = Operation(**given | {"local_dirs": tuple(given["local_dirs"])})
             try:
                 value = perform(
                     spark, operation, order["path"], lambda phase: _say("phase", phase)

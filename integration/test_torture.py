@@ -1,0 +1,93 @@
+"""A short run of what ``make torture`` runs for as long as one likes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from arrow_format import open_shuffle
+from integration.torture.checks import TortureError, check_state, files_beside
+from integration.torture.harness import Harness
+from integration.torture.operations import Operation, begin, perform, task_batches
+from integration.torture.rounds import plan_round
+from integration.torture.run import run_rounds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from integration.cluster import Cluster
+
+
+def test_twenty_five_rounds(cluster: Cluster, tmp_path: Path):
+    harness = Harness(tmp_path, cluster)
+    try:
+        account = run_rounds(harness, 1, 25, say=print)
+    finally:
+        harness.close()
+
+    print(account)
+    assert "20 of the engine alone, 5 through Spark" in account
+    assert {where for where, *_ in harness.hits} == {"engine", "Spark"}
+    assert len({hit for *_, hit in harness.hits}) >= 4, "blows must fall into different phases"
+
+
+def test_a_round_follows_from_seed_and_number():
+    assert plan_round(1, 7) == plan_round(1, 7)
+    rounds = [plan_round(1, number, local_dirs=("/d",)) for number in range(200)]
+    assert len({str(one) for one in rounds}) == 200
+    assert sum(one.through_spark for one in rounds) == 40
+    assert {one.operation.kind for one in rounds} == {"append", "overwrite", "read", "merge", "gc"}
+    assert {one.victim for one in rounds} == {
+        "process", "map task", "Python worker", "executor JVM", "driver JVM", "driver Python",
+    }  # fmt: skip
+
+
+# The checks themselves ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> str:
+    """Two commits: rows 0 to 99 and 500 to 699."""
+    path = str(tmp_path / "s")
+    for one in (Operation("append", 0, 100), Operation("append", 500, 200, 2)):
+        perform(one, path, lambda phase: None)
+    return path
+
+
+def test_a_state_is_told_from_others(written: str):
+    both = ((0, 100), (500, 200))
+    assert check_state(written, [((0, 100),), both]) == both
+    for wrong in (((0, 100),), ((0, 101), (500, 200)), ((500, 200),), None):
+        with pytest.raises(TortureError, match="300 rows 0-99, 500-699; expected one of"):
+            check_state(written, [wrong])
+
+
+def test_rows_that_are_not_as_written_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import integration.torture.operations as operations
+
+    path = str(tmp_path / "s")
+    with monkeypatch.context() as patched:
+        patched.setattr(operations, "MOST_WORDS", 3)
+        perform(Operation("append", 0, 100), path, lambda phase: None)
+    with pytest.raises(TortureError, match="other than they were written"):
+        check_state(path, [((0, 100),)])
+
+
+def test_what_lies_beside_a_version_is_seen(written: str, tmp_path: Path):
+    assert files_beside(written) == []
+    disk = tmp_path / "disk"
+    dead = begin(Operation("append", 900, 10, local_dirs=(str(disk),)), written)
+    from arrow_format.job import run_map_task
+
+    for number in range(2):  # one for each root
+        run_map_task(dead, number, 0, task_batches(Operation("append", 900, 10), 0))
+    found = files_beside(written, [str(disk)])
+    assert sum(dead.job_id in name for name in found) == len(found) == 5
+    assert any(name.endswith("arrow-shuffle-root.json") for name in found)
+
+    perform(Operation("overwrite", 2_000, 10), written, lambda phase: None)
+    old = [name for name in files_beside(written) if dead.job_id not in name]
+    assert len(old) == 2 * 3 + 2  # data and index of three map outputs, totals of two entries
+    assert np.array_equal(open_shuffle(written).read().read_all()["v"], np.arange(2_000, 2_010))
