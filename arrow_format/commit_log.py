@@ -91,9 +91,10 @@ class CommitLog(LogReader):
                 continue  # the temporary file went: garbage collection took it for a dead one
             except ObjectExistsError:
                 # A put that was retried below us may have won without our knowing.
-                if self.record(record.version).commit_id == record.commit_id:
-                    return record
-                time.sleep(random.uniform(0, min(0.01 * 2**attempt, 1.0)))
+                if self.record(record.version).commit_id != record.commit_id:
+                    time.sleep(random.uniform(0, min(0.01 * 2**attempt, 1.0)))
+                    continue
+            if self._was_dropped(record.version):
                 continue
             self._checkpoint_if_due(index, record.version, sync=sync)
             return record
@@ -102,6 +103,17 @@ class CommitLog(LogReader):
             "tried; run it again when fewer write at once"
         )
         raise CommitConflictError(msg)
+
+    def _was_dropped(self, number: int) -> bool:
+        """Whether a number that was just put had been another's, whose version has expired since.
+
+        Its name was free again. The marker was put before the other's entry was removed, so it is
+        there to be seen now; nobody reads what was put, and it is taken back.
+        """
+        if number >= LogIndex.of(self._storage.list(LOG_DIRECTORY)).oldest:
+            return False
+        self._storage.delete(entry_path(number))
+        return True
 
     def _look(
         self, job_id: str | None, after: int, index: LogIndex
