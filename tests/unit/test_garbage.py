@@ -298,6 +298,37 @@ class TestJobs:
         assert commit_job(job, statuses, mode="append").version == 2
         assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
 
+    @pytest.mark.parametrize("ours", [False, True])
+    def test_a_conflict_whose_winner_is_gone(self, tmp_path, monkeypatch, ours):
+        """The name is taken, by another or by the put whose answer was lost, and then expires."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        real = PosixStorage.put_if_absent
+        puts = []
+
+        def put(self, path, data, *, sync):
+            if not path.endswith(".json") or puts:
+                real(self, path, data, sync=sync)
+                return
+            puts.append(path)
+            if ours:
+                real(self, path, data, sync=sync)
+            else:
+                write(tmp_path, 100)
+            write(tmp_path, 200)
+            CommitLog(self).put_oldest(3, sync=False)
+            (tmp_path / path).unlink()
+            raise ObjectExistsError(path)
+
+        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
+        if ours:
+            with pytest.raises(StorageError, match=r"committed as version 2.*Do not write"):
+                commit_job(job, statuses, mode="append")
+        else:
+            assert commit_job(job, statuses, mode="append").version == 4
+        expected = [*range(10), *range(200, 210), *range(1000, 1005)]
+        assert all_values(tmp_path) == sorted([*expected, *([] if ours else range(100, 110))])
+
     @pytest.mark.parametrize("lost_answer", [False, True])
     def test_a_number_that_is_free_again_is_not_taken(self, tmp_path, monkeypatch, lost_answer):
         """A writer looks, others commit and expire in its number's place, and then it puts."""
