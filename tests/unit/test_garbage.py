@@ -173,6 +173,13 @@ class TestVersions:
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 1
         assert all_values(tmp_path) == before
 
+    def test_a_merge_after_a_fence_tells_its_own_number(self, tmp_path):
+        for start in range(0, 500, 100):
+            write(tmp_path, start)
+        start_job(tmp_path)
+        collect_garbage(tmp_path, retention=NONE)
+        assert merge_shuffle(tmp_path).version == open_shuffle(tmp_path).version == 7
+
     def test_a_job_of_an_expired_version_is_not_committed_again(self, tmp_path):
         job, statuses = start_job(tmp_path)
         commit_job(job, statuses)
