@@ -91,9 +91,10 @@ class CommitLog(LogReader):
                 continue  # the temporary file went: garbage collection took it for a dead one
             except ObjectExistsError:
                 # A put that was retried below us may have won without our knowing.
-                if self.record(record.version).commit_id == record.commit_id:
-                    return record
-                time.sleep(random.uniform(0, min(0.01 * 2**attempt, 1.0)))
+                if self._commit_id(record.version) != record.commit_id:
+                    time.sleep(random.uniform(0, min(0.01 * 2**attempt, 1.0)))
+                    continue
+            if self._was_dropped(record.version):
                 continue
             self._checkpoint_if_due(index, record.version, sync=sync)
             return record
@@ -103,13 +104,38 @@ class CommitLog(LogReader):
         )
         raise CommitConflictError(msg)
 
+    def _commit_id(self, number: int) -> str | None:
+        """Return whose a number is; None when its version has expired and is gone already."""
+        try:
+            return self.record(number).commit_id
+        except ObjectNotFoundError:
+            if not self.has_expired(number):
+                raise
+            return None
+
+    def _was_dropped(self, number: int) -> bool:
+        """Whether a number that was just put had been another's, whose version has expired since.
+
+        Its name was free again. The marker was put before the other's entry was removed, so it is
+        there to be seen now; nobody reads what was put, and it is taken back.
+        """
+        if number >= LogIndex.of(self._storage.list(LOG_DIRECTORY)).oldest:
+            return False
+        self._storage.delete(entry_path(number))
+        return True
+
     def _look(
         self, job_id: str | None, after: int, index: LogIndex
     ) -> tuple[LogIndex, Snapshot | None]:
-        """Return the newest version of a listing, unless a fence of the job stands in it."""
+        """Return the newest version of a listing, unless the job has ended in it."""
         end = None if job_id is None else self.end_of(index, job_id, after=after)
         if end is not None and end.fenced:
             raise self.fenced_error(str(job_id), end.version)
+        if end is not None:
+            msg = (
+                f"{self._storage.root}: job {job_id} is committed as version {end.version} already"
+            )
+            raise CommitConflictError(msg)
         return index, self.snapshot_of(index)
 
     def fenced_error(self, job_id: str, number: int) -> CommitConflictError:

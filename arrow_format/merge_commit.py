@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arrow_format.commit import clean_up
@@ -70,13 +69,15 @@ def commit_replacements(
         return rounds[-1][1]
 
     try:
-        log.append(decide, sync=job.options.sync, job_id=job.job_id, after=job.base_version)
+        committed = log.append(
+            decide, sync=job.options.sync, job_id=job.job_id, after=job.base_version
+        )
     except BaseException as error:
         if rounds:
             clean_up(job, log, rounds[-1][1].totals, error)
         raise
     replaced, entry = rounds[-1]
-    return replaced, replace(entry, version=replaced.version + 1)
+    return replaced, committed or entry
 
 
 def _entry(

@@ -29,7 +29,7 @@ from arrow_format.gc_plan import oldest_live
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.options import WriteOptions
 from arrow_format.partitioner import ColumnPartitioner
-from arrow_format.storage import PosixStorage
+from arrow_format.storage import ObjectExistsError, PosixStorage
 from arrow_format.target import open_target
 from tests.unit.small_shuffles import (
     SCHEMA,
@@ -173,6 +173,13 @@ class TestVersions:
         assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 1
         assert all_values(tmp_path) == before
 
+    def test_a_merge_after_a_fence_tells_its_own_number(self, tmp_path):
+        for start in range(0, 500, 100):
+            write(tmp_path, start)
+        start_job(tmp_path)
+        collect_garbage(tmp_path, retention=NONE)
+        assert merge_shuffle(tmp_path).version == open_shuffle(tmp_path).version == 7
+
     def test_a_job_of_an_expired_version_is_not_committed_again(self, tmp_path):
         job, statuses = start_job(tmp_path)
         commit_job(job, statuses)
@@ -297,6 +304,67 @@ class TestJobs:
         assert (report.fenced_jobs, report.newest_version) == ((), 2)
         assert commit_job(job, statuses, mode="append").version == 2
         assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+
+    @pytest.mark.parametrize("ours", [False, True])
+    def test_a_conflict_whose_winner_is_gone(self, tmp_path, monkeypatch, ours):
+        """The name is taken, by another or by the put whose answer was lost, and then expires."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        real = PosixStorage.put_if_absent
+        puts = []
+
+        def put(self, path, data, *, sync):
+            if not path.endswith(".json") or puts:
+                real(self, path, data, sync=sync)
+                return
+            puts.append(path)
+            if ours:
+                real(self, path, data, sync=sync)
+            else:
+                write(tmp_path, 100)
+            write(tmp_path, 200)
+            CommitLog(self).put_oldest(3, sync=False)
+            (tmp_path / path).unlink()
+            raise ObjectExistsError(path)
+
+        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
+        if ours:
+            with pytest.raises(StorageError, match=r"committed as version 2.*Do not write"):
+                commit_job(job, statuses, mode="append")
+        else:
+            assert commit_job(job, statuses, mode="append").version == 4
+        expected = [*range(10), *range(200, 210), *range(1000, 1005)]
+        assert all_values(tmp_path) == sorted([*expected, *([] if ours else range(100, 110))])
+
+    @pytest.mark.parametrize("lost_answer", [False, True])
+    def test_a_number_that_is_free_again_is_not_taken(self, tmp_path, monkeypatch, lost_answer):
+        """A writer looks, others commit and expire in its number's place, and then it puts."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        real = PosixStorage.put_if_absent
+        puts = []
+
+        def put(self, path, data, *, sync):
+            if path.endswith(".json") and not puts:
+                puts.append(path)
+                for start in (100, 200):
+                    write(tmp_path, start)
+                CommitLog(self).put_oldest(3, sync=False)
+                for number in (1, 2):
+                    (tmp_path / f"commit_log/{number:020d}.json").unlink()
+                real(self, path, data, sync=sync)
+                if lost_answer:
+                    raise ObjectExistsError(path)
+                return
+            real(self, path, data, sync=sync)
+
+        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
+        receipt = commit_job(job, statuses, mode="append")
+        assert puts == [f"commit_log/{2:020d}.json"]
+        assert receipt.version == 4
+        expected = [*range(10), *range(100, 110), *range(200, 210), *range(1000, 1005)]
+        assert all_values(tmp_path) == expected
+        assert not (tmp_path / puts[0]).exists()
 
     def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
         for start in range(0, 500, 100):
