@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from arrow_format.commit import commit_job
 from arrow_format.job import run_map_task
@@ -22,78 +21,15 @@ from integration.torture.children import Message, child, map_task, operation
 from integration.torture.operations import Operation, State, begin, collect_garbage, task_batches
 from integration.torture.rounds import ROWS_PER_ROUND, Round
 from integration.torture.spark_driver import SparkDriver, wait_until_gone
+from integration.torture.watching import Outcome, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from integration.cluster import Cluster
 
 UNKNOWN_S = 0.8
 """Length of a phase that was never seen whole: only those of Spark's first rounds are not."""
-
-
-class Source(Protocol):
-    """Whatever says what it does."""
-
-    def next(self) -> Message | None: ...
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a process said until it ended or was done."""
-
-    messages: list[Message] = field(default_factory=list)
-    struck_at: float | None = None
-    dying: list[int] = field(default_factory=list)
-    """Processes that end because of the blow."""
-
-    @property
-    def value(self) -> object:
-        """What it gave."""
-        return self.messages[-1].value if self.done else None
-
-    @property
-    def done(self) -> bool:
-        """Whether it said that it went through."""
-        return bool(self.messages) and self.messages[-1].kind == "done"
-
-    @property
-    def failure(self) -> str:
-        """What it failed with, or that it died."""
-        last = self.messages[-1] if self.messages else None
-        return str(last.value) if last and last.kind == "failed" else "it died"
-
-    @property
-    def hit(self) -> str:
-        """In which phase it was struck."""
-        if self.struck_at is None:
-            return "not hit"
-        before = [m for m in self.messages if m.at <= self.struck_at]
-        if not before:
-            return "start"
-        return before[-1].value if before[-1].kind == "phase" else "after the end"
-
-    def lengths(self) -> dict[str, float]:
-        """Return how long each phase took, in seconds."""
-        steps = zip(self.messages, self.messages[1:], strict=False)
-        return {one.value: other.at - one.at for one, other in steps if one.kind == "phase"}
-
-
-def watch(
-    source: Source, phase: str = "", delay_s: float = 0, strike: Callable[[], list[int]] = list
-) -> Outcome:
-    """Listen until the end; some time after a phase began, strike."""
-    outcome = Outcome()
-    while message := source.next():
-        outcome.messages.append(message)
-        if message.kind != "phase":
-            break
-        if message.value == phase and outcome.struck_at is None:
-            time.sleep(max(0.0, message.at + delay_s - time.monotonic()))
-            outcome.dying = strike()
-            outcome.struck_at = time.monotonic()
-    return outcome
 
 
 class Harness:
