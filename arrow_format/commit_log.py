@@ -23,6 +23,7 @@ from arrow_format.errors import (
 )
 from arrow_format.log_entry import LogEntry, decode_entry, decode_totals, encode_entry
 from arrow_format.storage import ObjectExistsError, Storage
+from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,9 +88,9 @@ class CommitLog:
         matches = map(_ENTRY_NAME.fullmatch, self._storage.list(LOG_DIRECTORY))
         versions = {int(match[1]) for match in matches if match}
         newest = max(versions, default=0)
-        for missing in sorted(set(range(1, newest)) - versions):
+        for missing in range(1, newest):
             # A listing is no snapshot: it may show an entry and not the one put just before.
-            if self._storage.stat(self._path(missing)) is None:
+            if missing not in versions and self._storage.stat(self._path(missing)) is None:
                 msg = (
                     f"{self._storage.root}: commit log has version {newest} but not {missing}; "
                     "an entry was deleted. Restore it from a backup"
@@ -136,10 +137,23 @@ class CommitLog:
         entries: list[LogEntry] = []
         for number in range(version or newest, 0, -1):
             entries.append(self.entry(number))
+            self._check_appended(entries[0], entries[-1])
             if entries[-1].is_whole:
                 return Snapshot(tuple(reversed(entries)))
         msg = f"{self._storage.root}: commit log does not begin with a whole version"
         raise CorruptShuffleError(msg)
+
+    def _check_appended(self, newest: LogEntry, entry: LogEntry) -> None:
+        """Check that an entry may be read together with the newest of its version."""
+        ours = (newest.shuffle_id, newest.num_subpartitions, newest.sort_by)
+        theirs = (entry.shuffle_id, entry.num_subpartitions, entry.sort_by)
+        if ours != theirs or not is_appendable(newest.data_schema, entry.data_schema):
+            msg = (
+                f"{self._storage.root}/{self._path(newest.version)}: does not go on from version "
+                f"{entry.version}: another shuffle, number of subpartitions, schema or sort order. "
+                "Restore the entries from a copy"
+            )
+            raise CorruptShuffleError(msg)
 
     def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
         """Rows and bytes per subpartition of a version (two int64 arrays)."""
@@ -148,7 +162,11 @@ class CommitLog:
         for entry in snapshot.entries:
             where = entry.totals
             (data,) = self._storage.get_ranges(where.path, [(0, where.length)])
-            added_rows, added_sizes = decode_totals(data, entry)
+            try:
+                added_rows, added_sizes = decode_totals(data, entry)
+            except CorruptShuffleError as error:
+                msg = f"{self._storage.root}/{where.path}: {error}"
+                raise CorruptShuffleError(msg) from error
             rows += added_rows
             sizes += added_sizes
         return rows, sizes

@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.model import FORMAT_VERSION, Int64Array, MapOutput, PartitionedFile
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, OptionError, SchemaError
+from arrow_format.ipc_message import check_stream
+from arrow_format.json_text import natural, parse_object, text
+from arrow_format.model import (
+    FORMAT_VERSION,
+    MAX_SUBPARTITIONS,
+    Int64Array,
+    MapOutput,
+    PartitionedFile,
+)
 from arrow_format.schema_text import schema_from_text, schema_to_text
+from arrow_format.sort_order import check_sort_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +35,14 @@ OPERATIONS = ("overwrite", "append", "replace")
 """``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before,
 ``replace`` names all map outputs anew that together hold the rows of the one before."""
 
+_IPC_MAGIC = b"ARROW1\0\0"
 _TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 _LATER = ("num_broadcast_rows",)
 """Fields of a file that the first entries did not have; 0 where they are missing."""
+_END_OF_TIME_MS = 253_402_300_799_000
+"""The last second that has a date in Python."""
 _TOTALS_SCHEMA = pa.schema(
     [pa.field("num_rows", pa.int64(), False), pa.field("num_bytes", pa.int64(), False)]
 )
@@ -145,29 +158,34 @@ def output_from_json(value: Mapping[str, Any]) -> MapOutput:
     files = []
     for described in value["files"]:
         integers = {
-            name: _natural(described.get(name, 0) if name in _LATER else described[name])
+            name: natural(described.get(name, 0) if name in _LATER else described[name])
             for name in PartitionedFile.__dataclass_fields__
             if name != "path"
         }
-        files.append(PartitionedFile(path=_safe_path(described["path"]), **integers))
+        files.append(_consistent(PartitionedFile(path=_safe_path(described["path"]), **integers)))
     return MapOutput(
-        job_id=str(value["job_id"]),
-        map_task=_natural(value["map_task"]),
-        attempt=_natural(value["attempt"]),
+        job_id=_safe_name(value["job_id"]),
+        map_task=natural(value["map_task"]),
+        attempt=natural(value["attempt"]),
         files=tuple(files),
-        counters={str(name): int(count) for name, count in value["counters"].items()},
+        counters={str(name): natural(count) for name, count in value["counters"].items()},
     )
 
 
-def _natural(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        msg = f"{value!r} is not a whole number"
+def _consistent(file: PartitionedFile) -> PartitionedFile:
+    """Return ``file`` if its numbers go together: every region has rows, less than 2**31."""
+    if (
+        not file.num_regions <= file.num_rows < max(file.num_regions, 1) << 31
+        or file.num_broadcast_rows > file.num_rows
+    ):
+        msg = f"{file.path} cannot have {file.num_rows} rows in {file.num_regions} regions"
         raise ValueError(msg)
-    return value
+    return file
 
 
-def _absolute(root: object) -> str:
-    if not isinstance(root, str) or not root.startswith("/"):
+def _root(root: object) -> str:
+    """Return ``root`` if it is an absolute directory."""
+    if not isinstance(root, str) or not root.startswith("/") or "\0" in root or "://" in root:
         msg = f"root {root!r} is no absolute directory"
         raise ValueError(msg)
     return root
@@ -179,6 +197,14 @@ def _safe_path(path: object) -> str:
         msg = f"path {path!r} would leave the shuffle's directory"
         raise ValueError(msg)
     return path
+
+
+def _safe_name(name: object) -> str:
+    """Return ``name`` if it may stand in a path."""
+    if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
+        msg = f"{name!r} is no name of a job, shuffle or commit"
+        raise ValueError(msg)
+    return name
 
 
 def decode_entry(data: bytes) -> LogEntry:
@@ -203,50 +229,95 @@ def decode_entry(data: bytes) -> LogEntry:
         msg = "log entry does not match its own checksum"
         raise CorruptShuffleError(msg)
     try:
-        value = json.loads(body)
-        if value["format_version"] > FORMAT_VERSION:
+        value = parse_object(body)
+        format_version = natural(value["format_version"])
+        if format_version > FORMAT_VERSION:
             msg = (
-                f"log entry has format version {value['format_version']}, this arrow-shuffle "
+                f"log entry has format version {format_version}, this arrow-shuffle "
                 f"reads up to {FORMAT_VERSION}; read it with a newer one"
             )
             raise FormatVersionError(msg)
-        if value["operation"] not in OPERATIONS:
+        if text(value["operation"]) not in OPERATIONS:
             msg = (
                 f"log entry has operation {value['operation']!r}, this arrow-shuffle knows "
                 f"{', '.join(OPERATIONS)}; read it with a newer one"
             )
             raise FormatVersionError(msg)
         return _entry(value)
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError) as error:
+    except (
+        KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError, OptionError,
+        SchemaError,
+    ) as error:  # fmt: skip
         msg = f"log entry is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
 
 
 def _entry(value: Mapping[str, Any]) -> LogEntry:
     totals = value["totals"]
+    data_schema = schema_from_text(value["data_schema"])
+    spark_schema = value["spark_schema"]
     entry = LogEntry(
-        version=_natural(value["version"]),
+        version=natural(value["version"]),
         operation=value["operation"],
-        shuffle_id=str(value["shuffle_id"]),
-        job_id=str(value["job_id"]),
-        commit_id=str(value["commit_id"]),
-        committed_at_ms=_natural(value["committed_at_ms"]),
-        data_schema=schema_from_text(value["data_schema"]),
-        spark_schema=value["spark_schema"],
-        num_subpartitions=_natural(value["num_subpartitions"]),
-        partitioner=dict(value["partitioner"]),
-        sort_by=tuple((str(name), str(order)) for name, order in value["sort_by"]),
+        shuffle_id=_safe_name(value["shuffle_id"]),
+        job_id=_safe_name(value["job_id"]),
+        commit_id=_safe_name(value["commit_id"]),
+        committed_at_ms=natural(value["committed_at_ms"], _END_OF_TIME_MS),
+        data_schema=data_schema,
+        spark_schema=None if spark_schema is None else text(spark_schema),
+        num_subpartitions=natural(value["num_subpartitions"], MAX_SUBPARTITIONS),
+        partitioner=_described(value["partitioner"]),
+        sort_by=check_sort_by(data_schema, _pairs(value["sort_by"])),
         map_outputs=tuple(output_from_json(output) for output in value["map_outputs"]),
         totals=TotalsFile(
-            _safe_path(totals["path"]), _natural(totals["length"]), _natural(totals["crc32"])
+            _safe_path(totals["path"]), natural(totals["length"]), natural(totals["crc32"])
         ),
-        roots=tuple(_absolute(root) for root in value.get("roots", ())),
-        format_version=value["format_version"],
+        roots=tuple(_root(root) for root in value.get("roots", ())),
+        format_version=natural(value["format_version"]),
     )
+    _check(entry)
     if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
         msg = "totals differ from the sum over map outputs"
         raise ValueError(msg)
     return entry
+
+
+def _described(partitioner: object) -> dict[str, Any]:
+    """Return the description of a partitioner if it is one."""
+    if not isinstance(partitioner, dict) or not isinstance(partitioner.get("kind"), str):
+        msg = "the partitioner is no object with a kind"
+        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
+    return partitioner
+
+
+def _pairs(keys: object) -> list[tuple[str, str]]:
+    """Return sort keys in the one form they have in a file."""
+    if not isinstance(keys, list):
+        msg = "sort_by is no list"
+        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
+    return [(text(name), text(order)) for name, order in keys]
+
+
+def _check(entry: LogEntry) -> None:
+    """Check what the numbers of an entry must keep to beside each other."""
+    files = [file for output in entry.map_outputs for file in output.files]
+    if len({(file.root, file.path) for file in files}) < len(files):
+        msg = "a file is named twice"
+        raise ValueError(msg)
+    if entry.num_subpartitions < 1:
+        msg = "there are no subpartitions"
+        raise ValueError(msg)
+    natural(entry.delivered_rows)
+    natural(entry.num_bytes)
+    natural(sum(file.raw_bytes for file in files))
+    if entry.operation == "replace":
+        return
+    tasks = [output.map_task for output in entry.map_outputs]
+    if tasks != list(range(len(tasks))) or {output.job_id for output in entry.map_outputs} - {
+        entry.job_id
+    }:
+        msg = f"map outputs are not those of job {entry.job_id}, each once and in order"
+        raise ValueError(msg)
 
 
 def encode_totals(num_rows: Int64Array, num_bytes: Int64Array) -> bytes:
@@ -262,10 +333,35 @@ def encode_totals(num_rows: Int64Array, num_bytes: Int64Array) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def read_totals(data: pa.Buffer) -> tuple[Int64Array, Int64Array]:
-    """Inverse of :func:`encode_totals`; raises an Arrow error when it is not of that form."""
-    table = pa.ipc.open_file(data).read_all()
-    rows, sizes = (table.column(name).to_numpy() for name in _TOTALS_SCHEMA.names)
+def read_totals(data: pa.Buffer, num_subpartitions: int) -> tuple[Int64Array, Int64Array]:
+    """Inverse of :func:`encode_totals`.
+
+    Parameters
+    ----------
+    data
+        Bytes of the file.
+    num_subpartitions
+        How many there must be; what would take more memory is refused before it is read.
+
+    Raises
+    ------
+    ValueError, pyarrow.ArrowException
+        It is not of that form.
+    """
+    # A stream with a footer: read from its start, so that the footer cannot lead elsewhere.
+    stream = memoryview(data)[len(_IPC_MAGIC) :]
+    check_stream(stream, 1024 + 18 * num_subpartitions)
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+        batches = list(reader)
+    fits = len(batches) == 1 and batches[0].schema.equals(_TOTALS_SCHEMA)
+    if not fits or batches[0].num_rows != num_subpartitions:
+        msg = f"not one batch of {num_subpartitions} rows and bytes"
+        raise ValueError(msg)
+    batches[0].validate(full=True)
+    rows, sizes = (column.to_numpy() for column in batches[0].columns)
+    if int(rows.min()) < 0 or int(sizes.min()) < 0:
+        msg = "a number of rows or bytes is below 0"
+        raise ValueError(msg)
     return rows, sizes
 
 
@@ -281,11 +377,17 @@ def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Ar
         msg = f"totals of version {entry.version} are not those that were committed"
         raise CorruptShuffleError(msg)
     try:
-        rows, sizes = read_totals(data)
-    except (pa.ArrowException, OSError, IndexError, ValueError) as error:
+        rows, sizes = read_totals(data, entry.num_subpartitions)
+    except (pa.ArrowException, OSError, ValueError) as error:
         msg = f"totals of version {entry.version} are not of this format ({error})"
         raise CorruptShuffleError(msg) from error
-    if len(rows) != entry.num_subpartitions or int(rows.sum()) != entry.delivered_rows:
-        msg = f"totals of version {entry.version} do not add up to its {entry.delivered_rows} rows"
+    expected = entry.delivered_rows, entry.num_bytes
+    # Too large to be summed in 64 bits is too large altogether.
+    is_small = max(float(rows.sum(dtype=float)), float(sizes.sum(dtype=float))) < 1 << 62
+    if not is_small or (int(rows.sum()), int(sizes.sum())) != expected:
+        msg = (
+            f"totals of version {entry.version} do not add up to its {entry.delivered_rows} rows "
+            f"in {entry.num_bytes} bytes"
+        )
         raise CorruptShuffleError(msg)
     return rows, sizes

@@ -36,7 +36,7 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
     }
 
 
-def status_from_row(row: Mapping[str, Any]) -> MapStatus:
+def status_from_row(row: Mapping[str, Any], num_subpartitions: int) -> MapStatus:
     """Inverse of :func:`status_to_row`, from a Spark row or a dict.
 
     Raises
@@ -48,7 +48,7 @@ def status_from_row(row: Mapping[str, Any]) -> MapStatus:
         output = output_from_json(json.loads(row["map_output"]))
         if row["totals"] is None:
             return MapStatus(output)
-        return MapStatus(output, *read_totals(pa.py_buffer(row["totals"])))
+        return MapStatus(output, *read_totals(pa.py_buffer(row["totals"]), num_subpartitions))
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         msg = (
             f"not a map status of ShuffleMapTask ({type(error).__name__}: {error}); pass what "
