@@ -168,7 +168,8 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         msg = f"index is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
     if not fits:
-        msg = f"index has {len(batches)} batches of {reader.schema.names}, not one of the format's"
+        found = f"{len(batches)} batches of {len(reader.schema)} columns"
+        msg = f"index has {found}, not one of the format's"
         raise CorruptShuffleError(msg)
     regions = _regions(batches[0])
     _check_regions(metadata, regions)

@@ -69,7 +69,7 @@ def _message(message: memoryview, kind: int) -> tuple[int, int] | None:
         return None
     metadata, start = _metadata(message)
     root = _root(metadata)
-    found = metadata[root.field(_HEADER_TYPE)] if root.field(_HEADER_TYPE) else 0
+    found = root.octet(_HEADER_TYPE)
     body = root.long(_BODY_LENGTH)
     if found != kind or not 0 <= body <= len(message) - start:
         msg = f"a message of kind {found} with {body} bytes, where one of kind {kind} is expected"
@@ -125,6 +125,11 @@ class _Table:
         offset = _read("<H", self._buffer, self._vtable + slot)
         return self._position + offset if offset else 0
 
+    def octet(self, number: int) -> int:
+        """Uint8 in a field; 0 when it is not there."""
+        position = self.field(number)
+        return _read("<B", self._buffer, position) if position else 0
+
     def long(self, number: int) -> int:
         """Int64 in a field; 0 when it is not there."""
         position = self.field(number)
@@ -149,8 +154,8 @@ def _root(metadata: memoryview) -> _Table:
 
 def _batch(metadata: memoryview) -> _Table:
     root = _root(metadata)
-    kind, header = root.field(_HEADER_TYPE), root.field(_HEADER)
-    if not kind or kind >= len(metadata) or metadata[kind] != _RECORD_BATCH or not header:
+    header = root.field(_HEADER)
+    if root.octet(_HEADER_TYPE) != _RECORD_BATCH or not header:
         msg = "a message that is no record batch"
         raise ValueError(msg)
     return _Table(metadata, header + _read("<I", metadata, header))

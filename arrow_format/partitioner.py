@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
+from arrow_format.json_text import text
 from arrow_format.model import BROADCAST
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.spark_hash import check_hashable, hash_columns, subpartition_ids
@@ -291,7 +292,9 @@ def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner 
     """
     try:
         return _from_description(description)
-    except (KeyError, TypeError, ValueError, pa.ArrowException, OptionError, SchemaError) as error:
+    except (
+        KeyError, TypeError, ValueError, OSError, pa.ArrowException, OptionError, SchemaError,
+    ) as error:  # fmt: skip
         msg = (
             f"the log describes a partitioner of kind {description['kind']!r} that is none "
             f"({type(error).__name__}: {error}). Restore the log entry from a copy"
@@ -306,7 +309,7 @@ def _from_description(description: Mapping[str, Any]) -> Partitioner | None:
     if kind == "roundrobin":
         return RoundRobinPartitioner()
     if kind == "column":
-        return ColumnPartitioner(description["column"])
+        return ColumnPartitioner(text(description["column"]))
     if kind == "range":
         return RangePartitioner.from_description(description)
     if kind == "broadcast":
