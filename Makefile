@@ -16,7 +16,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test integration bench lint typecheck check docs clean python java
+.PHONY: help setup demo test integration damage bench lint typecheck check docs clean python java
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ test: java $(STAMP) ## Run the tests
 
 integration: java $(STAMP) ## Run the tests on several Spark processes and real data
 	"$(PY)" -m pytest integration
+
+damage: $(STAMP) ## Damage and fuzz far more than `make test` does (TRIES=5000)
+	DAMAGE_TRIES=$(or $(TRIES),5000) FUZZ_EXAMPLES=$(or $(TRIES),5000) "$(PY)" -m pytest \
+	    tests/conformance/test_damage.py tests/property/test_hostile_files.py
 
 bench: java $(STAMP) ## Measure engine and connector (BENCH_ARGS are passed on)
 	"$(PY)" -m integration.bench $(BENCH_ARGS)
