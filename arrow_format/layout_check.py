@@ -46,7 +46,25 @@ class LayoutCheck:
 
 def _leads(type_: pa.DataType) -> bool:
     """Whether values of a type say themselves where they, or what is inside them, lie."""
-    return pt.is_binary(type_) or pt.is_nested(type_)
+    return bool(pt.is_binary(type_) or pt.is_nested(type_))
+
+
+def check_array(array: pa.Array) -> None:
+    """Check one array of a data schema as :class:`LayoutCheck` checks messages.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        An offset or a count of it is wrong.
+    """
+    array.validate()
+    if pt.is_struct(array.type):
+        for i in range(array.type.num_fields):
+            check_array(array.field(i))
+    elif pt.is_string(array.type):
+        array.view(pa.binary()).validate(full=True)
+    elif _leads(array.type):
+        array.validate(full=True)
 
 
 def _as_bytes(fields: Iterable[pa.Field]) -> list[pa.Field]:

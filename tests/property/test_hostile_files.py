@@ -37,6 +37,7 @@ from arrow_format.log_entry import decode_entry, encode_totals, read_totals
 from arrow_format.model import Encoding
 from arrow_format.packed_layout import MOST_FROM_NOTHING, NODE, PREAMBLE
 from arrow_format.packing import PackedRows
+from arrow_format.partitioner import partitioner_from_description
 from arrow_format.schema_text import schema_from_text, schema_to_text
 from arrow_format.storage import PosixStorage
 from arrow_format.unpacking import Unpacker
@@ -272,13 +273,33 @@ def test_schemas_and_bounds(rng):
             ChunkDecoder(found)
 
     parse()
-    from arrow_format.partitioner import partitioner_from_description
-
     described = {
         "kind": "range", "keys": [["p", "ascending"], ["s", "ascending"]],
         "bounds": base64.b64encode(hostile).decode(),
     }  # fmt: skip
     survives(lambda: repr(partitioner_from_description(described)))
+
+
+def test_what_spark_writes_is_no_damage(tmp_path):
+    """Text that is no UTF-8 and decimals beyond their precision come back, bounds of them too."""
+    text = pa.array([b"\xff\xfe", b"a"], pa.binary()).view(pa.string())
+    wide = pa.array([10**12, 5], pa.decimal128(38)).buffers()
+    narrow = pa.Array.from_buffers(pa.decimal128(5), 2, wide)
+    table = pa.table({"s": text, "d": narrow, "l": pa.ListArray.from_arrays([0, 1, 2], text)})
+    for codec in ("none", "zstd"):
+        bounds = pa.table({"s": text.take([1])})
+        write_shuffle(
+            table, tmp_path / codec, num_subpartitions=2, options=WriteOptions(codec=codec),
+            partitioner=RangePartitioner("s", bounds=bounds),
+        )  # fmt: skip
+        shuffle = open_shuffle(tmp_path / codec)
+        assert shuffle.verify().ok
+        found = shuffle.read().read_all().combine_chunks()
+        assert found["s"].cast(pa.binary()).to_pylist() == [b"a", b"\xff\xfe"]
+        assert found["d"].chunk(0).buffers()[1].to_pybytes()[16:] == wide[1].to_pybytes()[:16]
+        assert isinstance(shuffle.partitioner, RangePartitioner)
+    odd = RangePartitioner("s", bounds=pa.table({"s": text.take([0])})).describe()
+    assert partitioner_from_description(odd) is not None
 
 
 # Known ways to hurt ------------------------------------------------------------------------------
@@ -380,6 +401,10 @@ def test_an_append_of_another_shape_is_refused(shuffle):
     assert open_shuffle(shuffle).num_rows == 5
 
 
+NO_BOUNDS = schema_to_text(pa.schema([("p", pa.int32())]))
+"""A stream that ends behind its schema."""
+
+
 @pytest.mark.parametrize(
     "description",
     [
@@ -387,6 +412,7 @@ def test_an_append_of_another_shape_is_refused(shuffle):
         {"kind": "column"}, {"kind": "column", "column": ["a"]}, {"kind": "range"},
         {"kind": "range", "keys": [["p", "ascending"]], "bounds": "AAAA"},
         {"kind": "range", "keys": [["p", "up"]], "bounds": None},
+        {"kind": "range", "keys": [["p", "ascending"]], "bounds": NO_BOUNDS},
     ],
 )  # fmt: skip
 def test_partitioners_that_are_none(shuffle, description):
