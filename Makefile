@@ -16,8 +16,8 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test integration torture bench load crashes lint typecheck check docs clean python \
-    java
+.PHONY: help setup demo test integration torture damage bench load crashes lint typecheck check docs \
+    clean python java
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ integration: java $(STAMP) ## Run the tests on several Spark processes and real 
 torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; ROUND=7 repeats one)
 	"$(PY)" -m integration.torture $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(ROUND),--round $(ROUND)) $(TORTURE_ARGS)
+
+damage: $(STAMP) ## Damage and fuzz far more than `make test` does (TRIES=5000)
+	DAMAGE_TRIES=$(or $(TRIES),5000) FUZZ_EXAMPLES=$(or $(TRIES),5000) "$(PY)" -m pytest \
+	    tests/conformance/test_damage.py tests/property/test_hostile_files.py
 
 bench: java $(STAMP) ## Measure engine and connector (BENCH_ARGS are passed on)
 	"$(PY)" -m integration.bench $(BENCH_ARGS)

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import zstandard
 
-from arrow_format.errors import CorruptShuffleError
+from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
+from arrow_format.json_text import natural, parse_object
 from arrow_format.log_entry import (
     LogEntry,
     TotalsFile,
-    encode_totals,
     entry_from_json,
     entry_to_json,
+    safe_name,
 )
 from arrow_format.log_index import checkpoint_path
-from arrow_format.log_lines import check_format_version, natural
+from arrow_format.log_lines import check_format_version
 from arrow_format.log_record import JobEnd
+from arrow_format.log_totals import encode_totals
 from arrow_format.model import FORMAT_VERSION
 from arrow_format.replacement import PlacedOutputs
 
@@ -40,6 +42,10 @@ _HEADER = struct.Struct("<8sQII")
 HEADER_BYTES = _HEADER.size
 
 _LEVEL = 3
+
+_MOST_BYTES, _MOST_TIMES = 64 << 20, 50
+"""A frame opens to no more than this, or than so many times its length. JSON of map outputs, whose
+names are random, compresses to a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +150,11 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
         msg = "checkpoint does not match its own checksum"
         raise CorruptShuffleError(msg)
     try:
-        value = json.loads(zstandard.ZstdDecompressor().decompress(body))
-        check_format_version(value["format_version"], "checkpoint")
+        value = parse_object(_opened(body))
+        check_format_version(natural(value["format_version"]), "checkpoint")
         entry = None if value["entry"] is None else entry_from_json(value["entry"])
         jobs = {
-            str(job_id): JobEnd(natural(version), fenced)
+            safe_name(job_id): JobEnd(natural(version), fenced)
             for name, fenced in (("committed", False), ("fenced", True))
             for version, job_id in value[name]
         }
@@ -160,6 +166,8 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
         AttributeError,
         pa.ArrowException,
         OSError,
+        OptionError,
+        SchemaError,
         zstandard.ZstdError,
     ) as error:
         msg = f"checkpoint is not of this format ({type(error).__name__}: {error})"
@@ -172,3 +180,12 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
         msg = f"checkpoint has {num_bytes} bytes, expected {end}"
         raise CorruptShuffleError(msg)
     return Checkpoint(number, entry, jobs)
+
+
+def _opened(frame: bytes) -> bytes:
+    """Return what a frame holds; ValueError where that is more than any checkpoint would be."""
+    num_bytes = zstandard.get_frame_parameters(frame).content_size
+    if num_bytes > max(_MOST_BYTES, _MOST_TIMES * len(frame)):
+        msg = f"{len(frame)} bytes would become {num_bytes}"
+        raise ValueError(msg)
+    return zstandard.ZstdDecompressor().decompress(frame)

@@ -24,7 +24,7 @@ _PADDING = 8
 
 
 def cut_to_size(
-    batch: pa.RecordBatch, firsts: Int64Array, max_bytes: int
+    batch: pa.RecordBatch, firsts: Int64Array, max_bytes: int, max_rows: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the rows ``[start, stop)`` of each chunk, none above ``max_bytes`` but single rows.
 
@@ -36,9 +36,11 @@ def cut_to_size(
         Row at which each chunk starts, ascending from 0.
     max_bytes
         Bytes that a chunk may have as an Arrow IPC message.
+    max_rows
+        Rows that a chunk may have: of columns that are all null they take no bytes.
     """
     edges = np.append(firsts, np.int64(batch.num_rows))
-    fits = _bytes_at_most(batch, edges) <= max_bytes
+    fits = (_bytes_at_most(batch, edges) <= max_bytes) & (np.diff(edges) <= max_rows)
     for first, end, fit in zip(edges[:-1].tolist(), edges[1:].tolist(), fits.tolist(), strict=True):
         waiting = [(first, end)]
         while waiting:
@@ -46,7 +48,10 @@ def cut_to_size(
             if (
                 fit
                 or stop - start == 1
-                or pa.ipc.get_record_batch_size(batch.slice(start, stop - start)) <= max_bytes
+                or (
+                    stop - start <= max_rows
+                    and pa.ipc.get_record_batch_size(batch.slice(start, stop - start)) <= max_bytes
+                )
             ):
                 yield start, stop
             else:

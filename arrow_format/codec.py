@@ -15,6 +15,8 @@ import zstandard
 
 from arrow_format.batching import copied
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.ipc_message import is_compressed
+from arrow_format.layout_check import LayoutCheck
 from arrow_format.model import Encoding
 from arrow_format.unpacking import Unpacker
 
@@ -92,6 +94,7 @@ class ChunkDecoder:
         self.schema = schema if columns is None else pa.schema([schema.field(i) for i in columns])
         """Schema of the record batches."""
         self._unpacker = Unpacker(schema, columns)
+        self._layout = LayoutCheck(schema)
 
     def decode(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
@@ -129,10 +132,14 @@ class ChunkDecoder:
 
     def _viewed(self, message: pa.Buffer, num_rows: int) -> pa.RecordBatch:
         # Nothing is decoded that could be skipped: all columns are views of the message.
+        if is_compressed(memoryview(message)):
+            msg = "its buffers are compressed, and say themselves how large they would become"
+            raise ValueError(msg)
         batch = pa.ipc.read_record_batch(message, self._stored)
         if batch.num_rows != num_rows:
             msg = f"{batch.num_rows} rows where the index says {num_rows}"
             raise ValueError(msg)
+        self._layout.check(message)
         return batch if self._columns is None else batch.select(self._columns)
 
     def _decompress(self, stored: pa.Buffer, raw_length: int) -> pa.Buffer:

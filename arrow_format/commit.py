@@ -15,8 +15,9 @@ from arrow_format.completeness import check_files, complete_outputs, total_subpa
 from arrow_format.counters import sum_counters
 from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
 from arrow_format.errors import CorruptShuffleError, ShuffleError, StorageError
-from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
+from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
+from arrow_format.log_totals import encode_totals
 from arrow_format.options import check_mode
 from arrow_format.receipt import ShuffleReceipt
 from arrow_format.root_list import ROOT_LIST_NAME

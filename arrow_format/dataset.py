@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 64 << 10
 
+LARGEST_ESTIMATE = 1 << 48
+"""Bytes; the sum over a million subpartitions still fits into 64 bits."""
+
+MAX_REGIONS = 1 << 26
+"""Regions a version may have to be cut by region: more would be petabytes."""
+
 PINNED_KEPT = 2
 """Pinned shuffles that a process keeps with their indexes: what a task needs, the next one does."""
 
@@ -196,7 +202,8 @@ class Shuffle:
         raw = sum(output.raw_bytes for output in self.map_outputs)
         by_rows = self._totals[0] * (raw / max(self.num_rows, 1))
         by_bytes = self._totals[1] * (raw / max(self.num_bytes, 1))
-        return pa.array(np.ceil(np.maximum(by_rows, by_bytes)).astype(np.int64))
+        larger = np.minimum(np.ceil(np.maximum(by_rows, by_bytes)), LARGEST_ESTIMATE)
+        return pa.array(larger.astype(np.int64))
 
     @property
     def region_bytes(self) -> Int64Array:
@@ -207,6 +214,9 @@ class Shuffle:
         files = [file for output in self.map_outputs for file in output.files]
         counts = np.array([file.num_regions for file in files], np.int64)
         sizes = np.array([file.data_bytes for file in files], np.int64)
+        if int(counts.sum()) > MAX_REGIONS:
+            msg = f"{self.path}: the log names {counts.sum():,} regions; restore it from a copy"
+            raise CorruptShuffleError(msg)
         return np.repeat(sizes // np.maximum(counts, 1), counts)
 
     def subpartition(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrow_format.errors import ShuffleError
+from arrow_format.errors import OutOfDiskError, ShuffleError
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
 DECISION_NAME = "decision"
 _ABORT = "abort"
+_ABORTS = (_ABORT, "")
+"""The second takes no room: what a full disk holds of a job must be removable all the same."""
 
 
 def _path(job: ShuffleJob) -> str:
     return f"{job.directory}/{DECISION_NAME}"
 
 
-def _found(job: ShuffleJob) -> str:
-    """Return what was decided; empty when that was withdrawn meanwhile."""
+def _found(job: ShuffleJob) -> str | None:
+    """Return what was decided; None when that was withdrawn meanwhile."""
     stat = job.storage.stat(_path(job))
     if stat is None:
-        return ""
+        return None
     try:
         (content,) = job.storage.get_ranges(_path(job), [(0, stat.num_bytes)])
     except ObjectNotFoundError:
-        return ""
+        return None
     return bytes(content.to_pybytes()).decode("ascii", "replace")
 
 
@@ -48,7 +50,7 @@ def decide_commit(job: ShuffleJob, commit_id: str) -> None:
     except ObjectExistsError as error:
         what = (
             "was aborted, and its files are removed"
-            if _found(job) == _ABORT
+            if _found(job) in _ABORTS
             else "is being committed by another process, or was when that process died"
         )
         msg = f"{job.storage.root}: job {job.job_id} {what}; write the rows again"
@@ -58,9 +60,12 @@ def decide_commit(job: ShuffleJob, commit_id: str) -> None:
 def decide_abort(job: ShuffleJob) -> bool:
     """Take the decision to abort; False when a commit is under way, which then decides alone."""
     try:
-        job.storage.put_if_absent(_path(job), _ABORT.encode(), sync=False)
+        try:
+            job.storage.put_if_absent(_path(job), _ABORT.encode(), sync=False)
+        except OutOfDiskError:
+            job.storage.put_if_absent(_path(job), b"", sync=False)
     except ObjectExistsError:
-        return _found(job) == _ABORT
+        return _found(job) in _ABORTS
     return True
 
 

@@ -16,13 +16,18 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.ipc_message import check_stream
+from arrow_format.json_text import natural, parse_object, text
 from arrow_format.model import (
     FORMAT_VERSION,
+    MAX_SUBPARTITIONS,
     ChunkTable,
+    Encoding,
     PartitionedFileMetadata,
     Region,
     RegionKind,
 )
+from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 from arrow_format.schema_text import schema_from_text, schema_to_text
 
 if TYPE_CHECKING:
@@ -32,6 +37,12 @@ _TRAILER = struct.Struct("<8sQII")
 _TRAILER_MAGIC = b"ASHFIDX1"
 _IPC_MAGIC = b"ARROW1"
 _KEY = b"arrow_shuffle"
+
+MOST_RAW_BYTES = 2 * MAX_CHUNK_BYTES
+"""Before compression, of a chunk of several rows: no writer makes more than half of that."""
+
+MOST_ZSTD_RATIO = 1 << 15
+"""What a zstd block of 4 bytes can become: 128 KiB."""
 
 _CHUNK_TYPES = {
     "first_row": pa.int64(),
@@ -145,42 +156,54 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         msg = "index does not match its own checksum"
         raise CorruptShuffleError(msg)
     try:
+        check_stream(body[8:], len(body))
         with pa.ipc.open_stream(pa.py_buffer(body[8:])) as reader:
             batches = list(reader)
-        metadata = _metadata(json.loads((reader.schema.metadata or {})[_KEY]))
+        metadata = _metadata(parse_object((reader.schema.metadata or {})[_KEY]))
         fits = reader.schema.equals(INDEX_SCHEMA) and len(batches) == 1
         if fits:
             batches[0].validate(full=True)
+            _check_nulls(batches[0])
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         msg = f"index is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
     if not fits:
-        msg = f"index has {len(batches)} batches of {reader.schema.names}, not one of the format's"
+        found = f"{len(batches)} batches of {len(reader.schema)} columns"
+        msg = f"index has {found}, not one of the format's"
         raise CorruptShuffleError(msg)
     regions = _regions(batches[0])
     _check_regions(metadata, regions)
     return metadata, regions
 
 
+def _check_nulls(batch: pa.RecordBatch) -> None:
+    """Refuse nulls that the schema does not allow: Arrow takes its word for it."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        inside = column.values.null_count if pa.types.is_list(field.type) else 0
+        if inside or (column.null_count and not field.nullable):
+            msg = f"column {field.name} has nulls"
+            raise ValueError(msg)
+
+
 def _metadata(described: dict[str, Any]) -> PartitionedFileMetadata:
-    version = described["format_version"]
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    version = natural(described["format_version"])
+    if version > FORMAT_VERSION:
         msg = (
-            f"index has format version {version!r}, this arrow-shuffle reads up to "
+            f"index has format version {version}, this arrow-shuffle reads up to "
             f"{FORMAT_VERSION}; read it with a newer one"
         )
         raise FormatVersionError(msg)
     return PartitionedFileMetadata(
-        shuffle_id=str(described["shuffle_id"]),
-        job_id=str(described["job_id"]),
-        map_task=int(described["map_task"]),
-        attempt=int(described["attempt"]),
+        shuffle_id=text(described["shuffle_id"]),
+        job_id=text(described["job_id"]),
+        map_task=natural(described["map_task"]),
+        attempt=natural(described["attempt"]),
         data_schema=schema_from_text(described["data_schema"]),
-        num_subpartitions=int(described["num_subpartitions"]),
+        num_subpartitions=natural(described["num_subpartitions"], MAX_SUBPARTITIONS),
         partitioner=dict(described["partitioner"]),
-        sort_by=tuple((str(name), str(order)) for name, order in described["sort_by"]),
-        data_bytes=int(described["data_bytes"]),
-        frame_crc32=int(described["frame_crc32"]),
+        sort_by=tuple((text(name), text(order)) for name, order in described["sort_by"]),
+        data_bytes=natural(described["data_bytes"]),
+        frame_crc32=natural(described["frame_crc32"]),
         format_version=version,
     )
 
@@ -246,23 +269,50 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
             and len(offsets) == num_ranks + 1
             and offsets[0] == 0
             and offsets[-1] == region.num_rows
-            and bool((np.diff(offsets) > 0).all())
+            and bool((offsets[1:] > offsets[:-1]).all())
             and lengths == {len(chunks)}
             and len(chunks) > 0
             and chunks.first_row[0] == 0
-            and bool((np.diff(chunks.first_rows_and_end(region.num_rows)) > 0).all())
+            and bool((chunks.first_row[1:] > chunks.first_row[:-1]).all())
+            and chunks.first_row[-1] < region.num_rows
             and bool((chunks.offset % 8 == 0).all())
-            and bool((chunks.length > 0).all())
-            and bool((chunks.raw_length > 0).all())
+            # Compared on its own first, so that no sum can overflow.
+            and bool((chunks.offset <= metadata.data_bytes).all())
+            and bool(((chunks.length > 0) & (chunks.length <= metadata.data_bytes)).all())
             and int(chunks.offset[0]) >= end
             and bool((chunks.offset[1:] >= chunks.offset[:-1] + chunks.length[:-1]).all())
         )
         if sound and region.ranks is not None:
             ranks = region.ranks
-            sound = bool((np.diff(ranks) > 0).all()) and ranks[0] >= 0 and ranks[-1] < n
+            sound = bool((ranks[1:] > ranks[:-1]).all()) and ranks[0] >= 0 and ranks[-1] < n
         if sound:
             end = int(chunks.offset[-1] + chunks.length[-1])
             sound = end <= metadata.data_bytes
         if not sound:
             msg = f"region {number} of the index contradicts itself or its data file's length"
             raise CorruptShuffleError(msg)
+        _check_sizes(number, region)
+
+
+def _check_sizes(number: int, region: Region) -> None:
+    """Refuse chunks that would become more bytes or rows than any writer makes of them."""
+    chunks = region.chunks
+    rows = np.diff(chunks.first_rows_and_end(region.num_rows))
+    is_framed = (chunks.encoding == Encoding.ZSTD) | (chunks.encoding == Encoding.PACKED_ZSTD)
+    framed = is_framed & (chunks.raw_length // MOST_ZSTD_RATIO <= chunks.length)
+    sound = (
+        (chunks.raw_length > 0)
+        & (framed | (chunks.raw_length == chunks.length))
+        & ((rows == 1) | (chunks.raw_length <= MOST_RAW_BYTES))
+        & (rows <= MAX_CHUNK_ROWS)
+    )
+    # What an encoding of the future makes of its bytes is not known; it is refused when it is read.
+    known = chunks.encoding <= max(Encoding)
+    if not (sound | ~known).all():
+        chunk = int(np.flatnonzero(~sound & known)[0])
+        msg = (
+            f"chunk {chunk} of region {number} has {int(rows[chunk]):,} rows in "
+            f"{int(chunks.length[chunk]):,} bytes, {int(chunks.raw_length[chunk]):,} before "
+            "compression; no writer makes such a chunk"
+        )
+        raise CorruptShuffleError(msg)

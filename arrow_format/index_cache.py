@@ -35,7 +35,8 @@ class IndexCache:
         self.roots = ReadRoots(storage)
         """Where the files are; roots beyond the shuffle's own are checked once."""
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[str, PartitionedFileReader] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], PartitionedFileReader] = OrderedDict()
+        """By storage and path; those used last stand last."""
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
@@ -51,12 +52,13 @@ class IndexCache:
         FormatVersionError
             A newer version wrote it.
         """
-        with self._lock:
-            kept = self._kept.get(file.path)
-            if kept is not None:
-                self._kept.move_to_end(file.path)
-                return kept
         storage = self.roots.storage_of(file, entry.roots, output.job_id)
+        key = storage.root, file.path
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                return kept
         try:
             reader = PartitionedFileReader(storage, file)
         except (CorruptShuffleError, FormatVersionError) as error:
@@ -66,8 +68,8 @@ class IndexCache:
             raise type(error)(msg) from error
         self._check_identity(storage, reader, entry, output)
         with self._lock:
-            if file.path not in self._kept:
-                self._kept[file.path] = reader
+            if key not in self._kept:
+                self._kept[key] = reader
                 self._kept_bytes += file.index_bytes
             while self._kept_bytes > self._max_bytes and len(self._kept) > 1:
                 _, dropped = self._kept.popitem(last=False)

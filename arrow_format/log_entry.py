@@ -7,30 +7,29 @@ entry. See ``docs/format/v1.md``.
 from __future__ import annotations
 
 import re
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from arrow_format.errors import CorruptShuffleError
-from arrow_format.log_lines import natural
-from arrow_format.model import FORMAT_VERSION, Int64Array, MapOutput, PartitionedFile
+from arrow_format.json_text import natural, text
+from arrow_format.model import FORMAT_VERSION, MAX_SUBPARTITIONS, MapOutput, PartitionedFile
 from arrow_format.schema_text import schema_from_text, schema_to_text
+from arrow_format.sort_order import check_sort_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
 OPERATIONS = ("overwrite", "append", "replace")
 """``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before,
 ``replace`` names all map outputs anew that together hold the rows of the one before."""
 
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 _LATER = ("num_broadcast_rows",)
 """Fields of a file that the first entries did not have; 0 where they are missing."""
-_TOTALS_SCHEMA = pa.schema(
-    [pa.field("num_rows", pa.int64(), False), pa.field("num_bytes", pa.int64(), False)]
-)
+_END_OF_TIME_MS = 253_402_300_799_000
+"""The last second that has a date in Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +144,30 @@ def output_from_json(value: Mapping[str, Any]) -> MapOutput:
             for name in PartitionedFile.__dataclass_fields__
             if name != "path"
         }
-        files.append(PartitionedFile(path=_safe_path(described["path"]), **integers))
+        files.append(_consistent(PartitionedFile(path=_safe_path(described["path"]), **integers)))
     return MapOutput(
-        job_id=str(value["job_id"]),
+        job_id=safe_name(value["job_id"]),
         map_task=natural(value["map_task"]),
         attempt=natural(value["attempt"]),
         files=tuple(files),
-        counters={str(name): int(count) for name, count in value["counters"].items()},
+        counters={str(name): natural(count) for name, count in value["counters"].items()},
     )
 
 
-def _absolute(root: object) -> str:
-    if not isinstance(root, str) or not root.startswith("/"):
+def _consistent(file: PartitionedFile) -> PartitionedFile:
+    """Return ``file`` if its numbers go together: every region has rows, less than 2**31."""
+    if (
+        not file.num_regions <= file.num_rows < max(file.num_regions, 1) << 31
+        or file.num_broadcast_rows > file.num_rows
+    ):
+        msg = f"{file.path} cannot have {file.num_rows} rows in {file.num_regions} regions"
+        raise ValueError(msg)
+    return file
+
+
+def _root(root: object) -> str:
+    """Return ``root`` if it is an absolute directory."""
+    if not isinstance(root, str) or not root.startswith("/") or "\0" in root or "://" in root:
         msg = f"root {root!r} is no absolute directory"
         raise ValueError(msg)
     return root
@@ -170,77 +181,85 @@ def _safe_path(path: object) -> str:
     return path
 
 
+def safe_name(name: object) -> str:
+    """Return ``name`` if it may stand in a path."""
+    if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
+        msg = f"{name!r} is no name of a job, shuffle or commit"
+        raise ValueError(msg)
+    return name
+
+
 def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
     """Inverse of :func:`entry_to_json`.
 
     Raises
     ------
-    KeyError, TypeError, ValueError, ArrowException, OSError
+    KeyError, TypeError, ValueError, AttributeError, ArrowException, OSError, OptionError,
+    SchemaError
         It is not of that form.
     """
     totals = value["totals"]
+    data_schema = schema_from_text(value["data_schema"])
+    spark_schema = value["spark_schema"]
     entry = LogEntry(
         version=natural(value["version"]),
         operation=value["operation"],
-        shuffle_id=str(value["shuffle_id"]),
-        job_id=str(value["job_id"]),
-        commit_id=str(value["commit_id"]),
-        committed_at_ms=natural(value["committed_at_ms"]),
-        data_schema=schema_from_text(value["data_schema"]),
-        spark_schema=value["spark_schema"],
-        num_subpartitions=natural(value["num_subpartitions"]),
-        partitioner=dict(value["partitioner"]),
-        sort_by=tuple((str(name), str(order)) for name, order in value["sort_by"]),
+        shuffle_id=safe_name(value["shuffle_id"]),
+        job_id=safe_name(value["job_id"]),
+        commit_id=safe_name(value["commit_id"]),
+        committed_at_ms=natural(value["committed_at_ms"], _END_OF_TIME_MS),
+        data_schema=data_schema,
+        spark_schema=None if spark_schema is None else text(spark_schema),
+        num_subpartitions=natural(value["num_subpartitions"], MAX_SUBPARTITIONS),
+        partitioner=_described(value["partitioner"]),
+        sort_by=check_sort_by(data_schema, _pairs(value["sort_by"])),
         map_outputs=tuple(output_from_json(output) for output in value["map_outputs"]),
         totals=TotalsFile(
             _safe_path(totals["path"]), natural(totals["length"]), natural(totals["crc32"])
         ),
-        roots=tuple(_absolute(root) for root in value.get("roots", ())),
-        format_version=value["format_version"],
+        roots=tuple(_root(root) for root in value.get("roots", ())),
+        format_version=natural(value["format_version"]),
     )
+    _check(entry)
     if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
         msg = "totals differ from the sum over map outputs"
         raise ValueError(msg)
     return entry
 
 
-def encode_totals(num_rows: Int64Array, num_bytes: Int64Array) -> bytes:
-    """Rows and bytes per subpartition as an Arrow IPC file with zstd buffers."""
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, _TOTALS_SCHEMA, options=options) as writer:
-        writer.write_batch(
-            pa.RecordBatch.from_arrays(
-                [pa.array(num_rows), pa.array(num_bytes)], schema=_TOTALS_SCHEMA
-            )
-        )
-    return bytes(sink.getvalue().to_pybytes())
+def _described(partitioner: object) -> dict[str, Any]:
+    """Return the description of a partitioner if it is one."""
+    if not isinstance(partitioner, dict) or not isinstance(partitioner.get("kind"), str):
+        msg = "the partitioner is no object with a kind"
+        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
+    return partitioner
 
 
-def read_totals(data: pa.Buffer) -> tuple[Int64Array, Int64Array]:
-    """Inverse of :func:`encode_totals`; raises an Arrow error when it is not of that form."""
-    table = pa.ipc.open_file(data).read_all()
-    rows, sizes = (table.column(name).to_numpy() for name in _TOTALS_SCHEMA.names)
-    return rows, sizes
+def _pairs(keys: object) -> list[tuple[str, str]]:
+    """Return sort keys in the one form they have in a file."""
+    if not isinstance(keys, list):
+        msg = "sort_by is no list"
+        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
+    return [(text(name), text(order)) for name, order in keys]
 
 
-def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
-    """Verify and parse the totals of ``entry``: rows and bytes per subpartition (int64).
-
-    Raises
-    ------
-    CorruptShuffleError
-        They are not those the entry names.
-    """
-    if data.size != entry.totals.length or zlib.crc32(data) != entry.totals.crc32:
-        msg = f"totals of version {entry.version} are not those that were committed"
-        raise CorruptShuffleError(msg)
-    try:
-        rows, sizes = read_totals(data)
-    except (pa.ArrowException, OSError, IndexError, ValueError) as error:
-        msg = f"totals of version {entry.version} are not of this format ({error})"
-        raise CorruptShuffleError(msg) from error
-    if len(rows) != entry.num_subpartitions or int(rows.sum()) != entry.delivered_rows:
-        msg = f"totals of version {entry.version} do not add up to its {entry.delivered_rows} rows"
-        raise CorruptShuffleError(msg)
-    return rows, sizes
+def _check(entry: LogEntry) -> None:
+    """Check what the numbers of an entry must keep to beside each other."""
+    files = [file for output in entry.map_outputs for file in output.files]
+    if len({(file.root, file.path) for file in files}) < len(files):
+        msg = "a file is named twice"
+        raise ValueError(msg)
+    if entry.num_subpartitions < 1:
+        msg = "there are no subpartitions"
+        raise ValueError(msg)
+    natural(entry.delivered_rows)
+    natural(entry.num_bytes)
+    natural(sum(file.raw_bytes for file in files))
+    if entry.operation == "replace":
+        return
+    tasks = [output.map_task for output in entry.map_outputs]
+    if tasks != list(range(len(tasks))) or {output.job_id for output in entry.map_outputs} - {
+        entry.job_id
+    }:
+        msg = f"map outputs are not those of job {entry.job_id}, each once and in order"
+        raise ValueError(msg)

@@ -11,6 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.json_text import natural, parse_object
 from arrow_format.model import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def to_lines(value: Mapping[str, Any]) -> bytes:
     return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
 
 
-def from_lines(data: bytes) -> Any:  # noqa: ANN401
+def from_lines(data: bytes) -> dict[str, Any]:
     """Inverse of :func:`to_lines`; what the JSON holds is still to be checked.
 
     Raises
@@ -47,8 +48,8 @@ def from_lines(data: bytes) -> Any:  # noqa: ANN401
         msg = "log entry does not match its own checksum"
         raise CorruptShuffleError(msg)
     try:
-        value = json.loads(body)
-        check_format_version(value["format_version"], "log entry")
+        value = parse_object(body)
+        check_format_version(natural(value["format_version"]), "log entry")
     except (KeyError, TypeError, ValueError) as error:
         msg = f"log entry is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
@@ -69,11 +70,3 @@ def check_format_version(found: int, what: str) -> None:
             "read it with a newer one"
         )
         raise FormatVersionError(msg)
-
-
-def natural(value: object) -> int:
-    """Return ``value`` if it is a whole number; ValueError if not."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        msg = f"{value!r} is not a whole number"
-        raise ValueError(msg)
-    return value

@@ -19,11 +19,13 @@ from arrow_format.checkpoint import (
     decode_checkpoint,
 )
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
-from arrow_format.log_entry import LogEntry, decode_totals
+from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
 from arrow_format.log_record import Fence, JobEnd, LogRecord, decode_record, ends_of
+from arrow_format.log_totals import decode_totals
 from arrow_format.snapshot import Snapshot
 from arrow_format.storage import ObjectNotFoundError, Storage
+from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,10 +230,12 @@ class LogReader:
                 whole = self.checkpoint(number).entry
                 if whole is None:
                     break
+                self._check_appended(entries[0], whole)
                 return Snapshot((whole, *reversed(entries)))
             record = self.record(number)
             if isinstance(record, LogEntry):
                 entries.append(record)
+                self._check_appended(entries[0], record)
                 if record.is_whole:
                     return Snapshot(tuple(reversed(entries)))
             number -= 1
@@ -239,6 +243,18 @@ class LogReader:
             return None
         msg = f"{self._storage.root}: commit log does not begin with a whole version"
         raise CorruptShuffleError(msg)
+
+    def _check_appended(self, newest: LogEntry, entry: LogEntry) -> None:
+        """Check that an entry may be read together with the newest of its version."""
+        ours = (newest.shuffle_id, newest.num_subpartitions, newest.sort_by)
+        theirs = (entry.shuffle_id, entry.num_subpartitions, entry.sort_by)
+        if ours != theirs or not is_appendable(newest.data_schema, entry.data_schema):
+            msg = (
+                f"{self._storage.root}/{entry_path(newest.version)}: does not go on from version "
+                f"{entry.version}: another shuffle, number of subpartitions, schema or sort order. "
+                "Restore the entries from a copy"
+            )
+            raise CorruptShuffleError(msg)
 
     def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
         """Rows and bytes per subpartition of a version (two int64 arrays)."""
@@ -259,7 +275,11 @@ class LogReader:
         for entry in snapshot.entries:
             where = entry.totals
             (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
-            added_rows, added_sizes = decode_totals(data, entry)
+            try:
+                added_rows, added_sizes = decode_totals(data, entry)
+            except CorruptShuffleError as error:
+                msg = f"{self._storage.root}/{where.path}: {error}"
+                raise CorruptShuffleError(msg) from error
             rows += added_rows
             sizes += added_sizes
         return rows, sizes

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.log_entry import OPERATIONS, LogEntry, entry_from_json, entry_to_json
-from arrow_format.log_lines import from_lines, natural, to_lines
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, OptionError, SchemaError
+from arrow_format.json_text import natural, text
+from arrow_format.log_entry import OPERATIONS, LogEntry, entry_from_json, entry_to_json, safe_name
+from arrow_format.log_lines import from_lines, to_lines
 from arrow_format.model import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -83,12 +84,15 @@ def decode_record(data: bytes) -> LogRecord:
     """
     value = from_lines(data)
     try:
-        operation = value["operation"]
+        operation = text(value["operation"])
         if operation == FENCE:
             return _fence(value)
         if operation in OPERATIONS:
             return entry_from_json(value)
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError) as error:
+    except (
+        KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError, OptionError,
+        SchemaError,
+    ) as error:  # fmt: skip
         msg = f"log entry is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
     msg = (
@@ -101,7 +105,7 @@ def decode_record(data: bytes) -> LogRecord:
 def _fence(value: Mapping[str, Any]) -> Fence:
     return Fence(
         version=natural(value["version"]),
-        commit_id=str(value["commit_id"]),
+        commit_id=safe_name(value["commit_id"]),
         committed_at_ms=natural(value["committed_at_ms"]),
-        job_ids=tuple(str(job_id) for job_id in value["job_ids"]),
+        job_ids=tuple(map(safe_name, value["job_ids"])),
     )

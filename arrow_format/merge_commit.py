@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from arrow_format.commit import clean_up
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import CommitConflictError
-from arrow_format.log_entry import LogEntry, TotalsFile, encode_totals
+from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
+from arrow_format.log_totals import encode_totals
 from arrow_format.replacement import PlacedOutputs, Replacement, replace_outputs
 
 if TYPE_CHECKING:

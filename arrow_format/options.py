@@ -19,6 +19,7 @@ WRITE_ORDERS = ("rotated", "natural")
 REWRITE_CHOICES = ("never", "auto", "always")
 WRITE_MODES = ("errorifexists", "overwrite", "append", "ignore")
 MAX_CHUNK_BYTES = 4 << 20
+MAX_CHUNK_ROWS = 1 << 25
 """No chunk is larger than this (raw) unless a single row is."""
 MAX_REGION_BYTES = 1 << 30
 """A region stays far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""

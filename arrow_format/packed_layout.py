@@ -35,6 +35,11 @@ HAS_NULLS = 1
 AS_IT_IS = 255
 """Width of a node whose values are stored as Arrow has them."""
 
+MOST_FROM_NOTHING = 8 << 20
+"""Bytes that the values of a chunk which are stored in 0 bytes each may become, all together: more
+than the chunks have that hold several rows. One row may hold a list of any number of equal items;
+those are stored in a byte each, so that no few bytes become any number."""
+
 WIDTHS = (0, 1, 2, 4, 8)
 """Bytes a value above the base may take; 0 where all values are the base."""
 

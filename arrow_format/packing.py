@@ -27,6 +27,7 @@ from arrow_format.array_buffers import (
 from arrow_format.packed_layout import (
     AS_IT_IS,
     HAS_NULLS,
+    MOST_FROM_NOTHING,
     NODE,
     PREAMBLE,
     Kind,
@@ -71,6 +72,19 @@ class _Chunk:
     def __init__(self) -> None:
         self.headers: list[bytes] = []
         self.buffers: list[bytes | memoryview] = []
+        self._spare = MOST_FROM_NOTHING
+
+    def numbers(self, numbers: _Numbers, valid: Valid, start: int, stop: int) -> None:
+        """Put a node of numbers, or of lengths, with their buffers."""
+        width, octets = numbers.width, numbers.slice(start, stop)
+        if width == 0:
+            expanded = numbers.value_bytes * (stop - start)
+            if expanded > self._spare:
+                width, octets = 1, memoryview(bytes(stop - start))
+            else:
+                self._spare -= expanded
+        self.node(width, numbers.base, valid, start, stop)
+        self.buffer(octets)
 
     def node(self, width: int, base: int, valid: Valid, start: int, stop: int) -> None:
         """Begin a node of values ``[start, stop)``."""
@@ -104,23 +118,25 @@ class _Numbers:
     octets: memoryview
     width: int
     base: int
+    value_bytes: int
+    """Bytes of a number once it is unpacked."""
 
     @staticmethod
-    def of(values: Values, valid: Valid = None) -> _Numbers:
+    def of(values: Values, valid: Valid = None, value_bytes: int = 4) -> _Numbers:
         """Pack integers of any width; what stands under nulls need not survive."""
         smallest, largest = _extremes(values, valid)
         base, width = 0, _width(largest - smallest)
         if smallest < 0 or _width(largest) > width:
             base = smallest
         if width == 0:
-            return _Numbers(memoryview(b""), 0, _signed(base))
+            return _Numbers(memoryview(b""), 0, _signed(base), value_bytes)
         dtype = np.dtype(f"<u{width}")
         if width == values.itemsize and base == 0:
             packed = np.ascontiguousarray(values)
         else:
             packed = np.empty(len(values), dtype)
             np.subtract(values, values.dtype.type(base), out=packed, casting="unsafe")
-        return _Numbers(packed.view(np.uint8).data, width, _signed(base))
+        return _Numbers(packed.view(np.uint8).data, width, _signed(base), value_bytes)
 
     def slice(self, start: int, stop: int) -> memoryview:
         """Return the bytes of values ``[start, stop)``."""
@@ -155,8 +171,7 @@ class _NumbersNode:
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(self.numbers.width, self.numbers.base, self.valid, start, stop)
-        chunk.buffer(self.numbers.slice(start, stop))
+        chunk.numbers(self.numbers, self.valid, start, stop)
 
 
 @dataclass(slots=True)
@@ -191,8 +206,7 @@ class _BytesNode:
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(self.lengths.width, self.lengths.base, self.valid, start, stop)
-        chunk.buffer(self.lengths.slice(start, stop))
+        chunk.numbers(self.lengths, self.valid, start, stop)
         chunk.buffer(self.content[self.offsets[start] : self.offsets[stop]])
 
 
@@ -205,8 +219,7 @@ class _ListsNode:
     num_bytes: int
 
     def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(self.lengths.width, self.lengths.base, self.valid, start, stop)
-        chunk.buffer(self.lengths.slice(start, stop))
+        chunk.numbers(self.lengths, self.valid, start, stop)
         first = int(self.offsets[0])
         for child in self.children:
             child.put(int(self.offsets[start]) - first, int(self.offsets[stop]) - first, chunk)
@@ -240,7 +253,7 @@ def _pack(array: pa.Array) -> _Node:
     if kind is Kind.NUMBERS:
         values = _integers(array)
         if values is not None:
-            numbers = _Numbers.of(values, valid)
+            numbers = _Numbers.of(values, valid, type_.bit_width // 8)
             return _NumbersNode(numbers, valid, spare + len(numbers.octets))
         kind = Kind.RAW
     if kind is Kind.RAW:

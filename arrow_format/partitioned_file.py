@@ -35,7 +35,7 @@ from arrow_format.model import (
     Region,
     RegionKind,
 )
-from arrow_format.options import MAX_CHUNK_BYTES, WriteOptions
+from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
 from arrow_format.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class PartitionedFileWriter:
             self._raw_bytes += batch.nbytes
             rows = self._chunks.prepare(batch)
             firsts = cut_chunks(clustering, n, rows.num_bytes, self._options.chunk_bytes)
-            for first, stop in cut_to_size(batch, firsts, MAX_CHUNK_BYTES):
+            for first, stop in cut_to_size(batch, firsts, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):
                 builder.add_chunk(rows.write(first, stop, start + first))
             # The next part is made now: nothing here may keep this one in memory meanwhile.
             self._sink.flush()

@@ -30,7 +30,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrow_format.errors import OptionError, SchemaError
+from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
+from arrow_format.json_text import text
 from arrow_format.model import BROADCAST
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.spark_hash import check_hashable, hash_columns, subpartition_ids
@@ -282,14 +283,33 @@ def check_description(partitioner: Partitioner) -> None:
 
 
 def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner | None:
-    """Inverse of ``describe`` for the partitioners of this module; None for a user's own."""
+    """Inverse of ``describe`` for the partitioners of this module; None for a user's own.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It is of a kind of this module, and does not describe one.
+    """
+    try:
+        return _from_description(description)
+    except (
+        KeyError, TypeError, ValueError, OSError, pa.ArrowException, OptionError, SchemaError,
+    ) as error:  # fmt: skip
+        msg = (
+            f"the log describes a partitioner of kind {description['kind']!r} that is none "
+            f"({type(error).__name__}: {error}). Restore the log entry from a copy"
+        )
+        raise CorruptShuffleError(msg) from error
+
+
+def _from_description(description: Mapping[str, Any]) -> Partitioner | None:
     kind = description.get("kind")
     if kind == "hash":
-        return HashPartitioner(*description["keys"])
+        return HashPartitioner(list(description["keys"]))
     if kind == "roundrobin":
         return RoundRobinPartitioner()
     if kind == "column":
-        return ColumnPartitioner(description["column"])
+        return ColumnPartitioner(text(description["column"]))
     if kind == "range":
         return RangePartitioner.from_description(description)
     if kind == "broadcast":

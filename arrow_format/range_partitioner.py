@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.errors import OptionError
+from arrow_format.ipc_message import check_stream
+from arrow_format.layout_check import check_array
 from arrow_format.options import check_num_subpartitions
 from arrow_format.range_bounds import BoundIndex, bounds_of_sample, first_descent
 from arrow_format.sampling import sample_columns, sample_size
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
     Key = str | tuple[str, str]
+
+LEAST_BOUNDS_BYTES, MOST_BOUNDS_RATIO = 16 << 20, 256
+"""Bounds that would take more than this many bytes, and times those they have in the log, are
+refused before they are decompressed."""
 
 WHAT = "range keys"
 """What the columns are called in messages."""
@@ -394,8 +400,16 @@ def _to_text(bounds: pa.RecordBatch) -> str:
 
 
 def _from_text(text: str) -> pa.RecordBatch:
-    with pa.ipc.open_stream(base64.b64decode(text, validate=True)) as reader:
-        return reader.read_next_batch()
+    stream = base64.b64decode(text, validate=True)
+    check_stream(memoryview(stream), max(LEAST_BOUNDS_BYTES, MOST_BOUNDS_RATIO * len(stream)))
+    with pa.ipc.open_stream(stream) as reader:
+        batches = list(reader)
+    if len(batches) != 1:
+        msg = f"bounds in {len(batches)} batches, expected one"
+        raise ValueError(msg)
+    for column in batches[0].columns:
+        check_array(column)
+    return batches[0]
 
 
 def _content(bounds: pa.RecordBatch | None) -> tuple[pa.Schema, bytes] | None:

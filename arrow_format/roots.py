@@ -21,6 +21,7 @@ from arrow_format.errors import (
     ShuffleError,
     StorageError,
 )
+from arrow_format.json_text import parse_object
 from arrow_format.options import normal_directory
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError, Storage, open_storage
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from arrow_format.model import PartitionedFile
 
 MARKER_NAME = "arrow-shuffle-root.json"
+
+_MOST_MARKER_BYTES = 64 << 10
 
 
 def root_path(local_dir: str, job_id: str) -> str:
@@ -138,9 +141,11 @@ def bears_marker(storage: Storage, job_id: str) -> bool:
     stat = storage.stat(MARKER_NAME)
     if stat is None:
         return False
+    if stat.num_bytes > _MOST_MARKER_BYTES:
+        return False
     (found,) = storage.get_ranges(MARKER_NAME, [(0, stat.num_bytes)])
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        return bool(json.loads(found.to_pybytes())["job_id"] == job_id)
+    with contextlib.suppress(ValueError, KeyError):
+        return bool(parse_object(found.to_pybytes())["job_id"] == job_id)
     return False
 
 

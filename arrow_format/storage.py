@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import secrets
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -22,6 +24,15 @@ from arrow_format.errors import (
     OptionError,
     OutOfDiskError,
     StorageError,
+)
+from arrow_format.storage_beneath import (
+    look,
+    make_directories,
+    open_directory,
+    open_file,
+    parent_of,
+    parts_of,
+    sync_directory,
 )
 
 if TYPE_CHECKING:
@@ -193,23 +204,17 @@ def _links_needed(path: Path) -> Iterator[None]:
         raise StorageError(msg) from error
 
 
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 class _PosixWriter:
     """An :class:`ObjectWriter` over one file descriptor."""
 
-    def __init__(self, path: Path, *, sync: bool) -> None:
-        self._path = path
+    def __init__(self, root: Path, name: str, *, sync: bool) -> None:
+        self._root = root
+        self._name = name
+        self._path = root / name
         self._sync = sync
-        with _os_errors("create it", path):
+        with _os_errors("create it", self._path), parent_of(root, name) as (directory, last):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._handle: int | None = os.open(path, flags, 0o666)
+            self._handle: int | None = os.open(last, flags, 0o666, dir_fd=directory)
 
     def writev(self, buffers: Sequence[ByteSource]) -> None:
         if self._handle is None:
@@ -238,7 +243,7 @@ class _PosixWriter:
         with _os_errors("close it", self._path):
             os.close(handle)
             if self._sync:
-                _sync_directory(self._path.parent)
+                sync_directory(self._root, _above(self._name))
 
     def abort(self) -> None:
         if self._handle is None:
@@ -246,8 +251,17 @@ class _PosixWriter:
         handle, self._handle = self._handle, None
         with contextlib.suppress(OSError):
             os.close(handle)
-        with contextlib.suppress(OSError):
-            self._path.unlink()
+        with contextlib.suppress(OSError, CorruptShuffleError):
+            _unlink(self._root, self._name)
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _unlink(root: Path, path: str) -> None:
+    with parent_of(root, path) as (directory, name):
+        os.unlink(name, dir_fd=directory)
 
 
 def _write_all(handle: int, views: list[memoryview]) -> None:
@@ -287,55 +301,54 @@ class PosixStorage:
         target = self._root / path
         with _os_errors("make the directory", target):
             missing = []
-            parent = target
+            parent = self._root
             while not parent.exists():
                 missing.append(parent)
                 parent = parent.parent
-            target.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(parents=True, exist_ok=True)
             if sync:
                 for made in missing:
-                    _sync_directory(made.parent)
-
-    def _prepare(self, path: str, *, sync: bool) -> Path:
-        """Absolute path, its directory made."""
-        target = self._root / path
-        self.make_directory(target.parent.relative_to(self._root).as_posix(), sync=sync)
-        return target
+                    sync_directory(made.parent, "")
+            make_directories(self._root, path, sync=sync)
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """See :meth:`Storage.open_writer`."""
         if not self._makes_directories:
-            return _PosixWriter(self._root / path, sync=sync)
+            return _PosixWriter(self._root, path, sync=sync)
         return self._create(path, sync=sync)
 
     def _create(self, path: str, *, sync: bool) -> _PosixWriter:
         """Create a file; once more when another job removed its empty directory meanwhile."""
         try:
-            return _PosixWriter(self._prepare(path, sync=sync), sync=sync)
+            self.make_directory(_above(path), sync=sync)
+            return _PosixWriter(self._root, path, sync=sync)
         except ObjectNotFoundError:
-            return _PosixWriter(self._prepare(path, sync=sync), sync=sync)
+            self.make_directory(_above(path), sync=sync)
+            return _PosixWriter(self._root, path, sync=sync)
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         """See :meth:`Storage.put_if_absent`."""
         target = self._root / path
-        temporary = target.with_name(f".tmp-{target.name}-{secrets.token_hex(8)}")
-        writer = self._create(temporary.relative_to(self._root).as_posix(), sync=sync)
+        above, slash, last = path.rpartition("/")
+        temporary = f".tmp-{last}-{secrets.token_hex(8)}"
+        beside = above + slash + temporary
+        writer = self._create(beside, sync=sync)
         try:
             writer.writev([data])
             writer.close()
             with _os_errors("create it", target), _links_needed(target):
-                os.link(temporary, target)
+                with parent_of(self._root, path) as (directory, name):
+                    os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
                 if sync:
-                    _sync_directory(target.parent)
+                    sync_directory(self._root, above)
         finally:
             writer.abort()
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            with contextlib.suppress(OSError, CorruptShuffleError):
+                _unlink(self._root, beside)
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         """See :meth:`Storage.open_reader`."""
-        target = self._root / path
-        return _MappedReader(target) if mapped else _PosixReader(target)
+        return _MappedReader(self._root, path) if mapped else _PosixReader(self._root, path)
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """See :meth:`Storage.get_ranges`."""
@@ -350,36 +363,46 @@ class PosixStorage:
         target = self._root / path
         with _os_errors("look at it", target):
             try:
-                found = target.stat()
+                found = look(self._root, path)
             except (FileNotFoundError, NotADirectoryError):
-                return None
-            return ObjectStat(found.st_size, target.is_dir(), found.st_mtime_ns // 1_000_000)
+                # The shuffle itself may be anything but a directory.
+                return None if path or not self._root.exists() else ObjectStat(0, False)
+            return ObjectStat(
+                found.st_size, stat.S_ISDIR(found.st_mode), found.st_mtime_ns // 1_000_000
+            )
 
     def list(self, path: str) -> list[str]:
         """See :meth:`Storage.list`."""
         target = self._root / path
         with _os_errors("list it", target):
             try:
-                return sorted(entry.name for entry in os.scandir(target))
+                handle = open_directory(self._root, path)
             except (FileNotFoundError, NotADirectoryError):
                 return []
+            try:
+                return sorted(os.listdir(handle))
+            finally:
+                os.close(handle)
 
     def delete(self, path: str) -> None:
         """See :meth:`Storage.delete`."""
         target = self._root / path
-        with _os_errors("delete it", target):
-            target.unlink(missing_ok=True)
+        with _os_errors("delete it", target), contextlib.suppress(FileNotFoundError):
+            _unlink(self._root, path)
 
     def prune(self, path: str, *, and_root: bool) -> None:
         """See :meth:`Storage.prune`."""
-        target = self._root / path
-        while target != self._root or and_root:
-            # Not empty, or gone already: both are fine.
+        parts = parts_of(self._root, path)
+        # Not empty, or gone already: both are fine.
+        for count in range(len(parts), 0, -1):
+            with (
+                contextlib.suppress(OSError, CorruptShuffleError),
+                parent_of(self._root, "/".join(parts[:count])) as (directory, name),
+            ):
+                os.rmdir(name, dir_fd=directory)
+        if and_root:
             with contextlib.suppress(OSError):
-                target.rmdir()
-            if target == self._root:
-                return
-            target = target.parent
+                self._root.rmdir()
 
     def free_bytes(self) -> int | None:
         """See :meth:`Storage.free_bytes`."""
@@ -394,10 +417,10 @@ class _PosixReader:
     A mapped file that is cut short kills the process that reads it; here it is an error.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with _os_errors("read it", path):
-            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, root: Path, path: str) -> None:
+        self._path = root / path
+        with _os_errors("read it", self._path):
+            self._handle = open_file(root, path)
 
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         with _os_errors("read it", self._path):
@@ -413,10 +436,17 @@ class _PosixReader:
 class _MappedReader:
     """A mapped file: no copy, for files that nobody changes while they are read."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with _os_errors("map it", path), pa.memory_map(str(path)) as mapped:
-            self._whole = mapped.read_buffer()  # keeps the mapping, not the file
+    def __init__(self, root: Path, path: str) -> None:
+        self._path = root / path
+        with _os_errors("map it", self._path):
+            handle = open_file(root, path)
+            try:
+                size = os.fstat(handle).st_size
+                # An empty file cannot be mapped. The mapping outlives the descriptor.
+                whole = mmap.mmap(handle, size, prot=mmap.PROT_READ) if size else b""
+                self._whole = pa.py_buffer(whole)
+            finally:
+                os.close(handle)
 
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         _check_ranges(ranges, self._whole.size, self._path)
@@ -459,7 +489,7 @@ def open_storage(path: str | os.PathLike[str]) -> Storage:
         Empty, or a scheme that is not supported yet.
     """
     text = os.fspath(path)
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text or "\0" in text:
         msg = f"path={path!r}: expected a directory"
         raise OptionError(msg)
     scheme, separator, rest = text.partition("://")

@@ -16,6 +16,7 @@ from pyarrow import types as pt
 from arrow_format.packed_layout import (
     AS_IT_IS,
     HAS_NULLS,
+    MOST_FROM_NOTHING,
     NODE,
     PREAMBLE,
     WIDTHS,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = (1 << 31) - 1
 """Items or bytes that the offsets of a column can reach."""
+
+_MOST_PER_BYTE = 16
+"""Bytes that a byte of a chunk becomes at most: a decimal of 128 bits is stored in 1 or more."""
 
 
 class Unpacker:
@@ -132,6 +136,8 @@ class _Reader:
         self._size: int = message.size
         self._octets = np.frombuffer(message, np.uint8)
         self.num_rows, self.num_nodes = PREAMBLE.unpack_from(message)
+        self._spare = MOST_FROM_NOTHING + _MOST_PER_BYTE * self._size
+        """Bytes that arrays may still take beside the chunk itself."""
         self.position: int = PREAMBLE.size + NODE.size * self.num_nodes
         """Byte at which the next buffer begins."""
         if self.position > message.size:
@@ -144,6 +150,9 @@ class _Reader:
         flags, width, base = next(self._headers)
         if flags & ~HAS_NULLS:
             msg = f"a node has flags {flags:#x}"
+            raise ValueError(msg)
+        if length > MAX_LENGTH:
+            msg = f"a node has {length} values"
             raise ValueError(msg)
         kind = node.kind
         if kind is Kind.NOTHING:
@@ -174,6 +183,13 @@ class _Reader:
         if node.pair:
             children = [pa.StructArray.from_arrays(children, fields=node.pair)]
         return pa.Array.from_buffers(node.type, length, buffers, children=children)
+
+    def _spend(self, num_bytes: int) -> None:
+        """Count bytes that an array will take beside the chunk; refuse what no writer makes."""
+        self._spare -= num_bytes
+        if self._spare < 0:
+            msg = f"{self._size} bytes that would become too many"
+            raise ValueError(msg)
 
     def _take(self, num_bytes: int) -> int:
         """Step over a buffer; return where it begins."""
@@ -207,6 +223,7 @@ class _Reader:
         if width > size:
             msg = f"a node of type {node.type} has width {width}"
             raise ValueError(msg)
+        self._spend(length * node.value_bytes)
         if not wanted:
             return None
         # Modulo 2**64, or less where the type is narrower: bases may be negative.
@@ -225,6 +242,7 @@ class _Reader:
         self, length: int, width: int, base: int, *, wanted: bool
     ) -> tuple[pa.Buffer | None, int]:
         codes = self._codes(length, width)
+        self._spend(4 * length)
         if width > 4 or base < 0 or length * base > MAX_LENGTH:
             msg = f"{length} lengths of {width} bytes, of {base} or more"
             raise ValueError(msg)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrow_format.errors import ShuffleError
-from arrow_format.log_entry import encode_totals, output_from_json, output_to_json, read_totals
+from arrow_format.log_entry import output_from_json, output_to_json
+from arrow_format.log_totals import encode_totals, read_totals
 from arrow_format.model import MapStatus
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
     }
 
 
-def status_from_row(row: Mapping[str, Any]) -> MapStatus:
+def status_from_row(row: Mapping[str, Any], num_subpartitions: int) -> MapStatus:
     """Inverse of :func:`status_to_row`, from a Spark row or a dict.
 
     Raises
@@ -48,7 +49,7 @@ def status_from_row(row: Mapping[str, Any]) -> MapStatus:
         output = output_from_json(json.loads(row["map_output"]))
         if row["totals"] is None:
             return MapStatus(output)
-        return MapStatus(output, *read_totals(pa.py_buffer(row["totals"])))
+        return MapStatus(output, *read_totals(pa.py_buffer(row["totals"]), num_subpartitions))
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         msg = (
             f"not a map status of ShuffleMapTask ({type(error).__name__}: {error}); pass what "

@@ -210,7 +210,7 @@ def commit_shuffle(
     rows: Sequence[Any] = statuses.to_pylist() if isinstance(statuses, pa.Table) else statuses
     return commit_job(
         task.job,
-        [status_from_row(row) for row in rows],
+        [status_from_row(row, task.job.num_subpartitions) for row in rows],
         mode=mode,
         expected_map_outputs=expected_map_outputs,
     )

@@ -96,7 +96,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         rows = [message.row for message in messages if isinstance(message, MapStatusMessage)]
         commit_job(
             self._job,
-            [status_from_row(row) for row in rows],
+            [status_from_row(row, self._job.num_subpartitions) for row in rows],
             mode=self._mode,
             expected_map_outputs=len(messages),
         )

@@ -309,7 +309,7 @@ def spark_schema_from_json(text: str) -> StructType:
             "without Spark, arrow_format.open_shuffle reads its storage"
         )
         raise SchemaError(msg) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"the Spark schema of the shuffle is no JSON of a schema: {error!r}"
         raise SchemaError(msg) from error
     return schema

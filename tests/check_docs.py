@@ -1,4 +1,4 @@
-"""Check the Markdown files: links and anchors lead somewhere, code blocks compile.
+"""Check the Markdown files: links and anchors lead somewhere, code blocks compile, tests exist.
 
 ``python -m tests.check_docs`` prints ``file:line: problem`` and exits 1 when there is any. Links to
 other hosts are not followed.
@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,6 +20,7 @@ PARSERS = {"python": ast.parse, "json": json.loads, "toml": tomllib.loads}
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+|~~~+) *(?P<language>\w*)")
 HEADING = re.compile(r"^#{1,6} +(?P<title>.*?)(?: +#+)?$")
 LINK = re.compile(r"\]\(<?(?P<inline>[^)\s>]+)>?(?: +\"[^\"]*\")?\)|^\[[^\]]+\]: *(?P<named>\S+)")
+TEST = re.compile(r"`((?:tests|integration)/[\w/]+\.py)::(\w+)`")
 HTML_ANCHOR = re.compile(r"<a +(?:id|name)=\"([^\"]+)\"")
 
 
@@ -59,6 +61,15 @@ def anchors(prose: list[tuple[int, str]]) -> set[str]:
     return found
 
 
+@cache
+def functions(file: Path) -> frozenset[str]:
+    """Return the names of the functions of a module; none where there is no such file."""
+    if not file.is_file():
+        return frozenset()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
 def problems(files: list[Path]) -> list[str]:
     """Return one line for everything that is wrong in the files."""
     parts = {file: split(file.read_text(encoding="utf-8")) for file in files}
@@ -74,6 +85,11 @@ def problems(files: list[Path]) -> list[str]:
             except (SyntaxError, ValueError) as error:
                 found.append(f"{name}:{line}: {language} block does not compile: {error}")
         for line, text in prose:
+            found += [
+                f"{name}:{line}: there is no test {path}::{test}"
+                for path, test in TEST.findall(text)
+                if test not in functions(ROOT / path)
+            ]
             for match in LINK.finditer(re.sub(r"`[^`]*`", "", text)):
                 link = unquote(match["inline"] or match["named"])
                 if re.match(r"[a-z][a-z+.-]*:", link):

@@ -63,23 +63,6 @@ def test_map_outputs_take_turns_over_the_directories(tmp_path, codec):
         assert json.loads(marker.read_bytes()) == {"job_id": job.job_id}
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A directory on a disk of 2 MB."""
-    directory = tmp_path / "small"
-    directory.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"cannot mount a small disk here: {made.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", str(directory)], check=True)
-
-
 @CODECS
 @pytest.mark.parametrize("looks_ahead", [True, False])
 def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, monkeypatch):

@@ -13,11 +13,12 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.log_record import encode_record
-from arrow_format.model import PartitionedFile
+from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.storage import ObjectExistsError, PosixStorage
 from tests.unit.small_shuffles import entry_of
 
-ENTRY = entry_of(PartitionedFile("a", 1, 1, 8, 8, 8, 8), 4)
+FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8)
+ENTRY = replace(entry_of(FILE, 4), map_outputs=(MapOutput("the-job", 0, 1, (FILE,)),))
 
 
 @pytest.fixture
@@ -33,7 +34,9 @@ def log(storage):
 def commit(log, operation="append", **changes):
     def decide(newest):
         kind = operation if newest else "overwrite"
-        return replace(ENTRY, operation=kind, **changes)
+        job_id = changes.get("job_id", ENTRY.job_id)
+        outputs = tuple(replace(output, job_id=job_id) for output in ENTRY.map_outputs)
+        return replace(ENTRY, operation=kind, map_outputs=outputs, **changes)
 
     return log.append(decide, sync=False)
 

@@ -41,10 +41,26 @@ PATH_METHODS = {
     "write_text",
 }
 LOADERS = {
-    f"{module}.{name}"
-    for module in ("pickle", "cloudpickle", "pyspark.cloudpickle", "marshal")
-    for name in ("load", "loads", "Unpickler")
+    *(
+        f"{module}.{name}"
+        for module in ("pickle", "cloudpickle", "pyspark.cloudpickle", "marshal", "dill", "joblib")
+        for name in ("load", "loads", "Unpickler")
+    ),
+    "__import__",
+    "compile",
+    "eval",
+    "exec",
+    "numpy.load",
+    "pandas.read_pickle",
+    "pyspark.serializers.CPickleSerializer",
+    "pyspark.serializers.CloudPickleSerializer",
+    "runpy.run_path",
+    "shelve.open",
+    "torch.load",
+    "yaml.load",
 }
+"""What turns bytes into code. Jobs travel to Spark's tasks by pickle, and statuses back to Spark's
+own commit: Spark does both, within one application, and no file is involved."""
 
 
 def references(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -138,6 +154,9 @@ def test_the_format_does_not_import_spark():
         (file_system_uses, "Path('x').open()"),
         (pickle_loads, "import pickle\npickle.loads(b'')"),
         (pickle_loads, "def f():\n    from pickle import load"),
+        (pickle_loads, "eval(text)"),
+        (pickle_loads, "import numpy as np\nnp.load(path, allow_pickle=True)"),
+        (pickle_loads, "from pyspark.serializers import CloudPickleSerializer"),
         (spark_imports, "def f():\n    import pyspark.sql"),
     ],
 )
@@ -150,7 +169,7 @@ def test_a_broken_rule_is_seen(rule, code):
     [
         (file_system_uses, "storage.open_writer(a)\nos.fspath(a)\npa.ipc.open_stream(a)"),
         (file_system_uses, "def open_shuffle(a): return text.replace('a', 'b')"),
-        (pickle_loads, "import pickle\npickle.dumps(a)\njson.loads(b)"),
+        (pickle_loads, "import pickle\npickle.dumps(a)\njson.loads(b)\nre.compile(c)"),
         (spark_imports, "import pyspark_arrow_shuffle"),
     ],
 )

@@ -12,10 +12,9 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.log_entry import (
     LogEntry,
     TotalsFile,
-    decode_totals,
-    encode_totals,
 )
 from arrow_format.log_record import decode_record, encode_record
+from arrow_format.log_totals import decode_totals, encode_totals
 from arrow_format.model import MapOutput, PartitionedFile
 
 FILE = PartitionedFile("map_outputs/job/00000-0-ab-0", 6, 2, 64, 100, 900, 2**32 - 1)

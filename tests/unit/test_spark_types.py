@@ -1,6 +1,9 @@
 """Spark schemas at the doors: no JVM needed."""
 
+import base64
 import json
+import os
+import pickle
 
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -447,6 +450,31 @@ def test_collations_at_any_depth_survive_the_json():
 def test_what_is_no_schema_is_refused(text):
     with pytest.raises(SchemaError, match="no JSON of a schema"):
         spark_schema_from_json(text)
+
+
+class Trap:
+    """Makes a directory wherever it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("class_name", ["builtins.NotThere", "os.system", "builtins.print"])
+def test_a_pickled_class_in_the_schema_is_never_loaded(tmp_path, class_name):
+    """Spark once did; a log entry may have been written by anyone."""
+    pickled = base64.b64encode(pickle.dumps(Trap(tmp_path / "sprung"))).decode()
+    described = {
+        "type": "udt", "pyClass": class_name, "serializedClass": pickled, "sqlType": "integer",
+    }  # fmt: skip
+    field = {"name": "c", "nullable": True, "metadata": {}, "type": described}
+    with pytest.raises(SchemaError, match="user-defined type"):
+        spark_schema_from_json(json.dumps({"type": "struct", "fields": [field]}))
+    assert not (tmp_path / "sprung").exists()
+    pickle.loads(base64.b64decode(pickled))
+    assert (tmp_path / "sprung").exists()
 
 
 def test_a_user_defined_type_without_its_class_is_refused():

@@ -1,0 +1,29 @@
+"""A disk of its own for tests that fill one up."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a disk of 2 MB."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"cannot mount a small disk here: {made.stderr.strip()}")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)

@@ -1,0 +1,538 @@
+"""Whatever happens to a file: a typed error that says where, or the same rows. Nothing else.
+
+Every byte of every file of small shuffles of many shapes is flipped, and every file is cut at every
+length; what a reader then sees must be what was written, or an error of ours. DAMAGE_TRIES=50000
+samples as many damages of larger shuffles beside, `make damage` does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import (
+    BroadcastPartitioner,
+    ColumnPartitioner,
+    FormatVersionError,
+    MergePolicy,
+    RangePartitioner,
+    ReadOptions,
+    ShuffleError,
+    WriteOptions,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.commit_log import CommitLog
+from arrow_format.index_cache import IndexCache
+from arrow_format.read_scheduler import ReadScheduler
+from arrow_format.roots import MARKER_NAME
+from arrow_format.storage import PosixStorage
+from arrow_format.subpartition_reader import SortMergeSubpartitionReader, files_of
+from tests.unit.small_shuffles import numbered, write_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+N = 5
+IDS = [3, 1, 1, 4, 1, 1]
+SMALL = {"sync": False, "chunk_bytes": 1, "sort_buffer_bytes": 1 << 10}
+PINNED = ReadOptions(memory_map=True)
+
+
+def options(codec: str = "zstd", **more) -> WriteOptions:
+    return WriteOptions(**{**SMALL, "codec": codec, **more})
+
+
+def batches(start: int) -> list[pa.RecordBatch]:
+    """Two batches, of which each becomes a region."""
+    return [numbered(IDS, start), numbered(IDS, start + len(IDS))]
+
+
+def plain(path: Path, codec: str = "zstd") -> None:
+    write_tasks(path, [batches(0), batches(12)], N, options=options(codec))
+    assert {file.num_regions for o in open_shuffle(path).map_outputs for file in o.files} == {2}
+
+
+def uncompressed(path: Path) -> None:
+    plain(path, "none")
+
+
+def broadcast(path: Path) -> None:
+    table = pa.Table.from_batches(batches(0))
+    write_shuffle(
+        table, path, num_subpartitions=N, partitioner=BroadcastPartitioner(), options=options()
+    )
+
+
+def in_order(path: Path) -> None:
+    table = pa.Table.from_batches([*batches(0), *batches(12)])
+    write_shuffle(
+        table, path, num_subpartitions=N, options=options(), sort_by=[("v", "descending")],
+        partitioner=RangePartitioner("p", bounds=[1, 2]),
+    )  # fmt: skip
+
+
+def appended(path: Path) -> None:
+    for start in (0, 6):
+        write_tasks(path, [[numbered(IDS, start)]], N, mode="append", options=options())
+
+
+def spread(path: Path) -> None:
+    """Half of it in a directory beside."""
+    local = options(local_dirs=(str(path.parent / "disk"),))
+    write_tasks(path, [[numbered(IDS)], [numbered(IDS, 6)]], N, options=local)
+
+
+def merged(path: Path) -> None:
+    plain(path)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=options())
+
+
+def nested(path: Path) -> None:
+    schema = pa.schema(
+        [
+            pa.field("p", pa.int32(), nullable=False),
+            ("l", pa.list_(pa.struct([("a", pa.decimal128(20, 2)), ("b", pa.bool_())]))),
+            ("m", pa.map_(pa.string(), pa.float64())),
+            ("t", pa.timestamp("us", "UTC")),
+        ]
+    )
+    rows = [
+        {"p": 1, "l": [{"a": None, "b": True}], "m": [("k", 1.5)], "t": 5},
+        {"p": 3, "l": [], "m": None, "t": None},
+        {"p": 1, "l": None, "m": [("x", None), ("y", -0.0)], "t": 1 << 40},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    write_shuffle(
+        [batch], path, num_subpartitions=N, partitioner=ColumnPartitioner("p"), options=options()
+    )
+
+
+SHAPES: dict[str, Callable[[Path], None]] = {
+    shape.__name__: shape
+    for shape in (plain, uncompressed, broadcast, in_order, appended, spread, merged, nested)
+}
+KINDS = {
+    "data": "*.shuffle.data",
+    "index": "*.shuffle.index",
+    "totals": "totals-*.arrow",
+    "entry": "*.json",
+    "marker": MARKER_NAME,
+}
+TRIES = int(os.environ.get("DAMAGE_TRIES", "0"))
+ALL = TRIES > 0
+
+TRIED: Counter[str] = Counter()
+"""Damages tried by what was done, over all tests of this module."""
+
+
+@dataclass
+class Sound:
+    """A shuffle and what readers saw of it before anything happened to it."""
+
+    path: Path
+    whole: tuple[object, ...]
+    part: tuple[object, ...]
+    named: frozenset[str]
+
+    @staticmethod
+    def at(path: Path) -> Sound:
+        """Take what is there."""
+        entries = open_shuffle(path).entries
+        files = [one for entry in entries for output in entry.map_outputs for one in output.files]
+        named = [
+            *(f"{entry.version:020d}.json" for entry in entries),
+            *(entry.totals.path for entry in entries),
+            *(one.data_path for one in files),
+            *(one.index_path for one in files),
+        ]
+        names = frozenset(one.rpartition("/")[2] for one in named)
+        return Sound(path, everything(path), a_part(path), names)
+
+    def files(self, kind: str) -> list[Path]:
+        """All files of a kind, those in further directories too."""
+        found = sorted(self.path.parent.rglob(KINDS[kind]))
+        return [one for one in found if kind != "entry" or one.name != MARKER_NAME]
+
+    def live(self, file: Path) -> bool:
+        """Whether the newest version names a file."""
+        return file.name in self.named
+
+
+def everything(path: Path) -> tuple[object, ...]:
+    """All that readers can see, planning included."""
+    shuffle = open_shuffle(path)
+    return (
+        shuffle.read(with_subpartition=True).read_all().to_pylist(),
+        shuffle.subpartition_rows.to_pylist(),
+        shuffle.subpartition_bytes.to_pylist(),
+        shuffle.version,
+        str(shuffle.partitioner),
+        shuffle.sort_by,
+    )
+
+
+def a_part(path: Path) -> tuple[object, ...]:
+    """One column of one subpartition, from mapped files."""
+    shuffle = open_shuffle(path, options=PINNED)
+    return (shuffle.subpartition(1, columns=shuffle.schema.names[:1]).read_all().to_pylist(),)
+
+
+def outcome(sound: Sound, *, also_a_part: bool = False) -> bool:
+    """Whether the damage was noticed; fails when other rows come back, or another error."""
+    noticed = False
+    try:
+        assert everything(sound.path) == sound.whole
+    except ShuffleError as error:
+        noticed = True
+        check_blame(sound, str(error))
+    if also_a_part:
+        try:
+            assert a_part(sound.path) == sound.part
+        except ShuffleError as error:
+            check_blame(sound, str(error))
+    return noticed
+
+
+def check_blame(sound: Sound, message: str) -> None:
+    """Every message names a place that exists: the shuffle, one of its files or directories."""
+    assert str(sound.path.parent) in message, message
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def sound(request, tmp_path_factory) -> Sound:
+    path = tmp_path_factory.mktemp(request.param) / "s"
+    SHAPES[request.param](path)
+    return Sound.at(path)
+
+
+def damages(original: bytes, places: range, seed: int) -> Iterator[tuple[str, bytes]]:
+    """Bytes flipped whole and by one bit, lengths, and bytes too many."""
+    rng = random.Random(seed)
+    for i in places:
+        for kind, mask in (("byte", 0xFF), ("bit", 1 << rng.randrange(8))):
+            yield kind, original[:i] + bytes([original[i] ^ mask]) + original[i + 1 :]
+        yield "cut", original[:i]
+    for tail in (b"\0", original[:1], original):
+        yield "garbage", original + tail
+    yield "zeros", bytes(len(original))
+
+
+def reader_of(sound: Sound, kind: str) -> Callable[[], object]:
+    """Return the function that reads all files of one kind as every reader does, and no others."""
+    storage = PosixStorage(str(sound.path))
+    log = CommitLog(storage)
+    snapshot = log.snapshot()
+    held = IndexCache(storage)
+    scheduler = ReadScheduler(read_ahead=False)
+
+    def rows() -> object:
+        reader = SortMergeSubpartitionReader(
+            storage, snapshot.entries, 0, N, indexes=held, scheduler=scheduler
+        )
+        return [(run.batch.to_pylist(), run.subpartitions.tolist()) for run in reader]
+
+    def regions() -> object:
+        indexes = IndexCache(storage)
+        found = (indexes.index_of(o.entry, o.output, o.file) for o in files_of(snapshot.entries))
+        return [(index.metadata, [str(region) for region in index.regions]) for index in found]
+
+    return {
+        "data": rows,
+        "index": regions,
+        "marker": regions,  # it is read on the way to an index
+        "totals": lambda: [each.tolist() for each in log.totals(snapshot)],
+        "entry": log.snapshot,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_flip_and_every_truncation(sound, kind):
+    """Of one file of each kind, for the readers of that kind; of some damages, all is read.
+
+    Every byte and every length of the files of the first shape, and with DAMAGE_TRIES of all; of
+    the index tests/unit/test_index.py flips every byte without.
+    """
+    files = [file for file in sound.files(kind) if kind == "marker" or sound.live(file)]
+    if not files:
+        pytest.skip("this shape has no further directories")
+    file = files[-1]
+    original = file.read_bytes()
+    read = reader_of(sound, kind)
+    expected = read()
+    is_plain = sound.path.parent.name.startswith("plain")
+    most = len(original) if ALL or (is_plain and kind != "index") else 120
+    every = range(0, len(original), max(1, len(original) // most))
+    some = range(0, len(original), 1 + len(original) // 4)
+    # What no reader of rows needs: magic, padding, a footer; white space in a marker.
+    has_spare = kind in ("data", "marker")
+    noticed = 0
+    try:
+        for what, damaged in damages(original, every, len(original)):
+            file.write_bytes(damaged)
+            try:
+                assert read() == expected, what
+                assert has_spare or what == "garbage", what
+            except ShuffleError as error:
+                noticed += 1
+                check_blame(sound, str(error))
+            TRIED[what] += 1
+        for what, damaged in damages(original, some, 1):
+            file.write_bytes(damaged)
+            is_noticed = outcome(sound, also_a_part=True)
+            assert is_noticed or has_spare or what == "garbage", what
+            TRIED[f"{what}, all read"] += 1
+    finally:
+        file.write_bytes(original)
+    assert noticed > 0
+    assert not outcome(sound)
+
+
+def test_verify_notices_every_flip_of_the_data(sound):
+    """Also of those bytes that no reader of rows needs: magic, padding, footer."""
+    file = next(file for file in sound.files("data") if sound.live(file))
+    original = file.read_bytes()
+    shuffle = open_shuffle(sound.path)
+    try:
+        for i in range(0, len(original), 1 if ALL else 1 + len(original) // 60):
+            file.write_bytes(original[:i] + bytes([original[i] ^ 0x10]) + original[i + 1 :])
+            (problem,) = shuffle.verify(raise_on_damage=False).problems
+            assert file.name in str(problem)
+            TRIED["bit, verified"] += 1
+    finally:
+        file.write_bytes(original)
+    assert shuffle.verify().ok
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_missing_and_replaced_files(sound, kind):
+    files = sound.files(kind)
+    for number, file in enumerate(files):
+        original = file.read_bytes()
+        try:
+            for what in ("empty", "gone", "directory", "link"):
+                file.unlink(missing_ok=True)
+                if what == "empty":
+                    file.touch()
+                elif what == "directory":
+                    file.mkdir()
+                elif what == "link":
+                    (sound.path.parent / "copy").write_bytes(original)
+                    file.symlink_to(sound.path.parent / "copy")
+                if kind == "entry" and what == "gone" and number == len(files) - 1:
+                    # That the newest entry is gone cannot be told from a commit that never was.
+                    assert CommitLog(PosixStorage(str(sound.path))).newest_version() == number
+                    continue
+                needed = kind == "marker" or sound.live(file)
+                assert outcome(sound, also_a_part=True) or not needed, (file.name, what)
+                TRIED[what] += 1
+                if what == "directory":
+                    file.rmdir()
+        finally:
+            file.unlink(missing_ok=True)
+            file.write_bytes(original)
+    assert not outcome(sound)
+
+
+@pytest.mark.parametrize("kind", ["data", "index", "totals", "entry", "both"])
+def test_any_two_files_swapped(sound, kind):
+    """Of equal size or not: each is known by its checksum, its index or its number."""
+    pairs = [
+        [(one, two)] for files in [sound.files("data" if kind == "both" else kind)]
+        for i, one in enumerate(files) for two in files[i + 1 :]
+    ]  # fmt: skip
+    if not pairs:
+        pytest.skip("this shape has one such file")
+    for pair in pairs:
+        swaps = list(pair)
+        if kind == "both":
+            swaps += [tuple(one.with_suffix(".index") for one in pair[0])]
+        contents = [(one.read_bytes(), two.read_bytes()) for one, two in swaps]
+        if any(a == b for a, b in contents):
+            continue
+        live = kind == "entry" or any(sound.live(one) for one in pair[0])
+        try:
+            for (one, two), (a, b) in zip(swaps, contents, strict=True):
+                one.write_bytes(b)
+                two.write_bytes(a)
+            assert outcome(sound) or not live
+            TRIED["swap"] += 1
+        finally:
+            for (one, two), (a, b) in zip(swaps, contents, strict=True):
+                one.write_bytes(a)
+                two.write_bytes(b)
+    assert not outcome(sound)
+
+
+def test_files_of_equal_size_swapped(tmp_path):
+    """Two map outputs of the same rows but for their values: every length and count is the same."""
+    path = tmp_path / "s"
+    write_tasks(
+        path, [[numbered([1, 2], 10)], [numbered([1, 2], 22)]], N,
+        options=options("none", write_order="natural"),
+    )  # fmt: skip
+    sound = Sound.at(path)
+    for suffix in ("data", "index"):
+        one, two = sound.files(suffix)
+        assert one.stat().st_size == two.stat().st_size
+        a, b = one.read_bytes(), two.read_bytes()
+        one.write_bytes(b)
+        two.write_bytes(a)
+        assert outcome(sound)
+        one.write_bytes(a)
+        two.write_bytes(b)
+    assert not outcome(sound)
+
+
+@pytest.mark.parametrize("shape", ["plain", "spread"])
+def test_the_files_of_another_shuffle_of_the_same_rows(tmp_path, shape):
+    for name in ("x", "y"):
+        SHAPES[shape](tmp_path / name / "s")
+    path = tmp_path / "x" / "s"
+    sound = Sound.at(path)
+    theirs = Sound.at(tmp_path / "y" / "s")
+    for kind in KINDS:
+        for mine, other in zip(sound.files(kind), theirs.files(kind), strict=True):
+            original = mine.read_bytes()
+            shutil.copy(other, mine)
+            # Chunks and totals of the same rows are the same bytes; all else says whose it is.
+            assert outcome(sound) or other.read_bytes() == original
+            assert kind in ("data", "totals") or other.read_bytes() != original
+            mine.write_bytes(original)
+
+
+def test_damage_is_noticed_by_a_merge_and_nothing_is_lost(tmp_path):
+    path = tmp_path / "s"
+    plain(path)
+    sound = Sound.at(path)
+    policy = MergePolicy(rewrite="always")
+    for kind in ("data", "index", "totals", "entry"):
+        file = sound.files(kind)[0]
+        original = file.read_bytes()
+        for i in range(0, len(original), 1 + len(original) // 25):
+            file.write_bytes(original[:i] + bytes([original[i] ^ 0xFF]) + original[i + 1 :])
+            try:
+                merge_shuffle(path, policy=policy, options=options())
+            except ShuffleError as error:
+                check_blame(sound, str(error))
+                file.write_bytes(original)
+                assert everything(path) == sound.whole
+            else:
+                # A byte between the chunks: the rows are whole, and stand elsewhere now.
+                assert kind == "data"
+                assert everything(path)[0] == sound.whole[0]
+                shutil.rmtree(path)
+                plain(path)
+                sound = Sound.at(path)
+                file = sound.files(kind)[0]
+                original = file.read_bytes()
+            TRIED["merge"] += 1
+
+
+def test_a_file_that_vanishes_under_a_reader(tmp_path):
+    """What is open stays readable; what is not is missed with its name, and a retry works."""
+    path = tmp_path / "s"
+    plain(path)
+    whole = everything(path)
+    runs = iter(open_shuffle(path).reader(0, N))
+    found = [next(runs)]
+    one, two = sorted(path.rglob("*.data"))
+    held = one.read_bytes(), two.read_bytes()
+    one.unlink()
+    # The first file is open, and is so until its last chunk was read.
+    found += [next(runs) for _ in range(5)]
+    assert [row["v"] for run in found for row in run.batch.to_pylist()] == [
+        1, 2, 4, 5, 0, 3, 7, 8, 10, 11, 6, 9,
+    ]  # fmt: skip
+    two.unlink()
+    with pytest.raises(ShuffleError, match=rf"{one.name}: not there"):
+        open_shuffle(path).read().read_all()
+    problems = open_shuffle(path).verify(raise_on_damage=False).problems
+    assert len(problems) == 2
+    for number, problem in enumerate(problems):
+        assert f"(map task {number}, attempt 0): is not there" in str(problem)
+    one.write_bytes(held[0])
+    two.write_bytes(held[1])
+    assert everything(path) == whole
+
+
+def test_a_newer_entry_is_told_from_a_damaged_one(tmp_path):
+    path = tmp_path / "s"
+    plain(path)
+    (file,) = path.rglob("*.json")
+    body = file.read_bytes().partition(b"\n")[0].replace(b'"overwrite"', b'"fold"')
+    file.write_bytes(body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body)))
+    with pytest.raises(FormatVersionError, match="operation 'fold'"):
+        open_shuffle(path)
+
+
+def test_samples_of_larger_shuffles(tmp_path):
+    """A few here; DAMAGE_TRIES says how many of flips, cuts, zeroed and moved blocks."""
+    tries = TRIES or 100
+    rng = random.Random(tries)
+    for codec in ("zstd", "none"):
+        path = tmp_path / codec / "s"
+        more = options(codec, chunk_bytes=2048, sort_buffer_bytes=1 << 18)
+        tasks = [
+            [numbered([rng.randrange(64) for _ in range(3000)], 6000 * task + 3000 * batch)
+             for batch in range(2)]
+            for task in range(2)
+        ]  # fmt: skip
+        write_tasks(path, tasks, 64, options=more)
+        sound = Sound.at(path)
+        files = [
+            file for kind in ("data", "index", "totals", "entry") for file in sound.files(kind)
+        ]
+        for _ in range(tries // 2):
+            file = rng.choice(files)
+            original = file.read_bytes()
+            what, damaged = sampled(rng, original)
+            file.write_bytes(damaged)
+            is_noticed = outcome(sound, also_a_part=True)
+            harmless = damaged == original or what == "garbage" or file.suffix == ".data"
+            assert is_noticed or harmless, (file.name, what)
+            TRIED[f"larger: {what}"] += 1
+            file.write_bytes(original)
+        assert not outcome(sound)
+
+
+def sampled(rng: random.Random, original: bytes) -> tuple[str, bytes]:
+    """One damage of any kind."""
+    damaged = bytearray(original)
+    at = rng.randrange(len(original))
+    what = rng.choice(["bit", "byte", "cut", "zeros", "moved", "garbage"])
+    length = min(rng.choice([1, 8, 512, 4096]), len(original) - at)
+    if what == "bit":
+        damaged[at] ^= 1 << rng.randrange(8)
+    elif what == "byte":
+        damaged[at] = rng.randrange(256)
+    elif what == "cut":
+        del damaged[at:]
+    elif what == "zeros":
+        damaged[at : at + length] = bytes(length)
+    elif what == "moved":
+        to = rng.randrange(len(original) - length + 1)
+        damaged[at : at + length] = original[to : to + length]
+    else:
+        damaged += rng.randbytes(length)
+    return what, bytes(damaged)
+
+
+def test_tens_of_thousands_were_tried(request):
+    """Last of all; on its own it has nothing to count."""
+    if len(request.session.items) < 20:
+        pytest.skip("only where all tests of this module ran")
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        shown = ", ".join(f"{count:,} {what}" for what, count in sorted(TRIED.items()))
+        print(f"\ndamages tried: {TRIED.total():,} ({shown}); silent differences: 0")
+    assert TRIED.total() > 20_000

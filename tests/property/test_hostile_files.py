@@ -1,0 +1,632 @@
+"""Files that somebody made to hurt: every checksum fits, and what it covers is anything at all.
+
+Readers give an error of ours or rows, at once, and never ask for more memory than a chunk may have
+or a file has: each try runs with 256 MiB to spare. FUZZ_EXAMPLES=5000 tries more; `make damage`
+does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import shutil
+import struct
+import time
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from arrow_format import (
+    CorruptShuffleError,
+    RangePartitioner,
+    ShuffleError,
+    WriteOptions,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.arrow_types import data_schema
+from arrow_format.codec import ChunkDecoder
+from arrow_format.index import decode_index, encode_index
+from arrow_format.log_record import decode_record
+from arrow_format.log_totals import encode_totals, read_totals
+from arrow_format.model import Encoding
+from arrow_format.packed_layout import MOST_FROM_NOTHING, NODE, PREAMBLE
+from arrow_format.packing import PackedRows
+from arrow_format.partitioner import partitioner_from_description
+from arrow_format.schema_text import schema_from_text, schema_to_text
+from arrow_format.storage import PosixStorage
+from arrow_format.unpacking import Unpacker
+from tests.property.hostile import (
+    EXAMPLES,
+    changed_bytes,
+    changed_index,
+    changed_json,
+    entry_json,
+    little_memory,
+    rebuilt,
+    sealed_entry,
+)
+from tests.unit.small_shuffles import numbered, write_tasks
+
+FUZZ = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+SEEDS = st.integers(0, 1 << 64).map(random.Random)
+MOST_SECONDS = 20.0
+SMALL = WriteOptions(sync=False, chunk_bytes=1, sort_buffer_bytes=1 << 10)
+
+
+@pytest.fixture(scope="module", params=["zstd", "none", "sorted"])
+def sound(request, tmp_path_factory):
+    """A shuffle of two versions; each test leaves it as it was."""
+    path = tmp_path_factory.mktemp(request.param) / "s"
+    for start in (0, 8):
+        if request.param == "sorted":
+            table = pa.Table.from_batches([numbered([3, 1, 1, 0], start)])
+            write_shuffle(
+                table, path, num_subpartitions=4, mode="append", sort_by="v", options=SMALL,
+                partitioner=RangePartitioner("p", bounds=[0, 1, 2]),
+            )  # fmt: skip
+        else:
+            options = WriteOptions(
+                sync=False, codec=request.param, chunk_bytes=1, sort_buffer_bytes=1 << 10
+            )
+            tasks = [[numbered([3, 1, 1], start), numbered([2, 0], start + 3)]]
+            write_tasks(path, tasks, 4, mode="append", options=options)
+    return path
+
+
+def see_all(path):
+    """Everything that a reader, a planner or a tool asks of a shuffle."""
+    shuffle = open_shuffle(path)
+    shuffle.raw_bytes, shuffle.region_bytes, shuffle.read_bytes  # noqa: B018
+    shuffle.partitioner, repr(shuffle), shuffle.plan()
+    for columns in (None, shuffle.schema.names[:1], []):
+        for batch in shuffle.read(columns=columns):
+            batch.validate()
+    shuffle.subpartition(1).read_all()
+    shuffle.verify(raise_on_damage=False)
+
+
+def survives(act, *arguments):
+    """Whether ``act`` went well; fails at any error that is not ours, and when it takes long."""
+    started = time.monotonic()
+    try:
+        with little_memory():
+            act(*arguments)
+    except ShuffleError:
+        return False
+    finally:
+        assert time.monotonic() - started < MOST_SECONDS
+    return True
+
+
+def restored(path, file, content):
+    """Read a shuffle with other bytes in one of its files."""
+    original = file.read_bytes()
+    try:
+        file.write_bytes(content)
+        survives(see_all, path)
+    finally:
+        file.write_bytes(original)
+
+
+# Anything at all ---------------------------------------------------------------------------------
+
+
+@FUZZ
+@given(rng=SEEDS)
+def test_log_entries(sound, rng):
+    entries = sorted(sound.rglob("*.json"))
+    file = rng.choice(entries)
+    body = json.dumps(changed_json(rng, entry_json(file.read_bytes()))).encode()
+    if rng.random() < 0.1:
+        body = changed_bytes(rng, body)
+    restored(sound, file, sealed_entry(body.replace(b"\n", b" ")))
+
+
+@FUZZ
+@given(rng=SEEDS)
+def test_indexes(sound, rng):
+    entry_file = sorted(sound.rglob("*.json"))[-1]
+    kept = entry_file.read_bytes()
+    described = entry_json(kept)["map_outputs"][0]["files"][0]
+    file = sound / f"{described['path']}.shuffle.index"
+    original = file.read_bytes()
+    index = changed_index(rng, original)
+
+    def fit(value, _):
+        one = value["map_outputs"][0]["files"][0]
+        one["index_crc32"], one["index_bytes"] = zlib.crc32(index), len(index)
+        with_numbers(value, one, index)
+
+    try:
+        file.write_bytes(index)
+        rebuilt(sound, fit)
+        survives(see_all, sound)
+    finally:
+        file.write_bytes(original)
+        entry_file.write_bytes(kept)
+    survives(decode_index, index)
+
+
+def with_numbers(value, one, index):
+    """Make the entry say what the index says, where it says anything: so readers go on."""
+    try:
+        metadata, regions = decode_index(index)
+    except ShuffleError:
+        return
+    for name, number in (
+        ("num_rows", sum(region.num_rows for region in regions)),
+        ("data_bytes", metadata.data_bytes),
+    ):
+        total = "num_bytes" if name == "data_bytes" else name
+        value[total] += number - one[name]
+        one[name] = number
+    one["num_regions"] = len(regions)
+
+
+@FUZZ
+@given(rng=SEEDS)
+def test_totals(sound, rng):
+    entry_file = sorted(sound.rglob("*.json"))[-1]
+    kept = entry_file.read_bytes()
+    file = sound / entry_json(kept)["totals"]["path"]
+    original = file.read_bytes()
+    content = changed_bytes(rng, original)
+    if rng.random() < 0.4:
+        rows = np.array([rng.choice([0, 1, -1, 1 << 62]) for _ in range(rng.choice([0, 4, 5]))])
+        content = encode_totals(rows, rows)
+
+    def fit(value, _):
+        value["totals"].update(length=len(content), crc32=zlib.crc32(content))
+
+    try:
+        file.write_bytes(content)
+        rebuilt(sound, fit)
+        survives(see_all, sound)
+    finally:
+        file.write_bytes(original)
+        entry_file.write_bytes(kept)
+
+
+BATCH = pa.RecordBatch.from_pylist(
+    [
+        {"p": 1, "s": "text", "l": [1, 2], "m": [("k", 1)], "f": [1.5, 2.5], "b": True},
+        {"p": 3, "s": None, "l": [], "m": None, "f": [0.0, None], "b": None, "d": 5},
+        {"p": 1 << 40, "s": "", "l": None, "m": [("x", None)], "f": None, "b": False, "d": None},
+    ],
+    schema=pa.schema(
+        [
+            ("p", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int32())),
+            ("m", pa.map_(pa.string(), pa.int8())), ("f", pa.list_(pa.float64(), 2)),
+            ("b", pa.bool_()), ("n", pa.null()), ("d", pa.decimal128(20)),
+            ("t", pa.struct([("a", pa.binary()), ("i", pa.binary(3))])),
+        ]
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["packed", "message"])
+@FUZZ
+@given(rng=SEEDS)
+def test_chunks(form, rng):
+    """Behind a good CRC: what comes out can be looked at without leaving the chunk."""
+    packed = form == "packed"
+    stored = PackedRows(BATCH).message(0, 3) if packed else BATCH.serialize().to_pybytes()
+    message = changed_bytes(rng, stored)
+    encoding = Encoding.PACKED if packed else Encoding.IPC
+    payload = message
+    if rng.random() < 0.3:
+        payload = zstandard.compress(message)
+        encoding = Encoding.PACKED_ZSTD if packed else Encoding.ZSTD
+    columns = rng.choice([None, None, [1, 2], [3], []])
+
+    def decode():
+        found = ChunkDecoder(BATCH.schema, columns).decode(
+            pa.py_buffer(payload),
+            encoding=encoding,
+            raw_length=len(message),
+            crc32=zlib.crc32(payload),
+            num_rows=3,
+        )
+        assert found.num_rows == 3
+        found.validate()
+        for array in found.columns:
+            look_at(array)
+
+    survives(decode)
+
+
+def look_at(array):
+    """Touch every value: what leads outside of its memory would end the process."""
+    try:
+        array.to_pylist()
+    except (UnicodeDecodeError, ValueError, OverflowError):
+        # Text need not be UTF-8, nor a decimal within its precision: Spark writes and reads both.
+        array.cast(pa.binary()) if pa.types.is_string(array.type) else array.nbytes
+
+
+@FUZZ
+@given(rng=SEEDS)
+def test_schemas_and_bounds(rng):
+    schema = BATCH.schema
+    text = changed_bytes(rng, base64.b64decode(schema_to_text(schema)))
+    bounds = RangePartitioner("p", "s", bounds=[(1, "a"), (2, "b")]).describe()["bounds"]
+    hostile = changed_bytes(rng, base64.b64decode(bounds))
+
+    def parse():
+        with little_memory():
+            try:
+                found = schema_from_text(base64.b64encode(text).decode())
+            except (ValueError, OSError, pa.ArrowException):
+                return
+            assert data_schema(found).equals(found)
+            ChunkDecoder(found)
+
+    parse()
+    described = {
+        "kind": "range", "keys": [["p", "ascending"], ["s", "ascending"]],
+        "bounds": base64.b64encode(hostile).decode(),
+    }  # fmt: skip
+    survives(lambda: repr(partitioner_from_description(described)))
+
+
+def test_what_spark_writes_is_no_damage(tmp_path):
+    """Text that is no UTF-8 and decimals beyond their precision come back, bounds of them too."""
+    text = pa.array([b"\xff\xfe", b"a"], pa.binary()).view(pa.string())
+    wide = pa.array([10**12, 5], pa.decimal128(38)).buffers()
+    narrow = pa.Array.from_buffers(pa.decimal128(5), 2, wide)
+    table = pa.table({"s": text, "d": narrow, "l": pa.ListArray.from_arrays([0, 1, 2], text)})
+    for codec in ("none", "zstd"):
+        bounds = pa.table({"s": text.take([1])})
+        write_shuffle(
+            table, tmp_path / codec, num_subpartitions=2, options=WriteOptions(codec=codec),
+            partitioner=RangePartitioner("s", bounds=bounds),
+        )  # fmt: skip
+        shuffle = open_shuffle(tmp_path / codec)
+        assert shuffle.verify().ok
+        found = shuffle.read().read_all().combine_chunks()
+        assert found["s"].cast(pa.binary()).to_pylist() == [b"a", b"\xff\xfe"]
+        assert found["d"].chunk(0).buffers()[1].to_pybytes()[16:] == wide[1].to_pybytes()[:16]
+        assert isinstance(shuffle.partitioner, RangePartitioner)
+    odd = RangePartitioner("s", bounds=pa.table({"s": text.take([0])})).describe()
+    assert partitioner_from_description(odd) is not None
+
+
+# Known ways to hurt ------------------------------------------------------------------------------
+
+
+def changed(path, **changes):
+    """Put other values into the newest entry."""
+    rebuilt(path, lambda value, _: value.update(changes))
+
+
+@pytest.fixture
+def shuffle(tmp_path):
+    path = tmp_path / "s"
+    write_tasks(path, [[numbered([3, 1, 1])], [numbered([2])]], 4, options=SMALL)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_subpartitions": 10**6 + 1}, "is not a whole number from 0 to 1000000"),
+        ({"num_subpartitions": 0}, "there are no subpartitions"),
+        ({"committed_at_ms": 1 << 60}, "is not a whole number"),
+        ({"format_version": float("nan")}, "NaN is no number"),
+        ({"format_version": -1}, "-1 is not a whole number"),
+        ({"job_id": "../x"}, "is no name"),
+        ({"shuffle_id": "a/b"}, "is no name"),
+        ({"sort_by": [["nope", "ascending"]]}, "column 'nope' is not there"),
+        ({"sort_by": [["v", "sideways"]]}, "order 'sideways' is not one of"),
+        ({"partitioner": [["kind", "hash"]]}, "no object with a kind"),
+        ({"partitioner": {"kind": None}}, "no object with a kind"),
+        ({"spark_schema": {}}, "is no text"),
+        ({"roots": ["/a\0b"]}, "no absolute directory"),
+        ({"roots": ["/s3://x"]}, "no absolute directory"),
+    ],
+)  # fmt: skip
+def test_entries_that_were_accepted_once(shuffle, changes, message):
+    changed(shuffle, **changes)
+    with pytest.raises(CorruptShuffleError, match=message):
+        open_shuffle(shuffle)
+
+
+def test_map_tasks_must_be_there_each_once(shuffle):
+    (file,) = shuffle.rglob("*.json")
+    value = entry_json(file.read_bytes())
+    one, two = value["map_outputs"]
+    for outputs in ([two, one], [one, one], [one, {**two, "map_task": 2}], [two]):
+        value["map_outputs"] = outputs
+        for name in ("num_rows", "data_bytes"):
+            total = sum(sum(f[name] for f in output["files"]) for output in outputs)
+            value["num_bytes" if name == "data_bytes" else name] = total
+        file.write_bytes(sealed_entry(json.dumps(value).encode()))
+        with pytest.raises(CorruptShuffleError, match=r"each once and in order|named twice"):
+            open_shuffle(shuffle)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"format_version":1,"operation":' + b'{"x":' * 50_000 + b"1" + b"}" * 50_000 + b"}",
+        b'{"format_version":' + b"9" * 5_000 + b"}",
+        b'{"format_version":1,"format_version":1}',
+        b'{"format_version":1e999}',
+        "{}".encode("utf-16"),
+    ],
+    ids=["arrays", "objects", "digits", "repeated", "infinite", "utf-16"],
+)
+def test_json_that_is_hard_to_read(body):
+    assert not survives(decode_record, sealed_entry(body))
+    with pytest.raises(CorruptShuffleError):
+        decode_record(sealed_entry(body))
+
+
+def test_a_far_away_version_number_takes_no_time(shuffle):
+    (file,) = shuffle.rglob("*.json")
+    shutil.copy(file, file.with_name("9" * 20 + ".json"))
+    started = time.monotonic()
+    with little_memory(), pytest.raises(CorruptShuffleError, match="but not 2; an entry was del"):
+        open_shuffle(shuffle)
+    assert time.monotonic() - started < 1
+
+
+def test_an_append_of_another_shape_is_refused(shuffle):
+    write_tasks(shuffle, [[numbered([0])]], 4, mode="append", options=SMALL)
+    newest = sorted(shuffle.rglob("*.json"))[-1]
+    kept = newest.read_bytes()
+    other = numbered([]).schema.set(1, pa.field("v", pa.float64()))
+    for changes in (
+        {"num_subpartitions": 5},
+        {"sort_by": [["v", "ascending"]]},
+        {"shuffle_id": "another"},
+        {"data_schema": schema_to_text(other)},
+    ):
+        changed(shuffle, **changes)
+        with pytest.raises(CorruptShuffleError, match="does not go on from version 1"):
+            open_shuffle(shuffle)
+        newest.write_bytes(kept)
+    assert open_shuffle(shuffle).num_rows == 5
+
+
+NO_BOUNDS = schema_to_text(pa.schema([("p", pa.int32())]))
+"""A stream that ends behind its schema."""
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {"kind": "hash"}, {"kind": "hash", "keys": 5}, {"kind": "hash", "keys": []},
+        {"kind": "column"}, {"kind": "column", "column": ["a"]}, {"kind": "range"},
+        {"kind": "range", "keys": [["p", "ascending"]], "bounds": "AAAA"},
+        {"kind": "range", "keys": [["p", "up"]], "bounds": None},
+        {"kind": "range", "keys": [["p", "ascending"]], "bounds": NO_BOUNDS},
+    ],
+)  # fmt: skip
+def test_partitioners_that_are_none(shuffle, description):
+    changed(shuffle, partitioner=description)
+    found = open_shuffle(shuffle)
+    assert found.read().read_all().num_rows == 4, "readers need none of it"
+    with pytest.raises(CorruptShuffleError, match=f"kind '{description['kind']}' that is none"):
+        found.partitioner  # noqa: B018
+
+
+def bomb(batch: pa.RecordBatch, *, file: bool = True, stated: int | None = None) -> bytes:
+    """Return an IPC stream with zstd buffers; they state ``stated`` bytes if it is given."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    make = pa.ipc.new_file if file else pa.ipc.new_stream
+    with make(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    content = sink.getvalue().to_pybytes()
+    if stated is not None:
+        at = content.index(b"\x28\xb5\x2f\xfd") - 8
+        content = content[:at] + struct.pack("<q", stated) + content[at + 8 :]
+    return content
+
+
+@pytest.mark.parametrize("stated", [None, 1 << 33, 1 << 62])
+def test_bombs_in_totals_go_unopened(stated):
+    n = 8 << 20 if stated is None else 1000
+    zeros = np.zeros(n, np.int64)
+    schema = pa.schema([pa.field(name, pa.int64(), False) for name in ("num_rows", "num_bytes")])
+    content = bomb(pa.record_batch([zeros, zeros], schema=schema), stated=stated)
+    assert len(content) < 20_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(ValueError, match="where at most"):
+        read_totals(pa.py_buffer(content), 1000)
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+@pytest.mark.parametrize("stated", [None, 1 << 40])
+def test_bombs_in_bounds_go_unopened(shuffle, stated):
+    n = 4 << 20 if stated is None else 1000
+    batch = pa.record_batch({"v": np.zeros(n, np.int64)})
+    text = base64.b64encode(bomb(batch, file=False, stated=stated)).decode()
+    changed(shuffle, partitioner={"kind": "range", "keys": [["v", "ascending"]], "bounds": text})
+    with little_memory(64 << 20), pytest.raises(CorruptShuffleError, match="where at most"):
+        open_shuffle(shuffle).partitioner  # noqa: B018
+
+
+def test_bombs_in_messages_go_unopened():
+    batch = pa.record_batch({"v": np.zeros(4 << 20, np.int64)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    (schema_bytes,) = struct.unpack_from("<i", stream, 4)
+    message = stream.slice(8 + schema_bytes, stream.size - 16 - schema_bytes)
+    assert message.size < 20_000
+    with little_memory(), pytest.raises(CorruptShuffleError, match="its buffers are compressed"):
+        ChunkDecoder(batch.schema).decode(
+            message, encoding=0, raw_length=message.size, crc32=zlib.crc32(message),
+            num_rows=batch.num_rows,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("type_", "nodes"),
+    [
+        (pa.int64(), [(0, 5)]),
+        (pa.decimal128(20), [(0, 5)]),
+        (pa.string(), [(0, 0)]),
+        (pa.list_(pa.int8()), [(0, 60), (0, 1)]),
+        (pa.list_(pa.int8(), (1 << 31) - 1), [(255, 0), (0, 1)]),
+        (pa.list_(pa.null(), (1 << 31) - 1), [(255, 0), (255, 0)]),
+        (pa.list_(pa.list_(pa.null(), 1 << 30), 1 << 30), [(255, 0), (255, 0), (255, 0)]),
+    ],
+)
+@pytest.mark.parametrize("columns", [None, []])
+def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes, columns):
+    num_rows = 1 << 25
+    message = PREAMBLE.pack(num_rows, len(nodes)) + b"".join(NODE.pack(0, *one) for one in nodes)
+    before = pa.total_allocated_bytes()
+    with little_memory(), pytest.raises(ValueError, match=r"become too many|values"):
+        Unpacker(pa.schema([("c", type_)]), columns).unpack(pa.py_buffer(message), num_rows)
+    assert pa.total_allocated_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([[7] * (3 << 20)], pa.list_(pa.int64())),
+        pa.array([[[]] * (3 << 20)], pa.list_(pa.list_(pa.int64()))),
+        pa.array([[{f"{i}": 1 for i in range(8)}] * (1 << 19)]),
+        pa.array([[5] * (1 << 20)], pa.list_(pa.decimal128(20))),
+    ],
+    ids=["numbers", "lists", "structs", "decimals"],
+)
+def test_a_row_of_many_equal_items_is_no_bomb(array):
+    batch = pa.record_batch([array], names=["c"])
+    assert batch.nbytes > MOST_FROM_NOTHING
+    message = pa.py_buffer(PackedRows(batch).message(0, 1))
+    assert Unpacker(batch.schema).unpack(message, 1).equals(batch)
+
+
+def index_with(sound_index, **changes):
+    metadata, regions = decode_index(sound_index)
+    from dataclasses import replace
+
+    (region, *rest) = regions
+    table = replace(
+        region.chunks,
+        **{
+            name: np.concatenate([[value], getattr(region.chunks, name)[1:]]).astype(
+                getattr(region.chunks, name).dtype
+            )
+            for name, value in changes.items()
+        },
+    )
+    return encode_index(metadata, [replace(region, chunks=table), *rest])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"raw_length": 1 << 50}, "no writer makes such a chunk"),
+        ({"raw_length": (8 << 20) + 1}, "no writer makes such a chunk"),
+        ({"raw_length": 0}, "no writer makes such a chunk"),
+        ({"raw_length": -1}, "no writer makes such a chunk"),
+        ({"length": (1 << 63) - 1}, "contradicts itself"),
+        ({"offset": (1 << 63) - 8, "length": 100}, "contradicts itself"),
+        ({"offset": -8}, "contradicts itself"),
+    ],
+)
+def test_chunks_that_no_writer_makes(tmp_path, changes, message):
+    write_tasks(
+        tmp_path / "s", [[numbered([1, 1, 2])]], 4, options=WriteOptions(sync=False, chunk_bytes=1)
+    )
+    (file,) = tmp_path.rglob("*.index")
+    with pytest.raises(CorruptShuffleError, match=message):
+        decode_index(index_with(file.read_bytes(), **changes))
+
+
+def test_offsets_that_wrap_around_are_refused(tmp_path):
+    """Differences of int32 wrap: 0, 2**31 - 1, -2**31 + 10, -1, 50 would all seem to ascend."""
+    from dataclasses import replace
+
+    write_tasks(tmp_path / "s", [[numbered([0, 1, 2, 3])]], 4)
+    (file,) = tmp_path.rglob("*.index")
+    metadata, (region,) = decode_index(file.read_bytes())
+    offsets = np.array([0, (1 << 31) - 1, -(1 << 31) + 10, -1, 4], np.int32)
+    assert (np.diff(offsets) > 0).all()
+    with pytest.raises(CorruptShuffleError, match="contradicts itself"):
+        decode_index(encode_index(metadata, [replace(region, row_offsets=offsets)]))
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.large_string(),
+        pa.string_view(),
+        pa.list_view(pa.int32()),
+        pa.uuid(),
+        pa.run_end_encoded(pa.int32(), pa.int8()),
+        pa.dense_union([pa.field("a", pa.int8())]),
+    ],
+    ids=str,
+)
+def test_types_that_are_never_stored(shuffle, type_):
+    for inside in (type_, pa.list_(type_), pa.struct([("x", type_)])):
+        changed(shuffle, data_schema=schema_to_text(pa.schema([("p", inside)])))
+        with pytest.raises(CorruptShuffleError, match=r"never stored|cannot be stored"):
+            open_shuffle(shuffle)
+
+
+def test_a_root_with_the_marker_of_another_job_is_not_read(tmp_path):
+    """An entry may name any directory, and still reads none that a shuffle did not mark."""
+    for name in ("mine", "theirs"):
+        options = WriteOptions(sync=False, local_dirs=(str(tmp_path / f"{name}-disk"),))
+        tasks = [[numbered([1, 2])], [numbered([3])], [numbered([0])]]
+        write_tasks(tmp_path / name, tasks, 4, options=options)
+    theirs = open_shuffle(tmp_path / "theirs").entries[0].roots
+    for roots in (theirs, ["/"], ["/etc"], [str(tmp_path)], ["/proc/self"], ["/nowhere/at/all"]):
+        kept = {file: file.read_bytes() for file in (tmp_path / "mine").rglob("*.json")}
+        changed(tmp_path / "mine", roots=list(roots))
+        with pytest.raises(
+            CorruptShuffleError, match=r"does not bear the arrow-shuffle-root\.json"
+        ):
+            open_shuffle(tmp_path / "mine").read().read_all()
+        for file, content in kept.items():
+            file.write_bytes(content)
+    marker = next((tmp_path / "mine-disk").rglob("arrow-shuffle-root.json"))
+    for content in (b"[" * 100_000, b"{}", b"[]", b'{"job_id":"x"}', b"\xff", bytes(1 << 20)):
+        marker.write_bytes(content)
+        with pytest.raises(CorruptShuffleError, match="does not bear"):
+            open_shuffle(tmp_path / "mine").read().read_all()
+
+
+def test_the_same_path_in_two_roots_is_two_files(tmp_path):
+    from arrow_format.index_cache import IndexCache
+    from arrow_format.subpartition_reader import files_of
+
+    options = WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),))
+    write_tasks(tmp_path / "s", [[numbered([1])], [numbered([2, 3])]], 4, options=options)
+    shuffle = open_shuffle(tmp_path / "s")
+    one, two = files_of(shuffle.entries)
+    assert {one.file.root, two.file.root} == {0, 1}
+    indexes = IndexCache(PosixStorage(shuffle.path))
+    found = [indexes.index_of(each.entry, each.output, each.file) for each in (one, two)]
+    assert [index.metadata.map_task for index in found] == [0, 1]
+    with pytest.raises(CorruptShuffleError, match="named twice"):
+        rebuilt(
+            tmp_path / "s",
+            lambda value, _: value["map_outputs"][0]["files"].extend(
+                value["map_outputs"][0]["files"]
+            ),
+        ) or open_shuffle(tmp_path / "s")
