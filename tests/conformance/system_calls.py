@@ -85,10 +85,11 @@ class SystemCalls:
                 if size is not None and size < path.stat().st_size:
                     os.truncate(path, size)
 
-    def _below(self, path: object) -> str | None:
+    def _below(self, path: object, directory: int | None) -> str | None:
+        """Absolute path of what a call is about, if that is below the root."""
         if isinstance(path, int):
             return self._paths.get(path)
-        text = str(Path(os.fspath(path)).absolute())  # type: ignore[call-overload]
+        text = _absolute(path, directory)
         return text if text == self._root or text.startswith(f"{self._root}/") else None
 
     def _closing(self, usual: Callable[[int], None]) -> Callable[[int], None]:
@@ -100,7 +101,7 @@ class SystemCalls:
 
     def _wrapped(self, name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            path = self._below(args[0])
+            path = self._below(args[0], kwargs.get("dir_fd", kwargs.get("src_dir_fd")))
             changes = name != "open" or args[1] & os.O_CREAT
             if path is None or not changes:
                 result = usual(*args, **kwargs)
@@ -122,7 +123,10 @@ class SystemCalls:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             # Whether the disk is told to flush makes no difference to what is seen here.
             result = None if name == "fsync" else usual(*args, **kwargs)
-            self._note(name, path, args, result)
+            made = path
+            if name == "link":
+                made = _absolute(args[1], kwargs.get("dst_dir_fd"))
+            self._note(name, path, made, args, result)
             if fault in ("dies after", "dies within"):
                 self._die()
             if fault == "told wrong" and name in ("link", "unlink", "mkdir", "fsync", "rmdir"):
@@ -141,7 +145,7 @@ class SystemCalls:
         os.pwrite(args[0], whole[: len(whole) // 2], os.lseek(args[0], 0, os.SEEK_CUR))
         self._die()
 
-    def _note(self, name: str, path: str, args: Sequence[Any], result: Any) -> None:
+    def _note(self, name: str, path: str, made: str, args: Sequence[Any], result: Any) -> None:
         """Keep account of what a power failure takes away."""
         if name == "open":
             self._paths[result] = path
@@ -156,6 +160,11 @@ class SystemCalls:
             else:
                 self._synced_bytes[found.st_ino] = found.st_size
         elif name in ("link", "mkdir"):
-            self._unsynced_names.add(str(Path(args[-1] if name == "link" else args[0]).absolute()))
+            self._unsynced_names.add(made)
         elif name in ("unlink", "rmdir"):
             self._unsynced_names.discard(path)
+
+
+def _absolute(path: object, directory: int | None) -> str:
+    base = Path() if directory is None else Path(f"/proc/self/fd/{directory}").readlink()
+    return os.path.normpath((base / os.fspath(path)).absolute())  # type: ignore[call-overload]

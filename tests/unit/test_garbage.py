@@ -599,11 +599,11 @@ class TestReadersInBetween:
         real = os.link
         collected = []
 
-        def link(source, target):
-            if target.name == f"{2:020d}.json" and not collected:
-                os.utime(source, (0, 0))
+        def link(source, target, *, src_dir_fd, dst_dir_fd):
+            if target == f"{2:020d}.json" and not collected:
+                os.utime(source, (0, 0), dir_fd=src_dir_fd)
                 collected.append(collect_garbage(tmp_path).files)
-            real(source, target)
+            real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
         job, statuses = start_job(tmp_path)
         monkeypatch.setattr(os, "link", link)
