@@ -1,7 +1,7 @@
 """One session for the whole suite, on a real cluster: tasks run in executors of their own.
 
-``INTEGRATION_MASTER`` chooses another master, such as ``local[2,4]``: two cores in the driver's
-process and four tries for each task, as many as on the cluster.
+``INTEGRATION_MASTER`` chooses another master, such as ``local[2,2]``: two cores in the driver's
+process and two tries for each task, as many as on the cluster.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["pytest_collection_modifyitems"]
+
+# One failure is survived. Each try of the many tasks that are to fail takes a new Python worker.
+_SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}
 
 _logs = pytest.StashKey[Path]()
 
@@ -49,7 +52,7 @@ def spark(
             yield session
         return
     url = request.getfixturevalue("cluster").url
-    with spark_session(scratch, master=url, settings=session_settings()) as session:
+    with spark_session(scratch, master=url, settings=_SETTINGS) as session:
         yield session
 
 

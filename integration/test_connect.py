@@ -175,7 +175,7 @@ def through_connect(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Pa
         cwd=Path(__file__).resolve().parents[1],
         env={name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
         | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
