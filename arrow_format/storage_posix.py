@@ -1,0 +1,312 @@
+"""Shuffles in directories of local and mounted file systems."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrow_format.errors import (
+    ClosedError,
+    CorruptShuffleError,
+    OutOfDiskError,
+    StorageError,
+)
+from arrow_format.storage_protocol import (
+    ByteSource,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectReader,
+    ObjectStat,
+    ObjectWriter,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_IOV_MAX = 1024
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def _os_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into ours, with what was tried and where."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        msg = f"{path}: not there; cannot {what}"
+        raise ObjectNotFoundError(msg) from error
+    except FileExistsError as error:
+        msg = f"{path}: exists already; cannot {what}"
+        raise ObjectExistsError(msg) from error
+    except PermissionError as error:
+        msg = f"{path}: permission denied; cannot {what}. Give this user access to it"
+        raise StorageError(msg) from error
+    except OSError as error:
+        if error.errno in _OUT_OF_SPACE:
+            msg = f"{path}: no space left; cannot {what}. Free space or write elsewhere"
+            raise OutOfDiskError(msg) from error
+        msg = f"{path}: {error.strerror or error}; cannot {what}"
+        raise StorageError(msg) from error
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _PosixWriter:
+    """An :class:`ObjectWriter` over one file descriptor."""
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        self._path = path
+        self._sync = sync
+        with _os_errors("create it", path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._handle: int | None = os.open(path, flags, 0o666)
+
+    def writev(self, buffers: Sequence[ByteSource]) -> None:
+        if self._handle is None:
+            msg = f"{self._path}: already closed"
+            raise ClosedError(msg)
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        with _os_errors("write to it", self._path):
+            for start in range(0, len(views), _IOV_MAX):
+                _write_all(self._handle, views[start : start + _IOV_MAX])
+
+    def truncate(self, num_bytes: int) -> None:
+        if self._handle is None:
+            msg = f"{self._path}: already closed"
+            raise ClosedError(msg)
+        with _os_errors("cut it", self._path):
+            os.ftruncate(self._handle, num_bytes)
+            os.lseek(self._handle, num_bytes, os.SEEK_SET)
+
+    def close(self) -> None:
+        if self._handle is None:
+            return
+        with _os_errors("finish it", self._path):
+            if self._sync:
+                os.fsync(self._handle)
+        handle, self._handle = self._handle, None
+        with _os_errors("close it", self._path):
+            os.close(handle)
+            if self._sync:
+                _sync_directory(self._path.parent)
+
+    def abort(self) -> None:
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        with contextlib.suppress(OSError):
+            os.close(handle)
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def _write_all(handle: int, views: list[memoryview]) -> None:
+    """Write all views; a file system may take fewer bytes at a time than it is given."""
+    written = os.writev(handle, views)
+    if written == sum(len(view) for view in views):
+        return
+    for view in views:
+        taken = min(written, len(view))
+        written -= taken
+        rest = view[taken:]
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+
+
+class PosixStorage:
+    """A shuffle in a directory of a local or mounted POSIX file system.
+
+    Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
+    ``link`` fails when the name exists and never shows part of a file.
+    """
+
+    def __init__(self, root: str, makes_directories: bool = True) -> None:
+        self.root = str(Path(root).absolute())
+        self._root = Path(self.root)
+        self._makes_directories = makes_directories
+
+    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str, bool]]:
+        return PosixStorage, (self.root, self._makes_directories)
+
+    def without_new_directories(self) -> PosixStorage:
+        """See :meth:`Storage.without_new_directories`."""
+        return PosixStorage(self.root, makes_directories=False)
+
+    def make_directory(self, path: str, *, sync: bool) -> None:
+        """See :meth:`Storage.make_directory`."""
+        target = self._root / path
+        with _os_errors("make the directory", target):
+            missing = []
+            parent = target
+            while not parent.exists():
+                missing.append(parent)
+                parent = parent.parent
+            target.mkdir(parents=True, exist_ok=True)
+            if sync:
+                for made in missing:
+                    _sync_directory(made.parent)
+
+    def _prepare(self, path: str, *, sync: bool) -> Path:
+        """Absolute path, its directory made."""
+        target = self._root / path
+        self.make_directory(target.parent.relative_to(self._root).as_posix(), sync=sync)
+        return target
+
+    def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
+        """See :meth:`Storage.open_writer`."""
+        if not self._makes_directories:
+            return _PosixWriter(self._root / path, sync=sync)
+        return self._create(path, sync=sync)
+
+    def _create(self, path: str, *, sync: bool) -> _PosixWriter:
+        """Create a file; once more when another job removed its empty directory meanwhile."""
+        try:
+            return _PosixWriter(self._prepare(path, sync=sync), sync=sync)
+        except ObjectNotFoundError:
+            return _PosixWriter(self._prepare(path, sync=sync), sync=sync)
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
+        """See :meth:`Storage.put_if_absent`."""
+        target = self._root / path
+        temporary = target.with_name(f".tmp-{target.name}-{secrets.token_hex(8)}")
+        writer = self._create(temporary.relative_to(self._root).as_posix(), sync=sync)
+        try:
+            writer.writev([data])
+            writer.close()
+            with _os_errors("create it", target):
+                os.link(temporary, target)
+                if sync:
+                    _sync_directory(target.parent)
+        finally:
+            writer.abort()
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
+        """See :meth:`Storage.open_reader`."""
+        target = self._root / path
+        return _MappedReader(target) if mapped else _PosixReader(target)
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """See :meth:`Storage.get_ranges`."""
+        reader = self.open_reader(path)
+        try:
+            return reader.get_ranges(ranges)
+        finally:
+            reader.close()
+
+    def stat(self, path: str) -> ObjectStat | None:
+        """See :meth:`Storage.stat`."""
+        target = self._root / path
+        with _os_errors("look at it", target):
+            try:
+                found = target.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return ObjectStat(found.st_size, target.is_dir())
+
+    def list(self, path: str) -> list[str]:
+        """See :meth:`Storage.list`."""
+        target = self._root / path
+        with _os_errors("list it", target):
+            try:
+                return sorted(entry.name for entry in os.scandir(target))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def delete(self, path: str) -> None:
+        """See :meth:`Storage.delete`."""
+        target = self._root / path
+        with _os_errors("delete it", target):
+            target.unlink(missing_ok=True)
+
+    def prune(self, path: str, *, and_root: bool) -> None:
+        """See :meth:`Storage.prune`."""
+        target = self._root / path
+        while target != self._root or and_root:
+            # Not empty, or gone already: both are fine.
+            with contextlib.suppress(OSError):
+                target.rmdir()
+            if target == self._root:
+                return
+            target = target.parent
+
+    def free_bytes(self) -> int | None:
+        """See :meth:`Storage.free_bytes`."""
+        with _os_errors("ask for free space", self._root):
+            found = os.statvfs(self._root)
+            return found.f_bavail * found.f_frsize
+
+
+class _PosixReader:
+    """A file that is read by ``pread`` into buffers of our own.
+
+    A mapped file that is cut short kills the process that reads it; here it is an error.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _os_errors("read it", path):
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        with _os_errors("read it", self._path):
+            _check_ranges(ranges, os.fstat(self._handle).st_size, self._path)
+            return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
+class _MappedReader:
+    """A mapped file: no copy, for files that nobody changes while they are read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _os_errors("map it", path), pa.memory_map(str(path)) as mapped:
+            self._whole = mapped.read_buffer()  # keeps the mapping, not the file
+
+    def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        _check_ranges(ranges, self._whole.size, self._path)
+        return [self._whole.slice(offset, length) for offset, length in ranges]
+
+    def close(self) -> None:
+        self._whole = pa.py_buffer(b"")
+
+
+def _check_ranges(ranges: Sequence[tuple[int, int]], num_bytes: int, path: Path) -> None:
+    """Refuse what lies outside, before anything is allocated: damage may name any length."""
+    for offset, length in ranges:
+        if offset < 0 or length < 0 or offset + length > num_bytes:
+            msg = (
+                f"{path}: has {num_bytes} bytes, expected at least {offset + length}; "
+                "it was truncated or replaced after the commit"
+            )
+            raise CorruptShuffleError(msg)
+
+
+def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:
+    buffer = pa.allocate_buffer(length)
+    view = memoryview(buffer)
+    done = 0
+    while done < length:
+        count = os.preadv(handle, [view[done:]], offset + done)
+        if count == 0:
+            msg = f"{path}: ended {length - done} bytes early; it was truncated while it was read"
+            raise CorruptShuffleError(msg)
+        done += count
+    return buffer
