@@ -6,8 +6,10 @@ Only the modules ``storage*`` open, list and delete files and objects.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, TypeAlias
 
 from arrow_format.errors import OptionError
+from arrow_format.storage_object import STORES, ObjectStorage
 from arrow_format.storage_posix import PosixStorage
 from arrow_format.storage_protocol import (
     ByteSource,
@@ -19,37 +21,64 @@ from arrow_format.storage_protocol import (
     Storage,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = [
     "ByteSource",
     "ObjectExistsError",
     "ObjectNotFoundError",
     "ObjectReader",
     "ObjectStat",
+    "ObjectStorage",
     "ObjectWriter",
+    "Place",
     "PosixStorage",
     "Storage",
     "open_storage",
 ]
 
+Place: TypeAlias = "str | os.PathLike[str] | Storage"
+"""Where a shuffle is: a path or URI, or the storage that was opened there."""
 
-def open_storage(path: str | os.PathLike[str]) -> Storage:
-    """Storage for a directory or URI.
+
+def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) -> Storage:
+    """Storage for a directory or URI; a storage is returned as it is.
+
+    Parameters
+    ----------
+    path
+        Directory, ``file://``, ``s3://``, ``gs://`` or ``az://`` URI.
+    storage_options
+        For an object store: credentials, region, endpoint, as obstore names them; they win over the
+        environment.
 
     Raises
     ------
     OptionError
-        Empty, or a scheme that is not supported yet.
+        Empty, a scheme that is not supported yet, or options that do not fit.
     """
-    text = os.fspath(path)
+    if isinstance(path, PosixStorage | ObjectStorage):
+        return path
+    text = os.fspath(path)  # type: ignore[arg-type]
     if not isinstance(text, str) or not text:
         msg = f"path={path!r}: expected a directory"
         raise OptionError(msg)
     scheme, separator, rest = text.partition("://")
+    if separator and scheme in STORES:
+        return ObjectStorage(text, storage_options)
+    if storage_options:
+        msg = "storage_options: only object stores (s3://, gs://, az://) take them; leave them out"
+        raise OptionError(msg)
     if separator and scheme == "file":
         return PosixStorage(rest)
     if text.startswith("file:/"):
         return PosixStorage(text.removeprefix("file:"))
     if separator:
-        msg = f"path={text!r}: {scheme}:// is not supported yet; use a local or mounted directory"
+        # Not the whole URI: some hold a password.
+        msg = (
+            f"path={scheme}://...: {scheme}:// is not supported yet; use s3://, gs://, az://, or a "
+            "local or mounted directory"
+        )
         raise OptionError(msg)
     return PosixStorage(text)

@@ -132,6 +132,8 @@ class PosixStorage:
     ``link`` fails when the name exists and never shows part of a file.
     """
 
+    max_requests = 1
+
     def __init__(self, root: str, makes_directories: bool = True) -> None:
         self.root = str(Path(root).absolute())
         self._root = Path(self.root)
@@ -139,6 +141,17 @@ class PosixStorage:
 
     def __reduce__(self) -> tuple[type[PosixStorage], tuple[str, bool]]:
         return PosixStorage, (self.root, self._makes_directories)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PosixStorage):
+            return NotImplemented
+        return (type(self), self.__reduce__()) == (type(other), other.__reduce__())
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def __repr__(self) -> str:
+        return f"PosixStorage({self.root!r})"
 
     def without_new_directories(self) -> PosixStorage:
         """See :meth:`Storage.without_new_directories`."""

@@ -42,12 +42,19 @@ class ObjectWriter(Protocol):
         """Append all buffers, or raise."""
 
     def truncate(self, num_bytes: int) -> None:
-        """Forget everything after the first ``num_bytes``; what is appended next stands there."""
+        """Forget everything after the first ``num_bytes``; what is appended next stands there.
+
+        Raises
+        ------
+        StorageError
+            That is not possible, as never in an object store.
+        """
 
     def close(self) -> None:
         """Finish the object; with ``sync`` its bytes are durable on return.
 
-        Where that fails the object is there until :meth:`abort`, and may be readable.
+        Where that fails the object is there until :meth:`abort`, and may be readable. In an object
+        store it appears here, whole, and is durable in any case.
         """
 
     def abort(self) -> None:
@@ -68,21 +75,27 @@ class Storage(Protocol):
     """Where the files of one shuffle live."""
 
     root: str
-    """Absolute path or URI of the shuffle, for messages and for pickling."""
+    """Absolute path or URI of the shuffle, for messages; holds no credentials."""
+    max_requests: int
+    """Reads worth having under way at once; 1 where one costs no round trip."""
 
     def make_directory(self, path: str, *, sync: bool) -> None:
-        """Make a directory where there are such things; fails when it may not be written."""
+        """Make a directory where there are such things; fails when it may not be written.
+
+        An object store has none: what is asked of directories is answered by the objects below
+        them, and a task that outlives the abort of its job may leave objects there, for gc.
+        """
 
     def without_new_directories(self) -> Storage:
         """Return the same storage, whose ``open_writer`` fails where a directory is missing."""
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
-        """Start a new object.
+        """Start a new object, of a name that nobody else chooses.
 
         Raises
         ------
         ObjectExistsError
-            It exists.
+            It exists. An object store does not look.
         """
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
@@ -93,7 +106,9 @@ class Storage(Protocol):
         Raises
         ------
         ObjectExistsError
-            It exists.
+            It exists. On an object store, with other bytes: the same ones may be those of this very
+            put, repeated after its answer got lost. So they must tell who put them, where that
+            matters.
         """
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
@@ -107,7 +122,7 @@ class Storage(Protocol):
         Raises
         ------
         ObjectNotFoundError
-            It does not exist.
+            It does not exist; an object store says so at the first read.
         """
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
