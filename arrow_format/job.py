@@ -26,7 +26,7 @@ from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_partition import SortMergeResultPartition
 from arrow_format.roots import check_local_dirs, find_roots, make_roots, root_path
 from arrow_format.sort_order import check_sort_by
-from arrow_format.storage import Storage, open_storage
+from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -103,7 +103,7 @@ class ShuffleJob:
 
 
 def begin_job(
-    path: str,
+    path: Place,
     schema: pa.Schema,
     *,
     num_subpartitions: int,
@@ -117,7 +117,7 @@ def begin_job(
     Parameters
     ----------
     path
-        Directory or URI of the shuffle.
+        Directory or URI of the shuffle, or its storage.
     schema
         Schema of the batches to come; what is stored is its
         :func:`~arrow_format.arrow_types.data_schema`.

@@ -52,8 +52,12 @@ def check_local_dirs(shuffle: str, local_dirs: Sequence[str]) -> None:
     Raises
     ------
     OptionError
-        One does: the shuffle must hold nothing but its log and its map outputs.
+        One does: the shuffle must hold nothing but its log and its map outputs. Or the shuffle is
+        in an object store, which never fills up and which every reader sees, unlike a directory.
     """
+    if local_dirs and "://" in shuffle:
+        msg = f"local_dirs: the map outputs of {shuffle} go to the object store; leave it out"
+        raise OptionError(msg)
     path = normal_directory(shuffle)
     for one in local_dirs:
         if posixpath.commonpath([path, normal_directory(one)]) == path:

@@ -79,6 +79,9 @@ class Storage(Protocol):
     max_requests: int
     """Reads worth having under way at once; 1 where one costs no round trip."""
 
+    def __hash__(self) -> int:
+        """Storages are equal that are the same place, reached in the same way."""
+
     def make_directory(self, path: str, *, sync: bool) -> None:
         """Make a directory where there are such things; fails when it may not be written.
 

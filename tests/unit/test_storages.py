@@ -1,4 +1,4 @@
-"""What every storage promises: the same tests on a file system and on a server that speaks S3."""
+"""What every storage promises: the same tests on a file system, S3 and, with azurite, Azure."""
 
 import pickle
 import subprocess
@@ -21,12 +21,13 @@ from arrow_format.storage import (
 PROJECT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["posix", "s3"])
+@pytest.fixture(params=["posix", "s3", "azure"])
 def storage(request, tmp_path):
     if request.param == "posix":
         return PosixStorage(str(tmp_path / "root"))
-    server = request.getfixturevalue("s3")
-    return ObjectStorage(f"s3://{server.new_bucket()}/some/root", server.options)
+    server = request.getfixturevalue(request.param)
+    scheme = {"s3": "s3", "azure": "az"}[request.param]
+    return ObjectStorage(f"{scheme}://{server.new_bucket()}/some/root", server.options)
 
 
 def put(storage, path, data):

@@ -1,0 +1,391 @@
+"""Whole shuffles in an object store: written, read, committed by several, lost in part.
+
+The store is a server that speaks S3 on the loopback interface, with conditions and credentials
+checked. What is told to anyone is searched for the secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+
+import arrow_format
+import connector
+from arrow_format import CorruptShuffleError, ShuffleNotFoundError, StorageError, WriteOptions
+from arrow_format.commit import abort_job
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.merge_job import merge_shuffle
+from arrow_format.merge_policy import MergePolicy
+from arrow_format.partitioner import HashPartitioner
+from arrow_format.storage import open_storage
+from arrow_format.target import open_target
+from integration.ways import assert_same_rows
+from tests.s3_server import SECRET
+from tests.spark_session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from tests.s3_server import S3Server
+
+PROJECT = Path(__file__).resolve().parents[1]
+N = 5
+
+
+def rows(count: int = 1_000, start: int = 0) -> pa.Table:
+    numbers = range(start, start + count)
+    return pa.table({"k": [i % 17 for i in numbers], "v": list(numbers)})
+
+
+def write(table: pa.Table, path: str, **arguments: Any):
+    return arrow_format.write_shuffle(table, path, keys="k", num_subpartitions=N, **arguments)
+
+
+def values(path: str, **arguments: Any) -> list[int]:
+    return sorted(arrow_format.open_shuffle(path, **arguments).read().read_all()["v"].to_pylist())
+
+
+@pytest.fixture(params=["s3", "azure"])
+def place(request) -> tuple[str, dict[str, str]]:
+    """A path for a shuffle, and the options to reach it with."""
+    server = request.getfixturevalue(request.param)
+    scheme = {"s3": "s3", "azure": "az"}[request.param]
+    return f"{scheme}://{server.new_bucket()}/some/shuffle", server.options
+
+
+# The engine ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_written_appended_merged_overwritten_and_read(place, codec):
+    path, given = place
+    stored = {"storage_options": given}
+    options = WriteOptions(codec=codec, sort_buffer_bytes=2 << 20)
+    receipt = write(rows(100_000), path, options=options, **stored)
+    assert receipt.path == path
+    assert receipt.num_rows == 100_000
+    write(rows(500, 100_000), path, mode="append", options=options, **stored)
+    assert values(path, **stored) == list(range(100_500))
+    report = merge_shuffle(path, policy=MergePolicy(min_inputs=2), **stored)
+    assert report.num_map_outputs == (2, 1)
+    shuffle = arrow_format.open_shuffle(path, **stored)
+    assert shuffle.verify().num_rows == 100_500
+    assert shuffle.subpartition(3).read_all().num_rows == shuffle.subpartition_rows[3].as_py()
+    write(rows(10), path, mode="overwrite", **stored)
+    assert values(path, **stored) == list(range(10))
+    assert values(path, version=2, **stored) == list(range(100_500))
+    assert sorted(shuffle.read().read_all()["v"].to_pylist()) == list(range(100_500)), "pinned"
+    with pytest.raises(arrow_format.ShuffleExistsError, match=f"{path}: holds a shuffle"):
+        write(rows(10), path, **stored)
+    assert write(rows(10), path, mode="ignore", **stored).version == 4
+
+
+def test_nothing_there_and_local_directories(place, tmp_path):
+    path, given = place
+    with pytest.raises(ShuffleNotFoundError, match=f"{path}: is not there"):
+        arrow_format.open_shuffle(path, storage_options=given)
+    with pytest.raises(arrow_format.OptionError, match="go to the object store; leave it out"):
+        write(
+            rows(), path, options=WriteOptions(local_dirs=(str(tmp_path),)), storage_options=given
+        )
+    open_storage(path, given).put_if_absent("readme", b"", sync=False)
+    with pytest.raises(arrow_format.ShuffleExistsError, match="holds 'readme' and is no shuffle"):
+        write(rows(), path, storage_options=given)
+
+
+def test_a_write_that_fails_leaves_nothing(s3):
+    bucket = s3.new_bucket()
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from rows(50_000).to_batches()
+        msg = "the rows end badly"
+        raise RuntimeError(msg)
+
+    options = WriteOptions(sort_buffer_bytes=1 << 20)
+    with pytest.raises(RuntimeError, match="end badly"):
+        write(broken(), f"s3://{bucket}/a", options=options, storage_options=s3.options)
+    assert s3.keys(bucket) == []
+    assert s3.uploads(bucket) == []
+
+
+def test_a_task_that_outlives_the_abort_leaves_files_that_no_version_names(s3):
+    bucket = s3.new_bucket()
+    storage = open_storage(f"s3://{bucket}/a", s3.options)
+    job = begin_job(storage, rows().schema, num_subpartitions=N, partitioner=HashPartitioner("k"))
+    open_target(job, "append")
+    run_map_task(job, 0, 0, rows().to_batches())
+    abort_job(job)
+    assert s3.keys(bucket) == []
+    run_map_task(job, 1, 0, rows().to_batches())
+    assert len(storage.list(job.directory)) == 2, "what gc finds below the job's name"
+    assert storage.list("map_outputs") == [job.job_id]
+    abort_job(job)
+    assert s3.keys(bucket) == []
+
+
+KILLED = """
+import sys, time, json, pyarrow as pa
+import arrow_format
+def batches():
+    for _ in range(24):
+        yield pa.record_batch({"k": list(range(50_000)), "v": list(range(50_000))})
+    print("half way", flush=True)
+    time.sleep(60)
+arrow_format.write_shuffle(batches(), sys.argv[1], keys="k", num_subpartitions=5,
+    options=arrow_format.WriteOptions(codec="none", sort_buffer_bytes=4 << 20))
+"""
+
+
+def test_a_writer_that_is_killed_leaves_nothing_visible(s3):
+    bucket = s3.new_bucket()
+    path = f"s3://{bucket}/a"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, path],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=PROJECT,
+        env=os.environ | s3.environment,
+    )
+    assert process.stdout.readline() == "half way\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert s3.keys(bucket) == []
+    assert len(s3.uploads(bucket)) == 1, "hidden, for the bucket's lifecycle rule to clear"
+    write(rows(), path, storage_options=s3.options)
+    assert values(path, storage_options=s3.options) == list(range(1_000))
+
+
+# Commits ------------------------------------------------------------------------------------------
+
+APPENDS = """
+import json, sys, pyarrow as pa
+import arrow_format
+writer, path, options = int(sys.argv[1]), sys.argv[2], json.load(sys.stdin)
+for turn in range(6):
+    first = (writer * 6 + turn) * 10
+    table = pa.table({"k": list(range(10)), "v": list(range(first, first + 10))})
+    receipt = arrow_format.write_shuffle(table, path, keys="k", num_subpartitions=5, mode="append",
+                                         storage_options=options)
+    print(receipt.version)
+"""
+
+
+def test_many_that_commit_at_once_win_a_version_each(place):
+    path, given = place
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", APPENDS, str(writer), path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=PROJECT,
+        )
+        for writer in range(4)
+    ]
+    for writer in writers:
+        writer.stdin.write(json.dumps(given))
+        writer.stdin.close()
+        writer.stdin = None
+    versions = [int(line) for writer in writers for line in writer.communicate()[0].split()]
+    assert [writer.returncode for writer in writers] == [0] * 4
+    assert sorted(versions) == list(range(1, 25))
+    assert values(path, storage_options=given) == list(range(240))
+
+
+def test_a_commit_whose_answers_get_lost_went_through(s3):
+    path = f"s3://{s3.new_bucket('forgetful')}/a"
+    assert write(rows(), path, storage_options=s3.options).version == 1
+    write(rows(10, 1_000), path, mode="append", storage_options=s3.options)
+    assert values(path, storage_options=s3.options) == list(range(1_010))
+
+
+# Faults under a reader ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["cut", "gone", "changed"])
+def test_an_object_that_is_lost_under_a_reader(s3, fault):
+    bucket = s3.new_bucket()
+    path = f"s3://{bucket}/a"
+    write(rows(20_000), path, storage_options=s3.options)
+    shuffle = arrow_format.open_shuffle(path, storage_options=s3.options)
+    assert shuffle.subpartition(0).read_all().num_rows
+    (key,) = (key for key in s3.keys(bucket) if key.endswith(".data"))
+    whole = s3.client().get_object(Bucket=bucket, Key=key)["Body"].read()
+    if fault == "gone":
+        s3.client().delete_object(Bucket=bucket, Key=key)
+    else:
+        body = whole[:-1000] if fault == "cut" else whole[:9] + bytes([whole[9] ^ 1]) + whole[10:]
+        s3.client().put_object(Bucket=bucket, Key=key, Body=body)
+    expected = {"cut": "bytes, expected at least", "gone": "not there", "changed": "CRC-32"}[fault]
+    with pytest.raises(CorruptShuffleError, match=expected) as error:
+        shuffle.read().read_all()
+    assert f"s3://{bucket}/a/map_outputs" in str(error.value)
+    assert "map task 0" in str(error.value)
+    report = shuffle.verify(raise_on_damage=False)
+    assert len(report.problems) == 1
+
+
+# Spark --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory) -> Iterator[tuple[SparkSession, Path]]:
+    """A session that logs its events."""
+    scratch = tmp_path_factory.mktemp("spark")
+    events = scratch / "events"
+    events.mkdir()
+    os.environ["PYSPARK_SUBMIT_ARGS"] = (
+        f"--conf spark.eventLog.enabled=true --conf spark.eventLog.dir=file://{events} "
+        "--conf spark.eventLog.compress=false pyspark-shell"
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.environ.pop, "PYSPARK_SUBMIT_ARGS")
+        yield stack.enter_context(spark_session(scratch)), events
+
+
+def told_of(frame: Any) -> str:
+    """All that Spark tells of a DataFrame."""
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        for mode in ("extended", "formatted", "codegen", "cost"):
+            frame.explain(mode=mode)
+    return told.getvalue() + repr(frame) + frame._jdf.queryExecution().toString()
+
+
+def assert_untold(*texts: str) -> None:
+    for text in texts:
+        assert text
+        assert SECRET not in text
+        assert SECRET.replace("/", "%2F") not in text
+
+
+@pytest.mark.spark
+def test_spark_writes_and_reads_and_tells_nobody_the_secret(logged, s3: S3Server, capfd, tmp_path):
+    spark, events = logged
+    bucket = s3.new_bucket()
+    df = spark.range(5_000).selectExpr("id % 17 k", "id v")
+    expected = list(range(5_000))
+
+    # The functions.
+    one = f"s3://{bucket}/one"
+    arguments = {"keys": "k", "num_subpartitions": N, "storage_options": s3.options}
+    receipt = connector.write_shuffle(df, one, **arguments)
+    found = connector.read_shuffle(spark, one, storage_options=s3.options)
+    assert sorted(row.v for row in found.collect()) == expected
+    task = connector.ShuffleMapTask(one, schema=df.schema, **arguments)
+    mapped = df.mapInArrow(task, task.status_schema)
+    assert_untold(
+        str(receipt), repr(receipt), told_of(found), told_of(mapped), repr(task), repr(task.job)
+    )
+    counts = connector.map_subpartitions(
+        spark, [one, one], count_rows, "n long", storage_options=s3.options
+    )
+    assert sum(row.n for row in counts.collect()) == 5_000
+    assert_untold(told_of(counts))
+
+    # The data source.
+    two = f"s3://{bucket}/two"
+    options = {f"storage.{name}": value for name, value in s3.options.items()}
+    writer = df.write.format("arrow_shuffle").options(keys="k", numSubpartitions=N, **options)
+    writer.mode("append").save(two)
+    writer.mode("append").save(two)
+    read = spark.read.format("arrow_shuffle").options(**options).load(two)
+    assert sorted(row.v for row in read.collect()) == sorted(expected * 2)
+    assert_untold(told_of(read))
+    read.createOrReplaceTempView("read_of_two")
+    listed = ", ".join(f"'{name}' '{value}'" for name, value in options.items())
+    spark.sql(
+        f"CREATE TEMPORARY VIEW two USING arrow_shuffle OPTIONS (path '{two}', {listed})"
+    ).collect()
+    assert spark.table("two").count() == 10_000
+    for statement in ("EXPLAIN EXTENDED SELECT * FROM two", "DESCRIBE EXTENDED two"):
+        assert_untold(str(spark.sql(statement).collect()))
+
+    # What fails tells no more.
+    wrong = s3.options | {"aws_access_key_id": "AKIDOFSOMEBODYELSE"}
+    with pytest.raises(StorageError, match="403") as refused:
+        connector.read_shuffle(spark, one, storage_options=wrong)
+    told = "".join(traceback.format_exception(refused.value))
+    with pytest.raises(Exception, match="403") as refused:
+        spark.read.format("arrow_shuffle").options(
+            **options | {"storage.aws_access_key_id": "AKIDOFSOMEBODYELSE"}
+        ).load(two)
+    assert_untold(told, "".join(traceback.format_exception(refused.value)))
+    key = next(key for key in s3.keys(bucket) if "one/" in key and key.endswith(".data"))
+    s3.client().delete_object(Bucket=bucket, Key=key)
+    with pytest.raises(Exception, match="CorruptShuffleError") as failed:
+        found.collect()
+    assert_untold("".join(traceback.format_exception(failed.value)))
+
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    logs = [file for file in events.rglob("*") if file.is_file()]
+    written = "".join(file.read_text() for file in logs)
+    assert one in written, "the log says what was read"
+    output = capfd.readouterr()
+    assert_untold(written, f"{output.out}{output.err}.")
+
+
+def count_rows(subpartition: int, reader: pa.RecordBatchReader, other: pa.RecordBatchReader):
+    num_rows = reader.read_all().num_rows
+    assert other.read_all().num_rows == num_rows
+    yield pa.record_batch({"n": [num_rows]})
+
+
+@pytest.mark.spark
+def test_a_dataset_in_the_store_becomes_a_shuffle_in_the_store(logged, s3: S3Server):
+    spark, _ = logged
+    bucket = s3.new_bucket()
+    files = pyarrow.fs.S3FileSystem(
+        access_key=s3.options["aws_access_key_id"],
+        secret_key=SECRET,
+        endpoint_override=s3.url,
+        scheme="http",
+        region="us-east-1",
+    )
+    for part in range(3):
+        with files.open_output_stream(f"{bucket}/table/part-{part}.parquet") as sink:
+            pq.write_table(rows(1_000, part * 1_000), sink)
+    dataset = ds.dataset(f"{bucket}/table", filesystem=files)
+    path = f"s3://{bucket}/shuffle"
+    connector.write_shuffle(
+        dataset, path, keys="k", num_subpartitions=N, spark=spark, storage_options=s3.options
+    )
+    found = connector.read_shuffle(spark, path, storage_options=s3.options).toArrow()
+    assert_same_rows(found, dataset.to_table())
+
+
+@pytest.mark.spark
+def test_credentials_of_the_environment_reach_the_tasks(logged, s3: S3Server, monkeypatch):
+    spark, _ = logged
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    # Executors have the environment they were started with; those of a local session are ours.
+    path = f"s3://{s3.new_bucket()}/a"
+    df = spark.range(100).selectExpr("id % 17 k", "id v")
+    write(df.toArrow(), path)
+    assert values(path) == list(range(100))
+    done = subprocess.run(
+        [Path(sys.executable).parent / "arrow-shuffle", "verify", path],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | s3.environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert_untold(done.stdout + done.stderr)
