@@ -205,7 +205,8 @@ class ReadRoots:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
+        """Root 0."""
         self._opened: dict[tuple[str, str], Storage] = {}
 
     def storage_of(self, file: PartitionedFile, roots: Sequence[str], job_id: str) -> Storage:
@@ -224,9 +225,9 @@ class ReadRoots:
             There is no such root, or it does not bear the marker.
         """
         if file.root == 0:
-            return self._storage
+            return self.storage
         if file.root > len(roots):
-            msg = f"{self._storage.root}: {file.path} is in root {file.root} of {len(roots)}"
+            msg = f"{self.storage.root}: {file.path} is in root {file.root} of {len(roots)}"
             raise CorruptShuffleError(msg)
         path = roots[file.root - 1]
         storage = self._opened.get((path, job_id))
