@@ -296,10 +296,7 @@ class ObjectStorage:
             advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Try again")
             answer = self._options.hidden_in(_answer(text))
             msg = f"{where}: {answer}; cannot {what}. {advice}"
-            raised = (
-                _OutOfRangeError if re.search("status code: 416|[Rr]ange", text) else StorageError
-            )
-            raise raised(msg) from None
+            raise (_OutOfRangeError if "status code: 416" in text else StorageError)(msg) from None
 
 
 def _answer(text: str) -> str:

@@ -91,7 +91,7 @@ def test_written_appended_merged_overwritten_and_read(place, codec):
     assert values(path, **stored) == list(range(10))
     assert values(path, version=2, **stored) == list(range(100_500))
     assert sorted(shuffle.read().read_all()["v"].to_pylist()) == list(range(100_500)), "pinned"
-    with pytest.raises(arrow_format.ShuffleExistsError, match=f"{path}: holds a shuffle"):
+    with pytest.raises(arrow_format.ShuffleExistsError, match=f"{path}: there is a shuffle"):
         write(rows(10), path, **stored)
     assert write(rows(10), path, mode="ignore", **stored).version == 4
 
@@ -389,3 +389,54 @@ def test_credentials_of_the_environment_reach_the_tasks(logged, s3: S3Server, mo
     )
     assert done.returncode == 0, done.stderr
     assert_untold(done.stdout + done.stderr)
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+STREAM = """
+import json, sys
+import numpy as np, pyarrow as pa
+from arrow_format import WriteOptions, open_shuffle, write_shuffle
+
+path, codec, options = sys.argv[1], sys.argv[2], json.load(sys.stdin)
+pa.set_cpu_count(1)
+BUFFER = 64 << 20
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
+
+random = np.random.default_rng(1)
+made = [
+    pa.record_batch({"k": random.integers(0, 1 << 40, 200_000), "v": random.random(200_000)})
+    for _ in range(4)
+]
+
+def write(count, path):
+    batches = (made[i % 4] for i in range(count))
+    write_shuffle(batches, path, keys="k", num_subpartitions=200, storage_options=options,
+                  options=WriteOptions(sort_buffer_bytes=BUFFER, codec=codec))
+
+write(1, path + "-small")
+base = status("VmRSS")
+write(100, path)
+taken = status("VmHWM") - base
+bound = 1.25 * BUFFER + (64 << 20) + made[0].nbytes
+print(f"{taken >> 20} MiB of {int(bound) >> 20}")
+assert taken <= bound
+assert open_shuffle(path, storage_options=options).num_bytes > 250 << 20
+"""
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_uploads_stay_inside_the_memory_bound(s3, codec):
+    done = subprocess.run(
+        [sys.executable, "-c", STREAM, f"s3://{s3.new_bucket()}/a", codec],
+        input=json.dumps(s3.options),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "MiB of" in done.stdout
