@@ -6,26 +6,19 @@ checked. What is told to anyone is searched for the secret.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.fs
-import pyarrow.parquet as pq
 import pytest
 
 import arrow_format
-import connector
-from arrow_format import CorruptShuffleError, ShuffleNotFoundError, StorageError, WriteOptions
+from arrow_format import CorruptShuffleError, ShuffleNotFoundError, WriteOptions
 from arrow_format.commit import abort_job
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.merge_job import merge_shuffle
@@ -33,14 +26,10 @@ from arrow_format.merge_policy import MergePolicy
 from arrow_format.partitioner import HashPartitioner
 from arrow_format.storage import open_storage
 from arrow_format.target import open_target
-from integration.ways import assert_same_rows
 from tests.s3_server import SECRET
-from tests.spark_session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
 
     from tests.s3_server import S3Server
 
@@ -241,156 +230,6 @@ def test_an_object_that_is_lost_under_a_reader(s3, fault):
     assert len(report.problems) == 1
 
 
-# Spark --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory) -> Iterator[tuple[SparkSession, Path]]:
-    """A session that logs its events."""
-    scratch = tmp_path_factory.mktemp("spark")
-    events = scratch / "events"
-    events.mkdir()
-    os.environ["PYSPARK_SUBMIT_ARGS"] = (
-        f"--conf spark.eventLog.enabled=true --conf spark.eventLog.dir=file://{events} "
-        "--conf spark.eventLog.compress=false pyspark-shell"
-    )
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.environ.pop, "PYSPARK_SUBMIT_ARGS")
-        yield stack.enter_context(spark_session(scratch)), events
-
-
-def told_of(frame: Any) -> str:
-    """All that Spark tells of a DataFrame."""
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
-        for mode in ("extended", "formatted", "codegen", "cost"):
-            frame.explain(mode=mode)
-    return told.getvalue() + repr(frame) + frame._jdf.queryExecution().toString()
-
-
-def assert_untold(*texts: str) -> None:
-    for text in texts:
-        assert text
-        assert SECRET not in text
-        assert SECRET.replace("/", "%2F") not in text
-
-
-@pytest.mark.spark
-def test_spark_writes_and_reads_and_tells_nobody_the_secret(logged, s3: S3Server, capfd, tmp_path):
-    spark, events = logged
-    bucket = s3.new_bucket()
-    df = spark.range(5_000).selectExpr("id % 17 k", "id v")
-    expected = list(range(5_000))
-
-    # The functions.
-    one = f"s3://{bucket}/one"
-    arguments = {"keys": "k", "num_subpartitions": N, "storage_options": s3.options}
-    receipt = connector.write_shuffle(df, one, **arguments)
-    found = connector.read_shuffle(spark, one, storage_options=s3.options)
-    assert sorted(row.v for row in found.collect()) == expected
-    task = connector.ShuffleMapTask(one, schema=df.schema, **arguments)
-    mapped = df.mapInArrow(task, task.status_schema)
-    assert_untold(
-        str(receipt), repr(receipt), told_of(found), told_of(mapped), repr(task), repr(task.job)
-    )
-    counts = connector.map_subpartitions(
-        spark, [one, one], count_rows, "n long", storage_options=s3.options
-    )
-    assert sum(row.n for row in counts.collect()) == 5_000
-    assert_untold(told_of(counts))
-
-    # The data source.
-    two = f"s3://{bucket}/two"
-    options = {f"storage.{name}": value for name, value in s3.options.items()}
-    writer = df.write.format("arrow_shuffle").options(keys="k", numSubpartitions=N, **options)
-    writer.mode("append").save(two)
-    writer.mode("append").save(two)
-    read = spark.read.format("arrow_shuffle").options(**options).load(two)
-    assert sorted(row.v for row in read.collect()) == sorted(expected * 2)
-    assert_untold(told_of(read))
-    read.createOrReplaceTempView("read_of_two")
-    listed = ", ".join(f"'{name}' '{value}'" for name, value in options.items())
-    spark.sql(
-        f"CREATE TEMPORARY VIEW two USING arrow_shuffle OPTIONS (path '{two}', {listed})"
-    ).collect()
-    assert spark.table("two").count() == 10_000
-    for statement in ("EXPLAIN EXTENDED SELECT * FROM two", "DESCRIBE EXTENDED two"):
-        assert_untold(str(spark.sql(statement).collect()))
-
-    # What fails tells no more.
-    wrong = s3.options | {"aws_access_key_id": "AKIDOFSOMEBODYELSE"}
-    with pytest.raises(StorageError, match="403") as refused:
-        connector.read_shuffle(spark, one, storage_options=wrong)
-    told = "".join(traceback.format_exception(refused.value))
-    with pytest.raises(Exception, match="403") as refused:
-        spark.read.format("arrow_shuffle").options(
-            **options | {"storage.aws_access_key_id": "AKIDOFSOMEBODYELSE"}
-        ).load(two)
-    assert_untold(told, "".join(traceback.format_exception(refused.value)))
-    key = next(key for key in s3.keys(bucket) if "one/" in key and key.endswith(".data"))
-    s3.client().delete_object(Bucket=bucket, Key=key)
-    with pytest.raises(Exception, match="ObjectNotFoundError") as failed:
-        found.collect()
-    assert_untold("".join(traceback.format_exception(failed.value)))
-
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    logs = [file for file in events.rglob("*") if file.is_file()]
-    written = "".join(file.read_text() for file in logs)
-    assert one in written, "the log says what was read"
-    output = capfd.readouterr()
-    assert_untold(written, f"{output.out}{output.err}.")
-
-
-def count_rows(subpartition: int, reader: pa.RecordBatchReader, other: pa.RecordBatchReader):
-    num_rows = reader.read_all().num_rows
-    assert other.read_all().num_rows == num_rows
-    yield pa.record_batch({"n": [num_rows]})
-
-
-@pytest.mark.spark
-def test_a_dataset_in_the_store_becomes_a_shuffle_in_the_store(logged, s3: S3Server):
-    spark, _ = logged
-    bucket = s3.new_bucket()
-    files = pyarrow.fs.S3FileSystem(
-        access_key=s3.options["aws_access_key_id"],
-        secret_key=SECRET,
-        endpoint_override=s3.url,
-        scheme="http",
-        region="us-east-1",
-    )
-    for part in range(3):
-        with files.open_output_stream(f"{bucket}/table/part-{part}.parquet") as sink:
-            pq.write_table(rows(1_000, part * 1_000), sink)
-    dataset = ds.dataset(f"{bucket}/table", filesystem=files)
-    path = f"s3://{bucket}/shuffle"
-    connector.write_shuffle(
-        dataset, path, keys="k", num_subpartitions=N, spark=spark, storage_options=s3.options
-    )
-    found = connector.read_shuffle(spark, path, storage_options=s3.options).toArrow()
-    assert_same_rows(found, dataset.to_table())
-
-
-@pytest.mark.spark
-def test_credentials_of_the_environment_reach_the_tasks(logged, s3: S3Server, monkeypatch):
-    spark, _ = logged
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    # Executors have the environment they were started with; those of a local session are ours.
-    path = f"s3://{s3.new_bucket()}/a"
-    df = spark.range(100).selectExpr("id % 17 k", "id v")
-    write(df.toArrow(), path)
-    assert values(path) == list(range(100))
-    done = subprocess.run(
-        [Path(sys.executable).parent / "arrow-shuffle", "verify", path],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | s3.environment,
-    )
-    assert done.returncode == 0, done.stderr
-    assert_untold(done.stdout + done.stderr)
-
-
 # Memory -------------------------------------------------------------------------------------------
 
 STREAM = """
@@ -440,3 +279,22 @@ def test_uploads_stay_inside_the_memory_bound(s3, codec):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "MiB of" in done.stdout
+
+
+# Credentials of the environment -------------------------------------------------------------------
+
+
+def test_credentials_of_the_environment(s3: S3Server, monkeypatch):
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    path = f"s3://{s3.new_bucket()}/a"
+    write(rows(100), path)
+    assert values(path) == list(range(100))
+    done = subprocess.run(
+        [Path(sys.executable).parent / "arrow-shuffle", "verify", path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert SECRET not in done.stdout + done.stderr
