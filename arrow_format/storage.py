@@ -9,7 +9,8 @@ import os
 from typing import TYPE_CHECKING, TypeAlias
 
 from arrow_format.errors import OptionError
-from arrow_format.storage_object import STORES, ObjectStorage
+from arrow_format.storage_connection import STORES
+from arrow_format.storage_object import ObjectStorage
 from arrow_format.storage_posix import PosixStorage
 from arrow_format.storage_protocol import (
     ByteSource,

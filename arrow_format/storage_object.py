@@ -1,26 +1,28 @@
 """Shuffles in object stores, ``s3://``, ``gs://`` and ``az://``, by the library obstore.
 
 There are no directories: a name with ``/`` is a name. An object appears whole when its upload is
-completed, and is durable then; an upload that nobody completes stays invisible. What a message
-tells of an answer are its status, code and text: never a query, a header or an option's value.
+completed, and is durable then; an upload that nobody completes stays invisible.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import random
-import re
 import secrets
 import time
-from datetime import timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format.errors import ClosedError, CorruptShuffleError, OptionError, StorageError
+from arrow_format.errors import ClosedError, CorruptShuffleError, StorageError
+from arrow_format.storage_connection import (
+    OutOfRangeError,
+    connect,
+    obstore,
+    parse_uri,
+    store_errors,
+)
 from arrow_format.storage_options import StorageOptions
 from arrow_format.storage_protocol import (
     ByteSource,
@@ -32,10 +34,7 @@ from arrow_format.storage_protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-STORES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
-"""Schemes, and the class of obstore that speaks the protocol of each."""
+    from collections.abc import Mapping, Sequence
 
 PART_BYTES = 8 << 20
 PARTS_UNDER_WAY = 2
@@ -46,35 +45,9 @@ MAX_OBJECT_BYTES = 10_000 * PART_BYTES
 MAX_REQUESTS = 8
 """Requests worth having under way at once: each waits for the store most of its time."""
 
-_RETRY = {
-    "max_retries": 8,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=8)},
-}
-"""A store that cannot be reached is an error within about a minute."""
 _CONFLICTS = 6
 _CHECKED: set[tuple[str, str, int]] = set()
 """Buckets that keep the condition of a put, as this process found out."""
-_OWNER: dict[str, int] = {}
-"""The process that obstore works in."""
-_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_")
-
-_NO_BUCKET = "NoSuchBucket|ContainerNotFound|bucket does not exist"
-_ADVICE = (
-    (_NO_BUCKET, "There is no such bucket: create it, or check the URI"),
-    (
-        r"169\.254\.169\.254|metadata\.google|Account must be specified",
-        "No credentials were found: set them in the environment of every process, such as "
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give storage_options",
-    ),
-    ("status code: 40[13]", "Check the credentials, and what they allow"),
-    ("builder error", "For an endpoint without TLS set AWS_ALLOW_HTTP=true or option allow_http"),
-    ("HTTP error", "The store cannot be reached: check endpoint, region and network"),
-)
-
-
-class _OutOfRangeError(StorageError):
-    """An object has no such range."""
 
 
 class ObjectStorage:
@@ -99,7 +72,7 @@ class ObjectStorage:
     max_requests = MAX_REQUESTS
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        self._scheme, self._bucket, self._prefix = _parse(uri)
+        self._scheme, self._bucket, self._prefix = parse_uri(uri)
         self.root = f"{self._scheme}://{self._bucket}/{self._prefix}".rstrip("/")
         self._options = options if isinstance(options, StorageOptions) else StorageOptions(options)
         _ = self._store  # unknown options are refused here
@@ -120,10 +93,10 @@ class ObjectStorage:
 
     @property
     def _store(self) -> Any:  # noqa: ANN401
-        environment = frozenset(
-            item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT)
-        )
-        return _connect(self._scheme, self._bucket, self._options, environment, os.getpid())
+        return connect(self._scheme, self._bucket, self._options)
+
+    def _errors(self, what: str, path: str) -> contextlib.AbstractContextManager[None]:
+        return store_errors(what, f"{self.root}/{path}".rstrip("/"), self._options)
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
@@ -150,7 +123,7 @@ class ObjectStorage:
         """
         del sync
         with self._errors("create it", path):
-            upload = _obstore().open_writer(
+            upload = obstore().open_writer(
                 self._store,
                 self._key(path),
                 buffer_size=PART_BYTES,
@@ -206,13 +179,13 @@ class ObjectStorage:
 
     def _put(self, path: str, data: bytes) -> None:
         with self._errors("create it", path):
-            _obstore().put(self._store, self._key(path), data, mode="create", use_multipart=False)
+            obstore().put(self._store, self._key(path), data, mode="create", use_multipart=False)
 
     def _whole(self, path: str) -> bytes | None:
         """Return all bytes of an object; None when there is none."""
         try:
             with self._errors("read it", path):
-                return bytes(_obstore().get(self._store, self._key(path)).bytes())
+                return bytes(obstore().get(self._store, self._key(path)).bytes())
         except ObjectNotFoundError:
             return None
 
@@ -231,14 +204,14 @@ class ObjectStorage:
             return [pa.py_buffer(b"") for _ in ranges]
         try:
             with self._errors("read it", path):
-                found = _obstore().get_ranges(
+                found = obstore().get_ranges(
                     self._store,
                     self._key(path),
                     starts=[offset for offset, _ in wanted],
                     lengths=[length for _, length in wanted],
                     coalesce=0,
                 )
-        except _OutOfRangeError:
+        except OutOfRangeError:
             raise self._truncated(path, ranges) from None
         if [len(one) for one in found] != [length for _, length in wanted]:
             raise self._truncated(path, ranges)
@@ -259,123 +232,23 @@ class ObjectStorage:
         key = self._key(path)
         if key:
             with contextlib.suppress(ObjectNotFoundError), self._errors("look at it", path):
-                return ObjectStat(_obstore().head(self._store, key)["size"], is_directory=False)
+                return ObjectStat(obstore().head(self._store, key)["size"], is_directory=False)
         with self._errors("look at it", path):
-            below = next(iter(_obstore().list(self._store, key or None, chunk_size=1)), None)
+            below = next(iter(obstore().list(self._store, key or None, chunk_size=1)), None)
         return ObjectStat(0, is_directory=True) if below else None
 
     def list(self, path: str) -> list[str]:
         """See :meth:`Storage.list`."""
         key = self._key(path)
         with self._errors("list it", path):
-            found = _obstore().list_with_delimiter(self._store, key or None)
+            found = obstore().list_with_delimiter(self._store, key or None)
         below = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
         return sorted(one.rpartition("/")[2] for one in below)
 
     def delete(self, path: str) -> None:
         """See :meth:`Storage.delete`."""
         with contextlib.suppress(ObjectNotFoundError), self._errors("delete it", path):
-            _obstore().delete(self._store, self._key(path))
-
-    @contextlib.contextmanager
-    def _errors(self, what: str, path: str) -> Iterator[None]:
-        """Turn an error of obstore into ours, with what was tried and where."""
-        where = f"{self.root}/{path}".rstrip("/")
-        exceptions = importlib.import_module("obstore.exceptions")
-        # Never "from error": the whole answer stands in there, and what it repeats of the request.
-        try:
-            yield
-        except exceptions.AlreadyExistsError:
-            msg = f"{where}: exists already; cannot {what}"
-            raise ObjectExistsError(msg) from None
-        except (exceptions.BaseError, OSError, ValueError) as error:
-            text = str(error).partition("\n\nDebug source")[0]
-            if isinstance(error, FileNotFoundError) and not re.search(_NO_BUCKET, text):
-                msg = f"{where}: not there; cannot {what}"
-                raise ObjectNotFoundError(msg) from None
-            advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Try again")
-            answer = self._options.hidden_in(_answer(text))
-            msg = f"{where}: {answer}; cannot {what}. {advice}"
-            raise (_OutOfRangeError if "status code: 416" in text else StorageError)(msg) from None
-
-
-def _answer(text: str) -> str:
-    """Return what may be shown of an error: the status, its code and text, or what went wrong."""
-    status = re.search(r"status code: (\d+[^:]*)", text)
-    code = re.search(r"<Code>(.*?)</Code>", text)
-    said = re.search(r'<Message>(.*?)[\n<]|"message":\s*"([^"]*)"', text)
-    if status:
-        parts = [status[1].strip(), code and code[1], said and (said[1] or said[2])]
-        return ": ".join(part for part in parts if part)
-    # No query of a URL, where signatures stand, and no user of one.
-    return re.sub(r"(https?://)(?:[^/@\s]*@)?([^\s?]*)(\?\S*)?", r"\1\2", text.partition("\n")[0])
-
-
-def _parse(uri: str) -> tuple[str, str, str]:
-    """Return scheme, bucket and prefix of a URI."""
-    scheme, _, rest = uri.partition("://")
-    bucket, _, prefix = rest.partition("/")
-    prefix = prefix.strip("/")
-    if "@" in bucket or "?" in rest:  # not to be repeated in a message
-        msg = (
-            f"path={scheme}://...: expected {scheme}://bucket/prefix and nothing else; credentials "
-            "belong into the environment or storage_options"
-        )
-        raise OptionError(msg)
-    if not bucket or any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
-        msg = f"path={uri!r}: expected {scheme}://bucket/prefix"
-        raise OptionError(msg)
-    return scheme, bucket, prefix
-
-
-def _obstore() -> Any:  # noqa: ANN401
-    try:
-        return importlib.import_module("obstore")
-    except ImportError:
-        msg = (
-            "object stores need the package obstore, which is not installed: "
-            "pip install 'arrow-shuffle[object-stores]'"
-        )
-        raise OptionError(msg) from None
-
-
-@lru_cache(8)
-def _connect(
-    scheme: str,
-    bucket: str,
-    options: StorageOptions,
-    environment: frozenset[tuple[str, str]],
-    process: int,
-) -> Any:  # noqa: ANN401
-    """Return the store of obstore; it keeps connections, so it is made once."""
-    del environment  # obstore looks into it itself
-    _check_process(process)
-    _obstore()
-    exceptions = importlib.import_module("obstore.exceptions")
-    make: Callable[..., Any] = getattr(importlib.import_module("obstore.store"), STORES[scheme])
-    try:
-        return make(bucket, config=dict(options), retry_config=_RETRY)
-    except exceptions.UnknownConfigurationKeyError as error:
-        msg = f"storage_options: {str(error).splitlines()[0]} See the guide, Object stores"
-        raise OptionError(msg) from None
-    except (exceptions.BaseError, OSError, ValueError) as error:
-        text = str(error).partition("\n\nDebug source")[0]
-        advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Check them")
-        msg = (
-            f"{scheme}://{bucket}: storage_options or environment do not do: "
-            f"{options.hidden_in(_answer(text))}. {advice}"
-        )
-        raise OptionError(msg) from None
-
-
-def _check_process(process: int) -> None:
-    """Refuse a fork of a process that used a store: it lacks the threads that do the work."""
-    if process != _OWNER.setdefault("process", process):
-        msg = (
-            "this process was forked from one that used an object store before, and cannot use "
-            "one: start processes by spawn or forkserver"
-        )
-        raise StorageError(msg)
+            obstore().delete(self._store, self._key(path))
 
 
 def _aligned(found: object) -> pa.Buffer:

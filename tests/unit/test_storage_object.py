@@ -9,7 +9,7 @@ import traceback
 
 import pytest
 
-from arrow_format import storage_object
+from arrow_format import storage_connection, storage_object
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
 from arrow_format.storage import ObjectExistsError, ObjectStorage, open_storage
 from arrow_format.storage_options import StorageOptions
@@ -29,8 +29,8 @@ def storage(s3, bucket):
 @pytest.fixture
 def impatient(monkeypatch):
     """Fewer retries, of which the tests need none."""
-    monkeypatch.setitem(storage_object._RETRY, "max_retries", 1)
-    storage_object._connect.cache_clear()
+    monkeypatch.setitem(storage_connection._RETRY, "max_retries", 1)
+    storage_connection._connect.cache_clear()
 
 
 def told(error):
@@ -159,7 +159,7 @@ def test_an_endpoint_that_nobody_serves(s3, impatient):
 
 
 def test_an_unreachable_store_is_an_error_within_a_minute_or_so():
-    assert storage_object._RETRY["retry_timeout"].total_seconds() <= 60
+    assert storage_connection._RETRY["retry_timeout"].total_seconds() <= 60
 
 
 def test_an_endpoint_without_tls_is_asked_for(s3):
@@ -201,7 +201,7 @@ def test_options(options, expected):
 
 
 def test_without_obstore(monkeypatch):
-    storage_object._connect.cache_clear()
+    storage_connection._connect.cache_clear()
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(OptionError, match=r"pip install 'arrow-shuffle\[object-stores\]'"):
         open_storage("s3://bucket/a")
