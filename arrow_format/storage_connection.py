@@ -26,11 +26,16 @@ STORES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
 """Schemes, and the class of obstore that speaks the protocol of each."""
 
 _RETRY = {
-    "max_retries": 8,
+    "max_retries": 10,
     "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=8)},
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=250),
+        "max_backoff": timedelta(seconds=8),
+        "base": 4,
+    },
 }
-"""A store that cannot be reached is an error within about a minute."""
+"""A store that refuses connections is an error after half a minute, one that is silent (obstore
+waits 30 s for an answer) after one."""
 _OWNER: dict[str, int] = {}
 """The process that obstore works in."""
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_")

@@ -163,19 +163,17 @@ class ObjectStorage:
         if checked in _CHECKED:
             return
         probe = f"{path}-probe-{secrets.token_hex(8)}"
-        try:
+        with contextlib.suppress(ObjectExistsError):
             self._put(probe, b"")
             self._put(probe, b"")
-        except ObjectExistsError:
-            _CHECKED.add(checked)
-        else:
+            self.delete(probe)
             msg = (
                 f"{self.root}: the store replaces an object although it was told not to "
                 "(If-None-Match), so commits are not safe. Use one that knows conditional puts"
             )
             raise StorageError(msg)
-        finally:
-            self.delete(probe)
+        self.delete(probe)
+        _CHECKED.add(checked)
 
     def _put(self, path: str, data: bytes) -> None:
         with self._errors("create it", path):

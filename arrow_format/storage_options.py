@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from arrow_format.errors import OptionError
 
+_MIN_HIDDEN = 6
+"""Characters of the shortest value that is taken out of a text; no secret is shorter."""
 _SHOWN = re.compile(r"region|endpoint|timeout|allow_http|account_name|style")
 """Options whose values may stand in a message."""
 
@@ -60,6 +62,6 @@ class StorageOptions(Mapping[str, str]):
     def hidden_in(self, text: str) -> str:
         """Return ``text`` with the values taken out that must not be shown."""
         for name, value in self._values.items():
-            if value and not _SHOWN.search(name):
+            if len(value) >= _MIN_HIDDEN and not _SHOWN.search(name):
                 text = text.replace(value, "***")
         return text
