@@ -41,6 +41,7 @@ _OWNER: dict[str, int] = {}
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_")
 
 _NO_BUCKET = "NoSuchBucket|ContainerNotFound|bucket does not exist"
+_NO_RANGE = "status code: 416|Wanted range starting at"
 _ADVICE = (
     (_NO_BUCKET, "There is no such bucket: create it, or check the URI"),
     (
@@ -169,7 +170,7 @@ def store_errors(what: str, where: str, options: StorageOptions) -> Iterator[Non
         advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Try again")
         answer = options.hidden_in(_answer(text))
         msg = f"{where}: {answer}; cannot {what}. {advice}"
-        raise (OutOfRangeError if "status code: 416" in text else StorageError)(msg) from None
+        raise (OutOfRangeError if re.search(_NO_RANGE, text) else StorageError)(msg) from None
 
 
 def _answer(text: str) -> str:
