@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.at_once import run_at_once
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.roots import ReadRoots
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from arrow_format.job import ShuffleJob
     from arrow_format.model import Int64Array, MapOutput, MapStatus
+    from arrow_format.storage import Storage
 
 
 def complete_outputs(
@@ -130,19 +133,22 @@ def check_files(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         One is not.
     """
     roots = ReadRoots(job.storage)
-    for output in outputs:
-        for file in output.files:
-            storage = roots.storage_of(file, job.local_roots, job.job_id)
-            for path, expected in (
-                (file.data_path, file.data_bytes),
-                (file.index_path, file.index_bytes),
-            ):
-                stat = storage.stat(path)
-                if stat is None or stat.num_bytes != expected:
-                    found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
-                    msg = (
-                        f"{storage.root}/{path} (map task {output.map_task}, attempt "
-                        f"{output.attempt}): {found}, expected {expected} bytes; it was removed or "
-                        "changed before the commit. Write the rows again"
-                    )
-                    raise CorruptShuffleError(msg)
+    checks = [
+        partial(_check_file, roots.storage_of(file, job.local_roots, job.job_id), output, *one)
+        for output in outputs
+        for file in output.files
+        for one in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
+    ]
+    run_at_once(checks, job.storage.max_requests)
+
+
+def _check_file(storage: Storage, output: MapOutput, path: str, expected: int) -> None:
+    stat = storage.stat(path)
+    if stat is None or stat.num_bytes != expected:
+        found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
+        msg = (
+            f"{storage.root}/{path} (map task {output.map_task}, attempt {output.attempt}): "
+            f"{found}, expected {expected} bytes; it was removed or changed before the commit. "
+            "Write the rows again"
+        )
+        raise CorruptShuffleError(msg)

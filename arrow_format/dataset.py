@@ -31,7 +31,7 @@ from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import group_adjacent
 from arrow_format.read_scheduler import ReadScheduler
 from arrow_format.sorted_reader import sorted_rows
-from arrow_format.storage import Storage, open_storage
+from arrow_format.storage import Place, Storage, open_storage
 from arrow_format.subpartition_reader import (
     SortMergeSubpartitionReader,
     with_subpartition_schema,
@@ -94,9 +94,9 @@ class Shuffle:
 
     def __reduce__(
         self,
-    ) -> tuple[Callable[[str, int, str, ReadOptions], Shuffle], tuple[str, int, str, ReadOptions]]:
+    ) -> tuple[Callable[..., Shuffle], tuple[Storage, int, str, ReadOptions]]:
         # By name: what stands in the log is read again wherever this arrives.
-        return _open_pinned, (self.path, self.version, self._entry.commit_id, self._options)
+        return _open_pinned, (self._storage, self.version, self._entry.commit_id, self._options)
 
     def __repr__(self) -> str:
         return (
@@ -108,6 +108,11 @@ class Shuffle:
     def path(self) -> str:
         """Absolute path or URI."""
         return self._storage.root
+
+    @property
+    def storage(self) -> Storage:
+        """Where its files are."""
+        return self._storage
 
     @property
     def schema(self) -> pa.Schema:
@@ -450,18 +455,18 @@ def check_subpartitions(
 
 
 @lru_cache(PINNED_KEPT)
-def _kept(path: str, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
+def _kept(storage: Storage, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
     """Open what was pinned elsewhere; what a commit made never changes, so tasks may share it."""
-    shuffle = open_shuffle(path, version, options=options)
+    shuffle = open_shuffle(storage, version, options=options)
     _check_pinned(shuffle.path, shuffle.entries[-1], commit_id)
     return shuffle
 
 
-def _open_pinned(path: str, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
+def _open_pinned(storage: Storage, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
     """Open the very version that was pinned elsewhere."""
     # Read each time: the directory may have been replaced since another task opened it.
-    _check_pinned(path, CommitLog(open_storage(path)).entry(version), commit_id)
-    return _kept(path, version, commit_id, options)
+    _check_pinned(storage.root, CommitLog(storage).entry(version), commit_id)
+    return _kept(storage, version, commit_id, options)
 
 
 def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:
@@ -474,10 +479,11 @@ def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:
 
 
 def open_shuffle(
-    path: str | os.PathLike[str],
+    path: Place,
     version: int | None = None,
     *,
     options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Shuffle:
     """Open a committed version of a shuffle.
 
@@ -489,6 +495,9 @@ def open_shuffle(
         The newest when None.
     options
         How to read; defaults when None.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, travel to the tasks, and are never shown.
 
     Raises
     ------
@@ -497,7 +506,7 @@ def open_shuffle(
     CorruptShuffleError, FormatVersionError
         The commit log is damaged or of a newer format version.
     """
-    storage = open_storage(path)
+    storage = open_storage(path, storage_options)
     if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
         msg = f"version={version!r}: expected a whole number"
         raise OptionError(msg)

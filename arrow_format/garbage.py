@@ -52,6 +52,7 @@ def collect_garbage(
     retention: timedelta = DEFAULT_RETENTION,
     dry_run: bool = False,
     on_bytes: Callable[[int], None] = ignore,
+    storage_options: Mapping[str, str] | None = None,
 ) -> GcReport:
     """Remove versions that were superseded long ago, and what unfinished jobs left.
 
@@ -71,6 +72,8 @@ def collect_garbage(
         Change nothing, and say what would be done.
     on_bytes
         Called with the bytes of each file that was removed, for progress.
+    storage_options
+        As for :func:`~arrow_format.open_shuffle`.
 
     Returns
     -------
@@ -91,7 +94,7 @@ def collect_garbage(
     if not isinstance(retention, timedelta) or retention < timedelta(0):
         msg = f"retention={retention!r}: expected a datetime.timedelta, not negative"
         raise OptionError(msg)
-    storage = open_storage(path)
+    storage = open_storage(path, storage_options)
     stat = storage.stat("")
     if stat is None or not stat.is_directory:
         msg = f"{storage.root}: is not there, or no directory; check the path"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
+from arrow_format.at_once import run_at_once
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.read_scheduler import ADVICE
@@ -13,6 +15,8 @@ from arrow_format.roots import ReadRoots
 from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
     from arrow_format.storage import Storage
@@ -75,6 +79,24 @@ class IndexCache:
                 _, dropped = self._kept.popitem(last=False)
                 self._kept_bytes -= dropped.file.index_bytes
         return reader
+
+    def indexes_of(
+        self, files: Iterable[tuple[LogEntry, MapOutput, PartitionedFile]]
+    ) -> Iterator[PartitionedFileReader]:
+        """Give the index of each file in turn, see :meth:`index_of`.
+
+        Where each costs a round trip a few are loaded at once, as many as are kept at most.
+        """
+        max_requests = self.roots.storage.max_requests
+        window: list[Callable[[], PartitionedFileReader]] = []
+        num_bytes = 0
+        for entry, output, file in files:
+            num_bytes += file.index_bytes
+            if window and (len(window) == max_requests or num_bytes > self._max_bytes):
+                yield from run_at_once(window, max_requests)
+                window, num_bytes = [], file.index_bytes
+            window.append(partial(self.index_of, entry, output, file))
+        yield from run_at_once(window, max_requests)
 
     @staticmethod
     def _check_identity(

@@ -27,7 +27,7 @@ from arrow_format.result_partition import SortMergeResultPartition
 from arrow_format.root_list import put_root_list
 from arrow_format.roots import check_local_dirs, find_roots, make_roots, root_path
 from arrow_format.sort_order import check_sort_by
-from arrow_format.storage import Storage, open_storage
+from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -105,7 +105,7 @@ class ShuffleJob:
 
 
 def begin_job(
-    path: str,
+    path: Place,
     schema: pa.Schema,
     *,
     num_subpartitions: int,
@@ -119,7 +119,7 @@ def begin_job(
     Parameters
     ----------
     path
-        Directory or URI of the shuffle.
+        Directory or URI of the shuffle, or its storage.
     schema
         Schema of the batches to come; what is stored is its
         :func:`~arrow_format.arrow_types.data_schema`.

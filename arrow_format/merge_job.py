@@ -36,15 +36,14 @@ from arrow_format.model import MapOutput, PartitionedFileMetadata
 from arrow_format.options import WriteOptions
 from arrow_format.replacement import PlacedOutputs, Replacement, join_outputs
 from arrow_format.roots import WriteRoots, check_local_dirs
-from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
     from arrow_format.partitioner import Assign
+    from arrow_format.storage import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +90,11 @@ def _facts(outputs: Sequence[MapOutput]) -> Facts:
 
 
 def merge_shuffle(
-    path: str | os.PathLike[str],
+    path: Place,
     *,
     policy: MergePolicy | None = None,
     options: WriteOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
     on_bytes: Callable[[int], None] = ignore,
 ) -> MergeReport:
     """Merge map outputs of the newest version, where that is worth it, into a new version.
@@ -111,6 +111,9 @@ def merge_shuffle(
     options
         Memory, chunk size, level, sync, and local directories to spread the new files over;
         defaults when None. Its codec plays no part: files keep theirs.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, and are never shown.
     on_bytes
         Called now and then with the bytes of input data that were merged since the last call;
         they add up to those of the plan.
@@ -134,7 +137,7 @@ def merge_shuffle(
     policy, options = policy or MergePolicy(), options or WriteOptions()
     _check_type("policy", policy, MergePolicy)
     _check_type("options", options, WriteOptions)
-    shuffle = open_shuffle(path)
+    shuffle = open_shuffle(path, storage_options=storage_options)
     plan = plan_merge(shuffle, policy)
     before = _facts(shuffle.map_outputs)
     if not plan.merges:
@@ -194,7 +197,7 @@ class _Described:
 def _job(shuffle: Shuffle, options: WriteOptions) -> ShuffleJob:
     """Name a job like one that writes; its map tasks are the merges."""
     newest = shuffle.entries[-1]
-    storage = open_storage(shuffle.path)
+    storage = shuffle.storage
     check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
         storage=storage,

@@ -10,13 +10,13 @@ from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from arrow_format.log_entry import LogEntry
+    from arrow_format.storage import Place
 
 
-def newest_entry(path: str | os.PathLike[str]) -> LogEntry | None:
+def newest_entry(path: Place) -> LogEntry | None:
     """Newest log entry at a path; None when there is no shuffle."""
     storage = open_storage(path)
     stat = storage.stat("")
@@ -51,7 +51,7 @@ def inherit_bounds(partitioner: Partitioner, there: LogEntry | None) -> Partitio
 
 def settle_bounds(
     partitioner: Partitioner,
-    path: str | os.PathLike[str],
+    path: Place,
     mode: str,
     sample: Callable[[RangePartitioner], RangePartitioner],
 ) -> Partitioner:

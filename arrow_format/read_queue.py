@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from arrow_format.read_plan import ChunkRead, RangeRead, merge_reads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -80,8 +80,8 @@ class ReadQueue:
         """Whether there is anything left to read."""
         return self.error is None and self.position != END and not self.is_closed
 
-    def plan(self, max_bytes: int, *, max_gap_bytes: int) -> tuple[DataFile, list[RangeRead]]:
-        """Take the next reads of one file off the plan.
+    def plan(self, max_bytes: int, *, max_gap_bytes: int) -> list[tuple[DataFile, list[RangeRead]]]:
+        """Take the next reads off the plan: of one file, or of a few where each costs a round trip.
 
         Parameters
         ----------
@@ -95,24 +95,31 @@ class ReadQueue:
         StopIteration
             There are none.
         """
-        taken: list[ChunkRead] = []
-        num_bytes = 0
         file, chunk = self._pull()
+        taken: list[tuple[DataFile, list[ChunkRead]]] = [(file, [])]
+        num_bytes = 0
         while True:
-            taken.append(chunk)
+            taken[-1][1].append(chunk)
             end = chunk.offset + chunk.length
             num_bytes += chunk.length
             try:
                 next_file, chunk = self._pull()
             except StopIteration:
                 break
-            gap = chunk.offset - end
+            same = next_file is file
+            gap = chunk.offset - end if same else 0
             num_bytes += gap if 0 < gap <= max_gap_bytes else 0
-            if next_file is not file or num_bytes + chunk.length > max_bytes:
+            is_full = num_bytes + chunk.length > max_bytes
+            if is_full or not (same or len(taken) < file.storage.max_requests):
                 self._ahead.appendleft((next_file, chunk))
                 break
-        reads = merge_reads(taken, max_gap_bytes=max_gap_bytes, max_read_bytes=max_bytes)
-        return file, list(reads)
+            if not same:
+                taken.append((next_file, []))
+            file = next_file
+        return [
+            (file, list(merge_reads(some, max_gap_bytes=max_gap_bytes, max_read_bytes=max_bytes)))
+            for file, some in taken
+        ]
 
     def look_ahead(self) -> None:
         """Find out where the next read is."""
@@ -127,9 +134,9 @@ class ReadQueue:
     def _pull(self) -> tuple[DataFile, ChunkRead]:
         return self._ahead.popleft() if self._ahead else next(self._plan)
 
-    def put_back(self, file: DataFile, chunks: Iterable[ChunkRead]) -> None:
+    def put_back(self, chunks: Sequence[tuple[DataFile, ChunkRead]]) -> None:
         """Plan chunks again that were taken last and not handed over."""
-        self._ahead.extendleft([(file, chunk) for chunk in chunks][::-1])
+        self._ahead.extendleft(chunks[::-1])
         if self._ahead:
             file, chunk = self._ahead[0]
             self.position, self.next_bytes = (file.order, chunk.offset), chunk.length
@@ -165,7 +172,7 @@ class ReadQueue:
         if not self._fetched or self.is_served:
             return 0
         last = self._fetched.pop()
-        self.put_back(last.file, last.read.chunks[last.handed_over :])
+        self.put_back([(last.file, chunk) for chunk in last.read.chunks[last.handed_over :]])
         self.ready_bytes -= last.read.length
         return last.read.length
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
+from arrow_format.at_once import run_at_once
 from arrow_format.errors import ClosedError, CorruptShuffleError
 from arrow_format.open_files import DataFile, OpenFiles
 from arrow_format.read_buffer_pool import ReadBufferPool
@@ -174,20 +176,27 @@ class ReadScheduler:
         held = 0
         try:
             room = pool.average_bytes - (0 if is_starving else queue.ready_bytes)
-            file, reads = queue.plan(
+            planned = queue.plan(
                 min(self._max_round_bytes, room), max_gap_bytes=self._max_gap_bytes
             )
-            num_bytes = sum(read.length for read in reads)
+            num_bytes = sum(read.length for _, reads in planned for read in reads)
             if is_starving:
                 pool.request(num_bytes, reclaim=True)
             elif not pool.try_request(num_bytes):
-                queue.put_back(file, [chunk for read in reads for chunk in read.chunks])
+                queue.put_back(
+                    [(f, chunk) for f, reads in planned for read in reads for chunk in read.chunks]
+                )
                 return False
             held = num_bytes
-            reader.enter(file)
+            reader.enter([file for file, _ in planned])
+            buffers = run_at_once(
+                [partial(self._read, file, reads) for file, reads in planned],
+                planned[0][0].storage.max_requests,
+            )
             fetched = [
                 (file, read, buffer)
-                for read, buffer in zip(reads, self._read(file, reads), strict=True)
+                for (file, reads), some in zip(planned, buffers, strict=True)
+                for read, buffer in zip(reads, some, strict=True)
             ]
             queue.look_ahead()
         except StopIteration:
@@ -209,7 +218,7 @@ class ReadScheduler:
                 if held:
                     pool.recycle(held)
                 if not queue.has_more:
-                    reader.enter(None)
+                    reader.enter([])
                 pool.changed.notify_all()
         return True
 
@@ -233,7 +242,7 @@ class ScheduledReader:
     def __init__(self, scheduler: ReadScheduler, queue: ReadQueue) -> None:
         self.queue = queue
         self._scheduler = scheduler
-        self._file: DataFile | None = None
+        self._files: Sequence[DataFile] = ()
 
     @property
     def position(self) -> tuple[int, int]:
@@ -247,15 +256,13 @@ class ScheduledReader:
             self._scheduler.pool.recycle(num_bytes)
         return num_bytes > 0
 
-    def enter(self, file: DataFile | None) -> None:
-        """Say which file is read next, or that none is: so it is closed after the last reader."""
-        if file is not self._file:
-            files = self._scheduler._files
-            if file is not None:
-                files.enter(file)
-            if self._file is not None:
-                files.leave(self._file)
-            self._file = file
+    def enter(self, files: Sequence[DataFile]) -> None:
+        """Say which files are read next, if any: each is closed after its last reader."""
+        before, self._files = self._files, files
+        for file in files:
+            self._scheduler._files.enter(file)
+        for file in before:
+            self._scheduler._files.leave(file)
 
     def __iter__(self) -> ScheduledReader:
         return self
@@ -297,7 +304,7 @@ class ScheduledReader:
             if num_bytes:
                 pool.recycle(num_bytes)
             if not self.queue.is_served:
-                self.enter(None)
+                self.enter([])
             self._scheduler._leave(self)
             pool.changed.notify_all()
 

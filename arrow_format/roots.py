@@ -55,8 +55,12 @@ def check_local_dirs(shuffle: str, local_dirs: Sequence[str]) -> None:
     Raises
     ------
     OptionError
-        One does: the shuffle must hold nothing but its log and its map outputs.
+        One does: the shuffle must hold nothing but its log and its map outputs. Or the shuffle is
+        in an object store, which never fills up and which every reader sees, unlike a directory.
     """
+    if local_dirs and "://" in shuffle:
+        msg = f"local_dirs: the map outputs of {shuffle} go to the object store; leave it out"
+        raise OptionError(msg)
     path = normal_directory(shuffle)
     for one in local_dirs:
         if posixpath.commonpath([path, normal_directory(one)]) == path:
@@ -207,7 +211,8 @@ class ReadRoots:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
+        """Root 0."""
         self._opened: dict[tuple[str, str], Storage] = {}
 
     def storage_of(self, file: PartitionedFile, roots: Sequence[str], job_id: str) -> Storage:
@@ -226,9 +231,9 @@ class ReadRoots:
             There is no such root, or it does not bear the marker.
         """
         if file.root == 0:
-            return self._storage
+            return self.storage
         if file.root > len(roots):
-            msg = f"{self._storage.root}: {file.path} is in root {file.root} of {len(roots)}"
+            msg = f"{self.storage.root}: {file.path} is in root {file.root} of {len(roots)}"
             raise CorruptShuffleError(msg)
         path = roots[file.root - 1]
         storage = self._opened.get((path, job_id))

@@ -151,14 +151,14 @@ class SortMergeSubpartitionReader:
 
     def _planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
         wanted = f"subpartitions {self._first} to {self._end - 1}"
-        for one in files_of(self._entries):
-            lo, hi = 0, one.file.num_regions
-            if self._regions is not None:
-                lo = max(self._regions.start - one.first_region, 0)
-                hi = min(self._regions.stop - one.first_region, hi)
-            if lo >= hi:
-                continue
-            index = self._indexes.index_of(one.entry, one.output, one.file)
+        files = [
+            (one, lo, hi)
+            for one in files_of(self._entries)
+            for lo, hi in [self._regions_in(one)]
+            if lo < hi
+        ]
+        indexes = self._indexes.indexes_of((one.entry, one.output, one.file) for one, _, _ in files)
+        for (one, lo, hi), index in zip(files, indexes, strict=True):
             chunks = plan_chunks(
                 index.regions[lo:hi],
                 self._first,
@@ -167,6 +167,13 @@ class SortMergeSubpartitionReader:
                 first_region=lo,
             )
             yield ChunkReader(index, self._decoder, wanted=wanted, order=one.order), chunks
+
+    def _regions_in(self, one: VersionFile) -> tuple[int, int]:
+        """Regions ``[lo, hi)`` of a file that are to be read."""
+        if self._regions is None:
+            return 0, one.file.num_regions
+        lo, hi = (edge - one.first_region for edge in (self._regions.start, self._regions.stop))
+        return max(lo, 0), min(hi, one.file.num_regions)
 
     def _rows(self, plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]]) -> Iterator[Rows]:
         """Read and decode what is planned, one run per chunk.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,17 +15,19 @@ from arrow_format.options import WriteOptions, check_mode
 from arrow_format.partitioner import Partitioner, choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.range_target import settle_bounds
+from arrow_format.storage import open_storage
 from arrow_format.target import open_target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from arrow_format.receipt import ShuffleReceipt
+    from arrow_format.storage import Place
 
 
 def write_shuffle(
     batches: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch],
-    path: str | os.PathLike[str],
+    path: Place,
     *,
     num_subpartitions: int,
     keys: str | Sequence[str] | None = None,
@@ -34,6 +35,7 @@ def write_shuffle(
     sort_by: Sequence[str | tuple[str, str]] = (),
     mode: str = "errorifexists",
     options: WriteOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
     """Write and commit a shuffle in this process, as one map output.
 
@@ -59,6 +61,9 @@ def write_shuffle(
         errorifexists, overwrite, append or ignore.
     options
         How to write; defaults when None.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, and are never shown.
 
     Returns
     -------
@@ -71,15 +76,16 @@ def write_shuffle(
         Something does not fit; nothing is left behind.
     """
     check_mode(mode)
+    storage = open_storage(path, storage_options)
     partitioner = settle_bounds(
         choose_partitioner(keys, partitioner),
-        path,
+        storage,
         mode,
         lambda ranges: _sampled(ranges, batches, num_subpartitions),
     )
     schema, stream = _as_stream(batches)
     job = begin_job(
-        os.fspath(path),
+        storage,
         schema,
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,

@@ -9,12 +9,16 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from arrow_format.storage import Storage
     from connector.source_reader import ShuffleSourceReader
     from connector.source_writer import ShuffleSourceWriter
 
 
 class ArrowShuffleDataSource(DataSource):
     """``spark.read.format("arrow_shuffle")`` and ``df.write.format("arrow_shuffle")``."""
+
+    storage: Storage | None = None
+    """Where the shuffle is that is read; what the options say when None."""
 
     @classmethod
     def name(cls) -> str:
@@ -25,13 +29,13 @@ class ArrowShuffleDataSource(DataSource):
         """Return the schema of the shuffle at ``path``, as Spark wrote it."""
         from connector.source_reader import schema_of_source
 
-        return schema_of_source(self.options)
+        return schema_of_source(self.options, self.storage)
 
     def reader(self, schema: StructType) -> ShuffleSourceReader:
         """Reader that delivers exactly ``schema``; it pins the version here."""
         from connector.source_reader import ShuffleSourceReader
 
-        return ShuffleSourceReader(self.options, schema)
+        return ShuffleSourceReader(self.options, schema, self.storage)
 
     def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
         """Writer for rows of ``schema``; mode overwrite or append."""

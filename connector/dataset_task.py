@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from arrow_format.job import ShuffleJob
     from arrow_format.options import WriteOptions
     from arrow_format.partitioner import Partitioner
+    from arrow_format.storage import Place
 
 
 class DatasetMapTask:
@@ -57,7 +58,7 @@ class DatasetMapTask:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Place,
         scan: DatasetScan,
         *,
         num_subpartitions: int,
@@ -87,7 +88,7 @@ class DatasetMapTask:
 
 
 def _begin(
-    path: str | os.PathLike[str],
+    path: Place,
     schema: pa.Schema,
     num_subpartitions: int,
     partitioner: Partitioner,
@@ -107,8 +108,8 @@ def _begin(
     except SchemaError:
         spark_schema = None
     if spark_schema is None:
-        return begin_job(os.fspath(path), schema, **arguments)
-    return begin_spark_job(os.fspath(path), spark_schema, **arguments)
+        return begin_job(path, schema, **arguments)
+    return begin_spark_job(path, spark_schema, **arguments)
 
 
 def sample_dataset(

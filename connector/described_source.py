@@ -13,26 +13,32 @@ from connector.data_source import ArrowShuffleDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from arrow_format.storage import Storage
+
 MOST_CHARACTERS = 60
 """Of a list of subpartitions; the rest is left out."""
 
 
-def described_format(spark: SparkSession, path: str, version: int, selection: str | None) -> str:
+def described_format(
+    spark: SparkSession, place: Storage, version: int, selection: str | None
+) -> str:
     """Register the data source under a name that says what is read, and return that.
 
     Parameters
     ----------
     spark
         Session, classic or Connect.
-    path, version
-        The shuffle.
+    place, version
+        The shuffle. The storage travels inside the source and not as options, which Spark shows.
     selection
         Subpartitions as the option has them, such as ``3,7-9``; None for all.
     """
-    described = describe(path, version, selection)
+    described = describe(place.root, version, selection)
 
     class DescribedSource(ArrowShuffleDataSource):
         """The data source under this name."""
+
+        storage = place
 
         @classmethod
         def name(cls) -> str:

@@ -17,7 +17,6 @@ from arrow_format.errors import ShuffleError
 from arrow_format.index_cache import IndexCache
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_record import FENCE, Fence
-from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -145,7 +144,7 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         does not need, is a ``problem`` of the result instead.
     """
     entry = shuffle.entries[-1]
-    log = CommitLog(open_storage(shuffle.path))
+    log = CommitLog(shuffle.storage)
     rows, sizes = log.totals(Snapshot(shuffle.entries))
     files = [file for output in shuffle.map_outputs for file in output.files]
     return ShuffleFacts(
@@ -250,7 +249,7 @@ def region_bytes(shuffle: Shuffle) -> list[list[Int64Array]]:
     CorruptShuffleError
         An index is damaged or missing.
     """
-    indexes = IndexCache(open_storage(shuffle.path))
+    indexes = IndexCache(shuffle.storage)
     return [
         [
             region.chunks.length

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,17 +23,19 @@ from arrow_format.options import check_num_subpartitions
 from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.range_partitioner import WHAT, RangePartitioner
 from arrow_format.sort_order import normalise_sort_by
+from arrow_format.storage import open_storage
 from connector.map_status import status_from_row, status_to_row
 from connector.sort_keys import check_sort_keys
 from connector.spark_types import arrow_schema_of, check_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.job import ShuffleJob
     from arrow_format.model import MapStatus
     from arrow_format.options import WriteOptions
     from arrow_format.receipt import ShuffleReceipt
+    from arrow_format.storage import Place
 
 STATUS_SCHEMA = StructType(
     [
@@ -50,7 +51,7 @@ STATUS_SCHEMA = StructType(
 
 
 def begin_spark_job(
-    path: str,
+    path: Place,
     schema: StructType,
     *,
     num_subpartitions: int,
@@ -122,6 +123,9 @@ class ShuffleMapTask:
         How to write; defaults when None.
     case_sensitive
         The session's ``spark.sql.caseSensitive``.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, travel to the tasks, and are never shown.
 
     Raises
     ------
@@ -131,7 +135,7 @@ class ShuffleMapTask:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Place,
         *,
         schema: StructType,
         num_subpartitions: int,
@@ -140,13 +144,14 @@ class ShuffleMapTask:
         sort_by: Sequence[str | tuple[str, str]] = (),
         options: WriteOptions | None = None,
         case_sensitive: bool = False,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(schema, StructType):
             msg = f"schema is {type(schema).__name__}: expected the DataFrame's df.schema"
             raise SchemaError(msg)
         arrow_schema_of(schema, for_map_in_arrow=True, case_sensitive=case_sensitive)
         self.job = begin_spark_job(
-            os.fspath(path),
+            open_storage(path, storage_options),
             schema,
             num_subpartitions=num_subpartitions,
             partitioner=choose_partitioner(keys, partitioner),

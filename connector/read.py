@@ -19,17 +19,17 @@ from connector.source_options import (
 from connector.source_reader import spark_schema
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.options import ReadOptions
+    from arrow_format.storage import Place
 
 
 def read_shuffle(
     spark: SparkSession,
-    path: str | os.PathLike[str],
+    path: Place,
     *,
     columns: Sequence[str] | None = None,
     subpartitions: int | Iterable[int] | None = None,
@@ -39,6 +39,7 @@ def read_shuffle(
     version: int | None = None,
     with_subpartition: bool = False,
     options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """DataFrame of a committed version of a shuffle.
 
@@ -69,6 +70,9 @@ def read_shuffle(
         Append the int column ``_subpartition``.
     options
         Memory of a task, and mapping; defaults when None.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, travel to the tasks, and are never shown.
 
     Returns
     -------
@@ -90,7 +94,7 @@ def read_shuffle(
             msg = f"{name}={value!r}: expected True or False"
             raise OptionError(msg)
     check_split("split_skewed", "coalesce=False", split_skewed, coalesce)
-    shuffle = open_shuffle(path, version, options=options)
+    shuffle = open_shuffle(path, version, options=options, storage_options=storage_options)
     wanted = check_subpartitions(subpartitions, shuffle.num_subpartitions)
     selection = None
     if wanted is not None:
@@ -108,7 +112,7 @@ def read_shuffle(
             select_columns(shuffle.schema, names)
         schema = StructType([schema[name] for name in names])
     reader = (
-        spark.read.format(described_format(spark, shuffle.path, shuffle.version, selection))
+        spark.read.format(described_format(spark, shuffle.storage, shuffle.version, selection))
         .option("version", shuffle.version)
         .option("coalesce", str(coalesce).lower())
         .option("splitSkewed", str(split_skewed).lower())

@@ -36,6 +36,7 @@ def aggregate_shuffle(
     version: int | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
     options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Aggregate rows with equal keys, without a shuffle or a trip through the JVM.
 
@@ -66,6 +67,9 @@ def aggregate_shuffle(
         Bytes on disk that one task may read.
     options
         Memory that a task may take to read, and mapping; defaults when None.
+    storage_options
+        Where shuffles are in object stores: credentials, region, endpoint, as obstore names them.
+        They win over the environment, travel to the tasks, and are never shown.
 
     Returns
     -------
@@ -81,7 +85,7 @@ def aggregate_shuffle(
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
         Something does not fit; found here and not at the first action.
     """
-    (opened,) = open_shuffles(shuffle, version, options)
+    (opened,) = open_shuffles(shuffle, version, options, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
     return run_in_groups(
         spark,

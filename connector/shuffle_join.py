@@ -21,7 +21,7 @@ from connector.spark_types import arrow_schema_of, check_keys
 from connector.subpartition_tasks import open_shuffles, run_in_groups, spark_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +48,7 @@ def join_shuffles(
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
     options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Join two co-partitioned shuffles without a shuffle, a sort or a trip through the JVM.
 
@@ -90,6 +91,9 @@ def join_shuffles(
         Bytes on disk that one task may read, of both together.
     options
         Memory that a task may take to read both together, and mapping; defaults when None.
+    storage_options
+        Where shuffles are in object stores: credentials, region, endpoint, as obstore names them.
+        They win over the environment, travel to the tasks, and are never shown.
 
     Returns
     -------
@@ -104,7 +108,7 @@ def join_shuffles(
         Something does not fit; found here and not at the first action. Keys must have the same type
         on both sides, and not be nested.
     """
-    one, other = open_shuffles((left, right), version, options)
+    one, other = open_shuffles((left, right), version, options, storage_options)
     plan = plan_join(
         one,
         other,

@@ -18,6 +18,7 @@ from arrow_format.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.storage_options import StorageOptions
 from connector.key_text import parse_bounds, parse_sort_keys
 
 if TYPE_CHECKING:
@@ -48,10 +49,17 @@ READ_OPTIONS = (
     "memoryMap",
 )
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
+STORAGE_PREFIX = "storage."
+"""What the names of options begin with that go to the object store."""
+SECRET_PREFIX = "storage.secret."
+"""The same; Spark's plans and logs hide the values of options whose names say secret."""
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_SECRETS = re.compile(r"key(?!_id)|sas|credential|bearer|certificate")
+_HIDDEN = re.compile(r"secret|password|token")
+"""Of what Spark hides by default (``spark.redaction.regex``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,7 @@ class ScanOptions:
     split_skewed: bool = False
     with_subpartition: bool = False
     version: int | None = None
+    storage_options: StorageOptions = field(default_factory=StorageOptions)
     options: ReadOptions = field(default_factory=ReadOptions)
 
 
@@ -83,6 +92,7 @@ class TargetOptions:
     options: WriteOptions
     sort_by: SortBy | None = None
     range_bounds: tuple[Any, ...] | None = None
+    storage_options: StorageOptions = field(default_factory=StorageOptions)
 
 
 def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
@@ -103,10 +113,13 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
     known = {}
     for key, value in _without_catalog(options).items():
         name = names.get(key.lower())
+        if name is None and key.lower().startswith(STORAGE_PREFIX):
+            name = key.lower()
         if name is None:
             msg = (
                 f"option {key!r} is not known; write options are {', '.join(WRITE_OPTIONS)}, "
-                f"read options are {', '.join(READ_OPTIONS)}"
+                f"read options are {', '.join(READ_OPTIONS)}; those of an object store begin with "
+                f"{STORAGE_PREFIX}, such as {STORAGE_PREFIX}aws_region"
             )
             raise OptionError(msg)
         known[name] = value
@@ -126,6 +139,30 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
         )
         raise OptionError(msg)
     return known
+
+
+def _storage_options(known: Mapping[str, str]) -> StorageOptions:
+    """Options of the object store.
+
+    Raises
+    ------
+    OptionError
+        Spark would show a secret, by the name it has.
+    """
+    options = {}
+    for name, value in known.items():
+        if not name.startswith(STORAGE_PREFIX):
+            continue
+        own = name.removeprefix(SECRET_PREFIX).removeprefix(STORAGE_PREFIX)
+        if _SECRETS.search(name) and not _HIDDEN.search(name):
+            msg = (
+                f"option {name}: Spark would show its value in plans and logs; call it "
+                f"{SECRET_PREFIX}{own}, or give storage_options to connector.read_shuffle and "
+                "connector.write_shuffle"
+            )
+            raise OptionError(msg)
+        options[own] = value
+    return StorageOptions(options)
 
 
 def _bad(name: str, value: str, expected: str) -> OptionError:
@@ -225,6 +262,7 @@ def _read_options(known: Mapping[str, str]) -> ScanOptions:
         split_skewed=_boolean("splitSkewed", known.get("splitSkewed", "false")),
         with_subpartition=_boolean("withSubpartition", known.get("withSubpartition", "false")),
         version=_whole("version", known["version"]) if "version" in known else None,
+        storage_options=_storage_options(known),
         options=ReadOptions(**settings),
     )
     check_split("option splitSkewed", "coalesce=false", scan.split_skewed, scan.coalesce)
@@ -278,6 +316,7 @@ def _target_options(known: Mapping[str, str]) -> TargetOptions:
         options=_write_settings(known),
         sort_by=parse_sort_keys("sortBy", known["sortBy"]) if known.get("sortBy") else None,
         range_bounds=bounds,
+        storage_options=_storage_options(known),
     )
 
 

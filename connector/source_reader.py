@@ -16,6 +16,7 @@ from arrow_format.batching import as_batches
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.shards import plan_shards
+from arrow_format.storage import open_storage
 from arrow_format.subpartition_reader import (
     SUBPARTITION_COLUMN,
     with_subpartition_schema,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from arrow_format.batching import Rows
+    from arrow_format.storage import Storage
+    from connector.source_options import ScanOptions
 
 BATCH_ROWS = 10_000
 """Rows a batch has at least: handing one to the JVM costs 14 us whatever its size."""
@@ -58,7 +61,7 @@ def spark_schema(shuffle: Shuffle, *, with_subpartition: bool = False) -> Struct
     return schema
 
 
-def schema_of_source(options: Mapping[str, str]) -> StructType:
+def schema_of_source(options: Mapping[str, str], storage: Storage | None = None) -> StructType:
     """Return the schema of ``spark.read.format("arrow_shuffle")`` with these options.
 
     Raises
@@ -67,8 +70,12 @@ def schema_of_source(options: Mapping[str, str]) -> StructType:
         A bad option, no shuffle, or columns that Spark cannot read.
     """
     parsed = parse_read_options(options)
-    shuffle = open_shuffle(parsed.path, parsed.version)
+    shuffle = open_shuffle(storage or _storage_of(parsed), parsed.version)
     return spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
+
+
+def _storage_of(options: ScanOptions) -> Storage:
+    return open_storage(options.path, options.storage_options)
 
 
 @dataclass
@@ -91,6 +98,8 @@ class ShuffleSourceReader(DataSourceReader):
         As Spark hands them over.
     schema
         Columns to deliver, in that order.
+    storage
+        Where the shuffle is; what the options say when None.
 
     Raises
     ------
@@ -98,11 +107,15 @@ class ShuffleSourceReader(DataSourceReader):
         Something does not fit; no task runs.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, storage: Storage | None = None
+    ) -> None:
         parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._shuffle = shuffle = open_shuffle(parsed.path, parsed.version, options=parsed.options)
+        self._shuffle = shuffle = open_shuffle(
+            storage or _storage_of(parsed), parsed.version, options=parsed.options
+        )
         self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
         check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
         self._columns = [

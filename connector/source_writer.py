@@ -14,6 +14,7 @@ from arrow_format.partitioner import partitioner_from_description
 from arrow_format.range_partitioner import WHAT, RangePartitioner, bounds_of_rows
 from arrow_format.range_target import inherit_bounds, newest_entry
 from arrow_format.sort_order import key_fields
+from arrow_format.storage import open_storage
 from arrow_format.target import open_target
 from connector.map_status import status_from_row, status_to_row
 from connector.map_task import begin_spark_job, run_spark_task
@@ -62,7 +63,8 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         target = parse_target_options(options)
         self._mode = "overwrite" if overwrite else "append"
         n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
-        there = newest_entry(target.path)
+        storage = open_storage(target.path, target.storage_options)
+        there = newest_entry(storage)
         if there is not None:
             # Whoever adds to a shuffle, or replaces it, need not repeat how it is partitioned.
             n = there.num_subpartitions if n is None else n
@@ -77,7 +79,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
             )
             raise OptionError(msg)
         self._job = begin_spark_job(
-            target.path,
+            storage,
             schema,
             num_subpartitions=n,
             partitioner=_with_bounds(partitioner, target, schema, there),

@@ -18,7 +18,7 @@ from connector.spark_types import arrow_schema_of
 from connector.subpartition_tasks import open_shuffles, run_in_groups, spark_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +42,7 @@ def map_subpartitions(
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
     options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Call a function once per subpartition, where its rows are read.
 
@@ -88,6 +89,9 @@ def map_subpartitions(
         be more. Adjacent subpartitions share a task.
     options
         Memory that a task may take to read all shuffles together, and mapping; defaults when None.
+    storage_options
+        Where shuffles are in object stores: credentials, region, endpoint, as obstore names them.
+        They win over the environment, travel to the tasks, and are never shown.
 
     Returns
     -------
@@ -103,7 +107,7 @@ def map_subpartitions(
         At the first action. Whatever the function raised is in it whole, with the subpartition and
         the paths; SchemaError for a result of another schema.
     """
-    opened = open_shuffles(shuffles, version, options)
+    opened = open_shuffles(shuffles, version, options, storage_options)
     check_co_partitioned(opened)
     if not callable(function):
         msg = f"function is {type(function).__name__}: expected a callable(subpartition, *readers)"

@@ -27,7 +27,7 @@ from connector.source_reader import BATCH_BYTES, BATCH_ROWS, partition_bytes
 from connector.spark_types import arrow_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -48,6 +48,7 @@ def open_shuffles(
     shuffles: Path | Sequence[Path],
     version: int | Sequence[int | None] | None,
     options: ReadOptions | None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> tuple[Shuffle, ...]:
     """Open one shuffle or several; their versions stay fixed from here on.
 
@@ -75,7 +76,8 @@ def open_shuffles(
         raise OptionError(msg)
     each = check_read_options(options).shared_by(len(paths))
     return tuple(
-        open_shuffle(path, one, options=each) for path, one in zip(paths, versions, strict=True)
+        open_shuffle(path, one, options=each, storage_options=storage_options)
+        for path, one in zip(paths, versions, strict=True)
     )
 
 

@@ -13,6 +13,7 @@ from arrow_format.options import check_mode
 from arrow_format.partitioner import choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.range_target import settle_bounds
+from arrow_format.storage import open_storage
 from arrow_format.target import open_target
 from connector.dataset_task import (
     DatasetMapTask,
@@ -24,7 +25,6 @@ from connector.map_task import ShuffleMapTask, commit_shuffle
 from connector.range_sampling import sample_range_partitioner
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow.dataset as ds
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from arrow_format.options import WriteOptions
     from arrow_format.partitioner import Partitioner
     from arrow_format.receipt import ShuffleReceipt
+    from arrow_format.storage import Place, Storage
 
 
 def write_shuffle(
     source: DataFrame | ds.Dataset,
-    path: str | os.PathLike[str],
+    path: Place,
     *,
     num_subpartitions: int,
     keys: str | Sequence[str] | None = None,
@@ -50,6 +51,7 @@ def write_shuffle(
     filter: ds.Expression | None = None,
     num_map_tasks: int | None = None,
     spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
     """Write a DataFrame or a dataset of files as a shuffle and commit it.
 
@@ -91,6 +93,9 @@ def write_shuffle(
         When None, about one for each 64 MiB on disk, and as many as run at once.
     spark
         Of a dataset only: the session that runs the tasks; the active one when None.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, travel to the tasks, and are never shown.
 
     Returns
     -------
@@ -105,6 +110,7 @@ def write_shuffle(
         A task failed; everything this write had written is removed.
     """
     check_mode(mode)
+    storage = open_storage(path, storage_options)
     chosen = choose_partitioner(keys, partitioner)
     common = {
         "num_subpartitions": num_subpartitions,
@@ -120,7 +126,7 @@ def write_shuffle(
                     "df.select, df.filter or df.repartition makes of it"
                 )
                 raise OptionError(msg)
-        rows = _rows_of_frame(source, path, common)
+        rows = _rows_of_frame(source, storage, common)
     elif type(source).__module__.startswith("pyarrow"):
         session = active_session(spark)
         scan = plan_scan(
@@ -130,7 +136,7 @@ def write_shuffle(
             filter=filter,
             num_tasks=num_map_tasks,
         )
-        rows = _rows_of_dataset(source, scan, filter, session, path, common)
+        rows = _rows_of_dataset(source, scan, filter, session, storage, common)
     else:
         msg = f"source is {type(source).__name__}: expected a Spark DataFrame or a pyarrow dataset"
         raise SchemaError(msg)
@@ -140,7 +146,7 @@ def write_shuffle(
         rows.make_task(RangePartitioner(keys=ranges.keys, bounds=[]))
         return rows.sample(ranges)
 
-    task = rows.make_task(settle_bounds(chosen, path, mode, sample))
+    task = rows.make_task(settle_bounds(chosen, storage, mode, sample))
     there = open_target(task.job, mode)
     if there is not None and mode == "ignore":
         return receipt_of(task.job.storage, there.newest)
@@ -167,7 +173,7 @@ class _Rows:
     """How many statuses there must be, where that is known before."""
 
 
-def _rows_of_frame(df: DataFrame, path: str | os.PathLike[str], common: Mapping[str, Any]) -> _Rows:
+def _rows_of_frame(df: DataFrame, storage: Storage, common: Mapping[str, Any]) -> _Rows:
     case_sensitive = is_case_sensitive(df.sparkSession)
 
     def run(task: ShuffleMapTask) -> list[Row]:
@@ -176,7 +182,7 @@ def _rows_of_frame(df: DataFrame, path: str | os.PathLike[str], common: Mapping[
 
     return _Rows(
         make_task=lambda partitioner: ShuffleMapTask(
-            path,
+            storage,
             schema=df.schema,
             partitioner=partitioner,
             case_sensitive=case_sensitive,
@@ -194,7 +200,7 @@ def _rows_of_dataset(
     scan: DatasetScan,
     condition: ds.Expression | None,
     spark: SparkSession,
-    path: str | os.PathLike[str],
+    storage: Storage,
     common: Mapping[str, Any],
 ) -> _Rows:
     def run(task: DatasetMapTask) -> list[Row]:
@@ -202,7 +208,9 @@ def _rows_of_dataset(
         return numbers.mapInArrow(task, task.status_schema).collect()
 
     return _Rows(
-        make_task=lambda partitioner: DatasetMapTask(path, scan, partitioner=partitioner, **common),
+        make_task=lambda partitioner: DatasetMapTask(
+            storage, scan, partitioner=partitioner, **common
+        ),
         sample=lambda ranges: sample_dataset(
             dataset, ranges, common["num_subpartitions"], condition
         ),

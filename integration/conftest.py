@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.cluster import Cluster, running_cluster, session_settings
+from tests.azure_server import azure
+from tests.s3_server import s3
 from tests.spark_session import pytest_collection_modifyitems, spark_session
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["pytest_collection_modifyitems"]
+__all__ = ["azure", "pytest_collection_modifyitems", "s3"]
 
 # One failure is survived. Each try of the many tasks that are to fail takes a new Python worker.
 _SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}

@@ -4,9 +4,11 @@ import os
 
 from hypothesis import settings
 
+from tests.azure_server import azure
+from tests.s3_server import s3
 from tests.spark_session import pytest_collection_modifyitems, spark
 
-__all__ = ["pytest_collection_modifyitems", "spark"]
+__all__ = ["azure", "pytest_collection_modifyitems", "s3", "spark"]
 
 # No deadlines: the first call into pyarrow is slow, and test machines are shared.
 settings.register_profile("default", deadline=None, max_examples=50)

@@ -23,7 +23,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format import storage as storage_module
+from arrow_format import storage_posix as storage_module
 from arrow_format.commit import abort_job, commit_job
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.partitioner import ColumnPartitioner

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import OutOfDiskError, StorageError
-from arrow_format import storage as storage_module
+from arrow_format import storage_posix as storage_module
 from arrow_format.commit import commit_job
 from arrow_format.job import run_map_task
 from arrow_format.storage import PosixStorage

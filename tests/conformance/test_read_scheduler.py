@@ -17,6 +17,7 @@ from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import ChunkRead, plan_chunks
 from arrow_format.read_queue import ReadQueue
 from arrow_format.read_scheduler import ReadScheduler, next_to_serve
+from arrow_format.storage import PosixStorage
 from tests.conformance.test_read_buffer_pool import in_thread, wait_until
 from tests.unit.recording_storage import RecordingStorage
 from tests.unit.small_shuffles import write_file
@@ -466,12 +467,19 @@ def chunks_at(*offsets, length=10):
     return [ChunkRead(0, i, 0, 1, offset, length) for i, offset in enumerate(offsets)]
 
 
+def unwritten_source(order, max_requests=1):
+    """A source to plan for, of a storage with so many requests at once."""
+    source = object.__new__(Source)
+    source.order, source.storage = order, PosixStorage("/")
+    source.storage.max_requests = max_requests
+    return source
+
+
 def test_what_was_taken_back_is_planned_again_in_its_place():
-    a, b = object.__new__(Source), object.__new__(Source)
-    a.order, b.order = 0, 1
+    a, b = unwritten_source(0), unwritten_source(1)
     plan = [(a, chunks_at(0, 10, 20)), (b, chunks_at(0, 10))]
     queue = ReadQueue(plan)
-    file, reads = queue.plan(30, max_gap_bytes=0)
+    [(file, reads)] = queue.plan(30, max_gap_bytes=0)
     assert (file, [len(r.chunks) for r in reads]) == (a, [3])
     queue.add(file, reads[0], pa.py_buffer(bytes(30)))
     queue.look_ahead()
@@ -480,9 +488,9 @@ def test_what_was_taken_back_is_planned_again_in_its_place():
     assert queue.take_back() == 30
     assert (queue.ready_bytes, queue.position, queue.next_bytes) == (0, (0, 10), 10)
     assert queue.take() is None
-    file, reads = queue.plan(1_000, max_gap_bytes=0)
+    [(file, reads)] = queue.plan(1_000, max_gap_bytes=0)
     assert (file, [c.offset for r in reads for c in r.chunks]) == (a, [10, 20])
-    file, reads = queue.plan(1_000, max_gap_bytes=0)
+    [(file, reads)] = queue.plan(1_000, max_gap_bytes=0)
     assert (file, [c.offset for r in reads for c in r.chunks]) == (b, [0, 10])
     with pytest.raises(StopIteration):
         queue.plan(1_000, max_gap_bytes=0)
@@ -492,19 +500,55 @@ def test_what_was_taken_back_is_planned_again_in_its_place():
     lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), min_size=1, max_size=30),
     max_bytes=st.integers(1, 100),
     max_gap=st.integers(0, 20),
+    max_requests=st.integers(1, 4),
 )
-def test_a_round_keeps_to_its_bytes_and_takes_what_it_can(lengths, max_bytes, max_gap):
+def test_a_round_keeps_to_its_bytes_and_takes_what_it_can(
+    lengths, max_bytes, max_gap, max_requests
+):
     offset, chunks = 0, []
     for number, (gap, length) in enumerate(lengths):
         offset += gap
         chunks.append(ChunkRead(0, number, 0, 1, offset, length))
         offset += length
-    file = object.__new__(Source)
-    queue = ReadQueue([(file, chunks)])
+    files = [unwritten_source(number, max_requests) for number in range(3)]
+    queue = ReadQueue([(file, chunks) for file in files])
     found = []
-    while len(found) < len(chunks):
-        _, reads = queue.plan(max_bytes, max_gap_bytes=max_gap)
-        taken = [chunk for read in reads for chunk in read.chunks]
-        assert sum(read.length for read in reads) <= max_bytes or len(taken) == 1
+    while len(found) < 3 * len(chunks):
+        planned = queue.plan(max_bytes, max_gap_bytes=max_gap)
+        taken = [(file, chunk) for file, rs in planned for r in rs for chunk in r.chunks]
+        num_bytes = sum(read.length for _, reads in planned for read in reads)
+        assert num_bytes <= max_bytes or len(taken) == 1
+        assert len(planned) <= max_requests
         found += taken
-    assert found == chunks
+    assert found == [(file, chunk) for file in files for chunk in chunks]
+
+
+def test_files_are_read_at_once_where_each_costs_a_round_trip(storage, sources):
+    storage.max_requests = 3
+    together = threading.Barrier(3, timeout=30)
+    storage.before = lambda _: together.wait()
+    scheduler = ReadScheduler(read_ahead=False)
+    plans = [(one, one.plan(1, 3)) for one in sources]
+    with scheduler.add_reader(plans) as reader:
+        check(list(reader), *plans)
+    assert storage.most_open == 3
+    assert not any(storage.open.values())
+
+
+def test_an_error_in_one_of_several_files_read_at_once_surfaces(storage, sources):
+    storage.max_requests = 3
+
+    def broken(path):
+        if path == sources[1].path:
+            msg = "the disk is broken"
+            raise StorageError(msg)
+
+    storage.before = broken
+    scheduler = ReadScheduler(read_ahead=False)
+    with (
+        scheduler.add_reader([(one, one.plan()) for one in sources]) as reader,
+        pytest.raises(StorageError, match="the disk is broken"),
+    ):
+        list(reader)
+    assert not any(storage.open.values())
+    assert scheduler.pool.used_bytes == 0

@@ -400,8 +400,8 @@ class TestErrors:
         line = error_of(run(*arguments), 2)
         assert f"OptionError: not supported yet: {arguments[0]}" in line
 
-    def test_an_object_store_is_not_supported_yet(self, run):
-        assert "not supported yet" in error_of(run("inspect", "s3://bucket/shuffle"), 2)
+    def test_a_scheme_that_is_not_supported_yet(self, run):
+        assert "not supported yet" in error_of(run("inspect", "hdfs://host/shuffle"), 2)
 
     @pytest.mark.parametrize(
         ("arguments", "reason"),

@@ -27,7 +27,7 @@ FILE_FUNCTIONS = {
     "pyarrow.OSFile",
     "pyarrow.memory_map",
 }
-FILE_MODULES = ("pyarrow.fs.", "shutil.", "tempfile.")
+FILE_MODULES = ("obstore.", "pyarrow.fs.", "shutil.", "tempfile.")
 PATH_METHODS = {
     "mkdir",
     "open",
@@ -149,6 +149,7 @@ def test_the_format_does_not_import_spark():
         (file_system_uses, "open(a, opener=os.open)"),
         (file_system_uses, "import shutil"),
         (file_system_uses, "from pyarrow import fs"),
+        (file_system_uses, "from obstore.store import S3Store"),
         (file_system_uses, "import pyarrow as pa\npa.memory_map(a)"),
         (file_system_uses, "directory.joinpath('x').write_bytes(b'')"),
         (file_system_uses, "Path('x').open()"),

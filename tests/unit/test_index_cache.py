@@ -1,5 +1,6 @@
 """Indexes are opened once, kept up to a bound, and checked against the log entry."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -14,9 +15,12 @@ N = 5
 
 class CountingStorage(PosixStorage):
     opened = 0
+    together = None
 
     def get_ranges(self, path, ranges):
         self.opened += 1
+        if self.together is not None:
+            self.together.wait()
         return super().get_ranges(path, ranges)
 
 
@@ -61,6 +65,23 @@ def test_those_used_last_are_kept_up_to_the_bound(storage):
     assert storage.opened == 3
     open_all(cache, [b])
     assert storage.opened == 4
+
+
+def test_indexes_are_loaded_at_once_where_each_costs_a_round_trip(storage):
+    files = written(storage, "abcde")
+    entries = [entry_of(file, N) for file in files]
+    wanted = [(e, e.map_outputs[0], f) for e, f in zip(entries, files, strict=True)]
+    assert [one.file for one in IndexCache(storage).indexes_of(iter(wanted))] == files
+    storage.opened, storage.max_requests = 0, 2
+    storage.together = threading.Barrier(2, timeout=30)
+    indexes = IndexCache(storage).indexes_of(iter(wanted[:4]))
+    assert next(indexes).file == files[0]
+    assert storage.opened == 2, "no more than are read at once are loaded before they are wanted"
+    assert [one.file for one in indexes] == files[1:4]
+    storage.together = None
+    small = IndexCache(storage, max_bytes=files[0].index_bytes)
+    next(small.indexes_of(iter(wanted)))
+    assert storage.opened == 5, "nor more than are kept"
 
 
 def test_the_one_asked_for_is_kept_whatever_its_size(storage):

@@ -3,7 +3,12 @@
 import pytest
 
 from arrow_format import OptionError, ReadOptions
-from connector.source_options import format_subpartitions, parse_read_options, parse_subpartitions
+from connector.source_options import (
+    format_subpartitions,
+    parse_read_options,
+    parse_subpartitions,
+    parse_target_options,
+)
 
 
 def test_subpartitions_there_and_back():
@@ -27,3 +32,37 @@ def test_splitting_needs_coalescing():
     assert parse_read_options({"path": "/s", "splitSkewed": "true"}).split_skewed
     with pytest.raises(OptionError, match=r"option splitSkewed: coalesce=false asks for exactly"):
         parse_read_options({"path": "/s", "splitSkewed": "true", "coalesce": "false"})
+
+
+# Options of an object store -----------------------------------------------------------------------
+
+
+def test_options_of_an_object_store():
+    options = {
+        "path": "s3://bucket/shuffle",
+        "storage.aws_region": "us-east-1",
+        "Storage.AWS_Secret_Access_Key": "hunter2",
+        "storage.aws_access_key_id": "AKID",
+        "storage.secret.aws_session_token": "hunter3",
+    }
+    for parse in (parse_read_options, parse_target_options):
+        found = parse(options)
+        assert dict(found.storage_options) == {
+            "aws_region": "us-east-1",
+            "aws_secret_access_key": "hunter2",
+            "aws_access_key_id": "AKID",
+            "aws_session_token": "hunter3",
+        }
+        assert "hunter" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "name", ["azure_storage_account_key", "azure_storage_sas_key", "google_service_account_key"]
+)
+def test_a_secret_that_spark_would_show_is_refused(name):
+    options = {"path": "az://container/shuffle", f"storage.{name}": "hunter2"}
+    with pytest.raises(OptionError, match=rf"call it storage\.secret\.{name}") as error:
+        parse_read_options(options)
+    assert "hunter2" not in str(error.value)
+    options = {"path": "az://container/shuffle", f"storage.secret.{name}": "hunter2"}
+    assert parse_read_options(options).storage_options[name] == "hunter2"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from arrow_format import storage as storage_module
+from arrow_format import storage_posix as storage_module
 from arrow_format.errors import (
     ClosedError,
     CorruptShuffleError,
@@ -325,10 +325,16 @@ def test_open_storage(tmp_path, monkeypatch):
         assert open_storage(path).root == str(tmp_path / "x")
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "hdfs"])
-def test_object_stores_come_later(scheme):
-    with pytest.raises(OptionError, match=f"{scheme}:// is not supported yet"):
-        open_storage(f"{scheme}://bucket/x")
+@pytest.mark.parametrize("scheme", ["hdfs", "ftp"])
+def test_schemes_that_are_not_supported(scheme):
+    with pytest.raises(OptionError, match=f"{scheme}:// is not supported yet; use s3://") as error:
+        open_storage(f"{scheme}://user:password@host/x")
+    assert "password" not in str(error.value)
+
+
+def test_a_directory_takes_no_storage_options(tmp_path):
+    with pytest.raises(OptionError, match="only object stores"):
+        open_storage(tmp_path, {"aws_region": "us-east-1"})
 
 
 @pytest.mark.parametrize("path", ["", b"x"])
@@ -401,7 +407,7 @@ def test_refusals_name_the_path_and_what_to_do():
 def test_a_file_system_without_hard_links_is_refused(storage, monkeypatch, number):
     """Put-if-absent cannot be made of anything else there: two writers would both win."""
 
-    def link(source, target):
+    def link(*args, **kwargs):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)

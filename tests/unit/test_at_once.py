@@ -1,0 +1,42 @@
+"""Calls that run at once: results in order, errors in order, no threads left."""
+
+import threading
+
+import pytest
+
+from arrow_format.at_once import run_at_once
+
+
+def test_results_in_order_and_no_thread_left():
+    before = threading.active_count()
+    together = threading.Barrier(3, timeout=30)
+    assert run_at_once([lambda n=n: (together.wait(), n)[1] for n in range(6)], 3) == list(range(6))
+    assert threading.active_count() == before
+    assert run_at_once([], 3) == []
+
+
+def test_one_at_a_time_stays_in_its_thread():
+    names = run_at_once([lambda: threading.current_thread().name] * 3, 1)
+    assert names == [threading.current_thread().name] * 3
+
+
+def test_the_first_error_in_order_is_raised_after_all_ended():
+    done = []
+
+    def fail(number):
+        done.append(number)
+        if number % 2:
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="1"):
+        run_at_once([lambda n=n: fail(n) for n in range(4)], 4)
+    assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_without_threads_calls_run_one_by_one(monkeypatch):
+    def refuse(_):
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert run_at_once([lambda n=n: n for n in range(4)], 4) == [0, 1, 2, 3]
