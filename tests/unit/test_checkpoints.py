@@ -107,7 +107,15 @@ def test_a_long_log_is_opened_with_few_operations(tmp_path):
     first = log.entry(1)
     count = 2 * CHECKPOINT_INTERVAL + 30
     for number in range(2, count + 1):
-        appended = replace(first, operation="append", job_id=f"j{number}", commit_id=f"c{number}")
+        (output,) = first.map_outputs
+        files = tuple(replace(file, path=f"{file.path}-{number}") for file in output.files)
+        appended = replace(
+            first,
+            operation="append",
+            job_id=f"j{number}",
+            commit_id=f"c{number}",
+            map_outputs=(replace(output, job_id=f"j{number}", files=files),),
+        )
         log.append(lambda _, appended=appended: appended, sync=False)
     storage = RecordingStorage(str(tmp_path))
     shorter = CommitLog(storage)
