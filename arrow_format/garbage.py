@@ -227,7 +227,9 @@ class _Collection:
             if number > oldest and isinstance(record, LogEntry)
         ]
         live = live_files(chain(base.entries if base else (), later))
-        roots = roots_of_jobs(chain(records.values(), base.entries if base else ()), ended)
+        # Entries that an earlier collection removed live on in checkpoints, until those go as well.
+        remembered = [self.log.checkpoint(number).entry for number in sorted(index.checkpoints)]
+        roots = roots_of_jobs((*records.values(), *filter(None, remembered)), ended)
         there = self._jobs_there()
         for job_id in sorted(ended & (there | {one for one, several in roots.items() if several})):
             files = JobFiles.of(self.storage, job_id, roots[job_id])

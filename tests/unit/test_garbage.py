@@ -413,6 +413,19 @@ class TestJobs:
         collect_garbage(path, retention=NONE)
         assert files_below(tmp_path / "a") == files_below(tmp_path / "b") == []
 
+    def test_local_roots_that_only_a_checkpoint_remembers(self, tmp_path):
+        path = tmp_path / "s"
+        write(path, 0)
+        job, statuses = start_job(path, local_dirs=(str(tmp_path / "a"), str(tmp_path / "b")))
+        statuses += [run(job, task, range(N)) for task in (1, 2)]  # one in each root
+        commit_job(job, statuses, mode="append")
+        write(path, 100)
+        collect_garbage(path, retention=NONE)  # the entry that names the roots goes
+        assert len(all_values(path)) == 20 + 3 * N
+        write(path, 200, mode="overwrite")
+        collect_garbage(path, retention=NONE)
+        assert [files_below(tmp_path / name) for name in "ab"] == [[], []]
+
     def test_another_jobs_directory_is_left_alone(self, tmp_path):
         path = tmp_path / "x"
         job, _ = start_job(path, local_dirs=(str(tmp_path / "a"),))
