@@ -242,6 +242,13 @@ class _Merge:
         job = self._job
         places = self._places[planned.first : planned.end]
         name = f"{number:05d}-0-{secrets.token_hex(6)}-0"
+        told = 0
+
+        def tell(num_bytes: int) -> None:
+            nonlocal told
+            told += num_bytes
+            self._on_bytes(num_bytes)
+
         merged = merge_files(
             [
                 self._indexes.index_of(entry, output, file)
@@ -254,8 +261,10 @@ class _Merge:
             path_in=lambda root: name if root else f"{job.directory}/{name}",
             metadata=_metadata(job, number),
             options=job.options,
-            on_bytes=self._on_bytes,
+            on_bytes=tell,
         )
+        # What stands between chunks, and what a region's bytes lost to rounding.
+        self._on_bytes(sum(output.num_bytes for _, output in places) - told)
         self.added_bytes += merged.added_bytes
         counters = sum_counters(output.counters for _, output in places) | {
             "num_regions": merged.file.num_regions,

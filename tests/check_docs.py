@@ -20,7 +20,7 @@ PARSERS = {"python": ast.parse, "json": json.loads, "toml": tomllib.loads}
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+|~~~+) *(?P<language>\w*)")
 HEADING = re.compile(r"^#{1,6} +(?P<title>.*?)(?: +#+)?$")
 LINK = re.compile(r"\]\(<?(?P<inline>[^)\s>]+)>?(?: +\"[^\"]*\")?\)|^\[[^\]]+\]: *(?P<named>\S+)")
-TEST = re.compile(r"`((?:tests|integration)/[\w/]+\.py)::(\w+)`")
+TEST = re.compile(r"`((?:tests|integration)/[\w/]+\.py)::(\w+(?:::\w+)?)`")
 HTML_ANCHOR = re.compile(r"<a +(?:id|name)=\"([^\"]+)\"")
 
 
@@ -62,12 +62,24 @@ def anchors(prose: list[tuple[int, str]]) -> set[str]:
 
 
 @cache
-def functions(file: Path) -> frozenset[str]:
-    """Return the names of the functions of a module; none where there is no such file."""
+def tests_of(file: Path) -> frozenset[str]:
+    """Return the tests of a module, ``Class::test`` where they are in one; none without the file.
+
+    A state machine's tests are a name that is assigned to.
+    """
     if not file.is_file():
         return frozenset()
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    found = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}::{one.name}" for one in node.body if isinstance(one, ast.FunctionDef)
+            }
+        elif isinstance(node, ast.Assign):
+            found |= {one.id for one in node.targets if isinstance(one, ast.Name)}
+    return frozenset(found)
 
 
 def problems(files: list[Path]) -> list[str]:
@@ -88,7 +100,7 @@ def problems(files: list[Path]) -> list[str]:
             found += [
                 f"{name}:{line}: there is no test {path}::{test}"
                 for path, test in TEST.findall(text)
-                if test not in functions(ROOT / path)
+                if test not in tests_of(ROOT / path)
             ]
             for match in LINK.finditer(re.sub(r"`[^`]*`", "", text)):
                 link = unquote(match["inline"] or match["named"])

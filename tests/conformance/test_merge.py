@@ -512,9 +512,11 @@ def test_a_merged_version_has_the_same_rows_in_the_same_order(path, policy, code
         append_version(path, options=replace(TINY, codec=codec), broadcast=broadcast)
     before = open_shuffle(path)
     expected = contents(before)
-    report = merge_shuffle(path, policy=policy, options=TINY)
+    told: list[int] = []
+    report = merge_shuffle(path, policy=policy, options=TINY, on_bytes=told.append)
     merged = open_shuffle(path)
     assert contents(merged) == expected
+    assert sum(told) == report.plan.num_bytes
     assert (report.version, merged.version) == (4, 4)
     assert report.num_map_outputs == (6, 1)
     assert merged.subpartition_rows.equals(before.subpartition_rows)
