@@ -256,8 +256,9 @@ class PosixStorage:
             try:
                 found = look(self._root, path)
             except (FileNotFoundError, NotADirectoryError):
-                # The shuffle itself may be anything but a directory.
-                return None if path or not self._root.exists() else ObjectStat(0, False)
+                if path or not self._root.exists():
+                    return None
+                found = self._root.stat()  # the shuffle itself may be anything but a directory
             return ObjectStat(
                 found.st_size, stat.S_ISDIR(found.st_mode), found.st_mtime_ns // 1_000_000
             )

@@ -252,7 +252,7 @@ def reader_of(sound: Sound, kind: str) -> Callable[[], object]:
         "index": regions,
         "marker": regions,  # it is read on the way to an index
         "totals": lambda: [each.tolist() for each in log.totals(snapshot)],
-        "entry": log.snapshot,
+        "entry": lambda: CommitLog(storage).snapshot(),  # each keeps what it read
     }[kind]
 
 
