@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ShuffleExistsError,
         ShuffleNotFoundError,
         StorageError,
+        UnsettledCommitError,
     )
     from arrow_format.garbage import collect_garbage
     from arrow_format.gc_report import GcReport
@@ -64,6 +65,7 @@ _HOME = {
         "ShuffleExistsError",
         "ShuffleNotFoundError",
         "StorageError",
+        "UnsettledCommitError",
     ),
     "garbage": ("collect_garbage",),
     "gc_report": ("GcReport",),
@@ -129,6 +131,7 @@ __all__ = [
     "SortMergeResultPartition",
     "SortMergeSubpartitionReader",
     "StorageError",
+    "UnsettledCommitError",
     "VerifyReport",
     "WriteOptions",
     "collect_garbage",

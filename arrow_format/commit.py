@@ -14,7 +14,12 @@ from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.completeness import check_files, complete_outputs, total_subpartitions
 from arrow_format.counters import sum_counters
 from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
-from arrow_format.errors import CorruptShuffleError, ShuffleError, StorageError
+from arrow_format.errors import (
+    CorruptShuffleError,
+    ShuffleError,
+    StorageError,
+    UnsettledCommitError,
+)
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_totals import encode_totals
@@ -168,7 +173,23 @@ def _entry(
 
 
 def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseException) -> None:
-    """After a commit that raised: take its traces back, unless it went through after all."""
+    """After a commit that raised: take its traces back, unless it went through after all.
+
+    Raises
+    ------
+    UnsettledCommitError
+        It may still go through.
+    """
+    try:
+        log.settle(sync=job.options.sync)
+    except ShuffleError as another:
+        # The decision stays, so that no abort removes what the entry names.
+        msg = (
+            f"{job.storage.root}: the store did not answer, and it is not known whether job "
+            f"{job.job_id} was committed ({error}; {another}). Its files were left; look whether "
+            "there is a new version before the rows are written again"
+        )
+        raise UnsettledCommitError(msg) from error
     try:
         committed = log.find_job(job.job_id, after=job.base_version)
         if committed is None or committed.fenced:
@@ -249,6 +270,8 @@ def _remove_files(job: ShuffleJob) -> None:
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:
     """Abort because of ``error``, which stays the one that is told."""
+    if isinstance(error, UnsettledCommitError):
+        return
     try:
         abort_job(job)
     except ShuffleError as another:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+import uuid
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -22,12 +23,14 @@ from arrow_format.checkpoint import Checkpoint, compose, encode_checkpoint
 from arrow_format.errors import CommitConflictError, ShuffleError
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
 from arrow_format.log_reader import LogReader
-from arrow_format.log_record import LogRecord, encode_record
+from arrow_format.log_record import Fence, LogRecord, encode_record
 from arrow_format.snapshot import Snapshot
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from arrow_format.storage import Storage
 
 __all__ = ["CHECKPOINT_INTERVAL", "LOG_DIRECTORY", "CommitLog", "Snapshot"]
 
@@ -41,6 +44,11 @@ Record = TypeVar("Record", bound=LogRecord)
 
 class CommitLog(LogReader):
     """Reads and extends the log of one shuffle."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self._is_unanswered = False
+        """Whether a put of an entry ended without an answer: it may still be carried out."""
 
     def append(
         self,
@@ -83,17 +91,21 @@ class CommitLog(LogReader):
             if record is None:
                 return None
             record = replace(record, version=index.newest + 1)
+            self._is_unanswered = self._storage.puts_may_come_late
             try:
                 self._storage.put_if_absent(
                     entry_path(record.version), encode_record(record), sync=sync
                 )
             except ObjectNotFoundError:
+                self._is_unanswered = False
                 continue  # the temporary file went: garbage collection took it for a dead one
             except ObjectExistsError:
+                self._is_unanswered = False
                 # A put that was retried below us may have won without our knowing.
                 if self._commit_id(record.version) != record.commit_id:
                     time.sleep(random.uniform(0, min(0.01 * 2**attempt, 1.0)))
                     continue
+            self._is_unanswered = False
             if self._was_dropped(record.version):
                 continue
             self._checkpoint_if_due(index, record.version, sync=sync)
@@ -103,6 +115,21 @@ class CommitLog(LogReader):
             "tried; run it again when fewer write at once"
         )
         raise CommitConflictError(msg)
+
+    def settle(self, *, sync: bool) -> None:
+        """After a commit that failed: let no put of an entry come true later.
+
+        A request whose answer did not come may still be on its way. A fence of no job takes its
+        number, so that it fails or has succeeded by now.
+
+        Raises
+        ------
+        ShuffleError
+            That is not possible either; the put may still come true.
+        """
+        if self._is_unanswered:
+            now_ms = time.time_ns() // 1_000_000
+            self.append(lambda _: Fence(0, uuid.uuid4().hex, now_ms, ()), sync=sync)
 
     def _commit_id(self, number: int) -> str | None:
         """Return whose a number is; None when its version has expired and is gone already."""

@@ -38,6 +38,10 @@ class StorageError(ShuffleError):
     """The file system or object store refused an operation (permission, I/O error)."""
 
 
+class UnsettledCommitError(StorageError):
+    """It is not known whether a commit goes through; nothing that it names was removed."""
+
+
 class OutOfDiskError(StorageError):
     """No directory that was given has room for the map output."""
 

@@ -163,6 +163,7 @@ class PosixStorage:
     """
 
     max_requests = 1
+    puts_may_come_late = False
 
     def __init__(self, root: str, makes_directories: bool = True) -> None:
         self.root = str(Path(root).absolute())

@@ -81,6 +81,9 @@ class Storage(Protocol):
     max_requests: int
     """Reads worth having under way at once; 1 where one costs no round trip."""
 
+    puts_may_come_late: bool
+    """Whether a put that failed here may still be carried out, as a request on its way may."""
+
     def __hash__(self) -> int:
         """Storages are equal that are the same place, reached in the same way."""
 

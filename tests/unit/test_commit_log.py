@@ -2,15 +2,20 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 
+import pyarrow as pa
 import pytest
 
+from arrow_format import open_shuffle, write_shuffle
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import (
     CommitConflictError,
     CorruptShuffleError,
     FormatVersionError,
     ShuffleNotFoundError,
+    StorageError,
+    UnsettledCommitError,
 )
 from arrow_format.log_record import encode_record
 from arrow_format.model import MapOutput, PartitionedFile
@@ -215,3 +220,42 @@ def test_other_names_in_the_log_are_no_entries(log, storage):
     for name in (".tmp-x", "2.json", "totals-x.arrow", f"{2:020d}.json.bak"):
         (storage._root / "commit_log" / name).write_bytes(b"")
     assert log.newest_version() == 1
+
+
+class AnswersLate(PosixStorage):
+    """Carries a put of an entry out only when the one who asked has given up."""
+
+    puts_may_come_late = True
+
+    def __init__(self, root, is_down):
+        super().__init__(root)
+        self.is_down = is_down
+        self.waiting = []
+
+    def put_if_absent(self, path, data, *, sync):
+        if path.endswith(".json") and (self.is_down or not self.waiting):
+            if not self.waiting:
+                self.waiting.append((path, data))
+            msg = "no answer"
+            raise StorageError(msg)
+        super().put_if_absent(path, data, sync=sync)
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_a_put_that_is_carried_out_late_leaves_no_version_without_files(tmp_path, is_down):
+    path = str(tmp_path / "s")
+    table = pa.table({"k": [1, 2, 3]})
+    write = partial(write_shuffle, table, keys="k", num_subpartitions=2, mode="append")
+    write(path)
+    late = AnswersLate(path, is_down)
+    with pytest.raises(UnsettledCommitError if is_down else StorageError):
+        write(late)
+    ((name, data),) = late.waiting
+    if is_down:
+        PosixStorage(path).put_if_absent(name, data, sync=False)
+    else:
+        with pytest.raises(ObjectExistsError):
+            PosixStorage(path).put_if_absent(name, data, sync=False)
+    assert open_shuffle(path).read().read_all().num_rows == (6 if is_down else 3)
+    write(path)
+    assert open_shuffle(path).read().read_all().num_rows == (9 if is_down else 6)
