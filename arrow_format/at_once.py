@@ -18,7 +18,8 @@ def run_at_once(calls: Sequence[Callable[[], T]], max_requests: int) -> list[T]:
     Parameters
     ----------
     calls
-        Independent of each other; where they fail, the error of the first that did is raised.
+        Independent of each other; where they fail, the error of the first that did is raised, and
+        those that have not begun are not run.
     max_requests
         How many run at once. Where there are no threads to be had, they run one by one.
     """
@@ -32,7 +33,12 @@ def run_at_once(calls: Sequence[Callable[[], T]], max_requests: int) -> list[T]:
             except RuntimeError as error:
                 threads.shutdown(cancel_futures=True)
                 raise _NoThreadError from error
-            return [future.result() for future in futures]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                # Of many that fail after a minute each, only those under way are waited for.
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
     return [call() for call in calls]
 
 

@@ -133,7 +133,8 @@ def _connect(
         msg = f"storage_options: {str(error).splitlines()[0]} See the guide, Object stores"
         raise OptionError(msg) from None
     except (exceptions.BaseError, OSError, ValueError) as error:
-        text = str(error).partition("\n\nDebug source")[0]
+        # What is quoted is a value, of the environment perhaps, and perhaps a secret.
+        text = re.sub(r'"[^\n]*"', '"***"', str(error).partition("\n\nDebug source")[0])
         advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Check them")
         msg = (
             f"{scheme}://{bucket}: storage_options or environment do not do: "
@@ -171,6 +172,14 @@ def store_errors(what: str, where: str, options: StorageOptions) -> Iterator[Non
         answer = options.hidden_in(_answer(text))
         msg = f"{where}: {answer}; cannot {what}. {advice}"
         raise (OutOfRangeError if re.search(_NO_RANGE, text) else StorageError)(msg) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of a value that obstore did not expect
+            raise
+        msg = (
+            f"{where}: the library obstore gave up; cannot {what}. Check the options: an endpoint "
+            "begins with http:// or https://, and no value holds a line break"
+        )
+        raise StorageError(msg) from None
 
 
 def _answer(text: str) -> str:
@@ -182,4 +191,4 @@ def _answer(text: str) -> str:
         parts = [status[1].strip(), code and code[1], said and (said[1] or said[2])]
         return ": ".join(part for part in parts if part)
     # No query of a URL, where signatures stand, and no user of one.
-    return re.sub(r"(https?://)(?:[^/@\s]*@)?([^\s?]*)(\?\S*)?", r"\1\2", text.partition("\n")[0])
+    return re.sub(r"(https?://)(?:[^/\s]*@)?([^\s?]*)(\?\S*)?", r"\1\2", text.partition("\n")[0])

@@ -34,7 +34,7 @@ from arrow_format.storage_protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
 PART_BYTES = 8 << 20
 PARTS_UNDER_WAY = 2
@@ -46,7 +46,7 @@ MAX_REQUESTS = 8
 """Requests worth having under way at once: each waits for the store most of its time."""
 
 _CONFLICTS = 6
-_CHECKED: set[tuple[str, str, int]] = set()
+_CHECKED: set[Hashable] = set()
 """Buckets that keep the condition of a put, as this process found out."""
 
 
@@ -70,6 +70,7 @@ class ObjectStorage:
     """
 
     max_requests = MAX_REQUESTS
+    puts_may_come_late = True
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self._scheme, self._bucket, self._prefix = parse_uri(uri)
@@ -159,7 +160,8 @@ class ObjectStorage:
         StorageError
             It does not: of two writers who commit at once, one would lose its rows.
         """
-        checked = (self._scheme, self._bucket, os.getpid())
+        where = frozenset(item for item in os.environ.items() if "ENDPOINT" in item[0])
+        checked = (self._scheme, self._bucket, self._options, where, os.getpid())
         if checked in _CHECKED:
             return
         probe = f"{path}-probe-{secrets.token_hex(8)}"
@@ -199,6 +201,11 @@ class ObjectStorage:
                 raise self._truncated(path, ranges)
         wanted = [(offset, length) for offset, length in ranges if length]
         if not wanted:
+            if ranges:
+                with self._errors("read it", path):
+                    size = obstore().head(self._store, self._key(path))["size"]
+                if max(offset for offset, _ in ranges) > size:
+                    raise self._truncated(path, ranges)
             return [pa.py_buffer(b"") for _ in ranges]
         try:
             with self._errors("read it", path):
@@ -242,7 +249,9 @@ class ObjectStorage:
         key = self._key(path)
         with self._errors("list it", path):
             found = obstore().list_with_delimiter(self._store, key or None)
-        below = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
+        objects = [one["path"] for one in found["objects"]]
+        # Consoles put an empty object "prefix/" to show a directory.
+        below = [*found["common_prefixes"], *(one for one in objects if one != key)]
         return sorted(one.rpartition("/")[2] for one in below)
 
     def delete(self, path: str) -> None:

@@ -58,6 +58,8 @@ DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SECRETS = re.compile(r"key(?!_id)|sas|credential|bearer|certificate")
+_SECRET_VALUES = re.compile(r"://[^/\s]*@|[?&]sig=")
+"""A password or signature inside of a URL."""
 _HIDDEN = re.compile(r"secret|password|token")
 """Of what Spark hides by default (``spark.redaction.regex``)."""
 
@@ -154,7 +156,8 @@ def _storage_options(known: Mapping[str, str]) -> StorageOptions:
         if not name.startswith(STORAGE_PREFIX):
             continue
         own = name.removeprefix(SECRET_PREFIX).removeprefix(STORAGE_PREFIX)
-        if _SECRETS.search(name) and not _HIDDEN.search(name):
+        is_secret = _SECRETS.search(name) or _SECRET_VALUES.search(value)
+        if is_secret and not _HIDDEN.search(name):
             msg = (
                 f"option {name}: Spark would show its value in plans and logs; call it "
                 f"{SECRET_PREFIX}{own}, or give storage_options to connector.read_shuffle and "

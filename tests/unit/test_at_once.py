@@ -1,6 +1,7 @@
 """Calls that run at once: results in order, errors in order, no threads left."""
 
 import threading
+import time
 
 import pytest
 
@@ -20,7 +21,8 @@ def test_one_at_a_time_stays_in_its_thread():
     assert names == [threading.current_thread().name] * 3
 
 
-def test_the_first_error_in_order_is_raised_after_all_ended():
+def test_the_first_error_in_order_is_raised_and_what_has_not_begun_is_not_run():
+    before = threading.active_count()
     done = []
 
     def fail(number):
@@ -30,7 +32,18 @@ def test_the_first_error_in_order_is_raised_after_all_ended():
 
     with pytest.raises(ValueError, match="1"):
         run_at_once([lambda n=n: fail(n) for n in range(4)], 4)
-    assert sorted(done) == [0, 1, 2, 3]
+    assert {0, 1} <= set(done)
+    assert threading.active_count() == before
+    done.clear()
+
+    def slow(number):
+        done.append(number)
+        time.sleep(0.01)
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match="0"):
+        run_at_once([lambda n=n: slow(n) for n in range(1_000)], 4)
+    assert len(done) < 100, "a store that is down is not asked for every file"
 
 
 def test_without_threads_calls_run_one_by_one(monkeypatch):

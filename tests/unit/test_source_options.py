@@ -66,3 +66,11 @@ def test_a_secret_that_spark_would_show_is_refused(name):
     assert "hunter2" not in str(error.value)
     options = {"path": "az://container/shuffle", f"storage.secret.{name}": "hunter2"}
     assert parse_read_options(options).storage_options[name] == "hunter2"
+
+
+@pytest.mark.parametrize("url", ["http://user:hunter2@proxy:3128", "https://a/b?sv=1&sig=hunter2"])
+def test_a_secret_inside_of_a_url_is_refused(url):
+    options = {"path": "s3://bucket/shuffle", "storage.proxy_url": url}
+    with pytest.raises(OptionError, match=r"call it storage\.secret\.proxy_url") as error:
+        parse_read_options(options)
+    assert "hunter2" not in str(error.value)

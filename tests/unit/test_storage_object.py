@@ -1,6 +1,7 @@
 """Object stores: what they do otherwise than a file system, and what is never told of them."""
 
 import gc
+import json
 import multiprocessing
 import pickle
 import socket
@@ -12,7 +13,7 @@ import pytest
 
 from arrow_format import storage_connection, storage_object
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
-from arrow_format.storage import ObjectExistsError, ObjectStorage, open_storage
+from arrow_format.storage import ObjectExistsError, ObjectNotFoundError, ObjectStorage, open_storage
 from arrow_format.storage_options import StorageOptions
 from tests.s3_server import KEY_ID, SECRET
 
@@ -214,6 +215,23 @@ def test_without_obstore(monkeypatch):
         open_storage("s3://bucket/a")
 
 
+def test_an_endpoint_without_a_scheme(s3):
+    options = s3.options | {"aws_endpoint_url": "127.0.0.1:9000"}
+    with pytest.raises(StorageError, match="an endpoint begins with http:// or https://"):
+        ObjectStorage("s3://bucket/root", options).list("")
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_a_broken_key_is_not_quoted(monkeypatch, by_environment):
+    key = json.dumps(json.dumps({"private_key": "hunter2"})) + "\n"
+    if by_environment:
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", key)
+    options = {} if by_environment else {"google_service_account_key": key}
+    with pytest.raises(OptionError, match="do not do") as error:
+        open_storage("gs://bucket/a", options)
+    assert "hunter2" not in told(error)
+
+
 # Damage and processes -----------------------------------------------------------------------------
 
 
@@ -226,6 +244,18 @@ def test_an_object_that_shrank(s3, bucket, storage):
         reader.get_ranges([(90, 10)])
     with pytest.raises(CorruptShuffleError, match="has 95 bytes, expected at least 100"):
         reader.get_ranges([(96, 4)])
+
+
+def test_nothing_of_what_is_not_there(storage):
+    with pytest.raises(ObjectNotFoundError):
+        storage.get_ranges("a", [(0, 0)])
+
+
+def test_an_object_that_stands_for_a_directory(s3, bucket, storage):
+    s3.client().put_object(Bucket=bucket, Key="root/", Body=b"")
+    assert storage.list("") == []
+    storage.put_if_absent("a", b"x", sync=False)
+    assert storage.list("") == ["a"]
 
 
 def list_in_a_fork(storage, answers):
