@@ -64,6 +64,9 @@ class AtomicS3:
 
 def main(port: int) -> None:
     """Serve until killed."""
+    if "--until-eof" in sys.argv:
+        # Whoever started it may be killed: then its end of the pipe is closed.
+        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, run_simple
 
@@ -136,9 +139,10 @@ def serving() -> Iterator[S3Server]:
     # Few names per answer, so that a listing takes several.
     environment = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "7"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.s3_server", str(port)],
+        [sys.executable, "-m", "tests.s3_server", str(port), "--until-eof"],
         cwd=Path(__file__).parents[1],
         env=environment,
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -154,7 +158,7 @@ def serving() -> Iterator[S3Server]:
         yield S3Server(f"http://127.0.0.1:{port}")
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 @pytest.fixture(scope="session")

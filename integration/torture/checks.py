@@ -54,6 +54,7 @@ def check_state(path: str, allowed: Sequence[State]) -> State:
         )
         raise TortureError(msg)
     _check_rows(path, rows)
+    _check_order(path, rows, state)
     return state
 
 
@@ -84,6 +85,22 @@ def _check_rows(path: str, rows: pa.Table) -> None:
     )
     if not np.array_equal(places, rows["_subpartition"].to_numpy()):
         msg = f"{path}: rows came back in other subpartitions than their keys belong to"
+        raise TortureError(msg)
+
+
+def _check_order(path: str, rows: pa.Table, state: State) -> None:
+    """Check that rows of a subpartition come by commit, and inside of one by map task and arrival.
+
+    Both are the order of the numbers of a commit.
+    """
+    runs = [np.arange(first, first + count) for first, count in state or ()]
+    order = np.concatenate([*runs, np.zeros(0, np.int64)])
+    by_number = np.argsort(order)
+    numbers = rows["v"].to_numpy()
+    ranks = by_number[np.searchsorted(order, numbers, sorter=by_number)]
+    places = rows["_subpartition"].to_numpy()
+    if not np.array_equal(np.lexsort((ranks, places)), np.arange(len(numbers))):
+        msg = f"{path}: rows came back in another order than they were written"
         raise TortureError(msg)
 
 

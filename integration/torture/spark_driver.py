@@ -122,8 +122,11 @@ class SparkDriver:
             msg = f"no word from the Spark driver for {timeout_s} s; see {self.log}"
             raise TimeoutError(msg) from None
 
-    def strike(self, victim: str, random: Random) -> list[int]:
-        """Kill one of :data:`VICTIMS`; return the processes that will end because of it."""
+    def strike(self, victim: str, random: Random) -> list[int] | None:
+        """Kill one of :data:`VICTIMS`; return the processes that will end because of it.
+
+        None when there was nobody to kill.
+        """
         # One may end between being seen and being killed; then another is tried.
         for _ in range(100):
             match victim:
@@ -144,7 +147,7 @@ class SparkDriver:
                     self._is_struck = "driver" in victim
                     return dying
             time.sleep(0.01)
-        return []
+        return None
 
     def _all(self) -> list[int]:
         """Everything that belongs to the application, on both sides."""

@@ -60,9 +60,12 @@ class Outcome:
 
 
 def watch(
-    source: Source, phase: str = "", delay_s: float = 0, strike: Callable[[], list[int]] = list
+    source: Source,
+    phase: str = "",
+    delay_s: float = 0,
+    strike: Callable[[], list[int] | None] = list,
 ) -> Outcome:
-    """Listen until the end; some time after a phase began, strike."""
+    """Listen until the end; some time after a phase began, strike (None: it missed)."""
     outcome = Outcome()
     while message := source.next():
         outcome.messages.append(message)
@@ -70,6 +73,8 @@ def watch(
             break
         if message.value == phase and outcome.struck_at is None:
             time.sleep(max(0.0, message.at + delay_s - time.monotonic()))
-            outcome.dying = strike()
-            outcome.struck_at = time.monotonic()
+            dying = strike()
+            if dying is not None:
+                outcome.dying = dying
+                outcome.struck_at = time.monotonic()
     return outcome
