@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.gc_files import JobFiles, StoredFile, look_at
+from arrow_format.gc_files import JobFiles, StoredFile, check_whole, look_at
 from arrow_format.gc_plan import (
     job_of_totals,
     live_files,
@@ -87,7 +87,8 @@ def collect_garbage(
     ShuffleNotFoundError
         There is neither a shuffle nor anything a job left.
     CorruptShuffleError, FormatVersionError
-        The log is damaged: nothing can be told to be garbage, and nothing was removed.
+        The log is damaged: nothing can be told to be garbage. Or the newest version lacks a file:
+        an older one may be all that is left. Nothing was removed.
     StorageError
         Something could not be removed. What is left goes the next time.
     """
@@ -189,6 +190,9 @@ class _Collection:
                 [(number, self._committed_ms(records[number])) for number in versions],
                 self.cutoff_ms,
             )
+        if oldest > index.oldest:
+            newest = self.log.content_at(index, index.newest)
+            check_whole(self.storage, newest.entries if newest else ())
         if oldest > index.oldest and not self.dry_run:
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}

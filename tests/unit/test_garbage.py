@@ -91,6 +91,24 @@ class TestVersions:
         assert "versions expired" in str(report)
         assert collect_garbage(tmp_path, retention=NONE).num_files == 0
 
+    @pytest.mark.parametrize("suffix", ["data", "index"])
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_nothing_goes_while_the_newest_lacks_a_file(self, tmp_path, suffix, dry_run):
+        for start in (0, 100, 200):
+            write(tmp_path, start, "overwrite")
+        (output,) = open_shuffle(tmp_path).map_outputs
+        lost = tmp_path / f"{output.files[0].path}.shuffle.{suffix}"
+        content = lost.read_bytes()
+        lost.unlink()
+        with pytest.raises(CorruptShuffleError, match=r"is not there.*nothing was removed"):
+            collect_garbage(tmp_path, retention=NONE, dry_run=dry_run)
+        assert all_values(tmp_path, 2) == list(range(100, 110))
+        lost.write_bytes(content[:-1])
+        with pytest.raises(CorruptShuffleError, match=rf"has {len(content) - 1} bytes"):
+            collect_garbage(tmp_path, retention=NONE, dry_run=dry_run)
+        write(tmp_path, 300, "overwrite")
+        assert collect_garbage(tmp_path, retention=NONE).expired_versions == (1, 2, 3)
+
     def test_what_appends_added_is_part_of_the_newest(self, tmp_path):
         for start in (0, 100, 200):
             write(tmp_path, start)
