@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import zstandard
 
-from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
+from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, ShuffleError
 from arrow_format.json_text import natural, parse_object
 from arrow_format.log_entry import (
     LogEntry,
@@ -43,9 +43,9 @@ HEADER_BYTES = _HEADER.size
 
 _LEVEL = 3
 
-_MOST_BYTES, _MOST_TIMES = 64 << 20, 50
+_MOST_BYTES, _MOST_TIMES = 64 << 20, 1000
 """A frame opens to no more than this, or than so many times its length. JSON of map outputs, whose
-names are random, compresses to a tenth."""
+names are random, compresses to a tenth; of those without files to a 250th."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,11 @@ def encode_checkpoint(
         Its entry's :attr:`LogEntry.totals` plays no part.
     totals
         Rows and bytes per subpartition (int64); None when it has no entry.
+
+    Raises
+    ------
+    ShuffleError
+        Readers would refuse it.
     """
     stored = b"" if totals is None else encode_totals(*totals)
     entry: dict[str, Any] | None = None
@@ -108,6 +113,9 @@ def encode_checkpoint(
     }
     body = json.dumps(value, separators=(",", ":")).encode()
     frame = zstandard.ZstdCompressor(level=_LEVEL).compress(body)
+    if len(body) > _most(frame):  # entries would be removed for what nobody can open
+        msg = f"checkpoint {checkpoint.number}: {len(body)} bytes in {len(frame)} are refused"
+        raise ShuffleError(msg)
     return _HEADER.pack(MAGIC, len(frame), zlib.crc32(frame), 0) + frame + stored
 
 
@@ -182,10 +190,14 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
     return Checkpoint(number, entry, jobs)
 
 
+def _most(frame: bytes) -> int:
+    return max(_MOST_BYTES, _MOST_TIMES * len(frame))
+
+
 def _opened(frame: bytes) -> bytes:
     """Return what a frame holds; ValueError where that is more than any checkpoint would be."""
     num_bytes = zstandard.get_frame_parameters(frame).content_size
-    if num_bytes > max(_MOST_BYTES, _MOST_TIMES * len(frame)):
+    if num_bytes > _most(frame):
         msg = f"{len(frame)} bytes would become {num_bytes}"
         raise ValueError(msg)
     return zstandard.ZstdDecompressor().decompress(frame)

@@ -108,7 +108,7 @@ class CommitLog(LogReader):
             self._is_unanswered = False
             if self._was_dropped(record.version):
                 continue
-            self._checkpoint_if_due(index, record.version, sync=sync)
+            self._checkpoint_if_due(index, record.version)
             return record
         msg = (
             f"{self._storage.root}: other writers committed {_ATTEMPTS} versions while this one "
@@ -146,7 +146,8 @@ class CommitLog(LogReader):
         Its name was free again. The marker was put before the other's entry was removed, so it is
         there to be seen now; nobody reads what was put, and it is taken back.
         """
-        if number >= LogIndex.of(self._storage.list(LOG_DIRECTORY)).oldest:
+        # A bare listing may show neither a marker that is about to go nor the one put before that.
+        if number >= self.index().oldest:
             return False
         self._storage.delete(entry_path(number))
         return True
@@ -174,11 +175,12 @@ class CommitLog(LogReader):
             "and collect with a retention longer than a job may be silent"
         )
 
-    def _checkpoint_if_due(self, index: LogIndex, number: int, *, sync: bool) -> None:
+    def _checkpoint_if_due(self, index: LogIndex, number: int) -> None:
         if number - max(index.checkpoints, default=0) >= CHECKPOINT_INTERVAL:
             # The commit is out. Who comes next will try again.
             with contextlib.suppress(ShuffleError):
-                self.put_checkpoint(number, sync=sync)
+                # Durable always: durable entries may be removed because it is there.
+                self.put_checkpoint(number, sync=True)
 
     def put_checkpoint(self, number: int, *, sync: bool) -> None:
         """Put the checkpoint of a number of the log, unless it is there.

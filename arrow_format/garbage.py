@@ -178,7 +178,10 @@ class _Collection:
         index: LogIndex,
     ) -> GcReport:
         """Let versions expire, and remove what neither they nor unfinished jobs need."""
-        records = {number: self.log.record(number) for number in sorted(index.entries)}
+        # Not only those of the listing, which is no snapshot: it may show an entry and not the one
+        # put just before, and what no record names would be taken for garbage.
+        numbers = index.entries.union(range(index.oldest, index.newest + 1))
+        records = {number: self.log.record(number) for number in sorted(numbers)}
         versions = [
             number
             for number, record in records.items()
@@ -232,7 +235,11 @@ class _Collection:
         ]
         live = live_files(chain(base.entries if base else (), later))
         # Entries that an earlier collection removed live on in checkpoints, until those go as well.
-        remembered = [self.log.checkpoint(number).entry for number in sorted(index.checkpoints)]
+        remembered = [
+            self.log.checkpoint(number).entry
+            for number in sorted(index.checkpoints)
+            if number < index.oldest
+        ]
         roots = roots_of_jobs((*records.values(), *filter(None, remembered)), ended)
         there = self._jobs_there()
         for job_id in sorted(ended & (there | {one for one, several in roots.items() if several})):

@@ -11,7 +11,7 @@ from arrow_format.decision import DECISION_NAME
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.root_list import ROOT_LIST_NAME, read_root_list
-from arrow_format.roots import MARKER_NAME, ReadRoots, bears_marker
+from arrow_format.roots import MARKER_NAME, ReadRoots, bears_marker, root_name
 from arrow_format.storage import Storage, open_storage
 
 if TYPE_CHECKING:
@@ -116,13 +116,14 @@ class JobFiles:
         Parameters
         ----------
         live
-            Root directory ("" in the shuffle) and path of files that stay.
+            Name of the root ("" in the shuffle) and path of files that stay.
         """
         for root in self.roots:
             if not bears_marker(root, self.job_id):
                 continue
             names = root.list("")
-            dead = [name for name in names if (root.root, name) not in live and name != MARKER_NAME]
+            place = root_name(root.root)
+            dead = [name for name in names if (place, name) not in live and name != MARKER_NAME]
             yield from look_at(root, dead)
             if len(names) == len(dead) + 1:
                 yield from look_at(root, [MARKER_NAME])

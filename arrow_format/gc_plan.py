@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, checkpoint_path, entry_path, oldest_path
-from arrow_format.roots import root_path
+from arrow_format.roots import is_root_of, root_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,9 +44,12 @@ def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:
 
 
 def live_files(entries: Iterable[LogEntry]) -> set[tuple[str, str]]:
-    """Return root directory ("" is the shuffle's own) and path of each file that entries name."""
+    """Return name of the root ("" is the shuffle itself) and path of each file that entries name.
+
+    Not its directory: two local directories may be one, reached by different names.
+    """
     return {
-        (entry.roots[file.root - 1] if file.root else "", path)
+        (root_name(entry.roots[file.root - 1]) if file.root else "", path)
         for entry in entries
         for output in entry.map_outputs
         for file in output.files
@@ -61,9 +64,8 @@ def roots_of_jobs(
     roots = {root for record in records if isinstance(record, LogEntry) for root in record.roots}
     found: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
     for root in sorted(roots):
-        directory, _, name = root.rpartition("/")
-        job_id = name.removeprefix("arrow-shuffle-")
-        if job_id in found and root == root_path(directory or "/", job_id):
+        job_id = root_name(root).removeprefix("arrow-shuffle-")
+        if job_id in found and is_root_of(root, job_id):
             found[job_id].append(root)
     return {job_id: tuple(several) for job_id, several in found.items()}
 
@@ -110,8 +112,14 @@ def log_garbage(
     live: set[str] = set()
     expired: set[str] = set()
     for number, record in records.items():
-        if isinstance(record, LogEntry):
-            (live if number >= oldest else expired).add(record.totals.path)
+        if not isinstance(record, LogEntry):
+            continue
+        if number >= oldest:
+            live.add(record.totals.path)
+        elif record.job_id in ended:
+            # Any other was put under a number that was free again; its writer takes it back, and
+            # commits the same totals under the next.
+            expired.add(record.totals.path)
     totals, temporaries = [], []
     for name in names:
         path = f"{LOG_DIRECTORY}/{name}"

@@ -39,9 +39,9 @@ class LayoutCheck:
             An offset or a count of it is wrong.
         """
         batch = pa.ipc.read_record_batch(message, self._schema)
-        batch.validate()  # that each buffer has the bytes its values take
-        for i in self._with_offsets:
-            batch.column(i).validate(full=True)
+        # That each buffer has the bytes its values take; and, where values say themselves where
+        # they lie, that they lie inside. Of values of a fixed width that looks at nothing more.
+        batch.validate(full=bool(self._with_offsets))
 
 
 def _leads(type_: pa.DataType) -> bool:

@@ -170,6 +170,7 @@ def _root(root: object) -> str:
     if not isinstance(root, str) or not root.startswith("/") or "\0" in root or "://" in root:
         msg = f"root {root!r} is no absolute directory"
         raise ValueError(msg)
+    root.encode("utf-8", "surrogateescape")  # no other text can be a path
     return root
 
 

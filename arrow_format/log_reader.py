@@ -117,7 +117,10 @@ class LogReader:
             return kept
         path = entry_path(number)
         stat = self._storage.stat(path)
-        (data,) = self._storage.get_ranges(path, [(0, stat.num_bytes if stat else 0)])
+        if stat is None:  # to read nothing of an object that is not there is no error of a store
+            msg = f"{self._storage.root}/{path}: not there; cannot read it"
+            raise ObjectNotFoundError(msg)
+        (data,) = self._storage.get_ranges(path, [(0, stat.num_bytes)])
         try:
             record = decode_record(data.to_pybytes())
         except (CorruptShuffleError, FormatVersionError) as error:

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import CorruptShuffleError
+from arrow_format.roots import is_root_of
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ ROOT_LIST_NAME = "local-roots.json"
 
 def put_root_list(storage: Storage, directory: str, roots: Sequence[str], *, sync: bool) -> None:
     """Write down the roots of a job; nothing when it has none but the shuffle."""
-    if roots:
+    if roots and storage.stat(f"{directory}/{ROOT_LIST_NAME}") is None:
         with contextlib.suppress(ObjectExistsError):  # the same, by another process
             storage.put_if_absent(
                 f"{directory}/{ROOT_LIST_NAME}", json.dumps(list(roots)).encode(), sync=sync
@@ -46,9 +47,13 @@ def read_root_list(storage: Storage, directory: str) -> tuple[str, ...]:
         (found,) = storage.get_ranges(path, [(0, stat.num_bytes)])
     except ObjectNotFoundError:  # the job has ended meanwhile
         return ()
-    with contextlib.suppress(ValueError):
+    job_id = directory.rpartition("/")[2]
+    with contextlib.suppress(ValueError, RecursionError):
         roots = json.loads(found.to_pybytes())
-        if isinstance(roots, list) and all(isinstance(one, str) for one in roots):
+        # What it names is cleared and removed: nothing but directories that a job makes.
+        if isinstance(roots, list) and all(
+            isinstance(one, str) and is_root_of(one, job_id) for one in roots
+        ):
             return tuple(roots)
     msg = f"{storage.root}/{path}: is no list of directories; look into it, and remove it by hand"
     raise CorruptShuffleError(msg)

@@ -40,6 +40,21 @@ def root_path(local_dir: str, job_id: str) -> str:
     return posixpath.join(local_dir, f"arrow-shuffle-{job_id}")
 
 
+def root_name(root: str) -> str:
+    """Return the last part of a root's path: that of its job, in whichever local directory."""
+    return root.rpartition("/")[2]
+
+
+def is_root_of(path: str, job_id: str) -> bool:
+    """Whether a path, from wherever it comes, could be that of a root of a job."""
+    try:
+        path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    directory, _, _ = path.rpartition("/")
+    return path.startswith("/") and "\0" not in path and path == root_path(directory or "/", job_id)
+
+
 def first_root(job_id: str, turn: int, num_roots: int) -> int:
     """Return the root to begin with: they take turns, and each job begins anywhere."""
     return (zlib.crc32(job_id.encode()) + turn) % num_roots

@@ -384,6 +384,62 @@ class TestJobs:
         assert all_values(tmp_path) == expected
         assert not (tmp_path / puts[0]).exists()
 
+    def test_totals_put_under_a_number_that_is_free_again_stay(self, tmp_path, monkeypatch):
+        """A collection sees the entry before its writer takes it back."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        real = PosixStorage.put_if_absent
+        puts = []
+
+        def put(self, path, data, *, sync):
+            if not path.endswith(".json") or puts:
+                real(self, path, data, sync=sync)
+                return
+            puts.append(path)
+            for start in (100, 200):
+                write(tmp_path, start)
+            CommitLog(self).put_oldest(3, sync=False)
+            for number in (1, 2):
+                (tmp_path / f"commit_log/{number:020d}.json").unlink()
+            real(self, path, data, sync=sync)
+            collect_garbage(tmp_path)
+
+        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
+        assert commit_job(job, statuses, mode="append").version == 4
+        assert open_shuffle(tmp_path).subpartition_rows.to_pylist() == [7] * N
+
+    def test_a_number_that_is_free_again_where_a_listing_shows_no_marker(
+        self, tmp_path, monkeypatch
+    ):
+        """One marker came after the listing had passed it, and the other went before."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        real, listed = PosixStorage.put_if_absent, PosixStorage.list
+        puts, hidden = [], []
+
+        def put(self, path, data, *, sync):
+            if path.endswith(".json") and not puts:
+                puts.append(path)
+                for start in (100, 200):
+                    write(tmp_path, start)
+                CommitLog(self).put_oldest(3, sync=False)
+                for number in (1, 2):
+                    (tmp_path / f"commit_log/{number:020d}.json").unlink()
+                hidden.append(".oldest")
+            real(self, path, data, sync=sync)
+
+        def names(self, path):
+            found = listed(self, path)
+            if path == "commit_log" and hidden and f"{2:020d}.json" in found:
+                suffix = hidden.pop()
+                return [name for name in found if not name.endswith(suffix)]
+            return found
+
+        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
+        monkeypatch.setattr(PosixStorage, "list", names)
+        assert commit_job(job, statuses, mode="append").version == 4
+        assert 1000 in all_values(tmp_path)
+
     def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
         for start in range(0, 500, 100):
             write(tmp_path, start)
@@ -443,6 +499,29 @@ class TestJobs:
         write(path, 200, mode="overwrite")
         collect_garbage(path, retention=NONE)
         assert [files_below(tmp_path / name) for name in "ab"] == [[], []]
+
+    def test_two_local_directories_that_are_one(self, tmp_path):
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").symlink_to(tmp_path / "a")
+        path = tmp_path / "x"
+        job, statuses = start_job(path, local_dirs=(str(tmp_path / "a"), str(tmp_path / "b")))
+        statuses += [run_map_task(job, i, 0, [numbered(range(N), i)]) for i in range(1, 6)]
+        commit_job(job, statuses)
+        assert collect_garbage(path, retention=NONE).num_files == 0
+        assert len(all_values(path)) == 6 * N
+
+    @pytest.mark.parametrize(
+        "said", ['["a\\u0000"]', '["/\\ud800"]', "[" * 100_000, '["s3://b/x"]', '["x"]', "victim"]
+    )
+    def test_a_list_of_roots_that_no_job_wrote(self, tmp_path, said):
+        path = tmp_path / "x"
+        job, _ = start_job(path)
+        (tmp_path / "victim").mkdir()
+        text = f'["{tmp_path}/victim"]' if said == "victim" else said
+        (path / job.directory / "local-roots.json").write_text(text)
+        with pytest.raises(CorruptShuffleError, match="is no list of directories"):
+            collect_garbage(path, retention=NONE)
+        assert (tmp_path / "victim").exists()
 
     def test_another_jobs_directory_is_left_alone(self, tmp_path):
         path = tmp_path / "x"
@@ -610,6 +689,18 @@ class TestReadersInBetween:
         snapshot = log.snapshot()
         assert (snapshot.version, snapshot.num_rows) == (3, 30)
         assert log.totals(snapshot)[0].sum() == 30
+
+    def test_a_collection_misses_nothing_that_a_listing_does_not_show(self, tmp_path, monkeypatch):
+        """It shows an entry and not the one before: nothing of that is garbage."""
+        for start in (0, 100, 200):
+            write(tmp_path, start)
+        listed = PosixStorage.list
+        monkeypatch.setattr(
+            PosixStorage, "list",
+            lambda self, path: [name for name in listed(self, path) if name != f"{2:020d}.json"],
+        )  # fmt: skip
+        assert collect_garbage(tmp_path).num_files == 0
+        assert len(all_values(tmp_path)) == 30
 
     def test_an_expired_version_is_no_gap(self, log):
         with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
