@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 DEFAULT_RETENTION = timedelta(hours=24)
 
+MOST_AHEAD_MS = 3_600_000
+"""What a writer's clock is believed to be ahead of the storage's at most."""
+
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -218,10 +221,15 @@ class _Collection:
         )
 
     def _committed_ms(self, record: LogRecord) -> int:
-        """When a version was committed, by the later of two clocks: its writer's, the storage's."""
+        """When a version was committed, by the later of two clocks: its writer's, the storage's.
+
+        A writer's that is far ahead would keep everything before that version for as long.
+        """
         stat = self.storage.stat(entry_path(record.version))
         modified = stat.modified_ms if stat else None
-        return max(record.committed_at_ms, modified or 0)
+        if modified is None:
+            return record.committed_at_ms
+        return max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
 
     def _garbage(
         self, index: LogIndex, records: Mapping[int, LogRecord], oldest: int, ended: set[str]

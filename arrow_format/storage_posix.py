@@ -220,6 +220,14 @@ class PosixStorage:
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         """See :meth:`Storage.put_if_absent`."""
+        try:
+            self._put_if_absent(path, data, sync=sync)
+        except ObjectNotFoundError:
+            # Garbage collection took the temporary file of a writer that stalled for that of a
+            # dead one.
+            self._put_if_absent(path, data, sync=sync)
+
+    def _put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         target = self._root / path
         above, slash, last = path.rpartition("/")
         temporary = f".tmp-{last}-{secrets.token_hex(8)}"

@@ -140,6 +140,17 @@ class TestVersions:
         assert report.expired_versions == ()
         assert all_values(tmp_path, 1) == list(range(10))
 
+    def test_a_writer_whose_clock_is_far_ahead_keeps_nothing_for_long(self, tmp_path, monkeypatch):
+        write(tmp_path, 0, "overwrite")
+        years_ahead = time.time_ns() + 70 * 365 * 24 * 3600 * 10**9
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda: years_ahead)
+            write(tmp_path, 100, "overwrite")
+        assert collect_garbage(tmp_path, retention=timedelta(hours=2)).expired_versions == ()
+        for file in (tmp_path / "commit_log").iterdir():
+            os.utime(file, (time.time() - 4 * 3600,) * 2)
+        assert collect_garbage(tmp_path, retention=timedelta(hours=2)).expired_versions == (1,)
+
     def test_an_expired_version_says_so(self, tmp_path):
         write(tmp_path, 0, "overwrite")
         pinned = open_shuffle(tmp_path)

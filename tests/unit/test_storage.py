@@ -403,6 +403,22 @@ def test_refusals_name_the_path_and_what_to_do():
         assert "Give this user access" in message
 
 
+def test_a_put_whose_temporary_file_is_collected_is_repeated(storage, monkeypatch):
+    lost = []
+    usual = os.link
+
+    def link(source, *args, **kwargs):
+        if not lost:
+            lost.append(source)
+            os.unlink(source, dir_fd=kwargs["src_dir_fd"])
+        usual(source, *args, **kwargs)
+
+    monkeypatch.setattr(os, "link", link)
+    storage.put_if_absent("a/b", b"x", sync=False)
+    assert len(lost) == 1
+    assert storage.list("a") == ["b"]
+
+
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_hard_links_is_refused(storage, monkeypatch, number):
     """Put-if-absent cannot be made of anything else there: two writers would both win."""
