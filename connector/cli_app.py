@@ -11,7 +11,9 @@ PROGRAM = "arrow-shuffle"
 FOUND_WRONG = 1
 BAD_USAGE = 2
 
-PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Directory or URI of the shuffle.")]
+PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="Directory or URI of the shuffle.")
+]
 VersionOption = Annotated[
     int | None, typer.Option("--version", help="A committed version; the newest when left out.")
 ]
