@@ -263,13 +263,19 @@ class LogReader:
         """Rows and bytes per subpartition of a version (two int64 arrays)."""
         try:
             return self._totals(snapshot)
-        except ObjectNotFoundError:
+        except ObjectNotFoundError as error:
             # They may have gone with entries of expired versions that a checkpoint stands for now.
             fresh = self.snapshot(snapshot.version)
-            if fresh is None or fresh.entries == snapshot.entries:
-                raise
-            if fresh.newest.commit_id != snapshot.newest.commit_id:
-                raise
+            if (
+                fresh is None
+                or fresh.entries == snapshot.entries
+                or fresh.newest.commit_id != snapshot.newest.commit_id
+            ):
+                msg = (
+                    f"{error}; it has rows and bytes per subpartition of version "
+                    f"{snapshot.version}. Restore it from a copy, or overwrite the shuffle"
+                )
+                raise ObjectNotFoundError(msg) from error
             return self._totals(fresh)
 
     def _totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:

@@ -164,7 +164,9 @@ class ObjectStorage:
         checked = (self._scheme, self._bucket, self._options, where, os.getpid())
         if checked in _CHECKED:
             return
-        probe = f"{path}-probe-{secrets.token_hex(8)}"
+        above, slash, name = path.rpartition("/")
+        # Garbage collection knows the prefix: a writer that is killed here leaves the probe.
+        probe = f"{above}{slash}.tmp-{name}-{secrets.token_hex(8)}"
         with contextlib.suppress(ObjectExistsError):
             self._put(probe, b"")
             self._put(probe, b"")

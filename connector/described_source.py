@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 60
 """Of a list of subpartitions; the rest is left out."""
 
+_PLACES: dict[str, list[Storage]] = {}
+"""Storages that this process has read through, by address."""
+
 
 def described_format(
     spark: SparkSession, place: Storage, version: int, selection: str | None
@@ -33,7 +36,7 @@ def described_format(
     selection
         Subpartitions as the option has them, such as ``3,7-9``; None for all.
     """
-    described = describe(place.root, version, selection)
+    described = f"{describe(place.root, version, selection)}{_which(place)}"
 
     class DescribedSource(ArrowShuffleDataSource):
         """The data source under this name."""
@@ -46,6 +49,18 @@ def described_format(
 
     spark.dataSource.register(DescribedSource)
     return described
+
+
+def _which(place: Storage) -> str:
+    """Tell storages of one address apart that are reached otherwise: by endpoint or credentials.
+
+    Spark looks a name up again at each action, and would read where the last of them leads.
+    """
+    several = _PLACES.setdefault(place.root, [])
+    if place not in several:
+        several.append(place)
+    number = several.index(place)
+    return f" ({number + 1})" if number else ""
 
 
 def describe(path: str, version: int, selection: str | None) -> str:

@@ -20,7 +20,7 @@ from arrow_format.errors import (
 from arrow_format.log_record import encode_record
 from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.storage import ObjectExistsError, PosixStorage
-from tests.unit.small_shuffles import entry_of
+from tests.unit.small_shuffles import entry_of, numbered, write_tasks
 
 FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8)
 ENTRY = replace(entry_of(FILE, 4), map_outputs=(MapOutput("the-job", 0, 1, (FILE,)),))
@@ -259,3 +259,12 @@ def test_a_put_that_is_carried_out_late_leaves_no_version_without_files(tmp_path
     assert open_shuffle(path).read().read_all().num_rows == (6 if is_down else 3)
     write(path)
     assert open_shuffle(path).read().read_all().num_rows == (9 if is_down else 6)
+
+
+def test_lost_totals_are_named_with_what_to_do(tmp_path):
+    write_tasks(tmp_path, [[numbered(range(3))]], 3)
+    (totals,) = (tmp_path / "commit_log").glob("totals-*")
+    totals.unlink()
+    shuffle = open_shuffle(tmp_path)
+    with pytest.raises(CorruptShuffleError, match=r"totals-.*of version 1\. Restore it"):
+        _ = shuffle.subpartition_rows
