@@ -165,7 +165,7 @@ def test_a_store_that_does_not_answer(s3, impatient):
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         options = s3.options | {"aws_endpoint_url": url, "timeout": "500ms"}
         started = time.monotonic()
-        with pytest.raises(StorageError, match=r"root/a-probe.*cannot create it"):
+        with pytest.raises(StorageError, match=r"root/.tmp-a-.*cannot create it"):
             ObjectStorage("s3://bucket/root", options).put_if_absent("a", b"", sync=False)
         assert time.monotonic() - started < 10
 
