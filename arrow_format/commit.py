@@ -98,7 +98,11 @@ def commit_job(
         # Whoever held the decision before may have committed and let go of it since.
         entry = _committed_entry(job, log)
         if entry is None:
-            check_files(job, outputs)
+            check_files(
+                job.storage,
+                [(output, job.local_roots) for output in outputs],
+                "it was removed or changed before the commit. Write the rows again",
+            )
             sync, after = job.options.sync, job.base_version
             entry = log.append(decide, sync=sync, job_id=job.job_id, after=after)
     except BaseException as error:
@@ -189,7 +193,10 @@ def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseExc
             f"{job.job_id} was committed ({error}; {another}). Its files were left; look whether "
             "there is a new version before the rows are written again"
         )
-        raise UnsettledCommitError(msg) from error
+        if isinstance(error, Exception):
+            raise UnsettledCommitError(msg) from error
+        error.add_note(msg)  # it was interrupted, and shall end
+        return
     try:
         committed = log.find_job(job.job_id, after=job.base_version)
         if committed is None or committed.fenced:

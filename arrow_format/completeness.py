@@ -15,7 +15,7 @@ from arrow_format.roots import ReadRoots
 from arrow_format.totals import subpartition_totals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from arrow_format.job import ShuffleJob
     from arrow_format.model import Int64Array, MapOutput, MapStatus
@@ -124,31 +124,41 @@ def _own_totals(
     return [(rows, sizes)] if adds_up and int(sizes.sum()) == status.output.num_bytes else None
 
 
-def check_files(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
-    """Check that every file is there and as long as its map status says.
+def check_files(
+    storage: Storage, outputs: Iterable[tuple[MapOutput, Sequence[str]]], advice: str
+) -> None:
+    """Check that every file of map outputs is there, and as long as it was written.
+
+    Parameters
+    ----------
+    storage
+        The shuffle.
+    outputs
+        Map outputs, each with the directories of the roots 1, 2, ... that its files name.
+    advice
+        What it means when one is not, and what to do.
 
     Raises
     ------
     CorruptShuffleError
         One is not.
     """
-    roots = ReadRoots(job.storage)
+    roots = ReadRoots(storage)
     checks = [
-        partial(_check_file, roots.storage_of(file, job.local_roots, job.job_id), output, *one)
-        for output in outputs
+        partial(_check_file, roots.storage_of(file, named, output.job_id), output, *one, advice)
+        for output, named in outputs
         for file in output.files
         for one in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
     ]
-    run_at_once(checks, job.storage.max_requests)
+    run_at_once(checks, storage.max_requests)
 
 
-def _check_file(storage: Storage, output: MapOutput, path: str, expected: int) -> None:
+def _check_file(storage: Storage, output: MapOutput, path: str, expected: int, advice: str) -> None:
     stat = storage.stat(path)
     if stat is None or stat.num_bytes != expected:
         found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
         msg = (
             f"{storage.root}/{path} (map task {output.map_task}, attempt {output.attempt}): "
-            f"{found}, expected {expected} bytes; it was removed or changed before the commit. "
-            "Write the rows again"
+            f"{found}, expected {expected} bytes; {advice}"
         )
         raise CorruptShuffleError(msg)

@@ -17,8 +17,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from arrow_format.commit_log import CommitLog
+from arrow_format.completeness import check_files
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.gc_files import JobFiles, StoredFile, check_whole, look_at
+from arrow_format.gc_files import JobFiles, StoredFile, look_at
 from arrow_format.gc_plan import (
     job_of_totals,
     live_files,
@@ -198,7 +199,13 @@ class _Collection:
             )
         if oldest > index.oldest:
             newest = self.log.content_at(index, index.newest)
-            check_whole(self.storage, newest.entries if newest else ())
+            check_files(
+                self.storage,
+                [(o, e.roots) for e in (newest.entries if newest else ()) for o in e.map_outputs],
+                "the newest version needs it, so versions before may be all that is left, and "
+                "nothing was removed. Restore the file from a copy, or overwrite the shuffle, and "
+                "collect again",
+            )
         if oldest > index.oldest and not self.dry_run:
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from arrow_format.at_once import run_at_once
 from arrow_format.decision import DECISION_NAME
-from arrow_format.errors import CorruptShuffleError
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.root_list import ROOT_LIST_NAME, read_root_list
-from arrow_format.roots import MARKER_NAME, ReadRoots, bears_marker, root_name
+from arrow_format.roots import MARKER_NAME, bears_marker, root_name
 from arrow_format.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-
-    from arrow_format.log_entry import LogEntry
 
 _LAST = (ROOT_LIST_NAME, DECISION_NAME)
 """Files of a job that go after all others: what a collection that is killed needs to go on."""
@@ -39,40 +34,6 @@ def look_at(storage: Storage, paths: Iterable[str]) -> Iterator[StoredFile]:
         stat = storage.stat(path)
         if stat is not None and not stat.is_directory:
             yield StoredFile(storage, path, stat.num_bytes, stat.modified_ms)
-
-
-def check_whole(storage: Storage, entries: Iterable[LogEntry]) -> None:
-    """Check that every file of a version is there, as long as it was committed.
-
-    Raises
-    ------
-    CorruptShuffleError
-        One is not.
-    """
-    roots = ReadRoots(storage)
-    checks = [
-        partial(_check_file, roots.storage_of(file, entry.roots, output.job_id), path, num_bytes)
-        for entry in entries
-        for output in entry.map_outputs
-        for file in output.files
-        for path, num_bytes in (
-            (file.data_path, file.data_bytes),
-            (file.index_path, file.index_bytes),
-        )
-    ]
-    run_at_once(checks, storage.max_requests)
-
-
-def _check_file(storage: Storage, path: str, num_bytes: int) -> None:
-    stat = storage.stat(path)
-    if stat is None or stat.num_bytes != num_bytes:
-        found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
-        msg = (
-            f"{storage.root}/{path}: {found}, expected {num_bytes} bytes. The newest version needs "
-            "it, so versions before may be all that is left, and nothing was removed. Restore the "
-            "file from a copy, or overwrite the shuffle, and collect again"
-        )
-        raise CorruptShuffleError(msg)
 
 
 @dataclass(frozen=True, slots=True)

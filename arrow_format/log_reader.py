@@ -217,7 +217,8 @@ class LogReader:
         if version is None:
             return self.content_at(index, index.newest)
         if not 1 <= version <= index.newest:
-            there = f"versions {index.oldest} to {index.newest}" if index.newest else "none"
+            newest = self.content_at(index, index.newest)  # the last numbers may be fences
+            there = f"versions {index.oldest} to {newest.version}" if newest else "none"
             msg = f"{self._storage.root}: version {version} is not there; there are {there}"
             raise ShuffleNotFoundError(msg)
         self._check_not_expired(index, version)

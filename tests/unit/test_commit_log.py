@@ -17,7 +17,7 @@ from arrow_format.errors import (
     StorageError,
     UnsettledCommitError,
 )
-from arrow_format.log_record import encode_record
+from arrow_format.log_record import Fence, encode_record
 from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.storage import ObjectExistsError, PosixStorage
 from tests.unit.small_shuffles import entry_of, numbered, write_tasks
@@ -259,6 +259,46 @@ def test_a_put_that_is_carried_out_late_leaves_no_version_without_files(tmp_path
     assert open_shuffle(path).read().read_all().num_rows == (6 if is_down else 3)
     write(path)
     assert open_shuffle(path).read().read_all().num_rows == (9 if is_down else 6)
+
+
+class Interrupted(AnswersLate):
+    """A store whose user gives up waiting for the first answer."""
+
+    was_interrupted = False
+
+    def put_if_absent(self, path, data, *, sync):
+        try:
+            super().put_if_absent(path, data, sync=sync)
+        except StorageError as error:
+            if self.was_interrupted:
+                raise
+            self.was_interrupted = True
+            raise KeyboardInterrupt from error
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_a_commit_that_is_interrupted_ends_so_and_removes_nothing_unsettled(tmp_path, is_down):
+    path = str(tmp_path / "s")
+    table = pa.table({"k": [1, 2, 3]})
+    write = partial(write_shuffle, table, keys="k", num_subpartitions=2, mode="append")
+    write(path)
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        write(Interrupted(path, is_down))
+    notes = "".join(getattr(interrupt.value, "__notes__", []))
+    assert ("it is not known whether" in notes) == is_down
+    files = list((tmp_path / "s" / "map_outputs").rglob("*.data"))
+    assert len(files) == (2 if is_down else 1)
+    assert open_shuffle(path).read().read_all().num_rows == 3
+
+
+def test_a_version_that_is_not_there_is_told_without_fences(tmp_path):
+    write_tasks(tmp_path, [[numbered(range(3))]], 3)
+    log = CommitLog(PosixStorage(str(tmp_path)))
+    log.append(lambda _: Fence(0, "c", 1, ("j",)), sync=False)
+    with pytest.raises(
+        ShuffleNotFoundError, match=r"version 9 is not there; there are versions 1 to 1$"
+    ):
+        open_shuffle(tmp_path, 9)
 
 
 def test_lost_totals_are_named_with_what_to_do(tmp_path):
