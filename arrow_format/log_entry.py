@@ -7,11 +7,17 @@ entry. See ``docs/format/v1.md``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.json_text import natural, text
-from arrow_format.model import FORMAT_VERSION, MAX_SUBPARTITIONS, MapOutput, PartitionedFile
+from arrow_format.model import (
+    FORMAT_VERSION,
+    MAX_SUBPARTITIONS,
+    MapOutput,
+    PartitionedFile,
+    Transaction,
+)
 from arrow_format.schema_text import schema_from_text, schema_to_text
 from arrow_format.sort_order import check_sort_by
 
@@ -64,6 +70,8 @@ class LogEntry:
     sort_by: tuple[tuple[str, str], ...] = ()
     roots: tuple[str, ...] = ()
     """Directories of the roots 1, 2, ... of :attr:`PartitionedFile.root`, absolute."""
+    transaction: Transaction | None = None
+    """What this commit is a part of; None when it stands for itself."""
     format_version: int = field(default=FORMAT_VERSION)
 
     @property
@@ -90,6 +98,7 @@ class LogEntry:
 
 def entry_to_json(entry: LogEntry) -> dict[str, Any]:
     """JSON of an entry."""
+    transaction = entry.transaction
     return {
         "format_version": entry.format_version,
         "version": entry.version,
@@ -112,6 +121,8 @@ def entry_to_json(entry: LogEntry) -> dict[str, Any]:
             "crc32": entry.totals.crc32,
         },
         "map_outputs": [output_to_json(output) for output in entry.map_outputs],
+        # Left out where there is none: such entries have the bytes they always had.
+        **({} if transaction is None else {"transaction": asdict(transaction)}),
     }
 
 
@@ -185,7 +196,7 @@ def _safe_path(path: object) -> str:
 def safe_name(name: object) -> str:
     """Return ``name`` if it may stand in a path."""
     if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
-        msg = f"{name!r} is no name of a job, shuffle or commit"
+        msg = f"{name!r} is no name of a job, shuffle, commit or application"
         raise ValueError(msg)
     return name
 
@@ -219,6 +230,7 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
             _safe_path(totals["path"]), natural(totals["length"]), natural(totals["crc32"])
         ),
         roots=tuple(_root(root) for root in value.get("roots", ())),
+        transaction=_transaction(value["transaction"]) if "transaction" in value else None,
         format_version=natural(value["format_version"]),
     )
     _check(entry)
@@ -234,6 +246,11 @@ def _described(partitioner: object) -> dict[str, Any]:
         msg = "the partitioner is no object with a kind"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     return partitioner
+
+
+def _transaction(value: Mapping[str, Any]) -> Transaction:
+    """Return what a commit is a part of."""
+    return Transaction(safe_name(value["application_id"]), natural(value["number"]))
 
 
 def _pairs(keys: object) -> list[tuple[str, str]]:
