@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ShuffleError,
         ShuffleExistsError,
         ShuffleNotFoundError,
+        ShuffleOverwrittenError,
         StorageError,
         UnsettledCommitError,
     )
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from arrow_format.read_scheduler import ReadScheduler
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.result_partition import SortMergeResultPartition
+    from arrow_format.shuffle_changes import open_shuffle_changes
     from arrow_format.sort_buffer import SortBuffer
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.verify import VerifyReport
@@ -64,6 +66,7 @@ _HOME = {
         "ShuffleError",
         "ShuffleExistsError",
         "ShuffleNotFoundError",
+        "ShuffleOverwrittenError",
         "StorageError",
         "UnsettledCommitError",
     ),
@@ -88,6 +91,7 @@ _HOME = {
     "read_scheduler": ("ReadScheduler",),
     "receipt": ("ShuffleReceipt",),
     "result_partition": ("SortMergeResultPartition",),
+    "shuffle_changes": ("open_shuffle_changes",),
     "sort_buffer": ("SortBuffer",),
     "subpartition_reader": ("SortMergeSubpartitionReader",),
     "verify": ("VerifyReport",),
@@ -126,6 +130,7 @@ __all__ = [
     "ShuffleError",
     "ShuffleExistsError",
     "ShuffleNotFoundError",
+    "ShuffleOverwrittenError",
     "ShuffleReceipt",
     "SortBuffer",
     "SortMergeResultPartition",
@@ -137,6 +142,7 @@ __all__ = [
     "collect_garbage",
     "merge_shuffle",
     "open_shuffle",
+    "open_shuffle_changes",
     "sample_bounds",
     "write_shuffle",
 ]

@@ -22,6 +22,10 @@ class ShuffleNotFoundError(ShuffleError):
     """There is no committed shuffle (or no such version of it) at the path."""
 
 
+class ShuffleOverwrittenError(ShuffleError):
+    """A version began anew, while a reader follows what is added to those before it."""
+
+
 class ShuffleExistsError(ShuffleError):
     """The path holds something already and the write mode does not allow that."""
 

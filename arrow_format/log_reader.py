@@ -52,6 +52,11 @@ class LogReader:
         self._records: dict[int, LogRecord] = {}
         self._checkpoint: Checkpoint | None = None
 
+    @property
+    def root(self) -> str:
+        """Path or URI of the shuffle."""
+        return self._storage.root
+
     def index(self) -> LogIndex:
         """List the log.
 
@@ -265,6 +270,9 @@ class LogReader:
         try:
             return self._totals(snapshot)
         except ObjectNotFoundError as error:
+            if snapshot.span is not None:  # no checkpoint stands for a part of what it stands for
+                self._check_not_expired(self.index(), snapshot.oldest_needed)
+                raise
             # They may have gone with entries of expired versions that a checkpoint stands for now.
             fresh = self.snapshot(snapshot.version)
             if (
@@ -283,6 +291,8 @@ class LogReader:
         n = snapshot.newest.num_subpartitions
         rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
         for entry in snapshot.entries:
+            if not entry.map_outputs:
+                continue
             where = entry.totals
             (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
             try:
