@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from arrow_format.storage import Storage
     from connector.source_reader import ShuffleSourceReader
     from connector.source_writer import ShuffleSourceWriter
+    from connector.stream_reader import ShuffleStreamReader
     from connector.stream_writer import ShuffleStreamWriter
 
 
@@ -43,6 +44,12 @@ class ArrowShuffleDataSource(DataSource):
         from connector.source_writer import ShuffleSourceWriter
 
         return ShuffleSourceWriter(self.options, schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> ShuffleStreamReader:
+        """Reader that follows the versions and delivers exactly ``schema`` of what they add."""
+        from connector.stream_reader import ShuffleStreamReader
+
+        return ShuffleStreamReader(self.options, schema, self.storage)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:
         """Writer of micro-batches; output mode complete overwrites, the others append."""
