@@ -251,7 +251,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _limits_of(limit: ReadLimit) -> StepLimits:
-    """What Spark asks for; a limit on files is one on versions."""
+    """Return what Spark asks for; a limit on files is one on versions."""
     if isinstance(limit, ReadMaxFiles):
         return StepLimits(max_versions=limit.max_files)
     if isinstance(limit, ReadMaxRows):
