@@ -216,13 +216,12 @@ class TestSink:
             assert open_shuffle(pipe.sink).version == version
         assert open_shuffle(pipe.sink).num_rows == 0
 
-    def test_output_mode_update_appends(self, pipe: Pipe) -> None:
-        counts = pipe.files().groupBy((F.col("id") % 2).alias("k")).count()
-        for first in (0, 10):
-            pipe.feed(first)
-            pipe.run(counts, "update", numSubpartitions=2, keys="k")
-        rows = open_shuffle(pipe.sink).read().read_all().to_pylist()
-        assert sorted(tuple(row.values()) for row in rows) == [(0, 5), (0, 10), (1, 5), (1, 10)]
+    def test_spark_has_no_output_mode_update_for_sinks_in_python(self, pipe: Pipe) -> None:
+        pipe.feed(0)
+        counts = pipe.files().groupBy().count()
+        with pytest.raises(StreamingQueryException, match="does not support Update mode"):
+            pipe.run(counts, "update", numSubpartitions=1, partitioner="roundrobin")
+        assert not pipe.sink.exists()
 
     def test_a_batch_that_fails_leaves_nothing_to_see_and_runs_again(self, pipe: Pipe) -> None:
         pipe.feed(0)
