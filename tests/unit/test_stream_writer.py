@@ -5,12 +5,13 @@ Spark plans a batch with one writer, whose copies write in the tasks, and makes 
 
 import pickle
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from arrow_format import merge_shuffle, open_shuffle
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle
 from arrow_format.errors import OptionError, SchemaError, ShuffleError, ShuffleExistsError
 from arrow_format.model import Transaction
 from connector.stream_writer import BATCH_ID, QUERY_ID, ShuffleStreamWriter
@@ -79,6 +80,19 @@ def test_two_runs_of_a_batch_at_once_are_one_version(tmp_path):
     assert values(tmp_path) == [*range(20)]
     jobs = {one.job_id for one in open_shuffle(tmp_path).entries}
     assert {one.name for one in (tmp_path / "map_outputs").iterdir()} == jobs, "of three that ran"
+
+
+def test_a_batch_whose_version_has_expired_is_not_added_again(tmp_path):
+    run(tmp_path, 3, 0)
+    for start in (50, 60):
+        add(tmp_path, start, mode="overwrite")
+        collect_garbage(tmp_path, retention=timedelta(0))
+    there = files_below(tmp_path)
+    run(tmp_path, 3, 0)
+    run(tmp_path, 2, 0)
+    assert files_below(tmp_path) == there
+    run(tmp_path, 4, 10)
+    assert values(tmp_path) == [*range(10, 20), *range(60, 65)]
 
 
 def test_one_writer_for_several_batches_is_a_job_for_each(tmp_path):
