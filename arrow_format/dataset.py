@@ -23,7 +23,7 @@ from arrow_format.errors import (
     OptionError,
     ShuffleNotFoundError,
 )
-from arrow_format.expiry import expired_error, expiry_told, has_expired
+from arrow_format.expiry import expired_error, expiry_told, has_expired, released_error
 from arrow_format.index_cache import IndexCache
 from arrow_format.options import check_read_options
 from arrow_format.partitioner import Partitioner, partitioner_from_description
@@ -521,4 +521,6 @@ def open_shuffle(
     if snapshot is None:
         msg = f"{storage.root}: holds no committed shuffle; nothing was written, or not committed"
         raise ShuffleNotFoundError(msg)
+    if snapshot.ended is not None:
+        raise released_error(storage, snapshot.ended)
     return Shuffle(storage, snapshot, options)

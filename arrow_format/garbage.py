@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 from arrow_format.commit_log import CommitLog
 from arrow_format.completeness import check_files
+from arrow_format.consumers import CONSUMER_DIRECTORY, ConsumerRegistry, consumer_directory
 from arrow_format.errors import OptionError, ShuffleNotFoundError
 from arrow_format.gc_files import JobFiles, StoredFile, look_at
 from arrow_format.gc_plan import (
+    TEMPORARY,
     job_of_totals,
     live_files,
     log_garbage,
@@ -33,10 +35,11 @@ from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
 from arrow_format.log_record import Fence
 from arrow_format.merger import ignore
-from arrow_format.storage import Storage, open_storage
+from arrow_format.result_keeping import first_to_keep, owner_is_gone, release_consumed
+from arrow_format.result_release import release_versions
+from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping
 
     from arrow_format.log_record import LogRecord
@@ -51,7 +54,7 @@ _JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def collect_garbage(
-    path: str | os.PathLike[str],
+    path: Place,
     *,
     retention: timedelta = DEFAULT_RETENTION,
     dry_run: bool = False,
@@ -109,6 +112,8 @@ def collect_garbage(
         raise ShuffleNotFoundError(msg)
     log = CommitLog(storage)
     collection = _Collection(storage, log, retention, time.time_ns() // 1_000_000, dry_run=dry_run)
+    if not dry_run:
+        collection.release_results()
     fenced, running = collection.give_up_jobs()
     return log.read(partial(collection.collect, fenced, running, on_bytes))
 
@@ -127,6 +132,17 @@ class _Collection:
     def cutoff_ms(self) -> int:
         """What happened then or before is past retention."""
         return self.now_ms - self.retention // timedelta(milliseconds=1)
+
+    def release_results(self) -> None:
+        """Release ephemeral results that were consumed, or whose application is gone."""
+        release_consumed(self.storage)
+        newest = self.log.snapshot()
+        if newest is None:
+            return
+        committed_ms = self._committed_ms(newest.newest)
+        if owner_is_gone(newest, committed_ms, self.cutoff_ms):
+            by = f"the application that made it has ended: {newest.newest.result.owner}"
+            release_versions(self.storage, by=by)
 
     def give_up_jobs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fence unfinished jobs that were silent for long; return those, and the other unfinished.
@@ -197,8 +213,17 @@ class _Collection:
                 [(number, self._committed_ms(records[number])) for number in versions],
                 self.cutoff_ms,
             )
+        newest = self.log.content_at(index, index.newest)
+        if newest is not None:
+            progress = ConsumerRegistry(self.storage).all_progress().values()
+            releases = [
+                number
+                for number, record in records.items()
+                if isinstance(record, LogEntry) and record.released is not None
+            ]
+            last, slowest = max(releases, default=0), min(progress, default=None)
+            oldest = first_to_keep(versions, oldest, newest, last, slowest)
         if oldest > index.oldest:
-            newest = self.log.content_at(index, index.newest)
             check_files(
                 self.storage,
                 [(o, e.roots) for e in (newest.entries if newest else ()) for o in e.map_outputs],
@@ -267,7 +292,16 @@ class _Collection:
                 files.prune()
         names = self.storage.list(LOG_DIRECTORY)
         garbage = log_garbage(names, index, records, oldest, ended)
-        for file in look_at(self.storage, garbage.temporaries):
+        temporaries = (*garbage.temporaries, *self._temporaries_of_consumers())
+        for file in look_at(self.storage, temporaries):
             if file.modified_ms is not None and file.modified_ms <= self.cutoff_ms:
                 yield file
         yield from look_at(self.storage, (*garbage.totals, *garbage.records))
+
+    def _temporaries_of_consumers(self) -> Iterator[str]:
+        """Temporary files of puts in the directories of consumers."""
+        for name in self.storage.list(CONSUMER_DIRECTORY):
+            directory = consumer_directory(name)
+            for one in self.storage.list(directory):
+                if one.startswith(TEMPORARY):
+                    yield f"{directory}/{one}"

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from arrow_format.log_record import LogRecord
 
 _JOB_TOTALS = re.compile(r"totals-([0-9a-f]{32})-[0-9a-f]{32}\.arrow")
-_TEMPORARY = ".tmp-"
+TEMPORARY = ".tmp-"
+"""What the names of files begin with that a put has not finished."""
 
 
 def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:
@@ -123,7 +124,7 @@ def log_garbage(
     totals, temporaries = [], []
     for name in names:
         path = f"{LOG_DIRECTORY}/{name}"
-        if name.startswith(_TEMPORARY):
+        if name.startswith(TEMPORARY):
             temporaries.append(path)
         elif path not in live and (path in expired or job_of_totals(name) in ended):
             totals.append(path)

@@ -100,4 +100,5 @@ def _entry(
         totals=totals,
         sort_by=newest.sort_by,
         roots=outputs.roots,
+        result=newest.result,
     )
