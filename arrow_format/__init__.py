@@ -10,14 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arrow_format.consumption import Consumption, consume, forget_consumer, release_shuffle
     from arrow_format.dataset import Shuffle, open_shuffle
     from arrow_format.errors import (
+        BackPressureTimeoutError,
         ClosedError,
         CommitConflictError,
+        ConsumerError,
         CorruptShuffleError,
         FormatVersionError,
         OptionError,
         OutOfDiskError,
+        RequestTimeoutError,
+        ResultFailedError,
+        ResultReleasedError,
         SchemaError,
         ShuffleError,
         ShuffleExistsError,
@@ -46,20 +52,27 @@ if TYPE_CHECKING:
     from arrow_format.read_scheduler import ReadScheduler
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.result_partition import SortMergeResultPartition
+    from arrow_format.result_type import ResultPartitionType
     from arrow_format.sort_buffer import SortBuffer
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.verify import VerifyReport
     from arrow_format.write import write_shuffle
 
 _HOME = {
+    "consumption": ("Consumption", "consume", "forget_consumer", "release_shuffle"),
     "dataset": ("Shuffle", "open_shuffle"),
     "errors": (
+        "BackPressureTimeoutError",
         "ClosedError",
         "CommitConflictError",
+        "ConsumerError",
         "CorruptShuffleError",
         "FormatVersionError",
         "OptionError",
         "OutOfDiskError",
+        "RequestTimeoutError",
+        "ResultFailedError",
+        "ResultReleasedError",
         "SchemaError",
         "ShuffleError",
         "ShuffleExistsError",
@@ -87,6 +100,7 @@ _HOME = {
     "read_buffer_pool": ("ReadBufferPool",),
     "read_scheduler": ("ReadScheduler",),
     "receipt": ("ShuffleReceipt",),
+    "result_type": ("ResultPartitionType",),
     "result_partition": ("SortMergeResultPartition",),
     "sort_buffer": ("SortBuffer",),
     "subpartition_reader": ("SortMergeSubpartitionReader",),
@@ -97,11 +111,14 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BROADCAST",
+    "BackPressureTimeoutError",
     "BroadcastPartitioner",
     "BufferOutput",
     "ClosedError",
     "ColumnPartitioner",
     "CommitConflictError",
+    "ConsumerError",
+    "Consumption",
     "CorruptShuffleError",
     "FormatVersionError",
     "GcReport",
@@ -120,6 +137,10 @@ __all__ = [
     "ReadBufferPool",
     "ReadOptions",
     "ReadScheduler",
+    "RequestTimeoutError",
+    "ResultFailedError",
+    "ResultPartitionType",
+    "ResultReleasedError",
     "RoundRobinPartitioner",
     "SchemaError",
     "Shuffle",
@@ -135,8 +156,11 @@ __all__ = [
     "VerifyReport",
     "WriteOptions",
     "collect_garbage",
+    "consume",
+    "forget_consumer",
     "merge_shuffle",
     "open_shuffle",
+    "release_shuffle",
     "sample_bounds",
     "write_shuffle",
 ]

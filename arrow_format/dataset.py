@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
+    from arrow_format.result_description import ResultDescription
     from arrow_format.sort_order import SortBy
 
 BATCH_ROWS = 64 << 10
@@ -164,6 +165,11 @@ class Shuffle:
     def sort_by(self) -> SortBy:
         """Pairs of column and order by which the rows of each subpartition come; empty if none."""
         return self._entry.sort_by
+
+    @property
+    def result(self) -> ResultDescription:
+        """Result type, bounds and owner."""
+        return self._entry.result
 
     @property
     def map_outputs(self) -> tuple[MapOutput, ...]:

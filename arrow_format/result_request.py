@@ -106,7 +106,7 @@ class _Request:
         """Return the error of a request that came to nothing."""
         if self._failed is not None:
             return _failed_error(self._storage, self._failed)
-        waited = f"after {timeout:g} s" if timeout else "and this does not wait (requestTimeout)"
+        waited = f"after {timeout:.3g} s" if timeout else "and this does not wait (requestTimeout)"
         if self._newest is not None:
             return RequestTimeoutError(
                 f"{self._storage.root}: nothing new {waited}; the newest version is "
