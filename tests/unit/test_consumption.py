@@ -77,6 +77,10 @@ def rows(shuffle):
     return sorted(shuffle.read().read_all()["k"].to_pylist())
 
 
+def leases(directory):
+    return [one for one in files_below(directory) if "lease-" in one]
+
+
 @contextmanager
 def child(program, *arguments):
     """A process that runs ``program`` and has said that it is ready."""
@@ -400,11 +404,11 @@ def test_a_process_elsewhere_counts_as_dead_once_its_beat_is_old(tmp_path):
 
 def test_a_living_holder_shows_itself_again_and_again(tmp_path):
     lease = take_lease(open_storage(tmp_path), "consumers/a", seconds=0.2)
-    (first,) = files_below(tmp_path)
+    (first,) = leases(tmp_path)
     deadline = time.monotonic() + 10
-    while first in files_below(tmp_path) and time.monotonic() < deadline:
+    while first in leases(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert first not in files_below(tmp_path)
+    assert first not in leases(tmp_path)
     lease.check()
     lease.release()
     assert threading.active_count() == 1
@@ -427,7 +431,7 @@ def test_the_terms_of_a_name_only_grow(tmp_path):
     storage = open_storage(tmp_path)
     for _ in range(3):
         take_lease(storage, "consumers/a").release()
-    assert files_below(tmp_path) == [f"consumers/a/lease-{3:020d}-free"]
+    assert leases(tmp_path) == [f"consumers/a/lease-{3:020d}-free"]
 
 
 def test_many_that_want_one_name_get_it_one_after_the_other(tmp_path):
