@@ -6,10 +6,12 @@ import contextlib
 import time
 import uuid
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arrow_format.applications import find_transaction
 from arrow_format.back_pressure import await_room
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.completeness import check_files, complete_outputs, total_subpartitions
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrow_format.job import ShuffleJob
-    from arrow_format.model import Int64Array, MapOutput, MapStatus
+    from arrow_format.model import Int64Array, MapOutput, MapStatus, Transaction
     from arrow_format.result_description import ResultDescription
     from arrow_format.storage import Storage
 
@@ -49,10 +51,12 @@ def commit_job(
     *,
     mode: str = "errorifexists",
     expected_map_outputs: int | None = None,
+    transaction: Transaction | None = None,
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
-    Committing a job again gives the receipt of the first time.
+    Committing a job again gives the receipt of the first time. So does committing a transaction
+    again, in whatever job: that job's files are removed.
 
     Parameters
     ----------
@@ -65,9 +69,14 @@ def commit_job(
         the job's files are removed and the receipt is that of the newest version found.
     expected_map_outputs
         How many there must be, when that is known.
+    transaction
+        What this commit is a part of. Where it, or a later one of the same application, is in the
+        log already, the receipt is that of the version that came of that.
 
     Raises
     ------
+    ShuffleNotFoundError
+        The job, or the transaction, was committed before, and that version has expired since.
     ShuffleError
         A map task is missing, there twice, or of another job; the job was aborted, or another
         process is committing it.
@@ -83,6 +92,11 @@ def commit_job(
     earlier = _committed_entry(job, log)
     if earlier is not None:
         return receipt_of(job.storage, earlier)
+    before = None if transaction is None else find_transaction(log, transaction)
+    if before is not None:
+        with contextlib.suppress(ShuffleError):  # what is left is collected some day
+            abort_job(job)
+        return receipt_of(job.storage, log.entry(before.version))
     outputs = complete_outputs(job, statuses, expected_map_outputs)
     rows, sizes = total_subpartitions(job, statuses)
     commit_id = uuid.uuid4().hex
@@ -91,7 +105,12 @@ def commit_job(
     written = False
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
-        nonlocal written
+        nonlocal before, written
+        # Each time, since another job of the same transaction may have been faster. This looks at
+        # the log again, so it sees all that is before the number that is tried.
+        before = None if transaction is None else find_transaction(log, transaction)
+        if before is not None:
+            return None
         check_mode_allows(job, mode, newest)
         if newest is not None and newest.ended is not None:
             newest = None  # a result that was released as a whole is no shuffle any more
@@ -103,7 +122,8 @@ def commit_job(
         if not written:
             job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
-        return _entry(job, commit_id, outputs, described, newest if mode == "append" else None)
+        entry = _entry(job, commit_id, outputs, described, newest if mode == "append" else None)
+        return replace(entry, transaction=transaction)
 
     decide_commit(job, commit_id)
     try:
@@ -121,8 +141,11 @@ def commit_job(
         clean_up(job, log, described, error)
         raise
     if entry is None:
+        job.storage.delete(described.path)
         withdraw(job)
         abort_job(job)
+        if before is not None:
+            return receipt_of(job.storage, log.entry(before.version))
         newest = log.snapshot()
         if newest is None:
             msg = f"{job.storage.root}: the shuffle that was there is gone"

@@ -7,11 +7,17 @@ entry. See ``docs/format/v1.md``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.json_text import natural, text
-from arrow_format.model import FORMAT_VERSION, MAX_SUBPARTITIONS, MapOutput, PartitionedFile
+from arrow_format.model import (
+    FORMAT_VERSION,
+    MAX_SUBPARTITIONS,
+    MapOutput,
+    PartitionedFile,
+    Transaction,
+)
 from arrow_format.result_description import (
     PERSISTENT,
     Released,
@@ -74,6 +80,8 @@ class LogEntry:
     sort_by: tuple[tuple[str, str], ...] = ()
     roots: tuple[str, ...] = ()
     """Directories of the roots 1, 2, ... of :attr:`PartitionedFile.root`, absolute."""
+    transaction: Transaction | None = None
+    """What this commit is a part of; None when it stands for itself."""
     format_version: int = field(default=FORMAT_VERSION)
     result: ResultDescription = PERSISTENT
     released: Released | None = None
@@ -104,6 +112,8 @@ class LogEntry:
 def entry_to_json(entry: LogEntry) -> dict[str, Any]:
     """JSON of an entry; what came later is left out where it says nothing."""
     later: dict[str, Any] = {}
+    if entry.transaction is not None:
+        later["transaction"] = asdict(entry.transaction)
     if entry.result != PERSISTENT:
         later["result"] = result_to_json(entry.result)
     if entry.released is not None:
@@ -204,7 +214,7 @@ def _safe_path(path: object) -> str:
 def safe_name(name: object) -> str:
     """Return ``name`` if it may stand in a path."""
     if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
-        msg = f"{name!r} is no name of a job, shuffle or commit"
+        msg = f"{name!r} is no name of a job, shuffle, commit or application"
         raise ValueError(msg)
     return name
 
@@ -238,6 +248,7 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
             _safe_path(totals["path"]), natural(totals["length"]), natural(totals["crc32"])
         ),
         roots=tuple(_root(root) for root in value.get("roots", ())),
+        transaction=_transaction(value["transaction"]) if "transaction" in value else None,
         format_version=natural(value["format_version"]),
         result=result_from_json(value.get("result")),
         released=released_from_json(value["released"]) if "released" in value else None,
@@ -255,6 +266,11 @@ def _described(partitioner: object) -> dict[str, Any]:
         msg = "the partitioner is no object with a kind"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     return partitioner
+
+
+def _transaction(value: Mapping[str, Any]) -> Transaction:
+    """Return what a commit is a part of."""
+    return Transaction(safe_name(value["application_id"]), natural(value["number"]))
 
 
 def _pairs(keys: object) -> list[tuple[str, str]]:

@@ -52,6 +52,16 @@ class JobEnd:
     fenced: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """The newest commit of an application, according to the log."""
+
+    version: int
+    """Number of the entry."""
+    number: int
+    """The largest that is committed, see :class:`~arrow_format.model.Transaction`."""
+
+
 def ends_of(record: LogRecord) -> dict[str, JobEnd]:
     """Return the jobs that ended with a record."""
     if isinstance(record, Fence):

@@ -112,6 +112,7 @@ def release_versions(
             map_outputs=placed.outputs,
             roots=placed.roots,
             totals=described,
+            transaction=None,
             released=Released(through=last, by=by, ended=through is None),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from arrow_format.storage import Storage
     from connector.source_reader import ShuffleSourceReader
     from connector.source_writer import ShuffleSourceWriter
+    from connector.stream_writer import ShuffleStreamWriter
 
 
 class ArrowShuffleDataSource(DataSource):
-    """``spark.read.format("arrow_shuffle")`` and ``df.write.format("arrow_shuffle")``."""
+    """``spark.read``, ``df.write``, ``spark.readStream`` and ``df.writeStream`` with its name."""
 
     storage: Storage | None = None
     """Where the shuffle is that is read; what the options say when None."""
@@ -43,20 +44,8 @@ class ArrowShuffleDataSource(DataSource):
 
         return ShuffleSourceWriter(self.options, schema, overwrite=overwrite)
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        """Refuse: streams are not supported yet."""
-        raise _no_streams()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:
+        """Writer of micro-batches; output mode complete overwrites, the others append."""
+        from connector.stream_writer import ShuffleStreamWriter
 
-    def simpleStreamReader(self, schema: StructType) -> NoReturn:
-        """Refuse: streams are not supported yet."""
-        raise _no_streams()
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse: streams are not supported yet."""
-        raise _no_streams()
-
-
-def _no_streams() -> Exception:
-    from arrow_format.errors import OptionError
-
-    return OptionError("arrow_shuffle as a stream: not supported yet; use spark.read or df.write")
+        return ShuffleStreamWriter(self.options, schema, overwrite=overwrite)

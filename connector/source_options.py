@@ -22,7 +22,7 @@ from arrow_format.storage_options import StorageOptions
 from connector.key_text import parse_bounds, parse_sort_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from arrow_format.sort_order import SortBy
 
@@ -111,7 +111,33 @@ def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Options by their documented names; a table's options hold those of reads and writes."""
-    names = {name.lower(): name for name in ("path", *WRITE_OPTIONS, *READ_OPTIONS)}
+    return known_options(
+        options,
+        (*WRITE_OPTIONS, *READ_OPTIONS),
+        f"write options are {', '.join(WRITE_OPTIONS)}, read options are {', '.join(READ_OPTIONS)}",
+    )
+
+
+def known_options(
+    options: Mapping[str, str], allowed: Iterable[str], described: str
+) -> dict[str, str]:
+    """Options by their documented names.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over.
+    allowed
+        Names of those that may be there, beside the path and those of an object store.
+    described
+        What they are, for the message.
+
+    Raises
+    ------
+    OptionError
+        There is another one, or no absolute path.
+    """
+    names = {name.lower(): name for name in ("path", *allowed)}
     known = {}
     for key, value in _without_catalog(options).items():
         name = names.get(key.lower())
@@ -119,8 +145,7 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             name = key.lower()
         if name is None:
             msg = (
-                f"option {key!r} is not known; write options are {', '.join(WRITE_OPTIONS)}, "
-                f"read options are {', '.join(READ_OPTIONS)}; those of an object store begin with "
+                f"option {key!r} is not known; {described}; those of an object store begin with "
                 f"{STORAGE_PREFIX}, such as {STORAGE_PREFIX}aws_region"
             )
             raise OptionError(msg)
@@ -168,27 +193,31 @@ def _storage_options(known: Mapping[str, str]) -> StorageOptions:
     return StorageOptions(options)
 
 
-def _bad(name: str, value: str, expected: str) -> OptionError:
+def bad_option(name: str, value: str, expected: str) -> OptionError:
+    """Return the error of an option that has a value it cannot have."""
     return OptionError(f"option {name}={value!r}: expected {expected}")
 
 
-def _boolean(name: str, value: str) -> bool:
+def boolean_option(name: str, value: str) -> bool:
+    """Return what ``true`` or ``false`` says; OptionError at anything else."""
     if value.lower() not in ("true", "false"):
-        raise _bad(name, value, "true or false")
+        raise bad_option(name, value, "true or false")
     return value.lower() == "true"
 
 
-def _whole(name: str, value: str) -> int:
+def whole_option(name: str, value: str) -> int:
+    """Return a whole number; OptionError at anything else."""
     try:
         return int(value)
     except ValueError:
-        raise _bad(name, value, "a whole number") from None
+        raise bad_option(name, value, "a whole number") from None
 
 
-def _bytes(name: str, value: str) -> int:
+def bytes_option(name: str, value: str) -> int:
+    """Return the bytes, at least 1, that a text such as ``64m`` says; OptionError at others."""
     match = _BYTES.fullmatch(value.strip())
     if match is None or int(match[1]) == 0:
-        raise _bad(name, value, "a number of bytes such as 67108864, 64m or 1g")
+        raise bad_option(name, value, "a number of bytes such as 67108864, 64m or 1g")
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
 
 
@@ -204,10 +233,10 @@ def parse_subpartitions(value: str) -> tuple[int, ...]:
     for part in value.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise _bad("subpartitions", value, "numbers and ranges such as 3,7-9")
+            raise bad_option("subpartitions", value, "numbers and ranges such as 3,7-9")
         first, last = int(match[1]), int(match[2] or match[1])
         if last >= MAX_SUBPARTITIONS:  # before as many numbers are made
-            raise _bad("subpartitions", value, f"numbers below {MAX_SUBPARTITIONS:,}")
+            raise bad_option("subpartitions", value, f"numbers below {MAX_SUBPARTITIONS:,}")
         numbers.extend(range(first, last + 1))
     return tuple(numbers)
 
@@ -229,7 +258,7 @@ def _names(value: str, option: str = "keys") -> tuple[str, ...]:
         try:
             return tuple(json.loads(value))
         except ValueError:
-            raise _bad(option, value, 'names such as a,b or ["a","b"]') from None
+            raise bad_option(option, value, 'names such as a,b or ["a","b"]') from None
     return tuple(name.strip() for name in value.split(","))
 
 
@@ -242,29 +271,32 @@ def parse_read_options(options: Mapping[str, str]) -> ScanOptions:
         An unknown option, or a bad value; the message names it and what is allowed.
     """
     known = _known(options)
-    _target_options(known)
-    return _read_options(known)
+    target_options(known)
+    return scan_options(known)
 
 
-def _read_options(known: Mapping[str, str]) -> ScanOptions:
+def scan_options(known: Mapping[str, str]) -> ScanOptions:
+    """Options of a read among those of :func:`known_options`."""
     settings: dict[str, Any] = {}
     if "memoryBytes" in known:
-        settings["memory_bytes"] = _bytes("memoryBytes", known["memoryBytes"])
+        settings["memory_bytes"] = bytes_option("memoryBytes", known["memoryBytes"])
     if "memoryMap" in known:
-        settings["memory_map"] = _boolean("memoryMap", known["memoryMap"])
+        settings["memory_map"] = boolean_option("memoryMap", known["memoryMap"])
     scan = ScanOptions(
         path=known["path"],
         subpartitions=(
             parse_subpartitions(known["subpartitions"]) if "subpartitions" in known else None
         ),
-        coalesce=_boolean("coalesce", known.get("coalesce", "true")),
-        target_partition_bytes=_bytes(
+        coalesce=boolean_option("coalesce", known.get("coalesce", "true")),
+        target_partition_bytes=bytes_option(
             "targetPartitionBytes",
             known.get("targetPartitionBytes", str(DEFAULT_TARGET_PARTITION_BYTES)),
         ),
-        split_skewed=_boolean("splitSkewed", known.get("splitSkewed", "false")),
-        with_subpartition=_boolean("withSubpartition", known.get("withSubpartition", "false")),
-        version=_whole("version", known["version"]) if "version" in known else None,
+        split_skewed=boolean_option("splitSkewed", known.get("splitSkewed", "false")),
+        with_subpartition=boolean_option(
+            "withSubpartition", known.get("withSubpartition", "false")
+        ),
+        version=whole_option("version", known["version"]) if "version" in known else None,
         storage_options=_storage_options(known),
         options=ReadOptions(**settings),
     )
@@ -297,14 +329,15 @@ def parse_target_options(options: Mapping[str, str]) -> TargetOptions:
         An unknown option, or a bad value; the message names it and what is allowed.
     """
     known = _known(options)
-    _read_options(known)
-    return _target_options(known)
+    scan_options(known)
+    return target_options(known)
 
 
-def _target_options(known: Mapping[str, str]) -> TargetOptions:
+def target_options(known: Mapping[str, str]) -> TargetOptions:
+    """Options of a write among those of :func:`known_options`."""
     n = None
     if "numSubpartitions" in known:
-        n = check_num_subpartitions(_whole("numSubpartitions", known["numSubpartitions"]))
+        n = check_num_subpartitions(whole_option("numSubpartitions", known["numSubpartitions"]))
     partitioner = _partitioner(known)
     bounds = None
     if known.get("rangeBounds"):
@@ -326,20 +359,22 @@ def _target_options(known: Mapping[str, str]) -> TargetOptions:
 def _write_settings(known: Mapping[str, str]) -> WriteOptions:
     """Memory, codec and places that the options name."""
     if "codec" in known and known["codec"].lower() not in CODECS:
-        raise _bad("codec", known["codec"], f"one of {', '.join(CODECS)}")
+        raise bad_option("codec", known["codec"], f"one of {', '.join(CODECS)}")
     settings: dict[str, object] = {}
     if "codec" in known:
         settings["codec"] = known["codec"].lower()
     if "codecLevel" in known:
-        settings["codec_level"] = _whole("codecLevel", known["codecLevel"])
+        settings["codec_level"] = whole_option("codecLevel", known["codecLevel"])
     if "chunkBytes" in known:
-        settings["chunk_bytes"] = _bytes("chunkBytes", known["chunkBytes"])
+        settings["chunk_bytes"] = bytes_option("chunkBytes", known["chunkBytes"])
     if "sortBufferBytes" in known:
-        settings["sort_buffer_bytes"] = _bytes("sortBufferBytes", known["sortBufferBytes"])
+        settings["sort_buffer_bytes"] = bytes_option("sortBufferBytes", known["sortBufferBytes"])
     if known.get("localDirs"):
         dirs = _names(known["localDirs"], "localDirs")
         if not all(one.startswith("/") for one in dirs):
-            raise _bad("localDirs", known["localDirs"], "absolute directories such as /d1,/d2")
+            raise bad_option(
+                "localDirs", known["localDirs"], "absolute directories such as /d1,/d2"
+            )
         settings["local_dirs"] = dirs
     return WriteOptions(**settings)  # type: ignore[arg-type]
 
@@ -350,7 +385,7 @@ def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
     if not kind:
         return None
     if kind not in PARTITIONERS:
-        raise _bad("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
+        raise bad_option("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
     if kind == "range" and known.get("keys"):
         return RangePartitioner(keys=parse_sort_keys("keys", known["keys"]))
     keys = _names(known["keys"]) if known.get("keys") else None

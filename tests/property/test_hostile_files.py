@@ -35,7 +35,7 @@ from arrow_format.codec import ChunkDecoder
 from arrow_format.index import decode_index, encode_index
 from arrow_format.log_record import decode_record
 from arrow_format.log_totals import encode_totals, read_totals
-from arrow_format.model import Encoding
+from arrow_format.model import Encoding, Transaction
 from arrow_format.packed_layout import MOST_FROM_NOTHING, NODE, PREAMBLE
 from arrow_format.packing import PackedRows
 from arrow_format.partitioner import partitioner_from_description
@@ -81,7 +81,8 @@ def sound(request, tmp_path_factory):
                 sync=False, codec=request.param, chunk_bytes=1, sort_buffer_bytes=1 << 10
             )
             tasks = [[numbered([3, 1, 1], start), numbered([2, 0], start + 3)]]
-            write_tasks(path, tasks, 4, mode="append", options=options)
+            transaction = Transaction("a-query", start)
+            write_tasks(path, tasks, 4, mode="append", options=options, transaction=transaction)
     return path
 
 
