@@ -256,9 +256,14 @@ def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseExc
         error.add_note(f"and what it left could not be removed: {another}")
         return
     if committed is not None and not committed.fenced:
+        but = (
+            "it is there for good, but the commit ended with an error"
+            if job.storage.keeps_what_it_shows
+            else "but it is not known whether that would survive a power failure"
+        )
         msg = (
-            f"{job.storage.root}: committed as version {committed.version}, but it is not known "
-            f"whether that would survive a power failure ({error}). Do not write the rows again"
+            f"{job.storage.root}: committed as version {committed.version}, {but} ({error}). "
+            "Do not write the rows again"
         )
         if isinstance(error, Exception):
             raise StorageError(msg) from error

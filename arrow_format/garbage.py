@@ -16,11 +16,12 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from arrow_format.at_once import run_at_once
 from arrow_format.commit_log import CommitLog
 from arrow_format.completeness import check_files
-from arrow_format.consumers import CONSUMER_DIRECTORY, ConsumerRegistry, consumer_directory
+from arrow_format.consumers import CONSUMER_DIRECTORY, ConsumerRegistry
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.gc_files import JobFiles, StoredFile, look_at
+from arrow_format.gc_files import JobFiles, StoredFile, files_of_jobs, stored
 from arrow_format.gc_plan import (
     TEMPORARY,
     job_of_totals,
@@ -40,12 +41,15 @@ from arrow_format.result_release import release_versions
 from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from arrow_format.log_record import LogRecord
     from arrow_format.snapshot import Snapshot
 
 DEFAULT_RETENTION = timedelta(hours=24)
+
+FILES_AT_ONCE = 1_000
+"""Files that are removed before progress is told; S3 takes as many in one request."""
 
 MOST_AHEAD_MS = 3_600_000
 """What a writer's clock is believed to be ahead of the storage's at most."""
@@ -139,7 +143,7 @@ class _Collection:
         newest = self.log.snapshot()
         if newest is None:
             return
-        committed_ms = self._committed_ms(newest.newest)
+        (committed_ms,) = self._committed_ms([newest.newest])
         if owner_is_gone(newest, committed_ms, self.cutoff_ms):
             by = f"the application that made it has ended: {newest.newest.result.owner}"
             release_versions(self.storage, by=by)
@@ -170,22 +174,24 @@ class _Collection:
     def _unfinished(self, index: LogIndex) -> dict[str, int]:
         """Jobs that left something and did not end, and when they last wrote (ms since 1970)."""
         ended = self.log.all_ends(index, index.newest)
-        names = self.storage.list(LOG_DIRECTORY)
+        listed = self.storage.files(LOG_DIRECTORY)
         totals: dict[str, list[str]] = {}
-        for name in names:
-            job_id = job_of_totals(name)
-            if job_id is not None:
-                totals.setdefault(job_id, []).append(f"{LOG_DIRECTORY}/{name}")
-        found = {}
-        for job_id in self._jobs_there() | totals.keys():
-            if job_id not in ended:
-                times = [
-                    JobFiles.of(self.storage, job_id, ()).modified_ms(),
-                    *(one.modified_ms for one in look_at(self.storage, totals.get(job_id, ()))),
-                ]
-                known = [when for when in times if when is not None]
-                found[job_id] = max(known, default=self.now_ms)
-        return dict(sorted(found.items()))
+        for path in listed:
+            job_id = job_of_totals(path.rpartition("/")[2])
+            if job_id is not None and job_id not in ended:
+                totals.setdefault(job_id, []).append(path)
+        unfinished = sorted((self._jobs_there() | totals.keys()) - ended.keys())
+
+        def modified_ms(job_id: str) -> int:
+            times = [
+                JobFiles.of(self.storage, job_id, ()).modified_ms(),
+                *(listed[path].modified_ms for path in totals.get(job_id, ())),
+            ]
+            return max((when for when in times if when is not None), default=self.now_ms)
+
+        looks = [partial(modified_ms, job_id) for job_id in unfinished]
+        times = run_at_once(looks, self.storage.max_requests)
+        return dict(zip(unfinished, times, strict=True))
 
     def _jobs_there(self) -> set[str]:
         return set(filter(_JOB_ID.fullmatch, self.storage.list(MAP_OUTPUT_DIRECTORY)))
@@ -201,7 +207,7 @@ class _Collection:
         # Not only those of the listing, which is no snapshot: it may show an entry and not the one
         # put just before, and what no record names would be taken for garbage.
         numbers = index.entries.union(range(index.oldest, index.newest + 1))
-        records = {number: self.log.record(number) for number in sorted(numbers)}
+        records = self.log.records(sorted(numbers))
         versions = [
             number
             for number, record in records.items()
@@ -209,10 +215,8 @@ class _Collection:
         ]
         oldest = index.oldest
         if versions:
-            oldest = oldest_live(
-                [(number, self._committed_ms(records[number])) for number in versions],
-                self.cutoff_ms,
-            )
+            times = self._committed_ms(records[number] for number in versions)
+            oldest = oldest_live(list(zip(versions, times, strict=True)), self.cutoff_ms)
         newest = self.log.content_at(index, index.newest)
         if newest is not None:
             progress = ConsumerRegistry(self.storage).all_progress().values()
@@ -230,16 +234,19 @@ class _Collection:
                 "the newest version needs it, so versions before may be all that is left, and "
                 "nothing was removed. Restore the file from a copy, or overwrite the shuffle, and "
                 "collect again",
+                self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2),
             )
         if oldest > index.oldest and not self.dry_run:
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}
         removed = []
-        for file in self._garbage(index, records, oldest, ended):
+        groups = self._garbage(index, records, oldest, ended)
+        for files in (piece for group in groups for piece in _pieces(group)):
             if not self.dry_run:
-                file.storage.delete(file.path)
-            on_bytes(file.num_bytes)
-            removed.append(RemovedFile(f"{file.storage.root}/{file.path}", file.num_bytes))
+                files[0].storage.delete_all([file.path for file in files])
+            for file in files:
+                on_bytes(file.num_bytes)
+                removed.append(RemovedFile(f"{file.storage.root}/{file.path}", file.num_bytes))
         return GcReport(
             path=self.storage.root,
             dry_run=self.dry_run,
@@ -252,21 +259,28 @@ class _Collection:
             files=tuple(removed),
         )
 
-    def _committed_ms(self, record: LogRecord) -> int:
-        """When a version was committed, by the later of two clocks: its writer's, the storage's.
+    def _committed_ms(self, records: Iterable[LogRecord]) -> Iterator[int]:
+        """When versions were committed, by the later of two clocks: its writer's, the storage's.
 
         A writer's that is far ahead would keep everything before that version for as long.
         """
-        stat = self.storage.stat(entry_path(record.version))
-        modified = stat.modified_ms if stat else None
-        if modified is None:
-            return record.committed_at_ms
-        return max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
+        listed = self.storage.files(LOG_DIRECTORY)
+        for record in records:
+            path = entry_path(record.version)
+            stat = listed.get(path) or self.storage.stat(path)  # a listing may miss what is there
+            modified = stat.modified_ms if stat else None
+            if modified is None:
+                yield record.committed_at_ms
+            else:
+                yield max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
 
     def _garbage(
         self, index: LogIndex, records: Mapping[int, LogRecord], oldest: int, ended: set[str]
-    ) -> Iterator[StoredFile]:
-        """Files to be removed, in this order: what tells of others comes after these."""
+    ) -> Iterator[list[StoredFile]]:
+        """Find files to be removed, in this order: what tells of others comes after these.
+
+        They come in groups. Those of a group are in one storage and may go in any order.
+        """
         base = self.log.content_at(index, oldest) if oldest in records else None
         later = [
             record
@@ -282,26 +296,37 @@ class _Collection:
         ]
         roots = roots_of_jobs((*records.values(), *filter(None, remembered)), ended)
         there = self._jobs_there()
-        for job_id in sorted(ended & (there | {one for one, several in roots.items() if several})):
-            files = JobFiles.of(self.storage, job_id, roots[job_id])
-            yield from files.dead_in_roots(live)
+        listed = files_of_jobs(self.storage)
+        jobs = [
+            JobFiles.of(self.storage, job_id, roots[job_id], listed.get(job_id, {}))
+            for job_id in sorted(ended & (there | {one for one, few in roots.items() if few}))
+        ]
+        for job in jobs:
+            yield from job.dead_in_roots(live)
             if not self.dry_run:
-                files.prune_roots()
-            yield from files.dead_in_shuffle(live)
-            if not self.dry_run:
-                files.prune()
-        names = self.storage.list(LOG_DIRECTORY)
+                job.prune_roots()
+        for groups in zip(*(job.dead_in_shuffle(live) for job in jobs), strict=True):
+            yield list(chain(*groups))
+        for job in () if self.dry_run else jobs:
+            job.prune()
+        in_log = self.storage.files(LOG_DIRECTORY)
+        names = [path.rpartition("/")[2] for path in in_log]
         garbage = log_garbage(names, index, records, oldest, ended)
-        temporaries = (*garbage.temporaries, *self._temporaries_of_consumers())
-        for file in look_at(self.storage, temporaries):
-            if file.modified_ms is not None and file.modified_ms <= self.cutoff_ms:
-                yield file
-        yield from look_at(self.storage, (*garbage.totals, *garbage.records))
+        consumers = self.storage.files(CONSUMER_DIRECTORY, depth=2)
+        puts = [path for path in consumers if path.rpartition("/")[2].startswith(TEMPORARY)]
+        temporaries = (
+            *stored(self.storage, garbage.temporaries, in_log),
+            *stored(self.storage, puts, consumers),
+        )
+        yield [
+            file
+            for file in temporaries
+            if file.modified_ms is not None and file.modified_ms <= self.cutoff_ms
+        ]
+        for paths in (garbage.totals, garbage.entries, garbage.checkpoints, garbage.markers):
+            yield stored(self.storage, paths, in_log)
 
-    def _temporaries_of_consumers(self) -> Iterator[str]:
-        """Temporary files of puts in the directories of consumers."""
-        for name in self.storage.list(CONSUMER_DIRECTORY):
-            directory = consumer_directory(name)
-            for one in self.storage.list(directory):
-                if one.startswith(TEMPORARY):
-                    yield f"{directory}/{one}"
+
+def _pieces(files: list[StoredFile]) -> Iterator[list[StoredFile]]:
+    for start in range(0, len(files), FILES_AT_ONCE):
+        yield files[start : start + FILES_AT_ONCE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from arrow_format.decision import DECISION_NAME
@@ -12,7 +13,9 @@ from arrow_format.roots import MARKER_NAME, bears_marker, root_name
 from arrow_format.storage import Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from arrow_format.storage import ObjectStat
 
 _LAST = (ROOT_LIST_NAME, DECISION_NAME)
 """Files of a job that go after all others: what a collection that is killed needs to go on."""
@@ -28,12 +31,20 @@ class StoredFile:
     modified_ms: int | None
 
 
-def look_at(storage: Storage, paths: Iterable[str]) -> Iterator[StoredFile]:
-    """Look at files; those that are gone, and directories, are left out."""
-    for path in paths:
-        stat = storage.stat(path)
-        if stat is not None and not stat.is_directory:
-            yield StoredFile(storage, path, stat.num_bytes, stat.modified_ms)
+def stored(
+    storage: Storage, paths: Iterable[str], listed: Mapping[str, ObjectStat]
+) -> list[StoredFile]:
+    """Return the files of a listing that stand at paths, in the order of these."""
+    found = ((path, listed[path]) for path in paths if path in listed)
+    return [StoredFile(storage, path, stat.num_bytes, stat.modified_ms) for path, stat in found]
+
+
+def files_of_jobs(storage: Storage) -> dict[str, dict[str, ObjectStat]]:
+    """Return the files in the shuffle of each job that has any, by one listing."""
+    found: dict[str, dict[str, ObjectStat]] = {}
+    for path, stat in storage.files(MAP_OUTPUT_DIRECTORY, depth=2).items():
+        found.setdefault(path.split("/")[1], {})[path] = stat
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +59,16 @@ class JobFiles:
     job_id: str
     roots: tuple[Storage, ...]
     """Local roots, there or not."""
+    listed: Mapping[str, ObjectStat]
+    """Its files in the shuffle."""
 
     @staticmethod
-    def of(storage: Storage, job_id: str, roots: Iterable[str]) -> JobFiles:
+    def of(
+        storage: Storage,
+        job_id: str,
+        roots: Iterable[str],
+        listed: Mapping[str, ObjectStat] | None = None,
+    ) -> JobFiles:
         """Find the local roots of a job.
 
         Parameters
@@ -61,18 +79,24 @@ class JobFiles:
             The job.
         roots
             Its roots as far as the log knows them.
+        listed
+            Its files in the shuffle, where they were listed already.
         """
-        listed = read_root_list(storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}")
-        paths = dict.fromkeys((*roots, *listed))
-        return JobFiles(storage, job_id, tuple(map(open_storage, paths)))
+        directory = f"{MAP_OUTPUT_DIRECTORY}/{job_id}"
+        files = storage.files(directory) if listed is None else listed
+        named: tuple[str, ...] = ()
+        if f"{directory}/{ROOT_LIST_NAME}" in files:
+            named = read_root_list(storage, directory)
+        paths = dict.fromkeys((*roots, *named))
+        return JobFiles(storage, job_id, tuple(map(open_storage, paths)), files)
 
     @property
     def directory(self) -> str:
         """Directory of the job in the shuffle."""
         return f"{MAP_OUTPUT_DIRECTORY}/{self.job_id}"
 
-    def dead_in_roots(self, live: Collection[tuple[str, str]]) -> Iterator[StoredFile]:
-        """Files in local roots that are not live, in an order in which they may be removed.
+    def dead_in_roots(self, live: Collection[tuple[str, str]]) -> Iterator[list[StoredFile]]:
+        """Files in local roots that are not live, in groups, in the order in which they may go.
 
         Parameters
         ----------
@@ -85,24 +109,28 @@ class JobFiles:
             names = root.list("")
             place = root_name(root.root)
             dead = [name for name in names if (place, name) not in live and name != MARKER_NAME]
-            yield from look_at(root, dead)
+            listed = root.files("")
+            yield stored(root, dead, listed)
             if len(names) == len(dead) + 1:
-                yield from look_at(root, [MARKER_NAME])
+                yield stored(root, [MARKER_NAME], listed)
 
-    def dead_in_shuffle(self, live: Collection[tuple[str, str]]) -> Iterator[StoredFile]:
-        """Files in the shuffle that are not live; to be removed after those in local roots."""
-        paths = [f"{self.directory}/{name}" for name in self.storage.list(self.directory)]
-        dead = [path for path in paths if ("", path) not in live]
+    def dead_in_shuffle(self, live: Collection[tuple[str, str]]) -> list[list[StoredFile]]:
+        """Files in the shuffle that are not live, to go after those in local roots.
+
+        Always as many groups, in the order in which they may go: those of several jobs go together.
+        """
+        dead = [path for path in self.listed if ("", path) not in live]
         last = [f"{self.directory}/{name}" for name in _LAST]
-        yield from look_at(self.storage, (path for path in dead if path not in last))
-        yield from look_at(self.storage, (path for path in last if path in dead))
+        groups = [[path for path in dead if path not in last]]
+        groups += [[path] if path in dead else [] for path in last]
+        return [stored(self.storage, group, self.listed) for group in groups]
 
     def modified_ms(self) -> int | None:
         """Return when anything of the job was written last; None where no storage tells."""
-        files = (*self.dead_in_roots(()), *self.dead_in_shuffle(()))
-        times = [file.modified_ms for file in files]
+        groups = chain(self.dead_in_roots(()), self.dead_in_shuffle(()))
+        times = [file.modified_ms for group in groups for file in group]
         for storage, path in ((self.storage, self.directory), *((root, "") for root in self.roots)):
-            stat = storage.stat(path)
+            stat = storage.stat(path) if storage.has_directories else None
             times.append(stat.modified_ms if stat else None)
         return max((time for time in times if time is not None), default=None)
 

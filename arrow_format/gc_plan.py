@@ -82,8 +82,10 @@ class LogGarbage:
     """Files of the log that nobody needs, relative to the shuffle."""
 
     totals: tuple[str, ...]
-    records: tuple[str, ...]
-    """Entries, checkpoints and markers from before the oldest version."""
+    entries: tuple[str, ...]
+    """Entries and fences from before the oldest version."""
+    checkpoints: tuple[str, ...]
+    markers: tuple[str, ...]
     temporaries: tuple[str, ...]
     """Of puts; they may still be going on."""
 
@@ -130,11 +132,9 @@ def log_garbage(
             totals.append(path)
     return LogGarbage(
         tuple(totals),
-        (
-            *(entry_path(one) for one in sorted(index.entries) if one < oldest),
-            # The last one stands for all that came before the oldest version.
-            *(checkpoint_path(one) for one in sorted(index.checkpoints) if one < oldest - 1),
-            *(oldest_path(one) for one in sorted(index.markers) if one < oldest),
-        ),
+        tuple(entry_path(one) for one in sorted(index.entries) if one < oldest),
+        # The last one stands for all that came before the oldest version.
+        tuple(checkpoint_path(one) for one in sorted(index.checkpoints) if one < oldest - 1),
+        tuple(oldest_path(one) for one in sorted(index.markers) if one < oldest),
         tuple(temporaries),
     )

@@ -164,6 +164,8 @@ class PosixStorage:
 
     max_requests = 1
     puts_may_come_late = False
+    has_directories = True
+    keeps_what_it_shows = False
 
     def __init__(self, root: str, makes_directories: bool = True) -> None:
         self.root = str(Path(root).absolute())
@@ -258,6 +260,15 @@ class PosixStorage:
         finally:
             reader.close()
 
+    def read(self, path: str) -> bytes:
+        """See :meth:`Storage.read`."""
+        found = self.stat(path)
+        if found is None:
+            msg = f"{self._root / path}: not there; cannot read it"
+            raise ObjectNotFoundError(msg)
+        (whole,) = self.get_ranges(path, [(0, found.num_bytes)])
+        return bytes(whole.to_pybytes())
+
     def stat(self, path: str) -> ObjectStat | None:
         """See :meth:`Storage.stat`."""
         target = self._root / path
@@ -284,6 +295,23 @@ class PosixStorage:
                 return sorted(os.listdir(handle))
             finally:
                 os.close(handle)
+
+    def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
+        """See :meth:`Storage.files`."""
+        found: dict[str, ObjectStat] = {}
+        for name in self.list(path):
+            below = f"{path}/{name}" if path else name
+            stands = self.stat(below)
+            if stands is not None and not stands.is_directory:
+                found[below] = stands
+            elif stands is not None and depth > 1:
+                found |= self.files(below, depth=depth - 1)
+        return found
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """See :meth:`Storage.delete_all`."""
+        for path in paths:
+            self.delete(path)
 
     def delete(self, path: str) -> None:
         """See :meth:`Storage.delete`."""

@@ -11,7 +11,7 @@ import traceback
 
 import pytest
 
-from arrow_format import storage_connection, storage_object
+from arrow_format import storage_connection, storage_upload
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError, ObjectStorage, open_storage
 from arrow_format.storage_options import StorageOptions
@@ -53,7 +53,7 @@ def test_nothing_is_left_of_an_upload_that_is_given_up(s3, bucket, storage):
 
 
 def test_an_upload_keeps_to_its_parts(storage, monkeypatch):
-    monkeypatch.setattr(storage_object, "MAX_OBJECT_BYTES", 100)
+    monkeypatch.setattr(storage_upload, "MAX_OBJECT_BYTES", 100)
     writer = storage.open_writer("a", sync=False)
     writer.writev([bytes(100)])
     with pytest.raises(StorageError, match="root/a: is larger than the 100 bytes an object may"):
