@@ -262,8 +262,12 @@ class _Collection:
             yield from files.dead_in_roots(live)
             if not self.dry_run:
                 files.prune_roots()
-            yield from files.dead_in_shuffle(live)
+            # A task that still runs may put a file into a root at any moment until that is gone.
+            is_cleared = self.dry_run or not files.roots_hold_garbage(live)
+            yield from files.dead_in_shuffle(live, with_root_list=is_cleared)
             if not self.dry_run:
+                if files.roots_hold_garbage(live):
+                    files.put_root_list_again()
                 files.prune()
         names = self.storage.list(LOG_DIRECTORY)
         garbage = log_garbage(names, index, records, oldest, ended)
