@@ -32,7 +32,7 @@ from arrow_format.options import check_mode
 from arrow_format.receipt import ShuffleReceipt
 from arrow_format.result_description import describe_result
 from arrow_format.root_list import ROOT_LIST_NAME
-from arrow_format.roots import clear_roots, is_any_there
+from arrow_format.root_removal import clear_roots, is_any_there, remove_root_list
 from arrow_format.target import check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
 
@@ -329,11 +329,11 @@ def _tell_consumers(job: ShuffleJob, log: CommitLog) -> None:
 
 
 def _remove_files(job: ShuffleJob) -> None:
-    kept = {DECISION_NAME, ROOT_LIST_NAME}
+    kept = (DECISION_NAME, ROOT_LIST_NAME)
     try:
         clear_roots(job.local_roots, job.job_id)
         # Only now: after a crash the list tells where files are.
-        kept.remove(ROOT_LIST_NAME)
+        remove_root_list(job.storage, job.directory, job.local_roots)
     finally:
         # More than once: a task that still runs may put a file there meanwhile.
         for _ in range(3):

@@ -305,9 +305,18 @@ class _Collection:
             yield from job.dead_in_roots(live)
             if not self.dry_run:
                 job.prune_roots()
-        for groups in zip(*(job.dead_in_shuffle(live) for job in jobs), strict=True):
+        # A task that still runs may put a file into a root at any moment until that is gone.
+        dead = [
+            job.dead_in_shuffle(
+                live, with_root_list=self.dry_run or not job.roots_hold_garbage(live)
+            )
+            for job in jobs
+        ]
+        for groups in zip(*dead, strict=True):
             yield list(chain(*groups))
         for job in () if self.dry_run else jobs:
+            if job.roots_hold_garbage(live):
+                job.put_root_list_again()
             job.prune()
         in_log = self.storage.files(LOG_DIRECTORY)
         names = [path.rpartition("/")[2] for path in in_log]

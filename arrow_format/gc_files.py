@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from arrow_format.decision import DECISION_NAME
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
-from arrow_format.root_list import ROOT_LIST_NAME, read_root_list
-from arrow_format.roots import MARKER_NAME, bears_marker, root_name
-from arrow_format.storage import Storage, open_storage
+from arrow_format.root_list import ROOT_LIST_NAME, put_root_list, read_root_list
+from arrow_format.root_removal import holds_garbage, is_root_or_rest
+from arrow_format.roots import MARKER_NAME, root_name
+from arrow_format.storage import Storage, open_made_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -51,8 +52,7 @@ def files_of_jobs(storage: Storage) -> dict[str, dict[str, ObjectStat]]:
 class JobFiles:
     """Where the files of one job are.
 
-    Files of a local root count only if it bears the marker of the job: another's directory, and
-    that of a disk which is not mounted, are left alone.
+    A local root that bears the marker of another job is left alone.
     """
 
     storage: Storage
@@ -88,7 +88,7 @@ class JobFiles:
         if f"{directory}/{ROOT_LIST_NAME}" in files:
             named = read_root_list(storage, directory)
         paths = dict.fromkeys((*roots, *named))
-        return JobFiles(storage, job_id, tuple(map(open_storage, paths)), files)
+        return JobFiles(storage, job_id, tuple(map(open_made_directory, paths)), files)
 
     @property
     def directory(self) -> str:
@@ -104,30 +104,56 @@ class JobFiles:
             Name of the root ("" in the shuffle) and path of files that stay.
         """
         for root in self.roots:
-            if not bears_marker(root, self.job_id):
+            if not is_root_or_rest(root, self.job_id):
                 continue
-            names = root.list("")
             place = root_name(root.root)
-            dead = [name for name in names if (place, name) not in live and name != MARKER_NAME]
             listed = root.files("")
-            yield stored(root, dead, listed)
-            if len(names) == len(dead) + 1:
-                yield stored(root, [MARKER_NAME], listed)
+            dead = {one for one in listed if (place, one) not in live} - {MARKER_NAME}
+            yield stored(root, sorted(dead), listed)
+            # Not by the same listing: a task that still runs may have put a file there meanwhile.
+            again = root.files("")
+            if not again.keys() - dead - {MARKER_NAME}:
+                yield stored(root, [MARKER_NAME], again)
 
-    def dead_in_shuffle(self, live: Collection[tuple[str, str]]) -> list[list[StoredFile]]:
+    def dead_in_shuffle(
+        self, live: Collection[tuple[str, str]], *, with_root_list: bool
+    ) -> list[list[StoredFile]]:
         """Files in the shuffle that are not live, to go after those in local roots.
 
         Always as many groups, in the order in which they may go: those of several jobs go together.
+
+        Parameters
+        ----------
+        live
+            As for :meth:`dead_in_roots`.
+        with_root_list
+            Whether the list of local roots may go.
         """
         dead = [path for path in self.listed if ("", path) not in live]
         last = [f"{self.directory}/{name}" for name in _LAST]
+        kept = () if with_root_list else (f"{self.directory}/{ROOT_LIST_NAME}",)
         groups = [[path for path in dead if path not in last]]
-        groups += [[path] if path in dead else [] for path in last]
+        groups += [[path] if path in dead and path not in kept else [] for path in last]
         return [stored(self.storage, group, self.listed) for group in groups]
+
+    def roots_hold_garbage(self, live: Collection[tuple[str, str]]) -> bool:
+        """Whether a task has put files into a local root since it was cleared, or still may."""
+        return any(
+            holds_garbage(
+                root,
+                self.job_id,
+                [name for name in root.list("") if (root_name(root.root), name) in live],
+            )
+            for root in self.roots
+        )
+
+    def put_root_list_again(self) -> None:
+        """Write the local roots down for the next collection: nothing else may tell of them."""
+        put_root_list(self.storage, self.directory, [one.root for one in self.roots], sync=True)
 
     def modified_ms(self) -> int | None:
         """Return when anything of the job was written last; None where no storage tells."""
-        groups = chain(self.dead_in_roots(()), self.dead_in_shuffle(()))
+        groups = chain(self.dead_in_roots(()), self.dead_in_shuffle((), with_root_list=True))
         times = [file.modified_ms for group in groups for file in group]
         for storage, path in ((self.storage, self.directory), *((root, "") for root in self.roots)):
             stat = storage.stat(path) if storage.has_directories else None

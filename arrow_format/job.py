@@ -105,8 +105,10 @@ class ShuffleJob:
             roots = find_roots(self.local_roots, self.job_id)
         else:
             # Anew where collection gave the job up and removed it: it must find these roots too.
+            # After that once more: the list may have been removed before the roots were there.
             put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
             roots = make_roots(self.local_roots, self.job_id, sync=self.options.sync)
+            put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
         return [None if root is None else root.without_new_directories() for root in roots]
 
 

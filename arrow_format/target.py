@@ -19,8 +19,7 @@ from arrow_format.options import check_mode
 from arrow_format.partitioner import partitioner_from_description
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_description import describe_result
-from arrow_format.root_list import ROOT_LIST_NAME
-from arrow_format.roots import clear_roots
+from arrow_format.root_removal import clear_roots, remove_root_list
 from arrow_format.widening import is_appendable, same_spark_type
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
         except BaseException:
             with contextlib.suppress(ShuffleError):
                 clear_roots(job.local_roots, job.job_id)
-                job.storage.delete(f"{job.directory}/{ROOT_LIST_NAME}")
+                remove_root_list(job.storage, job.directory, job.local_roots)
             job.storage.prune(job.directory, and_root=job.makes_root)
             raise
     return snapshot
