@@ -10,7 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from arrow_format.consumption import Consumption, consume, forget_consumer, release_shuffle
+    from arrow_format.consumption import (
+        ConsumerState,
+        Consumption,
+        consume,
+        forget_consumer,
+        list_consumers,
+        release_shuffle,
+    )
     from arrow_format.dataset import Shuffle, open_shuffle
     from arrow_format.errors import (
         BackPressureTimeoutError,
@@ -59,7 +66,14 @@ if TYPE_CHECKING:
     from arrow_format.write import write_shuffle
 
 _HOME = {
-    "consumption": ("Consumption", "consume", "forget_consumer", "release_shuffle"),
+    "consumption": (
+        "ConsumerState",
+        "Consumption",
+        "consume",
+        "forget_consumer",
+        "list_consumers",
+        "release_shuffle",
+    ),
     "dataset": ("Shuffle", "open_shuffle"),
     "errors": (
         "BackPressureTimeoutError",
@@ -118,6 +132,7 @@ __all__ = [
     "ColumnPartitioner",
     "CommitConflictError",
     "ConsumerError",
+    "ConsumerState",
     "Consumption",
     "CorruptShuffleError",
     "FormatVersionError",
@@ -158,6 +173,7 @@ __all__ = [
     "collect_garbage",
     "consume",
     "forget_consumer",
+    "list_consumers",
     "merge_shuffle",
     "open_shuffle",
     "release_shuffle",

@@ -38,7 +38,11 @@ def unconsumed(storage: Storage) -> Unconsumed:
     """Return what is unconsumed of a result, for the consumer that has most of it before it."""
     progress = ConsumerRegistry(storage).all_progress()
     slowest = min(progress, key=lambda name: progress[name], default=None)
-    consumed = 0 if slowest is None else progress[slowest]
+    return unconsumed_after(storage, 0 if slowest is None else progress[slowest], slowest)
+
+
+def unconsumed_after(storage: Storage, consumed: int, consumer: str | None) -> Unconsumed:
+    """Return what a consumer that has consumed up to a version has still before it."""
     log = CommitLog(storage)
 
     def measure(index: LogIndex) -> Unconsumed:
@@ -47,7 +51,7 @@ def unconsumed(storage: Storage) -> Unconsumed:
             newest = log.content_at(index, index.newest)
             entries = newest.entries if newest else ()
         return Unconsumed(
-            slowest, consumed, len(entries), sum(entry.num_bytes for entry in entries)
+            consumer, consumed, len(entries), sum(entry.num_bytes for entry in entries)
         )
 
     return log.read(measure)

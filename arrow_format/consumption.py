@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from arrow_format.back_pressure import unconsumed_after
 from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.dataset import Shuffle
 from arrow_format.errors import ClosedError, ConsumerError, OptionError, ShuffleError
@@ -237,6 +239,35 @@ def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = 
         return False
     collect_garbage(storage)
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """How far one consumer has come."""
+
+    name: str
+    version: int
+    """Everything up to this version is consumed; 0 for nothing."""
+    unconsumed_versions: int
+    unconsumed_bytes: int
+    """Stored bytes."""
+    held_by: str | None
+    """The process that is at work under this name; None while none is."""
+
+
+def list_consumers(
+    path: Place, *, storage_options: Mapping[str, str] | None = None
+) -> tuple[ConsumerState, ...]:
+    """Return the consumers of a shuffle, by name; see :func:`~arrow_format.open_shuffle`."""
+    storage = open_storage(path, storage_options)
+    progress = ConsumerRegistry(storage).all_progress()
+    return tuple(_state(storage, name, version) for name, version in sorted(progress.items()))
+
+
+def _state(storage: Storage, name: str, version: int) -> ConsumerState:
+    left = unconsumed_after(storage, version, name)
+    holder = holder_of(storage, consumer_directory(name))
+    return ConsumerState(name, version, left.num_versions, left.num_bytes, holder)
 
 
 def forget_consumer(

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from arrow_format.consumers import check_consumer
 from arrow_format.errors import OptionError
 from arrow_format.model import MAX_SUBPARTITIONS
 from arrow_format.options import CODECS, ReadOptions, WriteOptions, check_num_subpartitions
@@ -18,7 +19,9 @@ from arrow_format.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.result_type import ResultPartitionType
 from arrow_format.storage_options import StorageOptions
+from connector.duration import parse_duration
 from connector.key_text import parse_bounds, parse_sort_keys
 
 if TYPE_CHECKING:
@@ -37,6 +40,10 @@ WRITE_OPTIONS = (
     "sortBufferBytes",
     "localDirs",
     "rangeBounds",
+    "resultType",
+    "maxUnconsumedBytes",
+    "maxUnconsumedVersions",
+    "backPressureTimeout",
 )
 READ_OPTIONS = (
     "subpartitions",
@@ -47,6 +54,8 @@ READ_OPTIONS = (
     "version",
     "memoryBytes",
     "memoryMap",
+    "requestTimeout",
+    "consumer",
 )
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
 STORAGE_PREFIX = "storage."
@@ -77,6 +86,9 @@ class ScanOptions:
     version: int | None = None
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     options: ReadOptions = field(default_factory=ReadOptions)
+    request_timeout: float = 0.0
+    """Seconds to wait for the shuffle to be there."""
+    consumer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +311,10 @@ def scan_options(known: Mapping[str, str]) -> ScanOptions:
         version=whole_option("version", known["version"]) if "version" in known else None,
         storage_options=_storage_options(known),
         options=ReadOptions(**settings),
+        request_timeout=parse_duration(
+            known.get("requestTimeout", "0s"), "option requestTimeout"
+        ).total_seconds(),
+        consumer=check_consumer(known["consumer"]) if "consumer" in known else None,
     )
     check_split("option splitSkewed", "coalesce=false", scan.split_skewed, scan.coalesce)
     return scan
@@ -376,7 +392,31 @@ def _write_settings(known: Mapping[str, str]) -> WriteOptions:
                 "localDirs", known["localDirs"], "absolute directories such as /d1,/d2"
             )
         settings["local_dirs"] = dirs
-    return WriteOptions(**settings)  # type: ignore[arg-type]
+    return WriteOptions(**settings, **_result_settings(known))  # type: ignore[arg-type]
+
+
+def _result_settings(known: Mapping[str, str]) -> dict[str, object]:
+    """Return result type, bounds and patience that the options name."""
+    settings: dict[str, object] = {}
+    if "resultType" in known:
+        names = ResultPartitionType.__members__
+        if known["resultType"].upper() not in names:
+            raise bad_option("resultType", known["resultType"], f"one of {', '.join(names)}")
+        settings["result_type"] = known["resultType"]
+    for name, key in (
+        ("maxUnconsumedBytes", "max_unconsumed_bytes"),
+        ("maxUnconsumedVersions", "max_unconsumed_versions"),
+    ):
+        if name in known:
+            if known.get("resultType", "").upper() != "PIPELINED_BOUNDED":
+                msg = f"option {name}: only resultType=PIPELINED_BOUNDED has bounds; give it too"
+                raise OptionError(msg)
+            parse = bytes_option if name.endswith("Bytes") else whole_option
+            settings[key] = parse(name, known[name])
+    if "backPressureTimeout" in known:
+        wait = parse_duration(known["backPressureTimeout"], "option backPressureTimeout")
+        settings["back_pressure_timeout"] = wait.total_seconds()
+    return settings
 
 
 def _partitioner(known: Mapping[str, str]) -> Partitioner | None:

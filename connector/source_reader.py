@@ -15,6 +15,7 @@ from arrow_format.arrow_types import conform
 from arrow_format.batching import as_batches
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.result_request import await_result
 from arrow_format.shards import plan_shards
 from arrow_format.storage import open_storage
 from arrow_format.subpartition_reader import (
@@ -70,12 +71,22 @@ def schema_of_source(options: Mapping[str, str], storage: Storage | None = None)
         A bad option, no shuffle, or columns that Spark cannot read.
     """
     parsed = parse_read_options(options)
-    shuffle = open_shuffle(storage or _storage_of(parsed), parsed.version)
+    shuffle = _open(parsed, storage)
     return spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
 
 
-def _storage_of(options: ScanOptions) -> Storage:
-    return open_storage(options.path, options.storage_options)
+def _open(options: ScanOptions, storage: Storage | None) -> Shuffle:
+    """Open what is to be read, once it is there where the options say to wait."""
+    storage = storage or open_storage(options.path, options.storage_options)
+    if options.consumer is not None:
+        msg = (
+            "option consumer: a batch read cannot tell when its rows have been consumed. Use "
+            "connector.consume(spark, path, consumer=...), or spark.readStream"
+        )
+        raise OptionError(msg)
+    if options.request_timeout and options.version is None:
+        await_result(storage, options.request_timeout)
+    return open_shuffle(storage, options.version, options=options.options)
 
 
 @dataclass
@@ -113,9 +124,7 @@ class ShuffleSourceReader(DataSourceReader):
         parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._shuffle = shuffle = open_shuffle(
-            storage or _storage_of(parsed), parsed.version, options=parsed.options
-        )
+        self._shuffle = shuffle = _open(parsed, storage)
         self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
         check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
         self._columns = [
