@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ShuffleError,
         ShuffleExistsError,
         ShuffleNotFoundError,
+        ShuffleOverwrittenError,
         StorageError,
         UnsettledCommitError,
     )
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.result_partition import SortMergeResultPartition
     from arrow_format.result_type import ResultPartitionType
+    from arrow_format.shuffle_changes import open_shuffle_changes
     from arrow_format.sort_buffer import SortBuffer
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.verify import VerifyReport
@@ -91,6 +93,7 @@ _HOME = {
         "ShuffleError",
         "ShuffleExistsError",
         "ShuffleNotFoundError",
+        "ShuffleOverwrittenError",
         "StorageError",
         "UnsettledCommitError",
     ),
@@ -116,6 +119,7 @@ _HOME = {
     "receipt": ("ShuffleReceipt",),
     "result_type": ("ResultPartitionType",),
     "result_partition": ("SortMergeResultPartition",),
+    "shuffle_changes": ("open_shuffle_changes",),
     "sort_buffer": ("SortBuffer",),
     "subpartition_reader": ("SortMergeSubpartitionReader",),
     "verify": ("VerifyReport",),
@@ -162,6 +166,7 @@ __all__ = [
     "ShuffleError",
     "ShuffleExistsError",
     "ShuffleNotFoundError",
+    "ShuffleOverwrittenError",
     "ShuffleReceipt",
     "SortBuffer",
     "SortMergeResultPartition",
@@ -176,6 +181,7 @@ __all__ = [
     "list_consumers",
     "merge_shuffle",
     "open_shuffle",
+    "open_shuffle_changes",
     "release_shuffle",
     "sample_bounds",
     "write_shuffle",

@@ -42,6 +42,10 @@ class BackPressureTimeoutError(ShuffleError):
     """A producer waited too long for the slowest consumer of a bounded result."""
 
 
+class ShuffleOverwrittenError(ShuffleError):
+    """A version began anew, while a reader follows what is added to those before it."""
+
+
 class ShuffleExistsError(ShuffleError):
     """The path holds something already and the write mode does not allow that."""
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from arrow_format.errors import (
-    CorruptShuffleError,
-    ResultReleasedError,
-    ShuffleError,
-    ShuffleNotFoundError,
-)
+from arrow_format.errors import CorruptShuffleError, ShuffleError, ShuffleNotFoundError
 from arrow_format.log_reader import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from arrow_format.result_description import Released
     from arrow_format.storage import Storage
 
 
@@ -25,15 +19,6 @@ def has_expired(storage: Storage, version: int) -> bool:
     with contextlib.suppress(ShuffleError):
         return LogReader(storage).has_expired(version)
     return False
-
-
-def released_error(storage: Storage, released: Released) -> ResultReleasedError:
-    """Return the error of a result that was released as a whole."""
-    return ResultReleasedError(
-        f"{storage.root}: the result was released ({released.by}); version {released.through} was "
-        "its last. Write it again, or keep it: resultType BLOCKING_PERSISTENT is released by name "
-        "alone"
-    )
 
 
 def expired_error(storage: Storage, version: int) -> ShuffleNotFoundError:

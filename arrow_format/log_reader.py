@@ -55,6 +55,11 @@ class LogReader:
         self._records: dict[int, LogRecord] = {}
         self._checkpoint: Checkpoint | None = None
 
+    @property
+    def root(self) -> str:
+        """Path or URI of the shuffle."""
+        return self._storage.root
+
     def index(self) -> LogIndex:
         """List the log.
 
@@ -277,6 +282,9 @@ class LogReader:
         try:
             return self._totals(snapshot)
         except ObjectNotFoundError as error:
+            if snapshot.span is not None:  # no checkpoint stands for a part of what it stands for
+                self._check_not_expired(self.index(), snapshot.oldest_needed)
+                raise
             # They may have gone with entries of expired versions that a checkpoint stands for now.
             fresh = self.snapshot(snapshot.version)
             if (
@@ -295,10 +303,9 @@ class LogReader:
         n = snapshot.newest.num_subpartitions
         rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
         width = self._storage.max_requests  # and no more in memory
-        for start in range(0, len(snapshot.entries), width):
-            reads = [
-                partial(self._totals_of, entry) for entry in snapshot.entries[start : start + width]
-            ]
+        entries = [entry for entry in snapshot.entries if entry.map_outputs]
+        for start in range(0, len(entries), width):
+            reads = [partial(self._totals_of, entry) for entry in entries[start : start + width]]
             for added_rows, added_sizes in run_at_once(reads, width):
                 rows += added_rows
                 sizes += added_sizes

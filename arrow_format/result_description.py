@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.errors import OptionError
+from arrow_format.errors import OptionError, ResultReleasedError
 from arrow_format.json_text import natural, text
 from arrow_format.process_identity import ProcessIdentity
 from arrow_format.result_type import ResultPartitionType, check_result_type
@@ -87,6 +87,20 @@ class Released:
     """Who released it and why, for people."""
     ended: bool
     """Whether the result is gone as a whole; else only what was consumed is, and more may come."""
+
+
+def released_error(root: str, released: Released) -> ResultReleasedError:
+    """Return the error of whoever asks for what was released from the shuffle at ``root``."""
+    what = (
+        f"the result was released ({released.by}); version {released.through} was its last. "
+        "Write it again"
+        if released.ended
+        else f"all versions up to {released.through} were released ({released.by}). Begin anew "
+        "at a later one"
+    )
+    return ResultReleasedError(
+        f"{root}: {what}, or keep it: resultType BLOCKING_PERSISTENT is released by name alone"
+    )
 
 
 def result_to_json(result: ResultDescription) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from arrow_format.changes import changes_of, plan_changes
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
-from arrow_format.expiry import released_error
 from arrow_format.log_record import Fence
 from arrow_format.patience import wait_until
+from arrow_format.result_description import released_error
 from arrow_format.result_release import unconsumed_entries
 
 if TYPE_CHECKING:
+    from arrow_format.log_index import LogIndex
     from arrow_format.storage import Storage
 
 
@@ -45,8 +47,7 @@ def await_result(storage: Storage, timeout: float, *, consumed: int | None = Non
     RequestTimeoutError
         It did not come in time, or nothing new of it.
     ShuffleNotFoundError
-        Nothing is there, and this does not wait; or what is unconsumed cannot be told apart any
-        more from what was consumed.
+        Nothing is there, and this does not wait; or versions have expired that are unconsumed.
     """
     request = _Request(storage, consumed)
     found = wait_until(request.look, timeout)
@@ -82,25 +83,22 @@ class _Request:
                 raise _failed_error(self._storage, self._failed)
             return None
         if newest.ended is not None:
-            raise released_error(self._storage, newest.ended)
+            raise released_error(self._storage.root, newest.ended)
         self._newest = newest.version
         if self._consumed is None or newest.newest.result.type.is_blocking:
             return newest
         return self._unconsumed(log, newest, self._consumed)
 
     def _unconsumed(self, log: CommitLog, newest: Snapshot, consumed: int) -> Snapshot | None:
-        index = log.index()
-        entries = unconsumed_entries(log, index, consumed)
-        if entries is None and consumed == 0:
-            return newest
-        if entries is None:
-            msg = (
-                f"{self._storage.root}: what came after version {consumed} was merged with what "
-                "this consumer has consumed, or has expired. Forget the consumer to begin anew "
-                "(arrow-shuffle consumers --forget)"
-            )
-            raise ShuffleNotFoundError(msg)
-        return Snapshot(entries) if entries else None
+        def look(index: LogIndex) -> Snapshot | None:
+            entries = unconsumed_entries(log, index, consumed)
+            if entries == ():
+                return None
+            span = plan_changes(log, index, consumed, newest.version, overwrites="deliver")
+            found = changes_of(log, span)
+            return found if entries or found.map_outputs else None
+
+        return log.read(look)
 
     def error(self, timeout: float) -> ShuffleNotFoundError:
         """Return the error of a request that came to nothing."""

@@ -1,6 +1,7 @@
 """Result types: who consumes what, how often, who waits for whom, and when a result goes."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from arrow_format import (
     collect_garbage,
     consume,
     forget_consumer,
+    merge_shuffle,
     open_shuffle,
     release_shuffle,
     write_shuffle,
@@ -217,6 +219,38 @@ def test_a_pinned_consumption_is_not_changed_by_what_comes(tmp_path):
         assert rows(consumption.shuffle) == [1]
         assert consumption.shuffle.version == 1
     assert take(path, "a") == [2]
+
+
+def test_a_consumption_travels_as_what_it_is(tmp_path):
+    path = tmp_path / "s"
+    write(path, 1, result_type="PIPELINED")
+    take(path, "a")
+    write(path, 2)
+    with consume(path, consumer="a") as consumption:
+        assert rows(pickle.loads(pickle.dumps(consumption.shuffle))) == [2]
+
+
+def test_a_merge_hides_nothing_and_brings_nothing(tmp_path):
+    path = tmp_path / "s"
+    write(path, 1, result_type="PIPELINED")
+    take(path, "a")
+    write(path, 2)
+    merge_shuffle(path)
+    collect_garbage(path, retention=timedelta(0))
+    assert take(path, "a") == [2]
+    merge_shuffle(path)
+    with pytest.raises(RequestTimeoutError):
+        take(path, "a")
+
+
+def test_versions_that_overwrite_are_consumed_like_others(tmp_path):
+    path = tmp_path / "s"
+    write(path, 1, result_type="PIPELINED")
+    take(path, "a")
+    write(path, 2)
+    write(path, 3, mode="overwrite", result_type="PIPELINED")
+    assert take(path, "a") == [2, 3]
+    assert take(path, "b") == [1, 2, 3]
 
 
 def test_a_consumption_ends_once(tmp_path):
