@@ -48,6 +48,8 @@ class Step:
     """Rows stored; a broadcast row counts once."""
     num_bytes: int
     """Bytes of the data files."""
+    adds: bool = True
+    """Whether it may have rows to read: a merge has none."""
 
 
 def newest_entry(log: LogReader, index: LogIndex) -> LogEntry | None:
@@ -239,8 +241,10 @@ def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
         start = first.version
     check_not_expired(log, index, start)
     for entry in _entries(log, max(start, index.oldest - 1) + 1, index.newest + 1, 1):
-        adds = entry.operation not in ADD_NOTHING
-        yield Step(entry.version, entry.num_rows * adds, entry.num_bytes * adds)
+        if entry.operation in ADD_NOTHING:
+            yield Step(entry.version, 0, 0, adds=False)
+        else:
+            yield Step(entry.version, entry.num_rows, entry.num_bytes)
 
 
 def commit_id_of(log: LogReader, index: LogIndex, version: int) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
+    from connector.consume import SparkConsumption, consume
     from connector.map_task import ShuffleMapTask, abort_shuffle, commit_shuffle
     from connector.range_sampling import sample_range_partitioner
     from connector.read import read_shuffle
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "ShuffleReceipt": "arrow_format.receipt",
+    "SparkConsumption": "connector.consume",
+    "consume": "connector.consume",
     "aggregate_shuffle": "connector.shuffle_aggregation",
     "join_shuffles": "connector.shuffle_join",
     "map_subpartitions": "connector.subpartition_map",
@@ -35,9 +38,11 @@ _MODULE_OF = {
 __all__ = [
     "ShuffleMapTask",
     "ShuffleReceipt",
+    "SparkConsumption",
     "abort_shuffle",
     "aggregate_shuffle",
     "commit_shuffle",
+    "consume",
     "join_shuffles",
     "map_subpartitions",
     "read_shuffle",

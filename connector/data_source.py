@@ -9,9 +9,11 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from arrow_format.dataset import Shuffle
     from arrow_format.storage import Storage
     from connector.source_reader import ShuffleSourceReader
     from connector.source_writer import ShuffleSourceWriter
+    from connector.stream_reader import ShuffleStreamReader
     from connector.stream_writer import ShuffleStreamWriter
 
 
@@ -20,6 +22,8 @@ class ArrowShuffleDataSource(DataSource):
 
     storage: Storage | None = None
     """Where the shuffle is that is read; what the options say when None."""
+    pinned: Shuffle | None = None
+    """What is read, where that is not a version as a whole."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,13 +40,19 @@ class ArrowShuffleDataSource(DataSource):
         """Reader that delivers exactly ``schema``; it pins the version here."""
         from connector.source_reader import ShuffleSourceReader
 
-        return ShuffleSourceReader(self.options, schema, self.storage)
+        return ShuffleSourceReader(self.options, schema, self.storage, self.pinned)
 
     def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
         """Writer for rows of ``schema``; mode overwrite or append."""
         from connector.source_writer import ShuffleSourceWriter
 
         return ShuffleSourceWriter(self.options, schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> ShuffleStreamReader:
+        """Reader that follows the versions and delivers exactly ``schema`` of what they add."""
+        from connector.stream_reader import ShuffleStreamReader
+
+        return ShuffleStreamReader(self.options, schema, self.storage)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:
         """Writer of micro-batches; output mode complete overwrites, the others append."""
