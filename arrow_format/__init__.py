@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arrow_format.buffer_output import BufferOutput, decorated
     from arrow_format.dataset import Shuffle, open_shuffle
     from arrow_format.errors import (
         ClosedError,
@@ -25,13 +26,19 @@ if TYPE_CHECKING:
         StorageError,
         UnsettledCommitError,
     )
+    from arrow_format.flush_buffer import FlushReason
+    from arrow_format.flush_options import FlushOptions
     from arrow_format.garbage import collect_garbage
     from arrow_format.gc_report import GcReport
+    from arrow_format.latest_per_key import latest_per_key
     from arrow_format.merge_job import MergeReport, merge_shuffle
     from arrow_format.merge_policy import MergePolicy
     from arrow_format.merger import PartitionedFileMerger
     from arrow_format.model import BROADCAST, MapOutput, PartitionedFile
-    from arrow_format.not_yet import BufferOutput
+    from arrow_format.operator_attributes import (
+        OperatorAttributes,
+        OperatorAttributesBuilder,
+    )
     from arrow_format.options import ReadOptions, WriteOptions
     from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
     from arrow_format.partitioner import (
@@ -47,11 +54,13 @@ if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.result_partition import SortMergeResultPartition
     from arrow_format.sort_buffer import SortBuffer
+    from arrow_format.stream_elements import LatencyMarker, Output, Watermark, WatermarkStatus
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.verify import VerifyReport
     from arrow_format.write import write_shuffle
 
 _HOME = {
+    "buffer_output": ("BufferOutput", "decorated"),
     "dataset": ("Shuffle", "open_shuffle"),
     "errors": (
         "ClosedError",
@@ -67,13 +76,16 @@ _HOME = {
         "StorageError",
         "UnsettledCommitError",
     ),
+    "flush_buffer": ("FlushReason",),
+    "flush_options": ("FlushOptions",),
     "garbage": ("collect_garbage",),
     "gc_report": ("GcReport",),
+    "latest_per_key": ("latest_per_key",),
     "merge_job": ("MergeReport", "merge_shuffle"),
     "merge_policy": ("MergePolicy",),
     "merger": ("PartitionedFileMerger",),
     "model": ("BROADCAST", "MapOutput", "PartitionedFile"),
-    "not_yet": ("BufferOutput",),
+    "operator_attributes": ("OperatorAttributes", "OperatorAttributesBuilder"),
     "options": ("ReadOptions", "WriteOptions"),
     "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
     "partitioner": (
@@ -89,6 +101,7 @@ _HOME = {
     "receipt": ("ShuffleReceipt",),
     "result_partition": ("SortMergeResultPartition",),
     "sort_buffer": ("SortBuffer",),
+    "stream_elements": ("LatencyMarker", "Output", "Watermark", "WatermarkStatus"),
     "subpartition_reader": ("SortMergeSubpartitionReader",),
     "verify": ("VerifyReport",),
     "write": ("write_shuffle",),
@@ -103,14 +116,20 @@ __all__ = [
     "ColumnPartitioner",
     "CommitConflictError",
     "CorruptShuffleError",
+    "FlushOptions",
+    "FlushReason",
     "FormatVersionError",
     "GcReport",
     "HashPartitioner",
+    "LatencyMarker",
     "MapOutput",
     "MergePolicy",
     "MergeReport",
+    "OperatorAttributes",
+    "OperatorAttributesBuilder",
     "OptionError",
     "OutOfDiskError",
+    "Output",
     "PartitionedFile",
     "PartitionedFileMerger",
     "PartitionedFileReader",
@@ -133,8 +152,12 @@ __all__ = [
     "StorageError",
     "UnsettledCommitError",
     "VerifyReport",
+    "Watermark",
+    "WatermarkStatus",
     "WriteOptions",
     "collect_garbage",
+    "decorated",
+    "latest_per_key",
     "merge_shuffle",
     "open_shuffle",
     "sample_bounds",

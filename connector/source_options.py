@@ -20,6 +20,10 @@ from arrow_format.partitioner import (
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.storage_options import StorageOptions
 from connector.key_text import parse_bounds, parse_sort_keys
+from connector.option_text import bad as _bad
+from connector.option_text import boolean as _boolean
+from connector.option_text import num_bytes as _bytes
+from connector.option_text import whole as _whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +59,6 @@ SECRET_PREFIX = "storage.secret."
 """The same; Spark's plans and logs hide the values of options whose names say secret."""
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 
-_BYTES = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SECRETS = re.compile(r"key(?!_id)|sas|credential|bearer|certificate")
 _SECRET_VALUES = re.compile(r"://[^/\s]*@|[?&]sig=")
@@ -166,30 +169,6 @@ def _storage_options(known: Mapping[str, str]) -> StorageOptions:
             raise OptionError(msg)
         options[own] = value
     return StorageOptions(options)
-
-
-def _bad(name: str, value: str, expected: str) -> OptionError:
-    return OptionError(f"option {name}={value!r}: expected {expected}")
-
-
-def _boolean(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise _bad(name, value, "true or false")
-    return value.lower() == "true"
-
-
-def _whole(name: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise _bad(name, value, "a whole number") from None
-
-
-def _bytes(name: str, value: str) -> int:
-    match = _BYTES.fullmatch(value.strip())
-    if match is None or int(match[1]) == 0:
-        raise _bad(name, value, "a number of bytes such as 67108864, 64m or 1g")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
 
 
 def parse_subpartitions(value: str) -> tuple[int, ...]:
