@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from arrow_format.flush_options import FlushOptions
     from arrow_format.garbage import collect_garbage
     from arrow_format.gc_report import GcReport
-    from arrow_format.latest_per_key import latest_per_key
+    from arrow_format.latest_by_key import latest_per_key
     from arrow_format.merge_job import MergeReport, merge_shuffle
     from arrow_format.merge_policy import MergePolicy
     from arrow_format.merger import PartitionedFileMerger
@@ -80,7 +80,7 @@ _HOME = {
     "flush_options": ("FlushOptions",),
     "garbage": ("collect_garbage",),
     "gc_report": ("GcReport",),
-    "latest_per_key": ("latest_per_key",),
+    "latest_by_key": ("latest_per_key",),
     "merge_job": ("MergeReport", "merge_shuffle"),
     "merge_policy": ("MergePolicy",),
     "merger": ("PartitionedFileMerger",),

@@ -20,7 +20,7 @@ from pyarrow import types as pt
 
 from arrow_format.errors import ClosedError, OptionError, SchemaError
 from arrow_format.held_elements import HeldElements
-from arrow_format.latest_per_key import LatestPerKey
+from arrow_format.latest_by_key import LatestPerKey
 from arrow_format.partitioner import as_names
 from arrow_format.stream_elements import Watermark
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from arrow_format.errors import OptionError
-from arrow_format.latest_per_key import DEFAULT_BYTES, LEAST_BYTES
+from arrow_format.latest_by_key import DEFAULT_BYTES, LEAST_BYTES
 from arrow_format.options import check_integer
 
 

@@ -196,5 +196,6 @@ class SpilledRows:
 
 
 def _remove(writer: MapOutputWriter, scratch: ScratchDirectory) -> None:
-    writer.release()
+    if scratch.is_ours:
+        writer.release()
     scratch.remove()

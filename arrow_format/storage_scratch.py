@@ -53,7 +53,13 @@ class ScratchDirectory:
         """The directory, absolute."""
         self.storage = PosixStorage(self.path)
         """The storage that is rooted there."""
-        self._remove = weakref.finalize(self, _remove, path, lock, os.getpid())
+        self._owner = os.getpid()
+        self._remove = weakref.finalize(self, _remove, path, lock, self._owner)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it; one that was forked must leave its files alone."""
+        return os.getpid() == self._owner
 
     def remove(self) -> None:
         """Remove the directory and all in it; calling it again does nothing."""

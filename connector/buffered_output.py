@@ -17,7 +17,7 @@ from arrow_format.batching import rebatched
 from arrow_format.errors import OptionError
 from arrow_format.flush_buffer import FlushBuffer, key_names
 from arrow_format.flush_options import FlushOptions
-from arrow_format.latest_per_key import DEFAULT_BYTES
+from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.operator_attributes import OperatorAttributes, is_output_buffered
 from arrow_format.options import check_integer
 from connector.flush_options import parse_interval

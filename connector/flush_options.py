@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError
 from arrow_format.flush_options import FlushOptions
-from arrow_format.latest_per_key import DEFAULT_BYTES
+from arrow_format.latest_by_key import DEFAULT_BYTES
 from connector.duration import parse_duration
 from connector.option_text import boolean, num_bytes
 
