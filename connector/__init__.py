@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
+    from connector.buffered_output import BufferedOutput
     from connector.consume import SparkConsumption, consume
     from connector.map_task import ShuffleMapTask, abort_shuffle, commit_shuffle
     from connector.range_sampling import sample_range_partitioner
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from connector.write import write_shuffle
 
 _MODULE_OF = {
+    "BufferedOutput": "connector.buffered_output",
     "ShuffleReceipt": "arrow_format.receipt",
     "SparkConsumption": "connector.consume",
     "consume": "connector.consume",
@@ -36,6 +38,7 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "BufferedOutput",
     "ShuffleMapTask",
     "ShuffleReceipt",
     "SparkConsumption",
