@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arrow_format.buffer_output import BufferOutput, decorated
     from arrow_format.consumption import (
         ConsumerState,
         Consumption,
@@ -39,13 +40,19 @@ if TYPE_CHECKING:
         StorageError,
         UnsettledCommitError,
     )
+    from arrow_format.flush_buffer import FlushReason
+    from arrow_format.flush_options import FlushOptions
     from arrow_format.garbage import collect_garbage
     from arrow_format.gc_report import GcReport
+    from arrow_format.latest_by_key import latest_per_key
     from arrow_format.merge_job import MergeReport, merge_shuffle
     from arrow_format.merge_policy import MergePolicy
     from arrow_format.merger import PartitionedFileMerger
     from arrow_format.model import BROADCAST, MapOutput, PartitionedFile
-    from arrow_format.not_yet import BufferOutput
+    from arrow_format.operator_attributes import (
+        OperatorAttributes,
+        OperatorAttributesBuilder,
+    )
     from arrow_format.options import ReadOptions, WriteOptions
     from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
     from arrow_format.partitioner import (
@@ -63,11 +70,13 @@ if TYPE_CHECKING:
     from arrow_format.result_type import ResultPartitionType
     from arrow_format.shuffle_changes import open_shuffle_changes
     from arrow_format.sort_buffer import SortBuffer
+    from arrow_format.stream_elements import LatencyMarker, Output, Watermark, WatermarkStatus
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.verify import VerifyReport
     from arrow_format.write import write_shuffle
 
 _HOME = {
+    "buffer_output": ("BufferOutput", "decorated"),
     "consumption": (
         "ConsumerState",
         "Consumption",
@@ -97,13 +106,16 @@ _HOME = {
         "StorageError",
         "UnsettledCommitError",
     ),
+    "flush_buffer": ("FlushReason",),
+    "flush_options": ("FlushOptions",),
     "garbage": ("collect_garbage",),
     "gc_report": ("GcReport",),
+    "latest_by_key": ("latest_per_key",),
     "merge_job": ("MergeReport", "merge_shuffle"),
     "merge_policy": ("MergePolicy",),
     "merger": ("PartitionedFileMerger",),
     "model": ("BROADCAST", "MapOutput", "PartitionedFile"),
-    "not_yet": ("BufferOutput",),
+    "operator_attributes": ("OperatorAttributes", "OperatorAttributesBuilder"),
     "options": ("ReadOptions", "WriteOptions"),
     "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
     "partitioner": (
@@ -121,6 +133,7 @@ _HOME = {
     "result_partition": ("SortMergeResultPartition",),
     "shuffle_changes": ("open_shuffle_changes",),
     "sort_buffer": ("SortBuffer",),
+    "stream_elements": ("LatencyMarker", "Output", "Watermark", "WatermarkStatus"),
     "subpartition_reader": ("SortMergeSubpartitionReader",),
     "verify": ("VerifyReport",),
     "write": ("write_shuffle",),
@@ -139,14 +152,20 @@ __all__ = [
     "ConsumerState",
     "Consumption",
     "CorruptShuffleError",
+    "FlushOptions",
+    "FlushReason",
     "FormatVersionError",
     "GcReport",
     "HashPartitioner",
+    "LatencyMarker",
     "MapOutput",
     "MergePolicy",
     "MergeReport",
+    "OperatorAttributes",
+    "OperatorAttributesBuilder",
     "OptionError",
     "OutOfDiskError",
+    "Output",
     "PartitionedFile",
     "PartitionedFileMerger",
     "PartitionedFileReader",
@@ -174,10 +193,14 @@ __all__ = [
     "StorageError",
     "UnsettledCommitError",
     "VerifyReport",
+    "Watermark",
+    "WatermarkStatus",
     "WriteOptions",
     "collect_garbage",
     "consume",
+    "decorated",
     "forget_consumer",
+    "latest_per_key",
     "list_consumers",
     "merge_shuffle",
     "open_shuffle",

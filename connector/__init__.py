@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
+    from connector.buffered_output import BufferedOutput
     from connector.map_task import ShuffleMapTask, abort_shuffle, commit_shuffle
     from connector.range_sampling import sample_range_partitioner
     from connector.read import read_shuffle
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from connector.write import write_shuffle
 
 _MODULE_OF = {
+    "BufferedOutput": "connector.buffered_output",
     "ShuffleReceipt": "arrow_format.receipt",
     "SparkConsumption": "connector.spark_consumption",
     "consume": "connector.spark_consumption",
@@ -36,6 +38,7 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "BufferedOutput",
     "ShuffleMapTask",
     "ShuffleReceipt",
     "SparkConsumption",
