@@ -279,9 +279,8 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         for path in (file.data_path, file.index_path)
     }
     try:
-        for name in job.storage.list(job.directory):
-            if name not in live:
-                job.storage.delete(f"{job.directory}/{name}")
+        there = job.storage.list(job.directory)
+        job.storage.delete_all([f"{job.directory}/{name}" for name in there if name not in live])
         job.storage.prune(job.directory, and_root=False)
     finally:
         clear_roots(job.local_roots, job.job_id, live)
@@ -337,9 +336,10 @@ def _remove_files(job: ShuffleJob) -> None:
     finally:
         # More than once: a task that still runs may put a file there meanwhile.
         for _ in range(3):
-            for name in job.storage.list(job.directory):
-                if name not in kept:
-                    job.storage.delete(f"{job.directory}/{name}")
+            there = job.storage.list(job.directory)
+            job.storage.delete_all(
+                [f"{job.directory}/{name}" for name in there if name not in kept]
+            )
 
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:

@@ -21,7 +21,7 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.completeness import check_files
 from arrow_format.consumers import CONSUMER_DIRECTORY, ConsumerRegistry
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.gc_files import JobFiles, StoredFile, files_of_jobs, stored
+from arrow_format.gc_files import JobFiles, StoredFile, by_job, stored
 from arrow_format.gc_plan import (
     TEMPORARY,
     job_of_totals,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from arrow_format.log_record import LogRecord
     from arrow_format.snapshot import Snapshot
+    from arrow_format.storage import ObjectStat
 
 DEFAULT_RETENTION = timedelta(hours=24)
 
@@ -174,18 +175,21 @@ class _Collection:
     def _unfinished(self, index: LogIndex) -> dict[str, int]:
         """Jobs that left something and did not end, and when they last wrote (ms since 1970)."""
         ended = self.log.all_ends(index, index.newest)
-        listed = self.storage.files(LOG_DIRECTORY)
         totals: dict[str, list[str]] = {}
-        for path in listed:
-            job_id = job_of_totals(path.rpartition("/")[2])
+        for name in self.storage.list(LOG_DIRECTORY):
+            job_id = job_of_totals(name)
             if job_id is not None and job_id not in ended:
-                totals.setdefault(job_id, []).append(path)
+                totals.setdefault(job_id, []).append(f"{LOG_DIRECTORY}/{name}")
+        listed = self.storage.files(LOG_DIRECTORY) if totals else {}
         unfinished = sorted((self._jobs_there() | totals.keys()) - ended.keys())
 
         def modified_ms(job_id: str) -> int:
             times = [
                 JobFiles.of(self.storage, job_id, ()).modified_ms(),
-                *(listed[path].modified_ms for path in totals.get(job_id, ())),
+                *(
+                    file.modified_ms
+                    for file in stored(self.storage, totals.get(job_id, ()), listed)
+                ),
             ]
             return max((when for when in times if when is not None), default=self.now_ms)
 
@@ -208,6 +212,9 @@ class _Collection:
         # put just before, and what no record names would be taken for garbage.
         numbers = index.entries.union(range(index.oldest, index.newest + 1))
         records = self.log.records(sorted(numbers))
+        # What comes after these listings goes the next time.
+        in_log = self.storage.files(LOG_DIRECTORY)
+        in_jobs = self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2)
         versions = [
             number
             for number, record in records.items()
@@ -215,7 +222,7 @@ class _Collection:
         ]
         oldest = index.oldest
         if versions:
-            times = self._committed_ms(records[number] for number in versions)
+            times = self._committed_ms((records[number] for number in versions), in_log)
             oldest = oldest_live(list(zip(versions, times, strict=True)), self.cutoff_ms)
         newest = self.log.content_at(index, index.newest)
         if newest is not None:
@@ -234,13 +241,16 @@ class _Collection:
                 "the newest version needs it, so versions before may be all that is left, and "
                 "nothing was removed. Restore the file from a copy, or overwrite the shuffle, and "
                 "collect again",
-                self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2),
+                in_jobs,
             )
         if oldest > index.oldest and not self.dry_run:
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}
         removed = []
-        groups = self._garbage(index, records, oldest, ended)
+        groups = chain(
+            self._garbage_of_jobs(index, records, oldest, ended, in_jobs),
+            self._garbage_of_log(index, records, oldest, ended, in_log),
+        )
         for files in (piece for group in groups for piece in _pieces(group)):
             if not self.dry_run:
                 files[0].storage.delete_all([file.path for file in files])
@@ -259,25 +269,31 @@ class _Collection:
             files=tuple(removed),
         )
 
-    def _committed_ms(self, records: Iterable[LogRecord]) -> Iterator[int]:
+    def _committed_ms(
+        self, records: Iterable[LogRecord], in_log: Mapping[str, ObjectStat]
+    ) -> Iterator[int]:
         """When versions were committed, by the later of two clocks: its writer's, the storage's.
 
         A writer's that is far ahead would keep everything before that version for as long.
         """
-        listed = self.storage.files(LOG_DIRECTORY)
         for record in records:
             path = entry_path(record.version)
-            stat = listed.get(path) or self.storage.stat(path)  # a listing may miss what is there
+            stat = in_log.get(path) or self.storage.stat(path)  # a listing may miss what is there
             modified = stat.modified_ms if stat else None
             if modified is None:
                 yield record.committed_at_ms
             else:
                 yield max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
 
-    def _garbage(
-        self, index: LogIndex, records: Mapping[int, LogRecord], oldest: int, ended: set[str]
+    def _garbage_of_jobs(
+        self,
+        index: LogIndex,
+        records: Mapping[int, LogRecord],
+        oldest: int,
+        ended: set[str],
+        in_jobs: Mapping[str, ObjectStat],
     ) -> Iterator[list[StoredFile]]:
-        """Find files to be removed, in this order: what tells of others comes after these.
+        """Find files of jobs to be removed, in this order: what tells of others comes after these.
 
         They come in groups. Those of a group are in one storage and may go in any order.
         """
@@ -296,7 +312,7 @@ class _Collection:
         ]
         roots = roots_of_jobs((*records.values(), *filter(None, remembered)), ended)
         there = self._jobs_there()
-        listed = files_of_jobs(self.storage)
+        listed = by_job(in_jobs)
         jobs = [
             JobFiles.of(self.storage, job_id, roots[job_id], listed.get(job_id, {}))
             for job_id in sorted(ended & (there | {one for one, few in roots.items() if few}))
@@ -318,7 +334,19 @@ class _Collection:
             if job.roots_hold_garbage(live):
                 job.put_root_list_again()
             job.prune()
-        in_log = self.storage.files(LOG_DIRECTORY)
+
+    def _garbage_of_log(
+        self,
+        index: LogIndex,
+        records: Mapping[int, LogRecord],
+        oldest: int,
+        ended: set[str],
+        in_log: Mapping[str, ObjectStat],
+    ) -> Iterator[list[StoredFile]]:
+        """Find files of the log to be removed, in groups as well, after those of jobs.
+
+        The entries tell which local roots there are.
+        """
         names = [path.rpartition("/")[2] for path in in_log]
         garbage = log_garbage(names, index, records, oldest, ended)
         consumers = self.storage.files(CONSUMER_DIRECTORY, depth=2)

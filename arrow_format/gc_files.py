@@ -40,10 +40,10 @@ def stored(
     return [StoredFile(storage, path, stat.num_bytes, stat.modified_ms) for path, stat in found]
 
 
-def files_of_jobs(storage: Storage) -> dict[str, dict[str, ObjectStat]]:
-    """Return the files in the shuffle of each job that has any, by one listing."""
+def by_job(listed: Mapping[str, ObjectStat]) -> dict[str, dict[str, ObjectStat]]:
+    """Return the files of each job out of a listing of them all."""
     found: dict[str, dict[str, ObjectStat]] = {}
-    for path, stat in storage.files(MAP_OUTPUT_DIRECTORY, depth=2).items():
+    for path, stat in listed.items():
         found.setdefault(path.split("/")[1], {})[path] = stat
     return found
 

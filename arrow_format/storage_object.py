@@ -302,8 +302,7 @@ class ObjectStorage:
         try:
             with self._errors("delete it and others", paths[0]):
                 obstore().delete(self._store, [self._key(path) for path in paths])
-        except (StorageError, ObjectNotFoundError):
-            # A store that cannot, or one that misses an object of them: the others may be there.
+        except ObjectNotFoundError:  # some stores mind; the others of them may still be there
             run_at_once([partial(self.delete, path) for path in paths], self.max_requests)
 
 

@@ -3,7 +3,8 @@
 A store shows nothing of an upload before it is complete. So that garbage collection does not take a
 job for dead whose tasks upload for longer than its retention, a writer that goes on for long puts a
 small object beside the one to come, again and again: its time tells when something was written
-last, as that of a growing file does on a disk.
+last, as that of a growing file does on a disk. It goes when the upload ends. S3 dates an object by
+the beginning of its upload; that a task has just ended is told by its index, which is put after.
 """
 
 from __future__ import annotations
