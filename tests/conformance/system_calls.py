@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,7 @@ class SystemCalls:
         self._unsynced_names: set[str] = set()
         self._unsynced_removals: dict[str, Path | None] = {}
         """Names that had been durable, and where the file is kept; None for a directory."""
-        self._kept = Path(f"{root}-removed")
+        self._kept = Path(tempfile.mkdtemp(prefix="removed-", dir=root.parent))
         self._usual: dict[str, Any] = {}
 
     def fail(self, number: int, fault: str) -> None:
@@ -63,7 +64,6 @@ class SystemCalls:
         """Put the wrappers in place; a death ends the block."""
         usual: dict[str, Any] = {name: getattr(os, name) for name in (*CHANGING, "close")}
         self._usual = usual
-        self._kept.mkdir(exist_ok=True)
         try:
             for name in CHANGING:
                 setattr(os, name, self._wrapped(name, usual[name]))
