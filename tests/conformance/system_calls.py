@@ -13,6 +13,7 @@ import errno
 import os
 import shutil
 import tempfile
+import weakref
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class SystemCalls:
         self._unsynced_removals: dict[str, Path | None] = {}
         """Names that had been durable, and where the file is kept; None for a directory."""
         self._kept = Path(tempfile.mkdtemp(prefix="removed-", dir=root.parent))
+        weakref.finalize(self, shutil.rmtree, self._kept, ignore_errors=True)
         self._usual: dict[str, Any] = {}
 
     def fail(self, number: int, fault: str) -> None:
