@@ -343,6 +343,13 @@ class PosixStorage:
         if and_root:
             with contextlib.suppress(OSError):
                 self._root.rmdir()
+            if not os.path.lexists(self._root):
+                # Or a power failure brings it back with its files, when what told of it is gone.
+                with (
+                    _os_errors("remove it for good", self._root),
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+                ):
+                    sync_directory(Root(self._root.parent), "")
 
     def free_bytes(self) -> int | None:
         """See :meth:`Storage.free_bytes`."""

@@ -189,7 +189,10 @@ class Storage(Protocol):
         """Remove objects in no particular order, as :meth:`delete` does each of them."""
 
     def prune(self, path: str, *, and_root: bool) -> None:
-        """Remove the directories at ``path`` and above that are empty, up to the root."""
+        """Remove the directories at ``path`` and above that are empty, up to the root.
+
+        A root that is gone then is gone for good, also after a power failure.
+        """
 
     def free_bytes(self) -> int | None:
         """Return how many bytes this user may still write; None where nobody can tell."""

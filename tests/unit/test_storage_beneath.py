@@ -1,6 +1,7 @@
 """Nothing below a shuffle's directory leads out of it, and opening never waits."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from arrow_format import (
     StorageError,
     WriteOptions,
     collect_garbage,
+    merge_shuffle,
     open_shuffle,
     write_shuffle,
 )
@@ -43,6 +45,22 @@ def storage(tmp_path):
     storage = PosixStorage(str(tmp_path / "root"))
     storage.make_directory("", sync=False)
     return storage
+
+
+@pytest.fixture
+def at_once():
+    """Whoever waits for another process to open a pipe fails, where the test would hang."""
+
+    def waited(*_):
+        pytest.fail("it waits for a writer of the pipe")
+
+    before = signal.signal(signal.SIGALRM, waited)
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 ACTIONS = {
@@ -112,6 +130,7 @@ def test_paths_that_lead_out_are_refused(storage, outside, action, path):
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "socket", "device"])
 @pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.usefixtures("at_once")
 def test_what_is_no_file_is_refused_at_once(storage, kind, mapped):
     path = Path(storage.root, "a")
     if kind == "directory":
@@ -157,6 +176,24 @@ def test_readers_of_a_shuffle_refuse_links(tmp_path, suffix, what):
     moved.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CorruptShuffleError, match="is a symbolic link"):
         values(path)
+
+
+@pytest.mark.parametrize("suffix", ["data", "index", "json", "arrow"])
+@pytest.mark.parametrize("act", [values, merge_shuffle, collect_garbage])
+@pytest.mark.usefixtures("at_once")
+def test_a_pipe_in_a_shuffle_makes_nobody_wait(tmp_path, suffix, act):
+    path = tmp_path / "s"
+    for start in (0, 3):
+        write_tasks(path, [[numbered([1, 2, 3], start)]], 5, mode="append")
+    file = sorted(path.rglob(f"*.{suffix}"))[-1]
+    file.unlink()
+    os.mkfifo(file)
+    # A collection reads the log, and nothing else.
+    if act is collect_garbage and suffix != "json":
+        act(path)
+    else:
+        with pytest.raises(CorruptShuffleError, match="is no file; restore it from a copy"):
+            act(path)
 
 
 @pytest.mark.parametrize("end", ["abort", "commit"])

@@ -17,6 +17,7 @@ from arrow_format.storage import (
     PosixStorage,
     open_storage,
 )
+from tests import azure_server
 
 PROJECT = Path(__file__).parents[2]
 
@@ -266,3 +267,18 @@ def test_a_storage_travels_and_is_equal_to_itself(storage):
     assert hash(found) == hash(storage)
     assert found != open_storage(f"{storage.root}x", getattr(storage, "_options", None))
     assert open_storage(storage) is storage
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [("exit 3", r"ended with status 3"), ("exec sleep 60", r"takes no connection")],
+)
+def test_a_server_that_does_not_run_is_named(tmp_path, script, message):
+    program = tmp_path / "no-server"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    with (
+        pytest.raises(RuntimeError, match=f"the Azure server {message}; try: {program}"),
+        azure_server.serving(str(program), patience_s=0.3),
+    ):
+        pytest.fail("it was taken for one that runs")
