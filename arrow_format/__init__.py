@@ -10,14 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arrow_format.buffer_output import BufferOutput, decorated
+    from arrow_format.consumption import (
+        ConsumerState,
+        Consumption,
+        consume,
+        forget_consumer,
+        list_consumers,
+        release_shuffle,
+    )
     from arrow_format.dataset import Shuffle, open_shuffle
     from arrow_format.errors import (
+        BackPressureTimeoutError,
         ClosedError,
         CommitConflictError,
+        ConsumerError,
         CorruptShuffleError,
         FormatVersionError,
         OptionError,
         OutOfDiskError,
+        RequestTimeoutError,
+        ResultFailedError,
+        ResultReleasedError,
         SchemaError,
         ShuffleError,
         ShuffleExistsError,
@@ -26,13 +40,19 @@ if TYPE_CHECKING:
         StorageError,
         UnsettledCommitError,
     )
+    from arrow_format.flush_buffer import FlushReason
+    from arrow_format.flush_options import FlushOptions
     from arrow_format.garbage import collect_garbage
     from arrow_format.gc_report import GcReport
+    from arrow_format.latest_by_key import latest_per_key
     from arrow_format.merge_job import MergeReport, merge_shuffle
     from arrow_format.merge_policy import MergePolicy
     from arrow_format.merger import PartitionedFileMerger
     from arrow_format.model import BROADCAST, MapOutput, PartitionedFile
-    from arrow_format.not_yet import BufferOutput
+    from arrow_format.operator_attributes import (
+        OperatorAttributes,
+        OperatorAttributesBuilder,
+    )
     from arrow_format.options import ReadOptions, WriteOptions
     from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
     from arrow_format.partitioner import (
@@ -47,21 +67,37 @@ if TYPE_CHECKING:
     from arrow_format.read_scheduler import ReadScheduler
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.result_partition import SortMergeResultPartition
+    from arrow_format.result_type import ResultPartitionType
     from arrow_format.shuffle_changes import open_shuffle_changes
     from arrow_format.sort_buffer import SortBuffer
+    from arrow_format.stream_elements import LatencyMarker, Output, Watermark, WatermarkStatus
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
     from arrow_format.verify import VerifyReport
     from arrow_format.write import write_shuffle
 
 _HOME = {
+    "buffer_output": ("BufferOutput", "decorated"),
+    "consumption": (
+        "ConsumerState",
+        "Consumption",
+        "consume",
+        "forget_consumer",
+        "list_consumers",
+        "release_shuffle",
+    ),
     "dataset": ("Shuffle", "open_shuffle"),
     "errors": (
+        "BackPressureTimeoutError",
         "ClosedError",
         "CommitConflictError",
+        "ConsumerError",
         "CorruptShuffleError",
         "FormatVersionError",
         "OptionError",
         "OutOfDiskError",
+        "RequestTimeoutError",
+        "ResultFailedError",
+        "ResultReleasedError",
         "SchemaError",
         "ShuffleError",
         "ShuffleExistsError",
@@ -70,13 +106,16 @@ _HOME = {
         "StorageError",
         "UnsettledCommitError",
     ),
+    "flush_buffer": ("FlushReason",),
+    "flush_options": ("FlushOptions",),
     "garbage": ("collect_garbage",),
     "gc_report": ("GcReport",),
+    "latest_by_key": ("latest_per_key",),
     "merge_job": ("MergeReport", "merge_shuffle"),
     "merge_policy": ("MergePolicy",),
     "merger": ("PartitionedFileMerger",),
     "model": ("BROADCAST", "MapOutput", "PartitionedFile"),
-    "not_yet": ("BufferOutput",),
+    "operator_attributes": ("OperatorAttributes", "OperatorAttributesBuilder"),
     "options": ("ReadOptions", "WriteOptions"),
     "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
     "partitioner": (
@@ -90,9 +129,11 @@ _HOME = {
     "read_buffer_pool": ("ReadBufferPool",),
     "read_scheduler": ("ReadScheduler",),
     "receipt": ("ShuffleReceipt",),
+    "result_type": ("ResultPartitionType",),
     "result_partition": ("SortMergeResultPartition",),
     "shuffle_changes": ("open_shuffle_changes",),
     "sort_buffer": ("SortBuffer",),
+    "stream_elements": ("LatencyMarker", "Output", "Watermark", "WatermarkStatus"),
     "subpartition_reader": ("SortMergeSubpartitionReader",),
     "verify": ("VerifyReport",),
     "write": ("write_shuffle",),
@@ -101,20 +142,30 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BROADCAST",
+    "BackPressureTimeoutError",
     "BroadcastPartitioner",
     "BufferOutput",
     "ClosedError",
     "ColumnPartitioner",
     "CommitConflictError",
+    "ConsumerError",
+    "ConsumerState",
+    "Consumption",
     "CorruptShuffleError",
+    "FlushOptions",
+    "FlushReason",
     "FormatVersionError",
     "GcReport",
     "HashPartitioner",
+    "LatencyMarker",
     "MapOutput",
     "MergePolicy",
     "MergeReport",
+    "OperatorAttributes",
+    "OperatorAttributesBuilder",
     "OptionError",
     "OutOfDiskError",
+    "Output",
     "PartitionedFile",
     "PartitionedFileMerger",
     "PartitionedFileReader",
@@ -124,6 +175,10 @@ __all__ = [
     "ReadBufferPool",
     "ReadOptions",
     "ReadScheduler",
+    "RequestTimeoutError",
+    "ResultFailedError",
+    "ResultPartitionType",
+    "ResultReleasedError",
     "RoundRobinPartitioner",
     "SchemaError",
     "Shuffle",
@@ -138,11 +193,19 @@ __all__ = [
     "StorageError",
     "UnsettledCommitError",
     "VerifyReport",
+    "Watermark",
+    "WatermarkStatus",
     "WriteOptions",
     "collect_garbage",
+    "consume",
+    "decorated",
+    "forget_consumer",
+    "latest_per_key",
+    "list_consumers",
     "merge_shuffle",
     "open_shuffle",
     "open_shuffle_changes",
+    "release_shuffle",
     "sample_bounds",
     "write_shuffle",
 ]

@@ -1,9 +1,9 @@
 """What is new between two versions: the rows that were added after the one, up to the other.
 
-An ``append`` adds the rows of its map outputs. A ``replace`` (a merge) and a fence add none. An
-``overwrite`` begins anew, so that what was read before is no part of the shuffle any more: whoever
-follows it says what that means. However the versions are cut into spans, spans that follow each
-other give each row once.
+An ``append`` adds the rows of its map outputs. A ``replace`` (a merge), a ``release`` and a fence
+add none. An ``overwrite`` begins anew, so that what was read before is no part of the shuffle any
+more: whoever follows it says what that means. However the versions are cut into spans, spans that
+follow each other give each row once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from arrow_format.errors import (
     ShuffleOverwrittenError,
 )
 from arrow_format.log_entry import LogEntry
+from arrow_format.result_description import released_error
 from arrow_format.snapshot import Snapshot, VersionSpan
 from arrow_format.storage import ObjectNotFoundError
 from arrow_format.widening import is_appendable, same_spark_types, widen, widen_spark_schema
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 OVERWRITES = ("fail", "deliver")
 """What to do with versions that begin anew: an error, or their rows like those of an append."""
+
+
+ADD_NOTHING = ("replace", "release")
+"""Operations that put no rows to those that were there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,19 @@ def check_not_expired(log: LogReader, index: LogIndex, start: int) -> None:
         raise ShuffleNotFoundError(msg)
 
 
+def check_not_released(log: LogReader, index: LogIndex, start: int) -> None:
+    """Check that no version after ``start`` was released: its rows may be gone already.
+
+    Raises
+    ------
+    ResultReleasedError
+        One was.
+    """
+    for entry in _entries(log, max(start, index.oldest - 1) + 1, index.newest + 1, 1):
+        if entry.released is not None and entry.released.through > start:
+            raise released_error(log.root, entry.released)
+
+
 def plan_changes(
     log: LogReader,
     index: LogIndex,
@@ -115,7 +133,7 @@ def plan_changes(
     OptionError
         ``end`` is before ``start``.
     ShuffleNotFoundError
-        ``end`` is not there, or versions have expired.
+        ``end`` is not there, or versions have expired, or were released.
     """
     if end < start:
         msg = f"{log.root}: version {end} is before version {start}, from which on to read"
@@ -125,6 +143,7 @@ def plan_changes(
     last = log.entry(end)
     if start > 0:
         check_not_expired(log, index, start)
+        check_not_released(log, index, start)
         if overwrites == "fail":
             first = max(start, index.oldest - 1) + 1
             _refuse_overwrites(log, first + 1 if begins else first, end)
@@ -183,7 +202,9 @@ def _changes_of(log: LogReader, span: VersionSpan, start: int) -> Snapshot:
         base = whole.entries
     last = log.entry(span.end)
     added = [
-        entry for entry in _entries(log, start + 1, span.end + 1, 1) if entry.operation != "replace"
+        entry
+        for entry in _entries(log, start + 1, span.end + 1, 1)
+        if entry.operation not in ADD_NOTHING
     ]
     delivered = [*base, *added]
     for entry in delivered:
@@ -220,7 +241,7 @@ def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
         start = first.version
     check_not_expired(log, index, start)
     for entry in _entries(log, max(start, index.oldest - 1) + 1, index.newest + 1, 1):
-        if entry.operation == "replace":
+        if entry.operation in ADD_NOTHING:
             yield Step(entry.version, 0, 0, adds=False)
         else:
             yield Step(entry.version, entry.num_rows, entry.num_bytes)

@@ -79,6 +79,7 @@ def compose(entries: Sequence[LogEntry]) -> LogEntry:
         map_outputs=placed.outputs,
         roots=placed.roots,
         totals=TotalsFile("", 0, 0),
+        released=None,
     )
 
 

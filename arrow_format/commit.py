@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrow_format.applications import find_transaction
+from arrow_format.back_pressure import await_room
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.completeness import check_files, complete_outputs, total_subpartitions
+from arrow_format.consumers import CONSUMER_DIRECTORY
 from arrow_format.counters import sum_counters
 from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
 from arrow_format.errors import (
@@ -24,11 +26,13 @@ from arrow_format.errors import (
 )
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
+from arrow_format.log_record import Fence
 from arrow_format.log_totals import encode_totals
 from arrow_format.options import check_mode
 from arrow_format.receipt import ShuffleReceipt
+from arrow_format.result_description import describe_result
 from arrow_format.root_list import ROOT_LIST_NAME
-from arrow_format.roots import clear_roots, is_any_there
+from arrow_format.root_removal import clear_roots, is_any_there, remove_root_list
 from arrow_format.target import check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
     from arrow_format.job import ShuffleJob
     from arrow_format.model import Int64Array, MapOutput, MapStatus, Transaction
+    from arrow_format.result_description import ResultDescription
     from arrow_format.storage import Storage
 
 
@@ -79,6 +84,8 @@ def commit_job(
         A file of a map output is not there any more.
     ShuffleExistsError, SchemaError
         As :func:`check_target`; another writer may have been faster.
+    BackPressureTimeoutError
+        The consumers of a bounded result left no room for it in time.
     """
     check_mode(mode)
     log = CommitLog(job.storage)
@@ -105,8 +112,13 @@ def commit_job(
         if before is not None:
             return None
         check_mode_allows(job, mode, newest)
+        if newest is not None and newest.ended is not None:
+            newest = None  # a result that was released as a whole is no shuffle any more
         if newest is not None and mode == "ignore":
             return None
+        if newest is not None and mode == "append":
+            # Here, where the number to be taken is settled: no other can slip in while this waits.
+            _await_consumers(job, outputs, newest.newest.result)
         if not written:
             job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
@@ -143,6 +155,16 @@ def commit_job(
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
     return _receipt(job.storage, entry, rows, sizes)
+
+
+def _await_consumers(
+    job: ShuffleJob, outputs: Sequence[MapOutput], there: ResultDescription
+) -> None:
+    """Wait until the consumers of a bounded result have left room for what is appended."""
+    result = describe_result(job.options, job.owner, there)
+    if result.type.has_back_pressure:
+        num_bytes = sum(output.num_bytes for output in outputs)
+        await_room(job.storage, result, num_bytes, job.options.back_pressure_timeout)
 
 
 def _committed_entry(job: ShuffleJob, log: CommitLog) -> LogEntry | None:
@@ -196,6 +218,9 @@ def _entry(
         totals=totals,
         sort_by=job.sort_by,
         roots=job.local_roots,
+        result=describe_result(
+            job.options, job.owner, None if appended_to is None else appended_to.newest.result
+        ),
     )
 
 
@@ -231,9 +256,14 @@ def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseExc
         error.add_note(f"and what it left could not be removed: {another}")
         return
     if committed is not None and not committed.fenced:
+        but = (
+            "it is there for good, but the commit ended with an error"
+            if job.storage.keeps_what_it_shows
+            else "but it is not known whether that would survive a power failure"
+        )
         msg = (
-            f"{job.storage.root}: committed as version {committed.version}, but it is not known "
-            f"whether that would survive a power failure ({error}). Do not write the rows again"
+            f"{job.storage.root}: committed as version {committed.version}, {but} ({error}). "
+            "Do not write the rows again"
         )
         if isinstance(error, Exception):
             raise StorageError(msg) from error
@@ -249,9 +279,8 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         for path in (file.data_path, file.index_path)
     }
     try:
-        for name in job.storage.list(job.directory):
-            if name not in live:
-                job.storage.delete(f"{job.directory}/{name}")
+        there = job.storage.list(job.directory)
+        job.storage.delete_all([f"{job.directory}/{name}" for name in there if name not in live])
         job.storage.prune(job.directory, and_root=False)
     finally:
         clear_roots(job.local_roots, job.job_id, live)
@@ -278,24 +307,39 @@ def abort_job(job: ShuffleJob) -> None:
         # A commit may have come in between and have let go of its decision already.
         if not is_committed(job, log):
             _remove_files(job)
+            _tell_consumers(job, log)
     finally:
         # Last of all: from here on another process may commit what it finds.
         withdraw(job)
         job.storage.prune(job.directory, and_root=job.makes_root)
 
 
+def _tell_consumers(job: ShuffleJob, log: CommitLog) -> None:
+    """Let those that wait for a result know that its producer failed."""
+    if not job.storage.list(CONSUMER_DIRECTORY) or log.snapshot() is not None:
+        return
+    now_ms = time.time_ns() // 1_000_000
+    log.append(
+        lambda _: Fence(0, uuid.uuid4().hex, now_ms, (job.job_id,), failed=True),
+        sync=job.options.sync,
+        job_id=job.job_id,
+        after=job.base_version,
+    )
+
+
 def _remove_files(job: ShuffleJob) -> None:
-    kept = {DECISION_NAME, ROOT_LIST_NAME}
+    kept = (DECISION_NAME, ROOT_LIST_NAME)
     try:
         clear_roots(job.local_roots, job.job_id)
         # Only now: after a crash the list tells where files are.
-        kept.remove(ROOT_LIST_NAME)
+        remove_root_list(job.storage, job.directory, job.local_roots)
     finally:
         # More than once: a task that still runs may put a file there meanwhile.
         for _ in range(3):
-            for name in job.storage.list(job.directory):
-                if name not in kept:
-                    job.storage.delete(f"{job.directory}/{name}")
+            there = job.storage.list(job.directory)
+            job.storage.delete_all(
+                [f"{job.directory}/{name}" for name in there if name not in kept]
+            )
 
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:

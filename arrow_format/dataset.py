@@ -31,6 +31,7 @@ from arrow_format.partitioner import Partitioner, partitioner_from_description
 from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import group_adjacent
 from arrow_format.read_scheduler import ReadScheduler
+from arrow_format.result_description import released_error
 from arrow_format.sorted_reader import sorted_rows
 from arrow_format.storage import Place, Storage, open_storage
 from arrow_format.subpartition_reader import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
+    from arrow_format.result_description import ResultDescription
     from arrow_format.snapshot import VersionSpan
     from arrow_format.sort_order import SortBy
 
@@ -175,6 +177,11 @@ class Shuffle:
     def sort_by(self) -> SortBy:
         """Pairs of column and order by which the rows of each subpartition come; empty if none."""
         return self._entry.sort_by
+
+    @property
+    def result(self) -> ResultDescription:
+        """Result type, bounds and owner."""
+        return self._entry.result
 
     @property
     def map_outputs(self) -> tuple[MapOutput, ...]:
@@ -553,4 +560,6 @@ def open_shuffle(
     if snapshot is None:
         msg = f"{storage.root}: holds no committed shuffle; nothing was written, or not committed"
         raise ShuffleNotFoundError(msg)
+    if snapshot.ended is not None:
+        raise released_error(storage.root, snapshot.ended)
     return Shuffle(storage, snapshot, options)

@@ -165,4 +165,4 @@ def _is_hashable(field: pa.Field) -> bool:
         check_hashable(field)
     except SchemaError:
         return False
-    return not pa.types.is_nested(field.type)
+    return True

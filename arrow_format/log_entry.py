@@ -18,6 +18,15 @@ from arrow_format.model import (
     PartitionedFile,
     Transaction,
 )
+from arrow_format.result_description import (
+    PERSISTENT,
+    Released,
+    ResultDescription,
+    released_from_json,
+    released_to_json,
+    result_from_json,
+    result_to_json,
+)
 from arrow_format.schema_text import schema_from_text, schema_to_text
 from arrow_format.sort_order import check_sort_by
 
@@ -26,9 +35,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-OPERATIONS = ("overwrite", "append", "replace")
+OPERATIONS = ("overwrite", "append", "replace", "release")
 """``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before,
-``replace`` names all map outputs anew that together hold the rows of the one before."""
+``replace`` names all map outputs anew that together hold the rows of the one before, ``release``
+those that are left after others were consumed or given up."""
 
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
@@ -73,6 +83,9 @@ class LogEntry:
     transaction: Transaction | None = None
     """What this commit is a part of; None when it stands for itself."""
     format_version: int = field(default=FORMAT_VERSION)
+    result: ResultDescription = PERSISTENT
+    released: Released | None = None
+    """What was released; of a release only."""
 
     @property
     def is_whole(self) -> bool:
@@ -97,8 +110,14 @@ class LogEntry:
 
 
 def entry_to_json(entry: LogEntry) -> dict[str, Any]:
-    """JSON of an entry."""
-    transaction = entry.transaction
+    """JSON of an entry; what came later is left out where it says nothing."""
+    later: dict[str, Any] = {}
+    if entry.transaction is not None:
+        later["transaction"] = asdict(entry.transaction)
+    if entry.result != PERSISTENT:
+        later["result"] = result_to_json(entry.result)
+    if entry.released is not None:
+        later["released"] = released_to_json(entry.released)
     return {
         "format_version": entry.format_version,
         "version": entry.version,
@@ -121,8 +140,7 @@ def entry_to_json(entry: LogEntry) -> dict[str, Any]:
             "crc32": entry.totals.crc32,
         },
         "map_outputs": [output_to_json(output) for output in entry.map_outputs],
-        # Left out where there is none: such entries have the bytes they always had.
-        **({} if transaction is None else {"transaction": asdict(transaction)}),
+        **later,
     }
 
 
@@ -232,6 +250,8 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
         roots=tuple(_root(root) for root in value.get("roots", ())),
         transaction=_transaction(value["transaction"]) if "transaction" in value else None,
         format_version=natural(value["format_version"]),
+        result=result_from_json(value.get("result")),
+        released=released_from_json(value["released"]) if "released" in value else None,
     )
     _check(entry)
     if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
@@ -273,7 +293,13 @@ def _check(entry: LogEntry) -> None:
     natural(entry.delivered_rows)
     natural(entry.num_bytes)
     natural(sum(file.raw_bytes for file in files))
-    if entry.operation == "replace":
+    if (entry.released is not None) != (entry.operation == "release"):
+        msg = "what was released belongs to a release, and to nothing else"
+        raise ValueError(msg)
+    if entry.released is not None and entry.released.through >= entry.version:
+        msg = f"version {entry.version} cannot release version {entry.released.through}"
+        raise ValueError(msg)
+    if entry.operation in ("replace", "release"):
         return
     tasks = [output.map_task for output in entry.map_outputs]
     if tasks != list(range(len(tasks))) or {output.job_id for output in entry.map_outputs} - {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import MapOutput
+    from arrow_format.result_description import Released
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,12 @@ class Snapshot:
     def version(self) -> int:
         """Number of this version, from 1."""
         return self.newest.version
+
+    @property
+    def ended(self) -> Released | None:
+        """How the result was released as a whole; None while it is there."""
+        released = self.newest.released
+        return released if released is not None and released.ended else None
 
     @property
     def map_outputs(self) -> tuple[MapOutput, ...]:

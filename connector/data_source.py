@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from arrow_format.dataset import Shuffle
     from arrow_format.storage import Storage
     from connector.source_reader import ShuffleSourceReader
     from connector.source_writer import ShuffleSourceWriter
@@ -21,6 +22,8 @@ class ArrowShuffleDataSource(DataSource):
 
     storage: Storage | None = None
     """Where the shuffle is that is read; what the options say when None."""
+    pinned: Shuffle | None = None
+    """What is read, where that is not a version as a whole."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,7 +40,7 @@ class ArrowShuffleDataSource(DataSource):
         """Reader that delivers exactly ``schema``; it pins the version here."""
         from connector.source_reader import ShuffleSourceReader
 
-        return ShuffleSourceReader(self.options, schema, self.storage)
+        return ShuffleSourceReader(self.options, schema, self.storage, self.pinned)
 
     def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
         """Writer for rows of ``schema``; mode overwrite or append."""

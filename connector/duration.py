@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: ``1h``, ``30m``, ``7d``. Pure."""
+"""Lengths of time as people write them: ``1h``, ``30m``, ``2 min``, ``500ms``. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from datetime import timedelta
 
 from arrow_format.errors import OptionError
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_TEXT = re.compile(r"(\d{1,9})([smhd])")
+_UNITS = {
+    unit: name
+    for name, units in (
+        ("milliseconds", "ms millisecond"),
+        ("seconds", "s sec second"),
+        ("minutes", "m min minute"),
+        ("hours", "h hour"),
+        ("days", "d day"),
+    )
+    for unit in units.split()
+}
+_TEXT = re.compile(rf"(\d{{1,9}}) *({'|'.join(_UNITS)})")
 
 
 def parse_duration(text: str, name: str) -> timedelta:
@@ -17,7 +27,8 @@ def parse_duration(text: str, name: str) -> timedelta:
     Parameters
     ----------
     text
-        A whole number and a unit: ``s``, ``m``, ``h`` or ``d``.
+        A whole number and a unit: ``ms``, ``s``, ``m``, ``h`` or ``d``, or as Flink writes them,
+        ``min`` and the like, in the singular or plural.
     name
         What it is for, for messages.
 
@@ -26,7 +37,8 @@ def parse_duration(text: str, name: str) -> timedelta:
     OptionError
         It is not of that form.
     """
-    match = _TEXT.fullmatch(text.strip().lower())
+    plain = text.strip().lower()
+    match = _TEXT.fullmatch(plain) or _TEXT.fullmatch(plain.removesuffix("s"))
     if match is None:
         msg = f"{name}={text!r}: expected a whole number with a unit, as 30m, 1h, 7d or 0s"
         raise OptionError(msg)

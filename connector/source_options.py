@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from arrow_format.consumers import check_consumer
 from arrow_format.errors import OptionError
 from arrow_format.model import MAX_SUBPARTITIONS
 from arrow_format.options import CODECS, ReadOptions, WriteOptions, check_num_subpartitions
@@ -18,8 +19,11 @@ from arrow_format.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.result_type import ResultPartitionType
 from arrow_format.storage_options import StorageOptions
+from connector.duration import parse_duration
 from connector.key_text import parse_bounds, parse_sort_keys
+from connector.option_text import bad, boolean, num_bytes, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,6 +41,10 @@ WRITE_OPTIONS = (
     "sortBufferBytes",
     "localDirs",
     "rangeBounds",
+    "resultType",
+    "maxUnconsumedBytes",
+    "maxUnconsumedVersions",
+    "backPressureTimeout",
 )
 READ_OPTIONS = (
     "subpartitions",
@@ -47,6 +55,8 @@ READ_OPTIONS = (
     "version",
     "memoryBytes",
     "memoryMap",
+    "requestTimeout",
+    "consumer",
 )
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
 STORAGE_PREFIX = "storage."
@@ -55,7 +65,6 @@ SECRET_PREFIX = "storage.secret."
 """The same; Spark's plans and logs hide the values of options whose names say secret."""
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 
-_BYTES = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SECRETS = re.compile(r"key(?!_id)|sas|credential|bearer|certificate")
 _SECRET_VALUES = re.compile(r"://[^/\s]*@|[?&]sig=")
@@ -77,6 +86,9 @@ class ScanOptions:
     version: int | None = None
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     options: ReadOptions = field(default_factory=ReadOptions)
+    request_timeout: float = 0.0
+    """Seconds to wait for the shuffle to be there."""
+    consumer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,34 +205,6 @@ def _storage_options(known: Mapping[str, str]) -> StorageOptions:
     return StorageOptions(options)
 
 
-def bad_option(name: str, value: str, expected: str) -> OptionError:
-    """Return the error of an option that has a value it cannot have."""
-    return OptionError(f"option {name}={value!r}: expected {expected}")
-
-
-def boolean_option(name: str, value: str) -> bool:
-    """Return what ``true`` or ``false`` says; OptionError at anything else."""
-    if value.lower() not in ("true", "false"):
-        raise bad_option(name, value, "true or false")
-    return value.lower() == "true"
-
-
-def whole_option(name: str, value: str) -> int:
-    """Return a whole number; OptionError at anything else."""
-    try:
-        return int(value)
-    except ValueError:
-        raise bad_option(name, value, "a whole number") from None
-
-
-def bytes_option(name: str, value: str) -> int:
-    """Return the bytes, at least 1, that a text such as ``64m`` says; OptionError at others."""
-    match = _BYTES.fullmatch(value.strip())
-    if match is None or int(match[1]) == 0:
-        raise bad_option(name, value, "a number of bytes such as 67108864, 64m or 1g")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
-
-
 def parse_subpartitions(value: str) -> tuple[int, ...]:
     """Numbers in a text such as ``3,7-9`` (both ends included).
 
@@ -233,10 +217,10 @@ def parse_subpartitions(value: str) -> tuple[int, ...]:
     for part in value.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise bad_option("subpartitions", value, "numbers and ranges such as 3,7-9")
+            raise bad("subpartitions", value, "numbers and ranges such as 3,7-9")
         first, last = int(match[1]), int(match[2] or match[1])
         if last >= MAX_SUBPARTITIONS:  # before as many numbers are made
-            raise bad_option("subpartitions", value, f"numbers below {MAX_SUBPARTITIONS:,}")
+            raise bad("subpartitions", value, f"numbers below {MAX_SUBPARTITIONS:,}")
         numbers.extend(range(first, last + 1))
     return tuple(numbers)
 
@@ -258,7 +242,7 @@ def _names(value: str, option: str = "keys") -> tuple[str, ...]:
         try:
             return tuple(json.loads(value))
         except ValueError:
-            raise bad_option(option, value, 'names such as a,b or ["a","b"]') from None
+            raise bad(option, value, 'names such as a,b or ["a","b"]') from None
     return tuple(name.strip() for name in value.split(","))
 
 
@@ -279,26 +263,28 @@ def scan_options(known: Mapping[str, str]) -> ScanOptions:
     """Options of a read among those of :func:`known_options`."""
     settings: dict[str, Any] = {}
     if "memoryBytes" in known:
-        settings["memory_bytes"] = bytes_option("memoryBytes", known["memoryBytes"])
+        settings["memory_bytes"] = num_bytes("memoryBytes", known["memoryBytes"])
     if "memoryMap" in known:
-        settings["memory_map"] = boolean_option("memoryMap", known["memoryMap"])
+        settings["memory_map"] = boolean("memoryMap", known["memoryMap"])
     scan = ScanOptions(
         path=known["path"],
         subpartitions=(
             parse_subpartitions(known["subpartitions"]) if "subpartitions" in known else None
         ),
-        coalesce=boolean_option("coalesce", known.get("coalesce", "true")),
-        target_partition_bytes=bytes_option(
+        coalesce=boolean("coalesce", known.get("coalesce", "true")),
+        target_partition_bytes=num_bytes(
             "targetPartitionBytes",
             known.get("targetPartitionBytes", str(DEFAULT_TARGET_PARTITION_BYTES)),
         ),
-        split_skewed=boolean_option("splitSkewed", known.get("splitSkewed", "false")),
-        with_subpartition=boolean_option(
-            "withSubpartition", known.get("withSubpartition", "false")
-        ),
-        version=whole_option("version", known["version"]) if "version" in known else None,
+        split_skewed=boolean("splitSkewed", known.get("splitSkewed", "false")),
+        with_subpartition=boolean("withSubpartition", known.get("withSubpartition", "false")),
+        version=whole("version", known["version"]) if "version" in known else None,
         storage_options=_storage_options(known),
         options=ReadOptions(**settings),
+        request_timeout=parse_duration(
+            known.get("requestTimeout", "0s"), "option requestTimeout"
+        ).total_seconds(),
+        consumer=check_consumer(known["consumer"]) if "consumer" in known else None,
     )
     check_split("option splitSkewed", "coalesce=false", scan.split_skewed, scan.coalesce)
     return scan
@@ -337,7 +323,7 @@ def target_options(known: Mapping[str, str]) -> TargetOptions:
     """Options of a write among those of :func:`known_options`."""
     n = None
     if "numSubpartitions" in known:
-        n = check_num_subpartitions(whole_option("numSubpartitions", known["numSubpartitions"]))
+        n = check_num_subpartitions(whole("numSubpartitions", known["numSubpartitions"]))
     partitioner = _partitioner(known)
     bounds = None
     if known.get("rangeBounds"):
@@ -359,24 +345,46 @@ def target_options(known: Mapping[str, str]) -> TargetOptions:
 def _write_settings(known: Mapping[str, str]) -> WriteOptions:
     """Memory, codec and places that the options name."""
     if "codec" in known and known["codec"].lower() not in CODECS:
-        raise bad_option("codec", known["codec"], f"one of {', '.join(CODECS)}")
+        raise bad("codec", known["codec"], f"one of {', '.join(CODECS)}")
     settings: dict[str, object] = {}
     if "codec" in known:
         settings["codec"] = known["codec"].lower()
     if "codecLevel" in known:
-        settings["codec_level"] = whole_option("codecLevel", known["codecLevel"])
+        settings["codec_level"] = whole("codecLevel", known["codecLevel"])
     if "chunkBytes" in known:
-        settings["chunk_bytes"] = bytes_option("chunkBytes", known["chunkBytes"])
+        settings["chunk_bytes"] = num_bytes("chunkBytes", known["chunkBytes"])
     if "sortBufferBytes" in known:
-        settings["sort_buffer_bytes"] = bytes_option("sortBufferBytes", known["sortBufferBytes"])
+        settings["sort_buffer_bytes"] = num_bytes("sortBufferBytes", known["sortBufferBytes"])
     if known.get("localDirs"):
         dirs = _names(known["localDirs"], "localDirs")
         if not all(one.startswith("/") for one in dirs):
-            raise bad_option(
-                "localDirs", known["localDirs"], "absolute directories such as /d1,/d2"
-            )
+            raise bad("localDirs", known["localDirs"], "absolute directories such as /d1,/d2")
         settings["local_dirs"] = dirs
-    return WriteOptions(**settings)  # type: ignore[arg-type]
+    return WriteOptions(**settings, **_result_settings(known))  # type: ignore[arg-type]
+
+
+def _result_settings(known: Mapping[str, str]) -> dict[str, object]:
+    """Return result type, bounds and patience that the options name."""
+    settings: dict[str, object] = {}
+    if "resultType" in known:
+        names = ResultPartitionType.__members__
+        if known["resultType"].upper() not in names:
+            raise bad("resultType", known["resultType"], f"one of {', '.join(names)}")
+        settings["result_type"] = known["resultType"]
+    for name, key in (
+        ("maxUnconsumedBytes", "max_unconsumed_bytes"),
+        ("maxUnconsumedVersions", "max_unconsumed_versions"),
+    ):
+        if name in known:
+            if known.get("resultType", "").upper() != "PIPELINED_BOUNDED":
+                msg = f"option {name}: only resultType=PIPELINED_BOUNDED has bounds; give it too"
+                raise OptionError(msg)
+            parse = num_bytes if name.endswith("Bytes") else whole
+            settings[key] = parse(name, known[name])
+    if "backPressureTimeout" in known:
+        wait = parse_duration(known["backPressureTimeout"], "option backPressureTimeout")
+        settings["back_pressure_timeout"] = wait.total_seconds()
+    return settings
 
 
 def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
@@ -385,7 +393,7 @@ def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
     if not kind:
         return None
     if kind not in PARTITIONERS:
-        raise bad_option("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
+        raise bad("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
     if kind == "range" and known.get("keys"):
         return RangePartitioner(keys=parse_sort_keys("keys", known["keys"]))
     keys = _names(known["keys"]) if known.get("keys") else None

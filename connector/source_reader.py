@@ -15,6 +15,7 @@ from arrow_format.arrow_types import conform
 from arrow_format.batching import as_batches
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.result_request import await_result
 from arrow_format.shards import plan_shards
 from arrow_format.storage import open_storage
 from arrow_format.subpartition_reader import (
@@ -71,13 +72,20 @@ def schema_of_source(options: Mapping[str, str], storage: Storage | None = None)
         A bad option, no shuffle, or columns that Spark cannot read.
     """
     parsed = parse_schema_options(options)
-    shuffle = open_shuffle(storage or storage_of(parsed), parsed.version)
+    shuffle = open_requested(parsed, storage or storage_of(parsed))
     return spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
 
 
 def storage_of(options: ScanOptions) -> Storage:
     """Open where the shuffle is that the options name."""
     return open_storage(options.path, options.storage_options)
+
+
+def open_requested(options: ScanOptions, storage: Storage) -> Shuffle:
+    """Open what is to be read, once it is there where the options say to wait for it."""
+    if options.request_timeout and options.version is None:
+        await_result(storage, options.request_timeout)
+    return open_shuffle(storage, options.version, options=options.options)
 
 
 @dataclass
@@ -102,6 +110,8 @@ class ShuffleSourceReader(DataSourceReader):
         Columns to deliver, in that order.
     storage
         Where the shuffle is; what the options say when None.
+    pinned
+        What to read; a version as a whole, as the options say, when None.
 
     Raises
     ------
@@ -110,14 +120,24 @@ class ShuffleSourceReader(DataSourceReader):
     """
 
     def __init__(
-        self, options: Mapping[str, str], schema: StructType, storage: Storage | None = None
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        storage: Storage | None = None,
+        pinned: Shuffle | None = None,
     ) -> None:
         parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._shuffle = shuffle = open_shuffle(
-            storage or storage_of(parsed), parsed.version, options=parsed.options
-        )
+        if parsed.consumer is not None:
+            msg = (
+                "option consumer: a batch read cannot tell when its rows have been consumed. Use "
+                "connector.consume(spark, path, consumer=...), or spark.readStream"
+            )
+            raise OptionError(msg)
+        if pinned is None:
+            pinned = open_requested(parsed, storage or storage_of(parsed))
+        self._shuffle = shuffle = pinned
         self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
         check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
         self._columns = stored_columns(schema, with_subpartition=parsed.with_subpartition)

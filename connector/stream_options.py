@@ -6,16 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from arrow_format.changes import OVERWRITES
+from connector.option_text import bad, boolean, num_bytes, whole
 from connector.source_options import (
     READ_OPTIONS,
     WRITE_OPTIONS,
-    bad_option,
-    boolean_option,
-    bytes_option,
     known_options,
     scan_options,
     target_options,
-    whole_option,
 )
 from connector.stream_progress import StepLimits
 
@@ -61,7 +58,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         options, (*allowed, *_OF_THE_QUERY), f"options of a stream's sink are {', '.join(allowed)}"
     )
     empty = known.get("emptyVersions", "false")
-    return SinkOptions(target_options(known), boolean_option("emptyVersions", empty))
+    return SinkOptions(target_options(known), boolean("emptyVersions", empty))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     on_overwrite = known.get("onOverwrite", "fail").lower()
     if on_overwrite not in OVERWRITES:
         expected = f"one of {', '.join(OVERWRITES)}"
-        raise bad_option("onOverwrite", known["onOverwrite"], expected)
+        raise bad("onOverwrite", known["onOverwrite"], expected)
     most = known.get("maxBytesPerTrigger")
     return SourceOptions(
         scan=scan_options(known),
@@ -101,7 +98,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         limits=StepLimits(
             max_versions=_count(known, "maxVersionsPerTrigger"),
             max_rows=_count(known, "maxRowsPerTrigger"),
-            max_bytes=None if most is None else bytes_option("maxBytesPerTrigger", most),
+            max_bytes=None if most is None else num_bytes("maxBytesPerTrigger", most),
         ),
     )
 
@@ -125,14 +122,14 @@ def _starting_version(value: str) -> int | None:
     if value.lower() in ("earliest", "latest"):
         return 0 if value.lower() == "earliest" else None
     if not value.isdecimal() or int(value) == 0:
-        raise bad_option("startingVersion", value, "earliest, latest or a version, from 1")
+        raise bad("startingVersion", value, "earliest, latest or a version, from 1")
     return int(value) - 1
 
 
 def _count(known: Mapping[str, str], name: str) -> int | None:
     if name not in known:
         return None
-    count = whole_option(name, known[name])
+    count = whole(name, known[name])
     if count < 1:
-        raise bad_option(name, known[name], "a whole number, at least 1")
+        raise bad(name, known[name], "a whole number, at least 1")
     return count

@@ -30,8 +30,10 @@ from arrow_format.changes import (
     steps_after,
 )
 from arrow_format.commit_log import CommitLog
+from arrow_format.consumption import Consumer
 from arrow_format.dataset import Shuffle, check_subpartitions, open_pinned
 from arrow_format.errors import OptionError, ShuffleNotFoundError
+from arrow_format.result_request import await_result
 from connector.source_reader import (
     SubpartitionRanges,
     check_columns,
@@ -97,6 +99,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = stored_columns(schema, with_subpartition=parsed.scan.with_subpartition)
         self._target: int | None = None
         """The last version that a query with an end reads; None: it has no end."""
+        self._consumer: Consumer | None = None
+        """In the process that finds offsets, from its first question on."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query begins that has no checkpoint yet.
@@ -105,15 +109,25 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ------
         ShuffleNotFoundError
             There is no shuffle, or not the version to begin with.
+        ConsumerError
+            Another process is at work as this consumer.
         """
+        consumer = self._at_work()
+        if self._scan.request_timeout:
+            await_result(self._storage, self._scan.request_timeout)
         log = CommitLog(self._storage)
         start = self._options.starting_version
         newest = log.read(partial(self._newest, log))
-        if start is None:
-            return StreamOffset(newest.version, newest.commit_id).to_json()
-        if start > 0:
-            log.snapshot(start + 1)
-        return StreamOffset(start).to_json()
+        first = StreamOffset(newest.version, newest.commit_id)
+        if start is not None:
+            if start > 0:
+                log.snapshot(start + 1)
+            first = StreamOffset(start)
+        if consumer is not None:
+            # One that is known goes on where it was, whatever the query: each version once a name.
+            known = consumer.register(first.version)
+            first = first if known == first.version else StreamOffset(known)
+        return first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return one of the limits; Spark knows no more, and :meth:`latestOffset` keeps to all."""
@@ -143,6 +157,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ShuffleNotFoundError
             It is gone, or versions have expired that were not read.
         """
+        self._at_work()
         seen = StreamOffset.from_json(start)
         limits = StepLimits()
         if not isinstance(limit, ReadAllAvailable):
@@ -190,6 +205,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         CorruptShuffleError, ShuffleNotFoundError
             As :meth:`latestOffset`.
         """
+        self._at_work()
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         if first.version == last.version:
             return []
@@ -233,6 +249,32 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition.span,
         )
         yield from read_ranges(shuffle, partition.ranges, self._arrow_schema, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Record durably that everything up to ``end`` is consumed: Spark has committed it.
+
+        Raises
+        ------
+        ConsumerError
+            Another process has taken the consumer over.
+        """
+        consumer = self._at_work()
+        if consumer is not None:
+            version = StreamOffset.from_json(end).version
+            consumer.register(version)
+            consumer.commit(version)
+
+    def stop(self) -> None:
+        """Let go of the consumer's name."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _at_work(self) -> Consumer | None:
+        """Return the consumer that the options name, at work from now on."""
+        scan = self._scan
+        if self._consumer is None and scan.consumer is not None:
+            self._consumer = Consumer(self._storage, scan.consumer, timeout=scan.request_timeout)
+        return self._consumer
 
     def _newest(self, log: CommitLog, index: LogIndex) -> LogEntry:
         """Return the entry of the newest version."""

@@ -1,4 +1,4 @@
-"""README and guide, run from top to bottom: every snippet works and prints what stands below it."""
+"""README, guide and streaming from top to bottom: each snippet prints what stands below it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def run(language: str, source: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/streaming.md"])
+@pytest.mark.parametrize(
+    ("name", "least"), [("README.md", 9), ("docs/guide.md", 9), ("docs/streaming.md", 9)]
+)
 def test_every_snippet_prints_what_stands_below_it(
-    spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, name: str, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _, blocks = split((ROOT / name).read_text(encoding="utf-8"))
@@ -64,5 +66,5 @@ def test_every_snippet_prints_what_stands_below_it(
             differing.append(f"{name}:{line}\n--- it says\n{source}\n--- it prints\n{printed}")
     for table in spark.catalog.listTables():
         spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.name}")
-    assert ran > 4
+    assert ran >= least
     assert not differing, "\n\n".join(differing)

@@ -145,9 +145,11 @@ def files_below(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
 
 
-def begin(path, schema=SCHEMA, n=5, partitioner=None):
+def begin(path, schema=SCHEMA, n=5, partitioner=None, options=FAST):
     partitioner = partitioner or ColumnPartitioner("p")
-    return begin_job(str(path), schema, num_subpartitions=n, partitioner=partitioner, options=FAST)
+    return begin_job(
+        str(path), schema, num_subpartitions=n, partitioner=partitioner, options=options
+    )
 
 
 def run(job, task, ids, attempt=0, start=0):

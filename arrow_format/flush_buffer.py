@@ -1,0 +1,318 @@
+"""The buffer between an operator and what comes after it: elements in, those to emit out.
+
+It neither calls anyone nor waits for anything: every method yields what is to be emitted now, in
+order, and has done its work when all of that was taken. :class:`~arrow_format.BufferOutput` pushes
+it to another output, the stage on Spark yields it.
+
+Source: FLIP-365, ``BufferOutput``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as pt
+
+from arrow_format.errors import ClosedError, OptionError, SchemaError
+from arrow_format.held_elements import HeldElements
+from arrow_format.latest_by_key import LatestPerKey
+from arrow_format.partitioner import as_names
+from arrow_format.stream_elements import Watermark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from arrow_format.flush_options import FlushOptions
+    from arrow_format.stream_elements import Control, Element
+
+
+class FlushReason(Enum):
+    """What made a buffer flush."""
+
+    INTERVAL = "the interval since the last flush has passed"
+    MEMORY_FULL = "its memory is full and it may not spill"
+    NOTHING_AVAILABLE = "there is no input just now"
+    ASKED = "it was told to"
+    CLOSE = "it was closed"
+
+
+class FlushBuffer:
+    """Holds the latest row of each key, and the other elements that count, until it flushes.
+
+    Not safe to share between threads. After an error, and after :meth:`release`, it is closed.
+
+    Parameters
+    ----------
+    options
+        When to flush; without an interval it flushes for the other reasons only.
+    keys
+        Key columns, of types that can be hash keys; without any, the latest row of all is held.
+    timestamp
+        Column of event times, integers, dates or timestamps; a null is earlier than all. None:
+        rows have no event time.
+    clock
+        Monotonic time in seconds.
+    directory
+        Where scratch directories are made; the system's for temporary files when None.
+
+    Raises
+    ------
+    OptionError
+        ``keys`` or ``timestamp`` are no names of columns.
+    """
+
+    def __init__(
+        self,
+        options: FlushOptions,
+        *,
+        keys: str | Sequence[str] | None = None,
+        timestamp: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        directory: str | None = None,
+    ) -> None:
+        self._options = options
+        self._keys = key_names(keys)
+        self._timestamp = None if timestamp is None else as_names(timestamp, "timestamp")[0]
+        self._clock = clock
+        self._directory = directory
+        self._rows: LatestPerKey | None = None
+        self._held = HeldElements()
+        self._last_flush = clock()
+        self._is_closed = False
+        self.flushes: Counter[FlushReason] = Counter()
+        """How often it flushed, by reason."""
+        self.num_rows_in = 0
+        """Rows taken."""
+        self.num_rows_out = 0
+        """Rows given out."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row is held; nothing else is held then either."""
+        return self._rows is None or self._rows.is_empty
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._is_closed
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes charged for rows in memory."""
+        return 0 if self._rows is None else self._rows.num_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes written to disk so far."""
+        return 0 if self._rows is None else self._rows.spilled_bytes
+
+    def collect(self, batch: pa.RecordBatch) -> Generator[Element]:
+        """Take rows; all of them have come later than those before.
+
+        Raises
+        ------
+        SchemaError
+            The first batch lacks a key or the event time, or has them of a type that cannot be one;
+            or a later one has another schema. The batch was not taken, unless it is one of
+            dictionaries, views or runs, which are taken piece by piece.
+        StorageError, OutOfDiskError
+            Rows could not be spilled; all is lost.
+        ClosedError
+            It is closed.
+        """
+        self._check_open()
+        if not isinstance(batch, pa.RecordBatch):
+            msg = f"collect takes a pyarrow.RecordBatch, not a {type(batch).__name__}"
+            raise SchemaError(msg)
+        rows = self._rows_of(batch.schema)
+        for piece in rows.pieces(batch):
+            self.num_rows_in += piece.num_rows
+            rest = self._appended(rows, piece)
+            while rest is not None:
+                yield from self._flush(FlushReason.MEMORY_FULL)
+                rest = self._appended(rows, rest)
+        yield from self._flush_when_due()
+
+    def _appended(self, rows: LatestPerKey, piece: pa.RecordBatch) -> pa.RecordBatch | None:
+        try:
+            return rows.append(piece)
+        except BaseException:
+            self.release()
+            raise
+
+    def _rows_of(self, schema: pa.Schema) -> LatestPerKey:
+        if self._rows is None:
+            rows = LatestPerKey(
+                schema,
+                self._keys,
+                max_bytes=self._options.max_buffered_bytes,
+                spills=not self._options.memory_buffer_only,
+                directory=self._directory,
+            )
+            if self._timestamp is not None:
+                _check_event_time(rows.schema, self._timestamp)
+            self._rows = rows
+        return self._rows
+
+    def emit(self, element: Control) -> Generator[Element]:
+        """Take a watermark, a status or a latency marker: it is held if there are rows.
+
+        Raises
+        ------
+        OptionError
+            A watermark that cannot be compared with the event times of the rows.
+        ClosedError
+            It is closed.
+        """
+        self._check_open()
+        if self.is_empty:
+            yield element
+            return
+        if isinstance(element, Watermark):
+            self._as_event_time(element)
+        self._held.hold(element)
+        yield from self._flush_when_due()
+
+    def _flush_when_due(self) -> Generator[Element]:
+        interval = self._options.max_interval
+        if interval is not None and self._clock() - self._last_flush >= interval.total_seconds():
+            yield from self._flush(FlushReason.INTERVAL)
+
+    def flush(self, reason: FlushReason = FlushReason.ASKED) -> Generator[Element]:
+        """Give out everything that is held; nothing, and that is no flush, where nothing is.
+
+        Raises
+        ------
+        StorageError, OutOfDiskError, CorruptShuffleError
+            What was spilled could not be read; all is lost.
+        ClosedError
+            It is closed.
+        """
+        self._check_open()
+        return self._flush(reason)
+
+    def close(self) -> Generator[Element]:
+        """Give out everything that is held, and take no more; does nothing when it is closed."""
+        if self._is_closed:
+            return
+        yield from self._flush(FlushReason.CLOSE)
+        self.release()
+
+    def release(self) -> None:
+        """Forget everything that is held, and take no more; calling it again does nothing."""
+        self._is_closed = True
+        self._held.clear()
+        if self._rows is not None:
+            self._rows.clear()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            msg = "the buffered output is closed; it takes nothing more"
+            raise ClosedError(msg)
+
+    def _flush(self, reason: FlushReason) -> Generator[Element]:
+        rows = self._rows
+        if rows is None or rows.is_empty:
+            return
+        self._last_flush = self._clock()
+        self.flushes[reason] += 1
+        try:
+            yield from self._in_order(rows)
+        except BaseException:  # whoever stops in the middle has lost the rest
+            self.release()
+            raise
+        rows.clear()
+
+    def _in_order(self, rows: LatestPerKey) -> Generator[Element]:
+        """Rows up to the watermark, status and watermark, later rows, markers."""
+        watermark = self._held.watermark
+        if watermark is None or self._timestamp is None:
+            # Without a watermark none is later; without an event time, a row is earlier than all.
+            for batch in rows.rows():
+                yield self._counted(batch)
+            yield from self._held.take_latest()
+        else:
+            limit = self._as_event_time(watermark)
+            some_are_later = False
+            for batch in rows.rows():
+                later = _is_later(batch, self._timestamp, limit)
+                if later.true_count == 0:
+                    yield self._counted(batch)
+                    continue
+                some_are_later = True
+                if later.true_count < batch.num_rows:
+                    yield self._counted(batch.filter(pc.invert(later)))
+            yield from self._held.take_latest()
+            # They are looked up again: to keep them until now might take any amount of memory.
+            for batch in rows.rows() if some_are_later else ():
+                later = _is_later(batch, self._timestamp, limit)
+                if later.true_count:
+                    yield self._counted(batch.filter(later))
+        yield from self._held.take_markers()
+
+    def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.num_rows_out += batch.num_rows
+        return batch
+
+    def _as_event_time(self, watermark: Watermark) -> pa.Scalar | None:
+        """Return a watermark as a value of the column of event times; None if it is below all."""
+        if self._timestamp is None or self._rows is None:
+            return None
+        type_ = self._rows.schema.field(self._timestamp).type
+        try:
+            return _event_time(watermark.timestamp, type_)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            msg = (
+                f"watermark {watermark.timestamp!r} cannot be compared with the event times of "
+                f"column {self._timestamp!r}, which are {type_}: {error}"
+            )
+            raise OptionError(msg) from error
+
+
+def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of key columns; None and an empty sequence are none.
+
+    Raises
+    ------
+    OptionError
+        They are no names, or one is named twice.
+    """
+    if keys is None or (not isinstance(keys, str) and hasattr(keys, "__len__") and not len(keys)):
+        return ()
+    return as_names(keys)
+
+
+def _check_event_time(schema: pa.Schema, name: str) -> None:
+    if name not in schema.names:
+        msg = f"timestamp={name!r}: there is no such column; columns are {', '.join(schema.names)}"
+        raise SchemaError(msg)
+    type_ = schema.field(name).type
+    if not (pt.is_integer(type_) or pt.is_timestamp(type_) or pt.is_date(type_)):
+        msg = (
+            f"timestamp={name!r}: the column is {type_}; event times are whole numbers, dates or "
+            "timestamps"
+        )
+        raise SchemaError(msg)
+
+
+def _event_time(value: object, type_: pa.DataType) -> pa.Scalar | None:
+    if pt.is_integer(type_) and isinstance(value, int):
+        # The watermark of the end of a stream is the greatest number of 64 bits.
+        bits = type_.bit_width - pt.is_signed_integer(type_)
+        if value < (-(1 << bits) if pt.is_signed_integer(type_) else 0):
+            return None
+        value = min(value, (1 << bits) - 1)
+    return pa.scalar(value, type_)
+
+
+def _is_later(batch: pa.RecordBatch, name: str, limit: pa.Scalar | None) -> pa.BooleanArray:
+    """Which rows have an event time above the limit, None being below all; a null has not."""
+    column = batch.column(name)
+    if limit is None:
+        return column.is_valid()
+    return pc.fill_null(pc.greater(column, limit), pa.scalar(value=False))

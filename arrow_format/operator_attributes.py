@@ -1,0 +1,79 @@
+"""What an operator says of itself, and whether its output is buffered therefore. Pure.
+
+Source: FLIP-365, ``OperatorAttributes``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import OptionError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAttributes:
+    """Attributes of an operator that decide how it may be run; bad ones raise OptionError."""
+
+    is_output_idempotent: bool = False
+    """Whether of several records that it emits for one key, or of all where there are no keys, the
+    last alone gives the right result."""
+
+    def __post_init__(self) -> None:
+        """Check the value."""
+        if not isinstance(self.is_output_idempotent, bool):
+            msg = f"is_output_idempotent={self.is_output_idempotent!r}: expected True or False"
+            raise OptionError(msg)
+
+
+class OperatorAttributesBuilder:
+    """Puts :class:`OperatorAttributes` together; what is not set has its default."""
+
+    def __init__(self) -> None:
+        self._is_output_idempotent = False
+
+    def set_output_idempotent(self, is_output_idempotent: bool) -> OperatorAttributesBuilder:
+        """Say whether of several records for one key the last alone is enough."""
+        self._is_output_idempotent = is_output_idempotent
+        return self
+
+    def build(self) -> OperatorAttributes:
+        """Return the attributes.
+
+        Raises
+        ------
+        OptionError
+            A value is of the wrong type.
+        """
+        return OperatorAttributes(is_output_idempotent=self._is_output_idempotent)
+
+
+def is_output_buffered(
+    attributes: OperatorAttributes,
+    *,
+    max_interval: timedelta | None,
+    is_keyed: bool,
+    parallelism: int | None,
+) -> bool:
+    """Decide whether the output of an operator is buffered.
+
+    Parameters
+    ----------
+    attributes
+        What the operator says of itself.
+    max_interval
+        The flush interval; None when none is set.
+    is_keyed
+        Whether its records have keys.
+    parallelism
+        In how many places at once it runs; None when nobody knows. Without keys it has to be one:
+        else the last record of all would be the last of each place.
+    """
+    return (
+        max_interval is not None
+        and attributes.is_output_idempotent
+        and (is_keyed or parallelism == 1)
+    )

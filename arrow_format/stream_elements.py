@@ -1,0 +1,76 @@
+"""What flows through a stream beside rows, and what takes it all: the contract of an output.
+
+Source: Flink, ``StreamElement`` with ``Watermark``, ``WatermarkStatus`` and ``LatencyMarker``, and
+``Output``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Says that no record with this event time or an earlier one is to be expected any more."""
+
+    timestamp: int | date
+    """Event time: a number in the unit of the column; of dates and timestamps a date or datetime
+    as well."""
+
+
+class WatermarkStatus(Enum):
+    """Whether watermarks of this stream count for those who wait for several."""
+
+    ACTIVE = "active"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMarker:
+    """Travels with the records to measure how long they take."""
+
+    marked_time: float
+    """When it was made, by the clock of its maker; any unit, as long as it is always the same."""
+    subtask: int
+    """Number of the subtask that made it."""
+    operator: str = ""
+    """Operator whose subtask that is."""
+
+
+Control: TypeAlias = Watermark | WatermarkStatus | LatencyMarker
+"""What is no row."""
+
+Element: TypeAlias = "pa.RecordBatch | Control"
+"""What an output emits: rows, or one of the others."""
+
+
+class Output(Protocol):
+    """Where an operator puts what it emits."""
+
+    def collect(self, batch: pa.RecordBatch) -> None:
+        """Take records."""
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark."""
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Take a watermark status."""
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Take a latency marker."""
+
+    def notify_nothing_available(self) -> None:
+        """Learn that there is no input just now; there may be later."""
+
+    def flush(self) -> None:
+        """Pass on what is held back."""
+
+    def close(self) -> None:
+        """Pass on what is held back, and take no more."""
