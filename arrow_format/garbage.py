@@ -140,11 +140,12 @@ class _Collection:
 
     def release_results(self) -> None:
         """Release ephemeral results that were consumed, or whose application is gone."""
-        release_consumed(self.storage)
         newest = self.log.snapshot()
-        if newest is None:
+        if newest is None or newest.newest.result.type.is_persistent:
             return
-        (committed_ms,) = self._committed_ms([newest.newest])
+        if release_consumed(self.storage) is not None:
+            return
+        (committed_ms,) = self._committed_ms([newest.newest], {})
         if owner_is_gone(newest, committed_ms, self.cutoff_ms):
             by = f"the application that made it has ended: {newest.newest.result.owner}"
             release_versions(self.storage, by=by)
@@ -225,7 +226,7 @@ class _Collection:
             times = self._committed_ms((records[number] for number in versions), in_log)
             oldest = oldest_live(list(zip(versions, times, strict=True)), self.cutoff_ms)
         newest = self.log.content_at(index, index.newest)
-        if newest is not None:
+        if newest is not None and (newest.ended or not newest.newest.result.type.is_persistent):
             progress = ConsumerRegistry(self.storage).all_progress().values()
             releases = [
                 number
