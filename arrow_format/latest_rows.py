@@ -16,7 +16,7 @@ import pyarrow as pa
 from arrow_format.batching import copied
 from arrow_format.gather import gather
 from arrow_format.hash_passes import HashPass
-from arrow_format.key_numbers import last_rows
+from arrow_format.last_rows import last_rows
 from arrow_format.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""README, guide and streaming, run from top to bottom: every snippet works and prints what stands below it."""
+"""Documents, run from top to bottom: every snippet works and prints what stands below it."""
 
 from __future__ import annotations
 
