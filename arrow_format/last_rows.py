@@ -2,8 +2,8 @@
 
 There are four ways, and the keys decide: a table with a place for each number, where numbers are
 small; a sort of numbers and rows as one word, where these fit into it; a sort of digests that is
-checked, where they do not; and where numbering needs a hash table of texts or the like, a sort of
-hashes first, which leaves only the rows whose hash is not unique.
+checked, where they do not; and of many texts or the like a sort of their hashes, where rows of one
+hash are compared. Only few texts, and rows of one hash with different keys, need a hash table.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
+from arrow_format.canonical_floats import float_bits
 from arrow_format.key_numbers import are_cheap, key_numbers, renumbered
 from arrow_format.spark_hash import hash_columns
 
@@ -30,7 +31,10 @@ more of them."""
 TABLE_AT_LEAST = 1 << 12
 
 SAMPLE_ROWS = 1 << 12
-"""Rows that are looked at to guess whether keys repeat."""
+"""Rows that are looked at to guess how many keys there are."""
+
+MANY_KEYS = 1 << 15
+"""From about so many on, looking up a text in a hash table costs more than its hash and a sort."""
 
 _WORD_BITS = 64
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -53,48 +57,82 @@ def last_rows(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     if not columns:
         return np.array([num_rows - 1], np.int64)
-    is_last = np.zeros(num_rows, np.bool_)
-    if not are_cheap(columns) and _seem_different(columns, num_rows):
-        alike = _alike(columns, num_rows)
-        is_last[:] = True
-        is_last[alike] = False
-        if len(alike):
-            index = pa.array(alike)
-            is_last[alike[_last([column.take(index) for column in columns])]] = True
+    if not are_cheap(columns) and _seem_many(columns, num_rows):
+        is_last = _are_last_by_hash(columns, num_rows)
     else:
+        is_last = np.zeros(num_rows, np.bool_)
         is_last[_last(columns)] = True
     return np.flatnonzero(is_last)
 
 
-def _seem_different(columns: Sequence[pa.Array], num_rows: int) -> bool:
-    """Whether most keys seem to occur once, by a sample.
+def _seem_many(columns: Sequence[pa.Array], num_rows: int) -> bool:
+    """Whether there seem to be so many keys that a hash table of them is slow, by a sample.
 
-    Of that many rows out of K keys, about m**2 / 2K pairs in a sample of m have equal keys.
+    Of m rows with K keys, about m**2 / 2K have one that was there before.
     """
     if num_rows <= SAMPLE_ROWS:
         return False
-    if any(pt.is_nested(column.type) for column in columns):
+    if _are_nested(columns):
         return True
     some = pa.array(np.linspace(0, num_rows - 1, SAMPLE_ROWS).astype(np.int64))
     most = max(pc.count_distinct(column.take(some), mode="all").as_py() for column in columns)
-    return bool(SAMPLE_ROWS - most <= SAMPLE_ROWS**2 / (2 * num_rows))
+    return bool(SAMPLE_ROWS - most <= SAMPLE_ROWS**2 / (2 * MANY_KEYS))
 
 
-def _alike(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
-    """Return the rows whose hash another row has too, ascending."""
-    row_bits = np.uint64(32)
+def _are_nested(columns: Sequence[pa.Array]) -> bool:
+    return any(pt.is_nested(column.type) for column in columns)
+
+
+def _are_last_by_hash(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.bool_]:
+    """Tell which rows are the last of their key; a hash that occurs once needs no further look."""
     words = hash_columns(columns).view(np.uint32).astype(np.uint64)
-    words <<= row_bits
+    words <<= np.uint64(32)
     words |= np.arange(num_rows, dtype=np.uint64)
     words.sort()
-    hashes = (words >> row_bits).astype(np.uint32)
-    same = hashes[1:] == hashes[:-1]
-    shared = np.zeros(num_rows, np.bool_)
-    shared[1:] = same
-    shared[:-1] |= same
-    rows = words[shared].astype(np.uint32).astype(np.int64)
-    rows.sort()
-    return rows
+    rows = words.astype(np.uint32)
+    words >>= np.uint64(32)
+    follows = np.zeros(num_rows, np.bool_)  # a row of the same hash
+    np.equal(words[1:], words[:-1], out=follows[1:])
+    del words
+    shared = follows.copy()
+    shared[:-1] |= follows[1:]
+    is_last = np.ones(num_rows, np.bool_)
+    rows, follows = rows[shared], follows[shared]
+    del shared
+    if not len(rows):
+        return is_last
+    is_last[rows] = False
+    run = np.cumsum(~follows) - 1
+    mixed = np.zeros(int(run[-1]) + 1, np.bool_)
+    if _are_nested(columns):
+        mixed[:] = True
+    else:
+        mixed[run[follows & ~_equal_the_row_before(columns, rows)]] = True
+    ends = np.append(np.flatnonzero(~follows)[1:], len(rows)) - 1
+    is_last[rows[ends[~mixed]]] = True
+    if mixed.any():
+        doubtful = np.sort(rows[mixed[run]])
+        index = pa.array(doubtful)
+        is_last[doubtful[_last([column.take(index) for column in columns])]] = True
+    return is_last
+
+
+def _equal_the_row_before(
+    columns: Sequence[pa.Array], rows: NDArray[np.uint32]
+) -> NDArray[np.bool_]:
+    """Which of some rows have the key of the one before in ``rows``; the first has not."""
+    index = pa.array(rows)
+    equal = np.ones(len(rows), np.bool_)
+    equal[0] = False
+    for column in columns:
+        taken = float_bits(column).take(index)
+        same = pc.fill_null(pc.equal(taken[1:], taken[:-1]), pa.scalar(value=False))
+        there = same.to_numpy(zero_copy_only=False)
+        if taken.null_count:
+            missing = taken.is_null().to_numpy(zero_copy_only=False)
+            there = there | (missing[1:] & missing[:-1])
+        equal[1:] &= there
+    return equal
 
 
 def _last(columns: Sequence[pa.Array]) -> NDArray[np.integer]:

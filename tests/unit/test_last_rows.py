@@ -110,12 +110,23 @@ def test_equal_digests_of_different_numbers_are_noticed(monkeypatch):
     assert rows_of(pa.array(numbers)) == [5_997, 5_998, 5_999]
 
 
-def test_rows_with_equal_hashes_and_other_keys_are_told_apart(monkeypatch):
+@pytest.mark.parametrize("num_hashes", [1, 7, 5_000])
+@pytest.mark.parametrize("kind", ["text", "nulls", "floats", "lists"])
+def test_rows_of_one_hash_are_told_apart_by_their_keys(monkeypatch, num_hashes, kind):
+    monkeypatch.setattr(module, "MANY_KEYS", 1)
+    keys = np.random.default_rng(num_hashes).integers(0, 6_000, SAMPLE_ROWS * 2)
     monkeypatch.setattr(
-        module, "hash_columns", lambda columns: np.arange(len(columns[0]), dtype=np.int32) // 4
+        module, "hash_columns", lambda columns: (keys % num_hashes).astype(np.int32)
     )
-    texts = pa.array([f"{row}" for row in range(SAMPLE_ROWS * 2)])
-    assert len(rows_of(texts)) == len(texts)
+    texts = pa.array(keys.astype(str))
+    columns = {
+        "text": [texts],
+        "nulls": [pa.array(keys.astype(str), mask=keys == 0)],
+        "floats": [pa.array(np.where(keys == 0, np.nan, keys - 1.0)), texts],
+        "lists": [pa.ListArray.from_arrays(np.arange(len(keys) + 1, dtype=np.int32), texts)],
+    }[kind]
+    expected = {key: row for row, key in enumerate(keys.tolist())}
+    assert rows_of(*columns) == sorted(expected.values())
 
 
 def test_without_columns_all_rows_have_one_key():
