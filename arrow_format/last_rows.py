@@ -125,7 +125,7 @@ def _equal_the_row_before(
     equal = np.ones(len(rows), np.bool_)
     equal[0] = False
     for column in columns:
-        taken = float_bits(column).take(index)
+        taken = pc.take(float_bits(column), index, boundscheck=False)
         same = pc.fill_null(pc.equal(taken[1:], taken[:-1]), pa.scalar(value=False))
         there = same.to_numpy(zero_copy_only=False)
         if taken.null_count:

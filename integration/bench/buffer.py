@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format import BufferOutput, Output
+from arrow_format import (
+    BufferOutput,
+    HashPartitioner,
+    Output,
+    SortMergeResultPartition,
+    WriteOptions,
+)
+from arrow_format.model import PartitionedFileMetadata
+from arrow_format.storage import open_storage
 from integration.bench.buffer_lines import (
     BUFFERED,
     COUNTED,
@@ -37,6 +46,9 @@ HELD_ROWS = 200_000
 
 SPILLED_ROWS = 1_000_000
 """Rows of an interval that do not, unless keys repeat."""
+
+NUM_SUBPARTITIONS = 200
+"""Of the map output that rows are written to."""
 
 ROWS_AT_SCALE_1 = 2_000_000
 LABELS = (COUNTED, GATHER, BUFFERED, UNBUFFERED)
@@ -81,22 +93,28 @@ class Counted(Output):
 
 
 class Written(Counted):
-    """Takes rows and writes them to an Arrow IPC stream."""
+    """Takes rows and writes them as a map output, as a stream writer does with a micro-batch."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, root: Path, schema: pa.Schema) -> None:
         super().__init__()
-        self._file = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_stream(self._file, schema)
+        partitioner = HashPartitioner("page")
+        name = uuid.uuid4().hex
+        metadata = PartitionedFileMetadata(
+            name, name, 0, 0, schema, NUM_SUBPARTITIONS, partitioner.describe()
+        )
+        self._assign = partitioner.bind(schema, NUM_SUBPARTITIONS, 0)
+        self._partition = SortMergeResultPartition(
+            open_storage(root), name, metadata, WriteOptions(sync=False)
+        )
 
     def collect(self, batch: pa.RecordBatch) -> None:
         """Write rows."""
         super().collect(batch)
-        self._writer.write_batch(batch)
+        self._partition.emit(batch, self._assign(batch))
 
     def close(self) -> None:
-        """End the file."""
-        self._writer.close()
-        self._file.close()
+        """End the files."""
+        self._partition.finish()
 
 
 def measure_once(
@@ -125,8 +143,7 @@ def measure_once(
     else:
 
         def work(batches: list[pa.RecordBatch]) -> tuple[int, int]:
-            path = root / f"rows-{len(batches)}.arrows"
-            output: Any = Counted() if label == COUNTED else Written(path, batches[0].schema)
+            output: Any = Counted() if label == COUNTED else Written(root, batches[0].schema)
             return _run(output, batches, None if label == UNBUFFERED else interval_rows, root)
 
     work(batches[:2])  # loads the code

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 COUNTED = "buffered, then counted"
 GATHER = "gather"
-BUFFERED = "buffered, then an IPC file"
-UNBUFFERED = "unbuffered, an IPC file"
+BUFFERED = "buffered, then a map output"
+UNBUFFERED = "unbuffered, a map output"
 
 NS_PER_ROW = 100
 """What buffering a row may take beside a gather of it."""
