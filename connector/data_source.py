@@ -55,7 +55,7 @@ class ArrowShuffleDataSource(DataSource):
         return ShuffleStreamReader(self.options, schema, self.storage)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:
-        """Writer of micro-batches; output mode complete overwrites, the others append."""
+        """Writer of micro-batches; output mode complete overwrites, append appends."""
         from connector.stream_writer import ShuffleStreamWriter
 
         return ShuffleStreamWriter(self.options, schema, overwrite=overwrite)

@@ -30,6 +30,7 @@ from arrow_format import (
 )
 from arrow_format.commit import abort_job, commit_job
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.model import Transaction
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.target import open_target
 from tests.conformance.system_calls import FAULTS, SystemCalls
@@ -83,6 +84,23 @@ def job(path: Path, start: int, mode: str) -> None:
         raise
 
 
+def batch(path: Path, start: int) -> None:
+    """As the sink of a stream does it: a job anew each time, and a commit that happens once."""
+    begun = begin_job(
+        str(path), rows(0)[0].schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
+        options=SYNCED,
+    )  # fmt: skip
+    try:
+        statuses = [
+            run_map_task(begun, 0, 0, rows(start, 30)),
+            run_map_task(begun, 1, 0, rows(start + 30, 60)),
+        ]
+        commit_job(begun, statuses, mode="append", transaction=Transaction("a-query", 5))
+    except Exception:
+        abort_job(begun)
+        raise
+
+
 @dataclass(frozen=True)
 class Operation:
     """Something that makes a version, and what it makes of the rows that are there."""
@@ -103,6 +121,10 @@ OPERATIONS = {
     ),
     "job": Operation(
         lambda path: job(path, 500, "append"), lambda before: [*before, *range(500, 590)]
+    ),
+    "batch": Operation(
+        lambda path: batch(path, 500),
+        lambda before: before if 500 in before else [*before, *range(500, 590)],
     ),
     "merge": Operation(lambda path: merge_shuffle(path, policy=EAGER, options=SYNCED), list),
     "collect": Operation(collect, list, keeps_versions=False),

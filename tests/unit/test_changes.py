@@ -156,6 +156,10 @@ class TestExpiry:
         collect_garbage(path, retention=timedelta(0))
         with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
             span.read().read_all()
+        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+            list(span.reader(0, N))
+        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+            span.verify()
         with pytest.raises(ShuffleNotFoundError, match="version 6 has expired"):
             pickle.loads(pickled)
 
