@@ -1,4 +1,4 @@
-"""Which rows have equal keys, and which of them came last: whole columns at a time. Pure.
+"""Which rows have equal keys, as numbers: whole columns at a time. Pure.
 
 Keys are told apart exactly and not by a hash, whatever their type. A null equals a null, a NaN
 every NaN, and -0.0 equals 0.0, at every depth.
@@ -28,39 +28,11 @@ if TYPE_CHECKING:
 _MOST_NUMBERS = 1 << 62
 """Numbers of several columns become one by a product, which stays below this."""
 
-_TABLE_PER_ROW = 4
-"""A table with a place for every number may have so many places for each row; a hash table, which
-needs none for numbers that do not occur, takes several times as long per row."""
-
-_TABLE_AT_LEAST = 1 << 12
+_ALL_NUMBERS = 1 << 64
+"""A bound that says nothing about numbers of 64 bits."""
 
 Numbers = tuple["NDArray[np.int64]", int]
 """A number for each row, and what all of them are below."""
-
-
-def last_rows(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
-    """Return the last row of each key, ascending.
-
-    Parameters
-    ----------
-    columns
-        Key columns of ``num_rows`` rows, of types that can be hash keys
-        (:func:`~arrow_format.spark_hash.check_hashable`); slices are fine. Without any, all rows
-        have the same key.
-    num_rows
-        How many rows there are, less than 2**31.
-    """
-    if num_rows == 0:
-        return np.empty(0, np.int64)
-    if not columns:
-        return np.array([num_rows - 1], np.int64)
-    numbers, width = key_numbers(columns)
-    last = np.full(width, -1, np.int32)
-    # Of several rows that are assigned to one place, NumPy leaves the last.
-    last[numbers] = np.arange(num_rows, dtype=np.int32)
-    is_last = np.zeros(num_rows, np.bool_)
-    is_last[last[last >= 0]] = True
-    return np.flatnonzero(is_last)
 
 
 def key_numbers(columns: Sequence[pa.Array]) -> Numbers:
@@ -69,18 +41,30 @@ def key_numbers(columns: Sequence[pa.Array]) -> Numbers:
     Parameters
     ----------
     columns
-        As :func:`last_rows` takes them; at least one, of one row or more.
+        Key columns, one or more, of types that can be hash keys
+        (:func:`~arrow_format.spark_hash.check_hashable`), of one row or more; slices are fine.
 
     Returns
     -------
     tuple
-        The number of each row, shape (num_rows,), and a bound that all of them are below. It is at
-        most a small multiple of the number of rows.
+        The number of each row, shape (num_rows,), and a bound that all of them are below. Where
+        that is more than 2**63 they may be negative as well.
     """
-    numbers, width = _combined(_numbers(column) for column in columns)
-    if width > max(_TABLE_PER_ROW * len(numbers), _TABLE_AT_LEAST):
-        return _renumbered(numbers)
-    return numbers, width
+    return _combined(_numbers(column) for column in columns)
+
+
+def are_cheap(columns: Sequence[pa.Array]) -> bool:
+    """Whether keys are numbered without a table of all that are different."""
+    return all(
+        not pt.is_nested(column.type)
+        and (pt.is_boolean(column.type) or pt.is_floating(column.type) or _is_integer(column.type))
+        for column in columns
+    )
+
+
+def renumbered(numbers: NDArray[np.int64]) -> Numbers:
+    """Return numbers from 0 on, as many as are different."""
+    return _encoded(pa.array(numbers))
 
 
 def _combined(parts: Iterable[Numbers]) -> Numbers:
@@ -91,16 +75,11 @@ def _combined(parts: Iterable[Numbers]) -> Numbers:
             whole = part
             continue
         if whole[1] * part[1] >= _MOST_NUMBERS:
-            whole, added = _renumbered(whole[0]), _renumbered(part[0])
+            whole, added = renumbered(whole[0]), renumbered(part[0])
         else:
             added = part
         whole = whole[0] * added[1] + added[0], whole[1] * added[1]
     return whole if whole is not None else (np.empty(0, np.int64), 1)
-
-
-def _renumbered(numbers: NDArray[np.int64]) -> Numbers:
-    """Numbers from 0 on, as many as are different."""
-    return _encoded(pa.array(numbers))
 
 
 def _encoded(array: pa.Array) -> Numbers:
@@ -121,9 +100,12 @@ def _numbers(array: pa.Array) -> Numbers:
         return _with_nulls(array, boolean_values(array).astype(np.int64), 2)
     if pt.is_floating(type_):
         return _numbers(float_bits(array))
-    if pt.is_decimal(type_) or pt.is_string(type_) or pt.is_binary(type_):
-        return _encoded(array)
-    return _numbers_of_integers(array)
+    return _numbers_of_integers(array) if _is_integer(type_) else _encoded(array)
+
+
+def _is_integer(type_: pa.DataType) -> bool:
+    """Whether values are integers of at most 64 bits, whatever they stand for."""
+    return not (pt.is_decimal(type_) or pt.is_string(type_) or pt.is_binary(type_))
 
 
 def _numbers_of_integers(array: pa.Array) -> Numbers:
@@ -135,7 +117,7 @@ def _numbers_of_integers(array: pa.Array) -> Numbers:
     least = int(there.min())
     width = int(there.max()) - least + 1
     if width >= _MOST_NUMBERS:
-        return _encoded(array)
+        return _encoded(array) if array.null_count else (values, _ALL_NUMBERS)
     # What stands under a null may be anything; it is replaced.
     return _with_nulls(array, values.astype(np.int64) - least, width)
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 from arrow_format.batching import copied
 from arrow_format.gather import gather
 from arrow_format.hash_passes import HashPass
-from arrow_format.key_numbers import last_rows
+from arrow_format.last_rows import last_rows
+from arrow_format.nested_items import has_items
 from arrow_format.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEY_BYTES = 64
-"""What a row may take beside its columns while keys are numbered: its number, its place in the
-table of numbers, and its share of Arrow's hash table."""
-
-_ANY_SIZE = 1 << 62
+"""What a row may take beside its columns while the last rows are found: hash or number, both with
+its place as a word that is sorted, its place by itself, and its part in a table of few keys."""
 
 
 class LatestRows:
@@ -50,12 +49,11 @@ class LatestRows:
         self._keys = tuple(keys)
         self._capacity_bytes = capacity_bytes
         self._buffer = self._new_buffer()
-        self._is_oversize = False
         self._num_distinct = 0
         """Rows at the beginning of the buffer that are known to have different keys."""
 
-    def _new_buffer(self, capacity_bytes: int | None = None) -> SortBuffer:
-        return SortBuffer(self._schema, capacity_bytes or self._capacity_bytes, 1)
+    def _new_buffer(self) -> SortBuffer:
+        return SortBuffer(self._schema, self._capacity_bytes, 1)
 
     @property
     def num_rows(self) -> int:
@@ -83,7 +81,8 @@ class LatestRows:
             taken, as always when nothing is held and one row fits.
         """
         if not self._keys:
-            self._hold_last(batch)
+            if batch.num_rows:
+                self._hold(copied(batch.slice(batch.num_rows - 1)))
             return None
         start, step = 0, batch.num_rows
         while start < batch.num_rows:
@@ -100,42 +99,36 @@ class LatestRows:
             elif self._buffer.has_remaining:
                 return batch.slice(start)
             else:
-                self._hold(batch.slice(start, 1))
+                self._hold(copied(batch.slice(start, 1)))
                 start += 1
                 step = batch.num_rows
         return None
 
     def _fits(self, piece: pa.RecordBatch) -> bool:
-        num_rows = self._buffer.num_rows + piece.num_rows
-        if self._is_oversize or KEY_BYTES * num_rows > self._capacity_bytes:
+        if KEY_BYTES * (self._buffer.num_rows + piece.num_rows) > self._capacity_bytes:
             return False
         return self._buffer.append(piece, np.zeros(piece.num_rows, np.int32))
-
-    def _hold_last(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._hold(copied(batch.slice(batch.num_rows - 1)))
 
     def _hold(self, rows: pa.RecordBatch) -> None:
         """Hold rows of different keys and nothing else, whatever they take."""
         self._buffer = self._new_buffer()
-        ids = np.zeros(rows.num_rows, np.int32)
-        self._is_oversize = not self._buffer.append(rows, ids)
-        if self._is_oversize:
-            self._buffer = self._new_buffer(_ANY_SIZE)
-            self._buffer.append(rows, ids)
+        self._buffer.put(rows)
         self._num_distinct = rows.num_rows
 
     def _drop_replaced(self) -> pa.RecordBatch:
-        self._buffer.finish()
-        batch = self._buffer.take_region().batch
-        self._buffer.release()
-        last = last_rows([batch.column(name) for name in self._keys], batch.num_rows)
-        kept = [batch]
-        del batch
-        if len(last) < kept[0].num_rows:
-            kept = [_gathered(kept, last)]
-        self._hold(kept[0])
-        return kept[0]
+        num_rows = self._buffer.num_rows
+        columns = self._buffer.take_columns()
+        if num_rows == self._num_distinct:
+            kept = None
+        else:
+            for i in (self._schema.get_field_index(name) for name in self._keys):
+                columns[i] = [pa.concat_arrays(columns[i])]
+            keys = [columns[self._schema.get_field_index(name)][0] for name in self._keys]
+            kept = last_rows(keys, num_rows)
+            del keys
+        rows = _kept(self._schema, columns, kept, num_rows)
+        self._hold(rows)
+        return rows
 
     def rows(self) -> pa.RecordBatch:
         """Return the latest row of each key, in the order in which they came; they stay held."""
@@ -151,7 +144,6 @@ class LatestRows:
         """Let all rows go."""
         self._buffer.release()
         self._buffer = self._new_buffer()
-        self._is_oversize = False
         self._num_distinct = 0
 
     def make_room(self) -> None:
@@ -161,17 +153,41 @@ class LatestRows:
         self._hold(rows)
 
 
-def _gathered(taken: list[pa.RecordBatch], rows: NDArray[np.int64]) -> pa.RecordBatch:
-    """Rows of the batch in a list, which is emptied; columns are let go as they are gathered."""
-    batch = taken.pop()
-    schema, columns = batch.schema, batch.columns
-    del batch
-    indices = pa.array(rows.astype(np.uint32))
-    gathered = []
-    while columns:
-        pieces = gather(columns.pop(0), indices)
-        gathered.append(pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces))
-    return pa.RecordBatch.from_arrays(gathered, schema=schema)
+def _kept(
+    schema: pa.Schema,
+    columns: list[list[pa.Array]],
+    rows: NDArray[np.int64] | None,
+    num_rows: int,
+) -> pa.RecordBatch:
+    """Return some rows, or all when None, of columns in pieces; these are let go one by one."""
+    mask = None
+    if rows is not None and len(rows) < num_rows:
+        mask = np.zeros(num_rows, np.bool_)
+        mask[rows] = True
+    joined = []
+    for field in schema:
+        pieces = columns.pop(0)
+        if mask is not None and rows is not None:
+            # What filters lists makes an index of all their items.
+            pieces = (
+                gather(pa.concat_arrays(pieces), pa.array(rows.astype(np.uint32)))
+                if has_items(field.type)
+                else list(_filtered(pieces, mask))
+            )
+        if pieces:
+            joined.append(pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces))
+        else:
+            joined.append(pa.array([], field.type))
+    return pa.RecordBatch.from_arrays(joined, schema=schema)
+
+
+def _filtered(pieces: list[pa.Array], mask: NDArray[np.bool_]) -> Iterator[pa.Array]:
+    start = 0
+    while pieces:
+        piece = pieces.pop(0)
+        stop = start + len(piece)
+        yield piece.filter(pa.array(mask[start:stop]))
+        start = stop
 
 
 def latest_in_passes(

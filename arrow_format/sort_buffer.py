@@ -243,6 +243,45 @@ class SortBuffer:
         self._num_rows = 0
         return SortedRegion(pa.RecordBatch.from_arrays(gathered, schema=self._schema), clustering)
 
+    def put(self, batch: pa.RecordBatch, subpartition: int = 0) -> None:
+        """Take rows into the empty buffer as they are, without a copy, even if they do not fit.
+
+        Parameters
+        ----------
+        batch
+            Rows of the buffer's schema, whose columns have memory of their own.
+        subpartition
+            Of all of them.
+
+        Raises
+        ------
+        ClosedError
+            The buffer is finished, released, or not empty.
+        """
+        if self._finished or self._released or self._num_rows:
+            msg = "rows can be put into an empty sort buffer only"
+            raise ClosedError(msg)
+        self._columns = [[column] for column in batch.columns]
+        self._copied_bytes = sum(column.get_total_buffer_size() for column in batch.columns)
+        self._ids = [np.full(batch.num_rows, subpartition, np.int32)]
+        self._num_rows = batch.num_rows
+        self._num_items = {i: num_items(batch.column(i)) for i in self._num_items}
+
+    def take_columns(self) -> list[list[pa.Array]]:
+        """All rows in the order of arrival, each column in pieces; the buffer is empty after it.
+
+        Returns
+        -------
+        list
+            For each column its pieces; pieces of all columns have the same lengths.
+        """
+        self._copy_pending()
+        columns, self._columns = self._columns, [[] for _ in self._schema]
+        self._ids = []
+        self._copied_bytes = self._num_rows = 0
+        self._num_items = dict.fromkeys(self._num_items, 0)
+        return columns
+
     def _sort_codes(self) -> list[Codes]:
         """Codes of the sort keys; their columns are joined for good, so that none is held twice."""
         if not self._sort_by or self._num_rows == 0:

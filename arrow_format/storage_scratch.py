@@ -70,11 +70,18 @@ def _make(where: Path) -> tuple[Path, int]:
     """Make a directory with a lock that is held; another where someone took it for abandoned."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where)).absolute()
-        with contextlib.suppress(FileNotFoundError):
+        try:
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue
+        try:
             if _is_taken(lock, path):
                 return path, lock
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)
             os.close(lock)
+            raise
+        os.close(lock)
 
 
 def _is_taken(lock: int, path: Path) -> bool:

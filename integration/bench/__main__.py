@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from integration.bench.results import Part
 
-PARTS = ("engine", "read", "cost", "bytes", "spark", "lane", "joins", "memory")
+PARTS = ("engine", "read", "cost", "bytes", "spark", "lane", "joins", "memory", "buffer")
 TABLES = ("lineitem", "narrow")
 NUMBERS = {
     "engine": (200, 2_000, 20_000),
@@ -36,7 +36,7 @@ NUMBERS = {
 }
 """Numbers of subpartitions where the command line gives none."""
 
-REPEAT = {"engine": 5, "read": 3, "cost": 3, "spark": 3, "lane": 3, "joins": 3}
+REPEAT = {"engine": 5, "read": 3, "cost": 3, "spark": 3, "lane": 3, "joins": 3, "buffer": 3}
 """Rounds where the command line says nothing."""
 
 PACKAGES = ("pyarrow", "numpy", "zstandard", "pyspark", "polars", "duckdb", "tpchgen-cli")
@@ -149,6 +149,10 @@ def run_part(
             slow=options.slow,
             **common,
         )
+    if name == "buffer":
+        from integration.bench import buffer
+
+        return buffer.run(options.scale, repeat=repeat, **common)
     from integration.bench import memory
 
     size = int(options.memory_gb * 1e9)

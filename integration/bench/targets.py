@@ -73,3 +73,11 @@ PEAK_MEMORY = Target(at_most=1)
 
 MAX_OPEN_FILES = 15
 """Files a map task may have open at once."""
+
+BUFFER_AGAINST_ALLOWED = Target(at_most=1)
+"""Processor time of a buffered row, against 100 ns and that of a gather of all rows."""
+
+
+def rows_downstream(updates: int) -> Target:
+    """Rows that come out of a buffered output, against those that go in."""
+    return Target(at_most=1 / updates)

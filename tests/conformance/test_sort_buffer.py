@@ -206,3 +206,36 @@ def test_items_are_counted_where_bytes_are_few():
     assert not empty.append(nulls(2, MAX_ITEMS // 2 + 1), ids[:2])
     assert empty.append(nulls(1, MAX_ITEMS + 1), ids[:1])
     assert not empty.append(nulls(1, 1), ids[:1])
+
+
+def test_rows_that_were_put_in_and_appended_come_out_in_the_order_of_arrival():
+    buffer = SortBuffer(SCHEMA, 100_000, N)
+    first = numbered([1, 2])
+    buffer.put(first, subpartition=3)
+    assert buffer.num_bytes == first.get_total_buffer_size() + 2 * ROW_OVERHEAD_BYTES
+    with pytest.raises(ClosedError, match="empty"):
+        buffer.put(first)
+    append(buffer, [0, 0], 2)
+    columns = buffer.take_columns()
+    assert [[len(piece) for piece in pieces] for pieces in columns] == [[2, 2]] * len(columns)
+    rows = pa.chunked_array(columns[0]).to_pylist()
+    assert rows == [*first.column(0).to_pylist(), *numbered([0, 0], 2).column(0).to_pylist()]
+    assert (buffer.num_rows, buffer.num_bytes) == (0, 0)
+
+
+def test_what_was_put_in_is_clustered_with_the_rest():
+    buffer = SortBuffer(SCHEMA, 100_000, N)
+    buffer.put(numbered([1, 2]), subpartition=3)
+    append(buffer, [4, 0], 2)
+    region = taken(buffer)
+    assert region.clustering.ranks.tolist() == [0, 3, 4]
+    assert region.clustering.row_offsets.tolist() == [0, 1, 3, 4]
+
+
+def test_rows_may_be_put_in_that_are_more_than_fits():
+    buffer = SortBuffer(SCHEMA, 100, N)
+    rows = numbered([1] * 50)
+    assert not buffer.append(rows, ids_of(rows))
+    buffer.put(rows)
+    assert buffer.num_bytes > 100
+    assert not append(buffer, [1])

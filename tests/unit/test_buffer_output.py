@@ -286,6 +286,14 @@ def test_later_records_are_found_among_spilled_ones(tmp_path):
 # Errors ------------------------------------------------------------------------------------------
 
 
+def test_an_output_whose_next_one_failed_is_closed(bench):
+    bench.downstream._fail_at = 0
+    with pytest.raises(RuntimeError, match="downstream broke"):
+        bench.output.emit_watermark(Watermark(1))
+    with pytest.raises(ClosedError):
+        bench.output.emit_watermark(Watermark(2))
+
+
 def test_a_closed_output_says_so(bench):
     bench.output.close()
     for call in (

@@ -83,6 +83,21 @@ def test_what_it_spills_goes_with_the_executor_and_with_an_early_end(tmp_path, m
     assert not list(tmp_path.iterdir())
 
 
+def test_nothing_is_left_when_the_input_fails_whoever_keeps_the_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    stage = BufferedOutput(keys="id", max_interval="1h", max_buffered_bytes=64 << 10)
+
+    def arriving():
+        for start in range(0, 20_000, 1_000):
+            yield batch(*range(start, start + 1_000))
+        assert list(tmp_path.iterdir())
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more") as kept:
+        list(stage(arriving()))
+    assert not list(tmp_path.iterdir()), kept.traceback
+
+
 def test_batches_for_the_jvm_are_not_small():
     stage = BufferedOutput(keys="id", max_interval="1h", max_buffered_bytes=1 << 20)
     ids = np.random.default_rng(0).permutation(50_000)

@@ -177,6 +177,16 @@ def test_replaced_rows_are_dropped_before_others_are_refused():
     assert 50_000 < held.num_bytes <= 100_000
 
 
+def test_behind_a_row_larger_than_memory_nothing_fits():
+    large = pa.record_batch({"k": [0], "s": ["x" * 90_000]})
+    held = LatestRows(large.schema, ["k"], 64 << 10)
+    assert held.append(large) is None
+    small = pa.record_batch({"k": [1, 2], "s": ["y", "z"]})
+    assert held.append(small).num_rows == 2
+    assert held.take().num_rows == 1
+    assert held.append(small) is None
+
+
 def test_bad_keys_and_options_are_named():
     batch = next(batches_of(5, 5))
     with pytest.raises(SchemaError, match="'nope'"):

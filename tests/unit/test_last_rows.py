@@ -1,7 +1,6 @@
 """The last row of each key: exact, whatever the type, without a loop over rows."""
 
 import math
-from collections import Counter
 from datetime import time, timedelta
 from decimal import Decimal
 
@@ -9,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format.key_numbers import key_numbers, last_rows
+from arrow_format import last_rows as module
+from arrow_format.last_rows import SAMPLE_ROWS, last_rows
 
 
 def rows_of(*columns):
@@ -82,12 +82,51 @@ def test_several_columns_are_one_key():
     assert rows_of(*map(pa.array, columns)) == sorted(expected.values())
 
 
-def test_numbers_are_few_however_far_apart_values_are():
-    rng = np.random.default_rng(2)
-    columns = [pa.array(rng.integers(0, 2**61, 1_000)) for _ in range(3)]
-    numbers, width = key_numbers(columns)
-    assert numbers.max() < width <= 4_096
-    assert set(Counter(numbers.tolist()).values()) == {1}
+@pytest.mark.parametrize("num_keys", [3, 900, 20_000, 10**9])
+@pytest.mark.parametrize("kind", ["near", "far", "all", "text", "struct", "mixed", "nulls"])
+def test_every_way_finds_the_same(num_keys, kind):
+    rng = np.random.default_rng(num_keys)
+    keys = rng.integers(0, num_keys, 3 * SAMPLE_ROWS)
+    expected = sorted({key: row for row, key in enumerate(keys.tolist())}.values())
+    far = keys * 7_919_000_003 % 2**62
+    texts = pa.array(keys.astype(str))
+    columns = {
+        "near": [pa.array(keys)],
+        "far": [pa.array(far)],
+        "all": [pa.array((keys.astype(np.uint64) * np.uint64(2**61 + 1)).view(np.int64))],
+        "text": [texts],
+        "struct": [pa.StructArray.from_arrays([texts], ["x"])],
+        "mixed": [pa.array(keys % 2), texts, pa.array(far)],
+        "nulls": [pa.array(keys, mask=keys == keys[0])],
+    }[kind]
+    assert rows_of(*columns) == expected
+
+
+def test_equal_digests_of_different_numbers_are_noticed(monkeypatch):
+    # The digest is the high bits of a product: with a factor of 1, those of the number itself.
+    monkeypatch.setattr(module, "_SPREAD", np.uint64(1))
+    numbers = np.array([2**62 + 1, 2**62 + 2, -(2**62), 2**62 + 1] * 1_500)
+    assert module._last_by_sort(numbers, 2**64) is None
+    assert rows_of(pa.array(numbers)) == [5_997, 5_998, 5_999]
+
+
+@pytest.mark.parametrize("num_hashes", [1, 7, 5_000])
+@pytest.mark.parametrize("kind", ["text", "nulls", "floats", "lists"])
+def test_rows_of_one_hash_are_told_apart_by_their_keys(monkeypatch, num_hashes, kind):
+    monkeypatch.setattr(module, "MANY_KEYS", 1)
+    keys = np.random.default_rng(num_hashes).integers(0, 6_000, SAMPLE_ROWS * 2)
+    monkeypatch.setattr(
+        module, "hash_columns", lambda columns: (keys % num_hashes).astype(np.int32)
+    )
+    texts = pa.array(keys.astype(str))
+    columns = {
+        "text": [texts],
+        "nulls": [pa.array(keys.astype(str), mask=keys == 0)],
+        "floats": [pa.array(np.where(keys == 0, np.nan, keys - 1.0)), texts],
+        "lists": [pa.ListArray.from_arrays(np.arange(len(keys) + 1, dtype=np.int32), texts)],
+    }[kind]
+    expected = {key: row for row, key in enumerate(keys.tolist())}
+    assert rows_of(*columns) == sorted(expected.values())
 
 
 def test_without_columns_all_rows_have_one_key():

@@ -1,0 +1,71 @@
+"""CONFORMANCE, group "Memory and resources": a buffered output takes no more than it may."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conformance.test_memory import PROJECT
+
+ALLOWED = 32 << 20
+
+WORK = """
+import sys
+from datetime import timedelta
+import numpy as np
+import pyarrow as pa
+from arrow_format import BufferOutput, Output
+
+kind, how, allowed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+pa.set_cpu_count(1)
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
+
+class Counted(Output):
+    num_rows = 0
+
+    def collect(self, batch):
+        self.num_rows += batch.num_rows
+
+def run(num_rows):
+    counted = Counted()
+    output = BufferOutput(
+        counted,
+        keys=["k"],
+        max_interval=timedelta(days=1),
+        memory_buffer_only=how == "memory",
+        max_buffered_bytes=allowed,
+    )
+    for start in range(0, num_rows, 10_000):
+        # Every key once, neighbours far apart.
+        keys = (np.arange(start, start + 10_000) * 7_919_000_003) % (1 << 40)
+        k = pa.array(keys).cast(pa.string()) if kind == "text" else pa.array(keys)
+        output.collect(pa.record_batch({"k": k, "v": keys}))
+    output.close()
+    return counted.num_rows, output.spilled_bytes
+
+run(10_000)
+base = status("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+print(*run(700_000), status("VmHWM") - base)
+"""
+
+
+@pytest.mark.parametrize("how", ["disk", "memory"])
+@pytest.mark.parametrize("kind", ["number", "text"])
+def test_memory_of_a_buffered_output_whose_keys_do_not_fit(kind, how):
+    done = subprocess.run(
+        [sys.executable, "-c", WORK, kind, how, str(ALLOWED)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    emitted, spilled, over_base = map(int, done.stdout.split())
+    assert emitted == 700_000
+    assert (spilled > 0) == (how == "disk")
+    # Code that only spilling loads, and what allocators keep, come on top.
+    assert over_base <= ALLOWED + (16 << 20), f"{over_base / 2**20:.0f} MiB"
