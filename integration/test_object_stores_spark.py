@@ -68,6 +68,7 @@ def main(directory: Path, bucket: str, given: dict[str, str]) -> None:
         df = spark.range(ROWS).selectExpr("id % 17 k", "id v")
         by_functions(spark, df, f"s3://{bucket}/functions", given)
         by_data_source(spark, df, f"s3://{bucket}/source", given)
+        by_streams(spark, f"s3://{bucket}/source", directory, given)
 
 
 def by_functions(spark: SparkSession, df: Any, path: str, given: dict[str, str]) -> None:
@@ -111,6 +112,28 @@ def by_data_source(spark: SparkSession, df: Any, path: str, given: dict[str, str
     show_error(
         lambda: spark.read.format("arrow_shuffle").options(**wrong).load(path), "StorageError"
     )
+
+
+def by_streams(spark: SparkSession, path: str, directory: Path, given: dict[str, str]) -> None:
+    options = {f"storage.{name}": value for name, value in given.items()}
+
+    def run(source: dict[str, str], sink: dict[str, str], checkpoint: str) -> Any:
+        rows = spark.readStream.format("arrow_shuffle").options(**source).load(path)
+        show(rows)
+        writer = rows.writeStream.format("arrow_shuffle").options(keys="v", numSubpartitions=2)
+        writer = writer.options(checkpointLocation=str(directory / checkpoint), **sink)
+        query = writer.trigger(availableNow=True).start(f"{path}-streamed")
+        query.awaitTermination(120)
+        query.explain(extended=True)
+        return query
+
+    query = run(options, options, "one")
+    assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [ROWS]
+    print(query.recentProgress, query.status)
+    read = connector.read_shuffle(spark, f"{path}-streamed", storage_options=given)
+    assert sorted(row.v for row in read.collect()) == list(range(ROWS))
+    wrong = options | {"storage.aws_access_key_id": "AKIDOFSOMEBODYELSE"}
+    show_error(lambda: run(options, wrong, "two"), "StorageError")
 
 
 def _remove_data(path: str, given: dict[str, str]) -> None:
