@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrow_format.log_record import LastCommit, entry_of
+from arrow_format.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from arrow_format.log_index import LogIndex
@@ -30,9 +31,11 @@ def find_transaction(log: LogReader, transaction: Transaction) -> LastCommit | N
 
 def last_commit(log: LogReader, index: LogIndex, application_id: str) -> LastCommit | None:
     """Return what an application committed last according to a listing; None: nothing."""
+    ahead = ReadAhead(log.record, log.max_requests, index.checkpoints)
     for number in range(index.newest, 0, -1):
         if number in index.checkpoints:
             return log.checkpoint(number).applications.get(application_id)
+        ahead.come_to(number)
         found = _commit_of(log.record(number))
         if found is not None and found[0] == application_id:
             return found[1]

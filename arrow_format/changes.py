@@ -54,12 +54,12 @@ class Step:
 
 def newest_entry(log: LogReader, index: LogIndex) -> LogEntry | None:
     """Return the entry of the newest version of a listing; None when there is none."""
-    return next(_entries(log, index.newest, index.oldest - 1, -1), None)
+    return next(_entries(log, range(index.newest, index.oldest - 1, -1), at_once=1), None)
 
 
 def oldest_entry(log: LogReader, index: LogIndex) -> LogEntry | None:
     """Return the entry of the oldest version that has not expired; None when there is none."""
-    return next(_entries(log, index.oldest, index.newest + 1, 1), None)
+    return next(_entries(log, range(index.oldest, index.newest + 1), at_once=1), None)
 
 
 def check_not_expired(log: LogReader, index: LogIndex, start: int) -> None:
@@ -91,7 +91,7 @@ def check_not_released(log: LogReader, index: LogIndex, start: int) -> None:
     ResultReleasedError
         One was.
     """
-    for entry in _entries(log, max(start, index.oldest - 1) + 1, index.newest + 1, 1):
+    for entry in _entries(log, range(max(start + 1, index.oldest), index.newest + 1)):
         if entry.released is not None and entry.released.through > start:
             raise released_error(log.root, entry.released)
 
@@ -160,7 +160,7 @@ def plan_changes(
 
 
 def _refuse_overwrites(log: LogReader, first: int, end: int) -> None:
-    for entry in _entries(log, first, end + 1, 1):
+    for entry in _entries(log, range(first, end + 1)):
         if entry.operation == "overwrite":
             msg = (
                 f"{log.root}: version {entry.version} overwrote what was there and had been read "
@@ -203,7 +203,7 @@ def _changes_of(log: LogReader, span: VersionSpan, start: int) -> Snapshot:
     last = log.entry(span.end)
     added = [
         entry
-        for entry in _entries(log, start + 1, span.end + 1, 1)
+        for entry in _entries(log, range(start + 1, span.end + 1))
         if entry.operation not in ADD_NOTHING
     ]
     delivered = [*base, *added]
@@ -240,7 +240,7 @@ def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
             yield Step(first.version, whole.num_rows, whole.num_bytes)
         start = first.version
     check_not_expired(log, index, start)
-    for entry in _entries(log, max(start, index.oldest - 1) + 1, index.newest + 1, 1):
+    for entry in _entries(log, range(max(start + 1, index.oldest), index.newest + 1)):
         if entry.operation in ADD_NOTHING:
             yield Step(entry.version, 0, 0, adds=False)
         else:
@@ -284,12 +284,13 @@ def check_commit_id(log: LogReader, index: LogIndex, version: int, commit_id: st
         raise CorruptShuffleError(msg)
 
 
-def _entries(log: LogReader, first: int, end: int, step: int) -> Iterator[LogEntry]:
-    """Entries of some numbers of the log; fences are left out."""
-    for number in range(first, end, step):
-        record = log.record(number)
-        if isinstance(record, LogEntry):
-            yield record
+def _entries(log: LogReader, numbers: range, at_once: int | None = None) -> Iterator[LogEntry]:
+    """Entries of some numbers of the log, in that order; fences are left out."""
+    width = log.max_requests if at_once is None else at_once
+    for at in range(0, len(numbers), width):
+        for record in log.records(numbers[at : at + width]).values():
+            if isinstance(record, LogEntry):
+                yield record
 
 
 def _check_alike(log: LogReader, entry: LogEntry, last: LogEntry) -> None:

@@ -67,6 +67,11 @@ class LogReader:
         """Path or URI of the shuffle."""
         return self._storage.root
 
+    @property
+    def max_requests(self) -> int:
+        """How many entries are read at once; 1 where reading one is no waiting."""
+        return self._storage.max_requests
+
     def index(self) -> LogIndex:
         """List the log.
 

@@ -114,6 +114,17 @@ def program(spark: SparkSession, directory: Path) -> Found:
         digest(rows),
     ]
 
+    stream = spark.readStream.format("arrow_shuffle").option("subpartitions", "2-6")
+    query = (
+        stream.load(str(path))
+        .writeStream.format("arrow_shuffle")
+        .options(keys="s", numSubpartitions=3, checkpointLocation=str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(directory / "streamed"))
+    )
+    query.awaitTermination(120)
+    found["streamed"] = digest(connector.read_shuffle(spark, directory / "streamed", version=1))
+
     receipt = connector.write_shuffle(df, path, keys=["k", "s"], num_subpartitions=N, mode="append")
     found["receipt"] = [receipt.version, receipt.num_rows, receipt.num_map_outputs]
     found["errors"] = [
