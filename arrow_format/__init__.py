@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Partitioner,
         RoundRobinPartitioner,
     )
+    from arrow_format.pending_flush import flush_pending
     from arrow_format.range_partitioner import RangePartitioner, sample_bounds
     from arrow_format.read_buffer_pool import ReadBufferPool
     from arrow_format.read_scheduler import ReadScheduler
@@ -125,6 +126,7 @@ _HOME = {
         "Partitioner",
         "RoundRobinPartitioner",
     ),
+    "pending_flush": ("flush_pending",),
     "range_partitioner": ("RangePartitioner", "sample_bounds"),
     "read_buffer_pool": ("ReadBufferPool",),
     "read_scheduler": ("ReadScheduler",),
@@ -199,6 +201,7 @@ __all__ = [
     "collect_garbage",
     "consume",
     "decorated",
+    "flush_pending",
     "forget_consumer",
     "latest_per_key",
     "list_consumers",

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrow_format.log_entry import LogEntry
-from arrow_format.log_record import LastCommit
+from arrow_format.log_record import LastCommit, entry_of
 from arrow_format.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
@@ -58,7 +57,8 @@ def all_last_commits(log: LogReader, index: LogIndex, number: int) -> dict[str, 
 
 def _commit_of(record: LogRecord) -> tuple[str, LastCommit] | None:
     """Return application and commit of an entry that is part of a transaction."""
-    if not isinstance(record, LogEntry) or record.transaction is None:
+    entry = entry_of(record)
+    if entry is None or entry.transaction is None:
         return None
-    one = record.transaction
-    return one.application_id, LastCommit(record.version, one.number)
+    one = entry.transaction
+    return one.application_id, LastCommit(entry.version, one.number)

@@ -80,6 +80,7 @@ def compose(entries: Sequence[LogEntry]) -> LogEntry:
         roots=placed.roots,
         totals=TotalsFile("", 0, 0),
         released=None,
+        flushed=None,
     )
 
 

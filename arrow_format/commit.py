@@ -26,9 +26,10 @@ from arrow_format.errors import (
 )
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
-from arrow_format.log_record import Fence
+from arrow_format.log_record import PENDING, PENDING_OVERWRITE, Fence, Pending, entry_of
 from arrow_format.log_totals import encode_totals
 from arrow_format.options import check_mode
+from arrow_format.pending import pending_outputs
 from arrow_format.receipt import ShuffleReceipt
 from arrow_format.result_description import describe_result
 from arrow_format.root_list import ROOT_LIST_NAME
@@ -52,6 +53,8 @@ def commit_job(
     mode: str = "errorifexists",
     expected_map_outputs: int | None = None,
     transaction: Transaction | None = None,
+    pending: bool = False,
+    flushes: tuple[int, ...] = (),
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
@@ -72,6 +75,13 @@ def commit_job(
     transaction
         What this commit is a part of. Where it, or a later one of the same application, is in the
         log already, the receipt is that of the version that came of that.
+    pending
+        Commit them as part of no version yet, see :mod:`arrow_format.pending`; the receipt has the
+        number in the log in the place of a version.
+    flushes
+        Numbers that are pending and that this version takes up. Where they are so no more, somebody
+        else has flushed them: the job's files are removed, and the receipt is that of the newest
+        version.
 
     Raises
     ------
@@ -96,7 +106,7 @@ def commit_job(
     if before is not None:
         with contextlib.suppress(ShuffleError):  # what is left is collected some day
             abort_job(job)
-        return receipt_of(job.storage, log.entry(before.version))
+        return receipt_of(job.storage, log.committed(before.version))
     outputs = complete_outputs(job, statuses, expected_map_outputs)
     rows, sizes = total_subpartitions(job, statuses)
     commit_id = uuid.uuid4().hex
@@ -104,26 +114,32 @@ def commit_job(
     described = TotalsFile(totals_path(job.job_id, commit_id), len(totals), zlib.crc32(totals))
     written = False
 
-    def decide(newest: Snapshot | None) -> LogEntry | None:
+    def decide(newest: Snapshot | None) -> LogEntry | Pending | None:
         nonlocal before, written
         # Each time, since another job of the same transaction may have been faster. This looks at
         # the log again, so it sees all that is before the number that is tried.
         before = None if transaction is None else find_transaction(log, transaction)
         if before is not None:
             return None
+        if (pending or flushes) and not _fits_what_is_pending(job, log, flushes):
+            return None
         check_mode_allows(job, mode, newest)
         if newest is not None and newest.ended is not None:
             newest = None  # a result that was released as a whole is no shuffle any more
         if newest is not None and mode == "ignore":
             return None
-        if newest is not None and mode == "append":
+        if newest is not None and mode == "append" and not pending:
             # Here, where the number to be taken is settled: no other can slip in while this waits.
             _await_consumers(job, outputs, newest.newest.result)
         if not written:
             job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
         entry = _entry(job, commit_id, outputs, described, newest if mode == "append" else None)
-        return replace(entry, transaction=transaction)
+        entry = replace(entry, transaction=transaction, flushed=flushes[-1] if flushes else None)
+        if not pending:
+            return entry
+        waits = PENDING if mode == "append" else PENDING_OVERWRITE
+        return Pending(replace(entry, operation=waits))
 
     decide_commit(job, commit_id)
     try:
@@ -136,7 +152,8 @@ def commit_job(
                 "it was removed or changed before the commit. Write the rows again",
             )
             sync, after = job.options.sync, job.base_version
-            entry = log.append(decide, sync=sync, job_id=job.job_id, after=after)
+            record = log.append(decide, sync=sync, job_id=job.job_id, after=after)
+            entry = None if record is None else entry_of(record)
     except BaseException as error:
         clean_up(job, log, described, error)
         raise
@@ -145,7 +162,7 @@ def commit_job(
         withdraw(job)
         abort_job(job)
         if before is not None:
-            return receipt_of(job.storage, log.entry(before.version))
+            return receipt_of(job.storage, log.committed(before.version))
         newest = log.snapshot()
         if newest is None:
             msg = f"{job.storage.root}: the shuffle that was there is gone"
@@ -155,6 +172,22 @@ def commit_job(
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
     return _receipt(job.storage, entry, rows, sizes)
+
+
+def _fits_what_is_pending(job: ShuffleJob, log: CommitLog, flushes: tuple[int, ...]) -> bool:
+    """Whether numbers are still to be flushed; without any, that the job fits what is pending.
+
+    Raises
+    ------
+    SchemaError
+        The job has another schema, partitioner or number of subpartitions than what is pending.
+    """
+    there = pending_outputs(log, log.index())
+    if flushes:
+        return there.begins_with(flushes)
+    if there.entries:
+        check_mode_allows(job, "append", Snapshot(there.entries[-1:]))
+    return True
 
 
 def _await_consumers(
@@ -182,7 +215,7 @@ def _committed_entry(job: ShuffleJob, log: CommitLog) -> LogEntry | None:
         return None
     if end.fenced:
         raise log.fenced_error(job.job_id, end.version)
-    return log.entry(end.version)
+    return log.committed(end.version)
 
 
 def is_committed(job: ShuffleJob, log: CommitLog) -> bool:

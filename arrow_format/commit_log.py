@@ -15,16 +15,15 @@ import contextlib
 import random
 import time
 import uuid
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from arrow_format.applications import all_last_commits
 from arrow_format.checkpoint import Checkpoint, compose, encode_checkpoint
 from arrow_format.errors import CommitConflictError, ShuffleError
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
 from arrow_format.log_reader import LogReader
-from arrow_format.log_record import Fence, LogRecord, encode_record
+from arrow_format.log_record import Fence, LogRecord, encode_record, numbered
 from arrow_format.snapshot import Snapshot
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
@@ -76,7 +75,7 @@ class CommitLog(LogReader):
 
         Returns
         -------
-        LogEntry, Fence or None
+        LogEntry, Pending, Fence or None
             What was added.
 
         Raises
@@ -91,7 +90,7 @@ class CommitLog(LogReader):
             record = decide(newest)
             if record is None:
                 return None
-            record = replace(record, version=index.newest + 1)
+            record = cast("Record", numbered(record, index.newest + 1))
             self._is_unanswered = self._storage.puts_may_come_late
             try:
                 self._storage.put_if_absent(

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import types as pt
 
-from arrow_format.errors import ClosedError, OptionError, SchemaError
+from arrow_format.errors import ClosedError, SchemaError
+from arrow_format.event_time import EventTime
 from arrow_format.held_elements import HeldElements
 from arrow_format.latest_by_key import LatestPerKey
 from arrow_format.partitioner import as_names
@@ -77,7 +77,9 @@ class FlushBuffer:
     ) -> None:
         self._options = options
         self._keys = key_names(keys)
-        self._timestamp = None if timestamp is None else as_names(timestamp, "timestamp")[0]
+        self._event_time: EventTime | None = None
+        if timestamp is not None:
+            self._event_time = EventTime(as_names(timestamp, "timestamp")[0])
         self._clock = clock
         self._directory = directory
         self._rows: LatestPerKey | None = None
@@ -154,8 +156,8 @@ class FlushBuffer:
                 spills=not self._options.memory_buffer_only,
                 directory=self._directory,
             )
-            if self._timestamp is not None:
-                _check_event_time(rows.schema, self._timestamp)
+            if self._event_time is not None:
+                self._event_time.check(rows.schema)
             self._rows = rows
         return self._rows
 
@@ -170,11 +172,12 @@ class FlushBuffer:
             It is closed.
         """
         self._check_open()
-        if self.is_empty:
+        rows, event_time = self._rows, self._event_time
+        if rows is None or rows.is_empty:
             yield element
             return
-        if isinstance(element, Watermark):
-            self._as_event_time(element)
+        if isinstance(element, Watermark) and event_time is not None:
+            event_time.limit(element.timestamp, rows.schema)
         self._held.hold(element)
         yield from self._flush_when_due()
 
@@ -230,17 +233,17 @@ class FlushBuffer:
 
     def _in_order(self, rows: LatestPerKey) -> Generator[Element]:
         """Rows up to the watermark, status and watermark, later rows, markers."""
-        watermark = self._held.watermark
-        if watermark is None or self._timestamp is None:
+        watermark, event_time = self._held.watermark, self._event_time
+        if watermark is None or event_time is None:
             # Without a watermark none is later; without an event time, a row is earlier than all.
             for batch in rows.rows():
                 yield self._counted(batch)
             yield from self._held.take_latest()
         else:
-            limit = self._as_event_time(watermark)
+            limit = event_time.limit(watermark.timestamp, rows.schema)
             some_are_later = False
             for batch in rows.rows():
-                later = _is_later(batch, self._timestamp, limit)
+                later = event_time.are_later(batch, limit)
                 if later.true_count == 0:
                     yield self._counted(batch)
                     continue
@@ -250,7 +253,7 @@ class FlushBuffer:
             yield from self._held.take_latest()
             # They are looked up again: to keep them until now might take any amount of memory.
             for batch in rows.rows() if some_are_later else ():
-                later = _is_later(batch, self._timestamp, limit)
+                later = event_time.are_later(batch, limit)
                 if later.true_count:
                     yield self._counted(batch.filter(later))
         yield from self._held.take_markers()
@@ -258,20 +261,6 @@ class FlushBuffer:
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.num_rows_out += batch.num_rows
         return batch
-
-    def _as_event_time(self, watermark: Watermark) -> pa.Scalar | None:
-        """Return a watermark as a value of the column of event times; None if it is below all."""
-        if self._timestamp is None or self._rows is None:
-            return None
-        type_ = self._rows.schema.field(self._timestamp).type
-        try:
-            return _event_time(watermark.timestamp, type_)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            msg = (
-                f"watermark {watermark.timestamp!r} cannot be compared with the event times of "
-                f"column {self._timestamp!r}, which are {type_}: {error}"
-            )
-            raise OptionError(msg) from error
 
 
 def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -285,34 +274,3 @@ def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
     if keys is None or (not isinstance(keys, str) and hasattr(keys, "__len__") and not len(keys)):
         return ()
     return as_names(keys)
-
-
-def _check_event_time(schema: pa.Schema, name: str) -> None:
-    if name not in schema.names:
-        msg = f"timestamp={name!r}: there is no such column; columns are {', '.join(schema.names)}"
-        raise SchemaError(msg)
-    type_ = schema.field(name).type
-    if not (pt.is_integer(type_) or pt.is_timestamp(type_) or pt.is_date(type_)):
-        msg = (
-            f"timestamp={name!r}: the column is {type_}; event times are whole numbers, dates or "
-            "timestamps"
-        )
-        raise SchemaError(msg)
-
-
-def _event_time(value: object, type_: pa.DataType) -> pa.Scalar | None:
-    if pt.is_integer(type_) and isinstance(value, int):
-        # The watermark of the end of a stream is the greatest number of 64 bits.
-        bits = type_.bit_width - pt.is_signed_integer(type_)
-        if value < (-(1 << bits) if pt.is_signed_integer(type_) else 0):
-            return None
-        value = min(value, (1 << bits) - 1)
-    return pa.scalar(value, type_)
-
-
-def _is_later(batch: pa.RecordBatch, name: str, limit: pa.Scalar | None) -> pa.BooleanArray:
-    """Which rows have an event time above the limit, None being below all; a null has not."""
-    column = batch.column(name)
-    if limit is None:
-        return column.is_valid()
-    return pc.fill_null(pc.greater(column, limit), pa.scalar(value=False))

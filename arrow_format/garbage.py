@@ -36,6 +36,7 @@ from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
 from arrow_format.log_record import Fence
 from arrow_format.merger import ignore
+from arrow_format.pending import pending_outputs
 from arrow_format.result_keeping import first_to_keep, owner_is_gone, release_consumed
 from arrow_format.result_release import release_versions
 from arrow_format.storage import Place, Storage, open_storage
@@ -235,6 +236,10 @@ class _Collection:
             ]
             last, slowest = max(releases, default=0), min(progress, default=None)
             oldest = first_to_keep(versions, oldest, newest, last, slowest)
+        pending = pending_outputs(self.log, index)
+        if pending.entries:  # they stay, and the log that tells of them
+            before = (one for one in versions if one < pending.numbers[0])
+            oldest = min(oldest, max(before, default=index.oldest))
         if oldest > index.oldest:
             check_files(
                 self.storage,
@@ -262,7 +267,7 @@ class _Collection:
             path=self.storage.root,
             dry_run=self.dry_run,
             retention=self.retention,
-            oldest_version=oldest if versions else 0,
+            oldest_version=max(oldest, versions[0]) if versions else 0,
             newest_version=versions[-1] if versions else 0,
             expired_versions=tuple(number for number in versions if number < oldest),
             fenced_jobs=fenced,
@@ -304,7 +309,8 @@ class _Collection:
             for number, record in records.items()
             if number > oldest and isinstance(record, LogEntry)
         ]
-        live = live_files(chain(base.entries if base else (), later))
+        waiting = pending_outputs(self.log, index).entries
+        live = live_files(chain(base.entries if base else (), later, waiting))
         # Entries that an earlier collection removed live on in checkpoints, until those go as well.
         remembered = [
             self.log.checkpoint(number).entry

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, checkpoint_path, entry_path, oldest_path
+from arrow_format.log_record import entry_of
 from arrow_format.roots import is_root_of, root_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from arrow_format.log_entry import LogEntry
     from arrow_format.log_index import LogIndex
     from arrow_format.log_record import LogRecord
 
@@ -62,7 +63,8 @@ def roots_of_jobs(
     records: Iterable[LogRecord], job_ids: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return the local roots of each job that entries of the log name."""
-    roots = {root for record in records if isinstance(record, LogEntry) for root in record.roots}
+    entries = filter(None, map(entry_of, records))
+    roots = {root for entry in entries for root in entry.roots}
     found: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
     for root in sorted(roots):
         job_id = root_name(root).removeprefix("arrow-shuffle-")
@@ -115,14 +117,15 @@ def log_garbage(
     live: set[str] = set()
     expired: set[str] = set()
     for number, record in records.items():
-        if not isinstance(record, LogEntry):
+        entry = entry_of(record)
+        if entry is None:
             continue
         if number >= oldest:
-            live.add(record.totals.path)
-        elif record.job_id in ended:
+            live.add(entry.totals.path)
+        elif entry.job_id in ended:
             # Any other was put under a number that was free again; its writer takes it back, and
             # commits the same totals under the next.
-            expired.add(record.totals.path)
+            expired.add(entry.totals.path)
     totals, temporaries = [], []
     for name in names:
         path = f"{LOG_DIRECTORY}/{name}"

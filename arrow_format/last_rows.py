@@ -89,49 +89,53 @@ def _are_last_by_hash(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.
     words <<= np.uint64(32)
     words |= np.arange(num_rows, dtype=np.uint64)
     words.sort()
-    rows = words.astype(np.uint32)
+    rows = words.astype(np.uint32)  # runs of one hash, each in the order of its rows
     words >>= np.uint64(32)
-    follows = np.zeros(num_rows, np.bool_)  # a row of the same hash
-    np.equal(words[1:], words[:-1], out=follows[1:])
+    is_first = np.ones(num_rows, np.bool_)
+    np.not_equal(words[1:], words[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
     del words
-    shared = follows.copy()
-    shared[:-1] |= follows[1:]
-    is_last = np.ones(num_rows, np.bool_)
-    rows, follows = rows[shared], follows[shared]
-    del shared
-    if not len(rows):
+    is_last = np.zeros(num_rows, np.bool_)
+    is_last[rows[np.append(starts[1:], num_rows) - 1]] = True
+    lengths = np.diff(starts, append=num_rows)
+    several = lengths > 1
+    alike = rows[np.repeat(several, lengths)]
+    if not len(alike):
         return is_last
-    is_last[rows] = False
-    run = np.cumsum(~follows) - 1
-    mixed = np.zeros(int(run[-1]) + 1, np.bool_)
+    # Each is compared with the first of its run: those are few, and mostly stand close together.
+    first_of = np.empty(num_rows, np.uint32)
+    first_of[alike] = np.repeat(rows[starts[several]], lengths[several])
+    alike.sort()
+    del rows, starts, lengths, several
+    firsts = first_of[alike]
+    is_mixed = np.zeros(num_rows, np.bool_)  # by the first row of a run
     if _are_nested(columns):
-        mixed[:] = True
+        is_mixed[firsts] = True
     else:
-        mixed[run[follows & ~_equal_the_row_before(columns, rows)]] = True
-    ends = np.append(np.flatnonzero(~follows)[1:], len(rows)) - 1
-    is_last[rows[ends[~mixed]]] = True
-    if mixed.any():
-        doubtful = np.sort(rows[mixed[run]])
+        is_mixed[firsts[~_are_equal(columns, alike, firsts)]] = True
+    doubtful = alike[is_mixed[firsts]]
+    if len(doubtful):
+        is_last[doubtful] = False
         index = pa.array(doubtful)
         is_last[doubtful[_last([column.take(index) for column in columns])]] = True
     return is_last
 
 
-def _equal_the_row_before(
-    columns: Sequence[pa.Array], rows: NDArray[np.uint32]
+def _are_equal(
+    columns: Sequence[pa.Array], rows: NDArray[np.uint32], others: NDArray[np.uint32]
 ) -> NDArray[np.bool_]:
-    """Which of some rows have the key of the one before in ``rows``; the first has not."""
-    index = pa.array(rows)
+    """Tell which of some rows, ascending, have the key of the row in the same place of another."""
     equal = np.ones(len(rows), np.bool_)
-    equal[0] = False
     for column in columns:
-        taken = pc.take(float_bits(column), index, boundscheck=False)
-        same = pc.fill_null(pc.equal(taken[1:], taken[:-1]), pa.scalar(value=False))
+        ours = float_bits(column)
+        theirs = pc.take(ours, pa.array(others), boundscheck=False)
+        if len(rows) < len(ours):
+            ours = pc.take(ours, pa.array(rows), boundscheck=False)
+        same = pc.fill_null(pc.equal(ours, theirs), pa.scalar(value=False))
         there = same.to_numpy(zero_copy_only=False)
-        if taken.null_count:
-            missing = taken.is_null().to_numpy(zero_copy_only=False)
-            there = there | (missing[1:] & missing[:-1])
-        equal[1:] &= there
+        if ours.null_count:
+            there = there | pc.and_(ours.is_null(), theirs.is_null()).to_numpy(zero_copy_only=False)
+        equal &= there
     return equal
 
 

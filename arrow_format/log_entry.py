@@ -86,6 +86,9 @@ class LogEntry:
     result: ResultDescription = PERSISTENT
     released: Released | None = None
     """What was released; of a release only."""
+    flushed: int | None = None
+    """Number of the last pending map outputs that this version has taken up, and with them all
+    before; None: it has taken up none."""
 
     @property
     def is_whole(self) -> bool:
@@ -118,6 +121,8 @@ def entry_to_json(entry: LogEntry) -> dict[str, Any]:
         later["result"] = result_to_json(entry.result)
     if entry.released is not None:
         later["released"] = released_to_json(entry.released)
+    if entry.flushed is not None:
+        later["flushed"] = entry.flushed
     return {
         "format_version": entry.format_version,
         "version": entry.version,
@@ -252,6 +257,7 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
         format_version=natural(value["format_version"]),
         result=result_from_json(value.get("result")),
         released=released_from_json(value["released"]) if "released" in value else None,
+        flushed=natural(value["flushed"]) if "flushed" in value else None,
     )
     _check(entry)
     if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
@@ -298,6 +304,9 @@ def _check(entry: LogEntry) -> None:
         raise ValueError(msg)
     if entry.released is not None and entry.released.through >= entry.version:
         msg = f"version {entry.version} cannot release version {entry.released.through}"
+        raise ValueError(msg)
+    if entry.flushed is not None and entry.flushed >= entry.version:
+        msg = f"version {entry.version} cannot have flushed number {entry.flushed}"
         raise ValueError(msg)
     if entry.operation in ("replace", "release"):
         return

@@ -23,7 +23,14 @@ from arrow_format.checkpoint import (
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
-from arrow_format.log_record import Fence, JobEnd, LogRecord, decode_record, ends_of
+from arrow_format.log_record import (
+    Fence,
+    JobEnd,
+    LogRecord,
+    Pending,
+    decode_record,
+    ends_of,
+)
 from arrow_format.log_totals import decode_totals
 from arrow_format.read_ahead import ReadAhead
 from arrow_format.snapshot import Snapshot
@@ -158,7 +165,7 @@ class LogReader:
         Raises
         ------
         ShuffleNotFoundError
-            The version has expired, or is a fence.
+            The version has expired, or is a fence, or pending.
         CorruptShuffleError, FormatVersionError
             It is damaged, missing, or from a newer format version.
         """
@@ -167,13 +174,28 @@ class LogReader:
         except ObjectNotFoundError:
             self._check_not_expired(self.index(), version)
             raise
-        if isinstance(record, Fence):
-            msg = (
-                f"{self._storage.root}: version {version} is not there; garbage collection took "
-                "that number for giving up unfinished jobs. Open the version before, or after"
-            )
-            raise ShuffleNotFoundError(msg)
-        return record
+        if isinstance(record, LogEntry):
+            return record
+        why = (
+            "garbage collection took that number for giving up unfinished jobs"
+            if isinstance(record, Fence)
+            else "that number has rows that wait to be flushed"
+        )
+        msg = (
+            f"{self._storage.root}: version {version} is not there; {why}. Open the version "
+            "before, or after"
+        )
+        raise ShuffleNotFoundError(msg)
+
+    def committed(self, number: int) -> LogEntry:
+        """Read the entry of one commit, of a version or pending; raises as :meth:`entry`."""
+        try:
+            return self.entry(number)
+        except ShuffleNotFoundError:
+            record = self._records.get(number)
+            if isinstance(record, Pending):
+                return record.entry
+            raise
 
     def _check_not_expired(self, index: LogIndex, version: int) -> None:
         if version < index.oldest:

@@ -1,13 +1,14 @@
-"""What one number of the commit log holds: an entry, which publishes a version, or a fence.
+"""What one number of the log holds: an entry, which publishes a version, a fence, or neither.
 
 A *fence* names jobs that can never commit from there on. It has a number of the log like any entry,
 so that a job's commit and its fence can never both succeed: whichever is later sees the earlier.
-See ``docs/adr/0008-garbage-collection.md``.
+See ``docs/adr/0008-garbage-collection.md``. *Pending* map outputs are committed, durable, and seen
+by no reader until another entry has taken them up: the buffer of a stream with a flush interval.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 FENCE = "fence"
 """The operation of a fence."""
+PENDING, PENDING_OVERWRITE = "pending", "pending-overwrite"
+"""The operations of map outputs that wait to be flushed: what comes of the second takes the place
+of all that is there, and of what is pending before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,49 @@ class Fence:
     garbage collection has given them up."""
 
 
-LogRecord: TypeAlias = LogEntry | Fence
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Map outputs that are committed and wait to be flushed: part of no version, and kept."""
+
+    entry: LogEntry
+    """As that of a version, with the operation :data:`PENDING` or :data:`PENDING_OVERWRITE`."""
+
+    @property
+    def version(self) -> int:
+        """Its number in the log; the rows of the shuffle stay those of the version before."""
+        return self.entry.version
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it makes what was there before it superfluous."""
+        return self.entry.operation == PENDING_OVERWRITE
+
+    @property
+    def commit_id(self) -> str:
+        """Id of the commit."""
+        return self.entry.commit_id
+
+    @property
+    def committed_at_ms(self) -> int:
+        """Milliseconds since 1970 by the clock of the machine that put it."""
+        return self.entry.committed_at_ms
+
+
+LogRecord: TypeAlias = LogEntry | Fence | Pending
+
+
+def entry_of(record: LogRecord) -> LogEntry | None:
+    """Return the entry that names map outputs, of a version or pending; None of a fence."""
+    if isinstance(record, Pending):
+        return record.entry
+    return record if isinstance(record, LogEntry) else None
+
+
+def numbered(record: LogRecord, number: int) -> LogRecord:
+    """Return a record under a number of the log."""
+    if isinstance(record, Pending):
+        return Pending(replace(record.entry, version=number))
+    return replace(record, version=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +112,15 @@ def ends_of(record: LogRecord) -> dict[str, JobEnd]:
     """Return the jobs that ended with a record."""
     if isinstance(record, Fence):
         return {job_id: JobEnd(record.version, fenced=True) for job_id in record.job_ids}
-    return {record.job_id: JobEnd(record.version, fenced=False)}
+    entry = record.entry if isinstance(record, Pending) else record
+    return {entry.job_id: JobEnd(entry.version, fenced=False)}
 
 
 def encode_record(record: LogRecord) -> bytes:
     """Bytes of a record."""
-    if isinstance(record, LogEntry):
-        return to_lines(entry_to_json(record))
+    if not isinstance(record, Fence):
+        entry = record.entry if isinstance(record, Pending) else record
+        return to_lines(entry_to_json(entry))
     value = {
         "format_version": FORMAT_VERSION,
         "version": record.version,
@@ -99,6 +147,8 @@ def decode_record(data: bytes) -> LogRecord:
         operation = text(value["operation"])
         if operation == FENCE:
             return _fence(value)
+        if operation in (PENDING, PENDING_OVERWRITE):
+            return Pending(entry_from_json(value))
         if operation in OPERATIONS:
             return entry_from_json(value)
     except (
@@ -109,7 +159,7 @@ def decode_record(data: bytes) -> LogRecord:
         raise CorruptShuffleError(msg) from error
     msg = (
         f"log entry has operation {operation!r}, this arrow-shuffle knows "
-        f"{', '.join((*OPERATIONS, FENCE))}; read it with a newer one"
+        f"{', '.join((*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE))}; read it with a newer one"
     )
     raise FormatVersionError(msg)
 

@@ -113,6 +113,7 @@ def release_versions(
             roots=placed.roots,
             totals=described,
             transaction=None,
+            flushed=None,
             released=Released(through=last, by=by, ended=through is None),
         )
 

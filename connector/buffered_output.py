@@ -38,11 +38,14 @@ class BufferedOutput:
         stage = BufferedOutput(keys=["page"], max_interval="2min")
         df.repartition("page").mapInArrow(stage, df.schema)
 
-    The row that is kept is the one that came last. A flush is due when a batch arrives and
-    ``max_interval`` has passed since the last flush, or the task began; at the end of the input;
-    and when memory is full, with ``memory_buffer_only``. ``mapInArrow`` waits for its input without
-    a chance to do anything else, so a flush that falls due meanwhile is made when the next batch
-    arrives.
+    The schema to declare is that of the input. The row that is kept is the one that came last:
+    Spark's shuffle promises no order between the tasks that it reads from, so where rows of a key
+    come from several, sort them within the Spark partition before the stage.
+
+    A flush is due when a batch arrives and ``max_interval`` has passed since the last flush, or the
+    task began; at the end of the input; and when memory is full, with ``memory_buffer_only``.
+    ``mapInArrow`` waits for its input without a chance to do anything else, so a flush that falls
+    due meanwhile is made when the next batch arrives.
 
     Each task has a buffer of its own, which ends with the task. Therefore there is one row per key
     for each *Spark partition*, unless all rows of a key are in one, as after ``repartition(key)``

@@ -14,7 +14,7 @@ import typer
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
 from connector.cli_app import BAD_USAGE, FOUND_WRONG, PROGRAM
-from connector.cli_keeping import bench, consumers, gc, merge, release
+from connector.cli_keeping import bench, consumers, flush, gc, merge, release
 from connector.cli_looking import head, inspect, plan, verify
 from connector.cli_output import print_error
 
@@ -57,6 +57,7 @@ app.command()(merge)
 app.command()(gc)
 app.command()(consumers)
 app.command()(release)
+app.command()(flush)
 app.command(context_settings=_ANY_ARGUMENTS)(bench)
 
 

@@ -1,4 +1,4 @@
-"""The commands that change what is on disk: merge, gc, consumers, release."""
+"""The commands that change what is on disk: merge, gc, consumers, release, flush."""
 
 from __future__ import annotations
 
@@ -107,6 +107,20 @@ def release(
         raise OptionError(msg)
     release_shuffle(path)
     show_result([f"{what}: released"])
+
+
+def flush(path: PathArgument, as_json: JsonOption = False) -> None:
+    """Make a version of what a stream with a flush interval has pending, without waiting."""
+    from arrow_format.pending_flush import flush_pending
+
+    receipt = flush_pending(path)
+    if as_json:
+        facts = None
+        if receipt is not None:
+            facts = {"version": receipt.version, "num_rows": receipt.num_rows}
+        show_result({"path": path, "flushed": facts})
+    else:
+        show_result([str(receipt) if receipt else f"{path}: nothing is pending"])
 
 
 def bench() -> None:

@@ -16,7 +16,7 @@ from arrow_format.counters import sum_counters
 from arrow_format.errors import ShuffleError
 from arrow_format.index_cache import IndexCache
 from arrow_format.log_entry import LogEntry
-from arrow_format.log_record import FENCE, Fence
+from arrow_format.log_record import FENCE, Fence, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -209,6 +209,7 @@ def _version(record: LogRecord, *, live: bool) -> VersionFacts:
     committed_at = moment.isoformat(timespec="milliseconds")
     if isinstance(record, Fence):
         return VersionFacts(record.version, FENCE, 0, 0, 0, committed_at, live)
+    record = record.entry if isinstance(record, Pending) else record
     return VersionFacts(
         version=record.version,
         operation=record.operation,

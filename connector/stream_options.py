@@ -6,6 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from arrow_format.changes import OVERWRITES
+from arrow_format.errors import OptionError
+from arrow_format.flush_options import FlushOptions
+from arrow_format.operator_attributes import OperatorAttributes, is_output_buffered
+from arrow_format.partitioner import HashPartitioner
+from connector.flush_options import MAX_INTERVAL, parse_flush_options
+from connector.flush_options import NAMES as FLUSH_OPTIONS
 from connector.option_text import bad, boolean, num_bytes, whole
 from connector.source_options import (
     READ_OPTIONS,
@@ -19,9 +25,12 @@ from connector.stream_progress import StepLimits
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from arrow_format.partitioner import Partitioner
+    from arrow_format.sort_order import SortBy
     from connector.source_options import ScanOptions, TargetOptions
 
-SINK_OPTIONS = ("emptyVersions",)
+IDEMPOTENT = "isOutputIdempotent"
+SINK_OPTIONS = ("emptyVersions", *FLUSH_OPTIONS, IDEMPOTENT)
 """Options of a sink beside those of a batch write."""
 SOURCE_OPTIONS = (
     "startingVersion",
@@ -43,6 +52,38 @@ class SinkOptions:
     target: TargetOptions
     empty_versions: bool = False
     """Whether a micro-batch without rows becomes a version too."""
+    flush: FlushOptions = field(default_factory=FlushOptions)
+    """When what is pending is flushed."""
+    attributes: OperatorAttributes = field(default_factory=OperatorAttributes)
+    """What the query says of its output."""
+
+    def waits(self, partitioner: Partitioner, sort_by: SortBy) -> bool:
+        """Whether rows wait for later ones of their key; else each micro-batch is a version.
+
+        Parameters
+        ----------
+        partitioner, sort_by
+            Of the shuffle, from these options or the one that is there.
+
+        Raises
+        ------
+        OptionError
+            They would wait, and are to be sorted.
+        """
+        is_keyed = isinstance(partitioner, HashPartitioner)
+        waits = is_output_buffered(
+            self.attributes,
+            max_interval=self.flush.max_interval,
+            is_keyed=is_keyed,
+            parallelism=None,
+        )
+        if waits and sort_by:
+            msg = (
+                f"option sortBy: with {MAX_INTERVAL} rows wait in the order in which they come, "
+                "which sorting them would lose; leave one of them out"
+            )
+            raise OptionError(msg)
+        return waits
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -57,8 +98,16 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     known = known_options(
         options, (*allowed, *_OF_THE_QUERY), f"options of a stream's sink are {', '.join(allowed)}"
     )
-    empty = known.get("emptyVersions", "false")
-    return SinkOptions(target_options(known), boolean("emptyVersions", empty))
+    target = target_options(known)
+    empty = boolean("emptyVersions", known.get("emptyVersions", "false"))
+    flush = parse_flush_options({name: known[name] for name in FLUSH_OPTIONS if name in known})
+    for name in (*FLUSH_OPTIONS, IDEMPOTENT):
+        if name in known and flush.max_interval is None:
+            msg = f"option {name}: says nothing without {MAX_INTERVAL}; give that too"
+            raise OptionError(msg)
+    is_idempotent = boolean(IDEMPOTENT, known.get(IDEMPOTENT, "true"))
+    attributes = OperatorAttributes(is_output_idempotent=is_idempotent)
+    return SinkOptions(target, empty, flush, attributes)
 
 
 @dataclass(frozen=True, slots=True)

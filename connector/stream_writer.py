@@ -21,6 +21,7 @@ from arrow_format.commit import abort_job, commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, ShuffleError
 from arrow_format.model import Transaction
+from arrow_format.pending_flush import flush_if_due
 from arrow_format.target import check_target
 from connector.map_status import status_from_row, status_to_row
 from connector.map_task import run_spark_task
@@ -58,7 +59,9 @@ class BatchMessage(WriterCommitMessage):
 class ShuffleStreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches through ``df.writeStream.format("arrow_shuffle")``.
 
-    Spark makes one to plan a batch, which it pickles for the tasks, and another to commit it.
+    Spark makes one to plan a batch, which it pickles for the tasks, and another to commit it. With
+    a flush interval a batch is committed as pending, and once the interval is over the batch that
+    comes then flushes all that is.
 
     Parameters
     ----------
@@ -80,6 +83,8 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         self._mode = "overwrite" if overwrite else "append"
         self._empty_versions = parsed.empty_versions
         self._job = begin_target_job(parsed.target, schema, overwrite=overwrite)
+        waits = parsed.waits(self._job.partitioner, self._job.sort_by)
+        self._flush = parsed.flush if waits else None
         check_target(self._job, self._mode)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
@@ -116,14 +121,18 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         if self._is_done(job, transaction) or self._changes_nothing(job, statuses):
             with contextlib.suppress(ShuffleError):  # what is left is collected some day
                 abort_job(job)
-            return
-        commit_job(
-            job,
-            statuses,
-            mode=self._mode,
-            expected_map_outputs=len(messages),
-            transaction=transaction,
-        )
+        else:
+            commit_job(
+                job,
+                statuses,
+                mode=self._mode,
+                expected_map_outputs=len(messages),
+                transaction=transaction,
+                pending=self._flush is not None,
+            )
+        if self._flush is not None:
+            # Also when the batch was committed before: then its flush may be missing.
+            flush_if_due(job.storage, self._flush, job.options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove what the tasks of a micro-batch wrote; runs on the driver's machine.

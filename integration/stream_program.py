@@ -1,9 +1,9 @@
-"""Two streaming queries, one behind the other, in a process that may be killed at any moment.
+"""Three streaming queries, two behind the first, in a process that may be killed at any moment.
 
 A rate source is aggregated into windows and written by the sink; the source follows that shuffle
-into another one. What must be in both can be computed (:func:`expected`), since the rate source
-gives the same rows for a batch whenever it runs. Killed and started again on the same directory, it
-goes on from its checkpoints.
+into another one, and as a consumer into a third, which has a flush interval. What must be in all of
+them can be computed (:func:`expected`), since the rate source gives the same rows for a batch
+whenever it runs. Killed and started again on the same directory, it goes on from its checkpoints.
 """
 
 from __future__ import annotations
@@ -88,10 +88,23 @@ def main(directory: Path, num_windows: int) -> None:
             .option("checkpointLocation", str(directory / "checkpoint-2"))
             .start(str(directory / "two"))
         )
+        third = (
+            spark.readStream.format("arrow_shuffle")
+            .option("maxVersionsPerTrigger", 3)
+            .option("consumer", "third")
+            .option("requestTimeout", "2min")
+            .load(str(directory / "one"))
+            .writeStream.format("arrow_shuffle")
+            .options(keys="w,k", numSubpartitions=2)
+            .option("flush.maxInterval", "1s")
+            .option("checkpointLocation", str(directory / "checkpoint-3"))
+            .start(str(directory / "three"))
+        )
         _wait(first, lambda: windows_in(directory / "one") >= num_windows)
         first.stop()
-        second.processAllAvailable()
-        second.stop()
+        for query in (second, third):
+            query.processAllAvailable()
+            query.stop()
 
 
 def _wait(query, is_reached) -> None:  # noqa: ANN001

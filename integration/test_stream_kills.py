@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from arrow_format import ShuffleNotFoundError, collect_garbage, open_shuffle
+from arrow_format import ShuffleNotFoundError, collect_garbage, flush_pending, open_shuffle
 from arrow_format.commit_log import CommitLog
-from arrow_format.log_entry import LogEntry
+from arrow_format.log_record import entry_of
 from arrow_format.storage import PosixStorage
 from integration.cluster import ROOT, die_with_parent
 from integration.processes import descendants, is_running, kill
@@ -86,14 +86,15 @@ def check(path: Path) -> set[int]:
     assert len(groups) == KEYS * len(windows), "a row is missing"
     log = CommitLog(PosixStorage(str(path)))
     entries = [log.record(number) for number in range(1, log.newest_version() + 1)]
-    batches = [one.transaction.number for one in entries if isinstance(one, LogEntry)]
+    committed = [one for one in map(entry_of, entries) if one is not None and not one.flushed]
+    batches = [one.transaction.number for one in committed]
     assert batches == sorted(set(batches)), "a batch is there twice"
     return windows
 
 
 def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
     rng = random.Random(SEED)
-    one, two = tmp_path / "one", tmp_path / "two"
+    one, two, three = tmp_path / "one", tmp_path / "two", tmp_path / "three"
     for _ in range(KILLS):
         began = newest(one), newest(two)
         with program(tmp_path, FOREVER) as child:
@@ -104,13 +105,15 @@ def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
                 time.sleep(0.02)
             time.sleep(rng.uniform(0, WITHIN_S))
             kill_all(child)
-        check(one), check(two)
+        check(one), check(two), check(three)
     with program(tmp_path, windows_in(one) + 2) as child:
         assert child.wait(PATIENCE_S) == 0, (tmp_path / "child.log").read_text()[-5000:]
     windows = check(one)
     assert windows == set(range(len(windows)))
     assert check(two) == windows
-    for path in (one, two):
+    flush_pending(three)
+    assert check(three) == windows
+    for path in (one, two, three):
         assert open_shuffle(path).verify().ok
         jobs = {output.job_id for output in open_shuffle(path).map_outputs}
         collect_garbage(path, retention=timedelta(0))

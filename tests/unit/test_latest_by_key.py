@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 import weakref
 from pathlib import Path
 
@@ -286,7 +287,9 @@ def test_directories_of_others_are_left_alone(tmp_path):
 
 def test_a_forked_process_leaves_its_parents_files(tmp_path):
     latest = spilling(tmp_path)
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Arrow's threads, which do not matter
+        child = os.fork()
     if not child:
         latest.clear()
         os._exit(0)

@@ -1,0 +1,191 @@
+"""The flush of what is pending: the latest row of each key becomes one version.
+
+It reads what the log says is pending, subpartition by subpartition, keeps the latest row of each
+key in bounded memory, and commits the rest as one map output. Whoever dies on the way leaves what
+is pending as it was; of several that flush at once, one wins.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+from arrow_format.commit import abort_after, commit_job
+from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.dataset import Shuffle
+from arrow_format.errors import OptionError
+from arrow_format.job import ShuffleJob, run_map_task
+from arrow_format.latest_by_key import DEFAULT_BYTES
+from arrow_format.latest_rows import KEY_BYTES, latest_in_passes
+from arrow_format.options import WriteOptions, check_integer
+from arrow_format.partitioner import HashPartitioner, partitioner_from_description
+from arrow_format.pending import PendingOutputs, pending_outputs
+from arrow_format.read_plan import group_adjacent
+from arrow_format.storage import Place, open_storage
+from arrow_format.target import open_target
+from arrow_format.widening import widen, widen_spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from arrow_format.flush_options import FlushOptions
+    from arrow_format.log_entry import LogEntry
+    from arrow_format.receipt import ShuffleReceipt
+    from arrow_format.storage import Storage
+
+
+def is_flush_due(there: PendingOutputs, options: FlushOptions, now_ms: int) -> bool:
+    """Whether what is pending is to be flushed: pure.
+
+    Parameters
+    ----------
+    there
+        What is pending.
+    options
+        The interval, counted from the last flush, or from the first commit where there was none;
+        and with ``memory_buffer_only`` how many bytes may be pending.
+    now_ms
+        Milliseconds since 1970.
+    """
+    if not there.entries or options.max_interval is None:
+        return False
+    if options.memory_buffer_only and there.raw_bytes >= options.max_buffered_bytes:
+        return True
+    since_ms = there.flushed_at_ms or there.entries[0].committed_at_ms
+    return now_ms - since_ms >= options.max_interval.total_seconds() * 1000
+
+
+def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -> None:
+    """Flush what is pending if that is due, see :func:`is_flush_due` and :func:`flush_pending`."""
+    log = CommitLog(storage)
+    there = log.read(partial(pending_outputs, log))
+    if is_flush_due(there, flush, time.time_ns() // 1_000_000):
+        flush_pending(storage, max_bytes=flush.max_buffered_bytes, options=options)
+
+
+def flush_pending(
+    path: Place,
+    *,
+    max_bytes: int = DEFAULT_BYTES,
+    options: WriteOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt | None:
+    """Make one version of what a stream with a flush interval has pending.
+
+    Parameters
+    ----------
+    path, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+    max_bytes
+        Memory for rows, in bytes.
+    options
+        How to write; defaults when None.
+
+    Returns
+    -------
+    ShuffleReceipt or None
+        Of the version; None when nothing is pending.
+
+    Raises
+    ------
+    OptionError
+        What is pending is not partitioned by the hash of keys.
+    ShuffleError
+        It cannot be read or written; what is pending stays so.
+    """
+    check_integer("max_bytes", max_bytes, 1 << 16, 1 << 50, "bytes")
+    storage = open_storage(path, storage_options)
+    log = CommitLog(storage)
+    there = log.read(partial(pending_outputs, log))
+    if not there.entries:
+        return None
+    entries = there.counting
+    last = _joined(entries)
+    job = _job(storage, log, last, options or WriteOptions())
+    keys = _keys(storage, job)
+    mode = "overwrite" if there.begins_anew else "append"
+    open_target(job, mode)
+    job = replace(job, has_directory=True)
+    try:
+        rows = _latest(Shuffle(storage, Snapshot((*entries[:-1], last))), keys, max_bytes)
+        statuses = [run_map_task(job, 0, 0, rows)]
+        return commit_job(job, statuses, mode=mode, flushes=there.numbers)
+    except BaseException as error:
+        abort_after(job, error)
+        raise
+
+
+def _joined(entries: tuple[LogEntry, ...]) -> LogEntry:
+    """Return the last entry, with the schema in which the rows of all can be read."""
+    last = entries[-1]
+    return replace(
+        last,
+        data_schema=reduce(widen, (entry.data_schema for entry in entries)),
+        spark_schema=reduce(widen_spark_schema, (entry.spark_schema for entry in entries)),
+    )
+
+
+def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions) -> ShuffleJob:
+    """Begin a job that writes what its last entry describes."""
+    partitioner = partitioner_from_description(last.partitioner)
+    if partitioner is None:
+        msg = f"{storage.root}: what is pending has a partitioner that is not known here"
+        raise OptionError(msg)
+    result = last.result
+    return ShuffleJob(
+        storage=storage,
+        job_id=uuid.uuid4().hex,
+        shuffle_id=last.shuffle_id,
+        data_schema=last.data_schema,
+        spark_schema=last.spark_schema,
+        num_subpartitions=last.num_subpartitions,
+        partitioner=partitioner,
+        options=replace(
+            options,
+            result_type=result.type,
+            max_unconsumed_bytes=result.max_unconsumed_bytes,
+            max_unconsumed_versions=result.max_unconsumed_versions,
+        ),
+        makes_root=False,
+        base_version=log.newest_version(),
+        sort_by=last.sort_by,
+        owner=result.owner,
+    )
+
+
+def _keys(storage: Storage, job: ShuffleJob) -> tuple[str, ...]:
+    if not isinstance(job.partitioner, HashPartitioner):
+        msg = (
+            f"{storage.root}: what is pending is partitioned by {job.partitioner!r}; rows of one "
+            "key must be in one subpartition, as with keys"
+        )
+        raise OptionError(msg)
+    return job.partitioner.keys
+
+
+def _latest(shuffle: Shuffle, keys: tuple[str, ...], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the latest row of each key, a few subpartitions at a time."""
+    capacity_bytes = max_bytes // 3
+    rows = shuffle.subpartition_rows.to_numpy()
+    weights = shuffle.raw_bytes.to_numpy() + KEY_BYTES * rows
+    for first, end in group_adjacent(weights, capacity_bytes, None):
+        if not rows[first:end].any():
+            continue
+        yield from latest_in_passes(
+            partial(_read, shuffle, first, end),
+            shuffle.schema,
+            keys,
+            capacity_bytes=capacity_bytes,
+            num_rows=int(rows[first:end].sum()),
+        )
+
+
+def _read(shuffle: Shuffle, first: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows in the order in which they were written, key by key: not in that of sort keys."""
+    for run in shuffle.reader(first, end):
+        yield run.batch

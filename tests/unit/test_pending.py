@@ -1,0 +1,331 @@
+"""Pending map outputs: durable, unseen until they are flushed, the latest row of each key, once."""
+
+import json
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arrow_format import FlushOptions, collect_garbage, flush_pending, open_shuffle
+from arrow_format.commit import commit_job
+from arrow_format.commit_log import CommitLog
+from arrow_format.errors import OptionError, SchemaError, ShuffleError, ShuffleNotFoundError
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.log_record import Pending, decode_record, encode_record
+from arrow_format.model import Transaction
+from arrow_format.options import WriteOptions
+from arrow_format.partitioner import HashPartitioner, RoundRobinPartitioner
+from arrow_format.pending import PendingOutputs, pending_outputs
+from arrow_format.pending_flush import is_flush_due
+from arrow_format.storage import open_storage
+from arrow_format.target import open_target
+from tests.unit.small_shuffles import files_below
+
+N = 4
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+NONE = timedelta(0)
+
+
+def put(path, rows, *, batch=None, mode="append", pending=True, partitioner=None, schema=SCHEMA):
+    """Commit rows (pairs of k and v) as pending, as a micro-batch of a query does."""
+    job = begin_job(
+        path,
+        schema,
+        num_subpartitions=N,
+        partitioner=partitioner or HashPartitioner("k"),
+        options=WriteOptions(sync=False),
+    )
+    open_target(job, mode)
+    columns = [list(one) for one in zip(*rows, strict=True)] or [[], []]
+    batches = [pa.record_batch(columns, schema=schema)]
+    return commit_job(
+        job,
+        [run_map_task(job, 0, 0, batches)],
+        mode=mode,
+        pending=pending,
+        transaction=None if batch is None else Transaction("query", batch),
+    )
+
+
+def rows(path, version=None):
+    return sorted(map(tuple, (row.values() for row in read(path, version))))
+
+
+def read(path, version=None):
+    return open_shuffle(path, version).read().read_all().to_pylist()
+
+
+def pending(path):
+    log = CommitLog(open_storage(path))
+    return pending_outputs(log, log.index())
+
+
+def flush(path, **arguments):
+    return flush_pending(path, options=WriteOptions(sync=False), **arguments)
+
+
+def test_what_is_pending_is_seen_by_nobody_until_it_is_flushed(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(1, 1), (2, 1)])
+    with pytest.raises(ShuffleNotFoundError):
+        open_shuffle(path)
+    put(path, [(1, 2), (3, 2)])
+    receipt = flush(path)
+    assert receipt.version == 3
+    assert rows(path) == [(1, 2), (2, 1), (3, 2)]
+    assert flush(path) is None
+    with pytest.raises(ShuffleNotFoundError, match="version 2 is not there; that number has rows"):
+        open_shuffle(path, 2)
+
+
+def test_each_flush_adds_the_latest_row_of_each_key_since_the_last(tmp_path):
+    path = tmp_path / "s"
+    for value in range(5):
+        put(path, [(1, value)])
+    flush(path)
+    put(path, [(1, 7), (1, 8)])
+    put(path, [(2, 9)])
+    flush(path)
+    assert rows(path) == [(1, 4), (1, 8), (2, 9)]
+    assert open_shuffle(path).verify().num_rows == 3
+
+
+def test_a_result_that_begins_anew_each_time_takes_the_place_of_what_is_there(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(1, 1), (9, 1)], mode="overwrite")
+    flush(path)
+    put(path, [(1, 2), (2, 2)], mode="overwrite")
+    put(path, [(1, 3), (3, 3)], mode="overwrite")
+    assert rows(path) == [(1, 1), (9, 1)]
+    flush(path)
+    assert rows(path) == [(1, 3), (3, 3)]
+
+
+def test_a_batch_is_pending_once_whoever_commits_it_again(tmp_path):
+    path = tmp_path / "s"
+    first = put(path, [(1, 1)], batch=0)
+    again = put(path, [(1, 5)], batch=0)
+    assert (first.version, again.version) == (1, 1)
+    flush(path)
+    assert put(path, [(1, 6)], batch=0).version == 1
+    assert rows(path) == [(1, 1)]
+    assert flush(path) is None
+
+
+def test_other_versions_may_come_in_between(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(1, 1)])
+    put(path, [(5, 5)], pending=False)
+    put(path, [(1, 2)])
+    assert rows(path) == [(5, 5)]
+    flush(path)
+    assert rows(path) == [(1, 2), (5, 5)]
+
+
+def test_what_comes_while_it_is_flushed_waits_for_the_next_flush(tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    put(path, [(1, 1)])
+    storage = open_storage(path)
+    original = type(storage).put_if_absent
+    came = []
+
+    def put_if_absent(self, name, data, *, sync):
+        if name.startswith("commit_log/totals") and not came:
+            came.append(True)
+            put(path, [(1, 2)])
+        original(self, name, data, sync=sync)
+
+    monkeypatch.setattr(type(storage), "put_if_absent", put_if_absent)
+    flush(path)
+    monkeypatch.undo()
+    assert rows(path) == [(1, 1)]
+    assert pending(path).numbers == (2,)
+    collect_garbage(path, retention=NONE)
+    flush(path)
+    assert rows(path) == [(1, 1), (1, 2)]
+
+
+def test_of_several_that_flush_at_once_one_wins(tmp_path):
+    path = tmp_path / "s"
+    for value in range(3):
+        put(path, [(key, value) for key in range(20)])
+    threads = [threading.Thread(target=flush, args=(path,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert rows(path) == [(key, 2) for key in range(20)]
+    collect_garbage(path, retention=NONE)
+    assert len([one for one in files_below(path) if one.endswith(".data")]) == 1
+
+
+def test_gc_keeps_what_is_pending_and_removes_what_was_flushed(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(8, 8)], pending=False)
+    put(path, [(9, 9)], pending=False)
+    put(path, [(1, 1)])
+    put(path, [(7, 7)], pending=False)
+    put(path, [(1, 2)])
+    for _ in range(2):
+        collect_garbage(path, retention=NONE)
+    assert rows(path) == [(7, 7), (8, 8), (9, 9)]
+    flush(path)
+    before = rows(path)
+    assert before == [(1, 2), (7, 7), (8, 8), (9, 9)]
+    for _ in range(2):
+        collect_garbage(path, retention=NONE)
+    assert rows(path) == before
+    assert len([one for one in files_below(path) if one.endswith(".data")]) == 4
+    assert CommitLog(open_storage(path)).index().entries == frozenset({6})
+
+
+def test_a_batch_is_known_when_its_number_has_expired(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(1, 1)], batch=4)
+    flush(path)
+    put(path, [(2, 2)], pending=False)
+    collect_garbage(path, retention=NONE)
+    with pytest.raises(ShuffleNotFoundError):
+        put(path, [(1, 9)], batch=4)
+    assert rows(path) == [(1, 1), (2, 2)]
+
+
+def test_what_does_not_fit_what_is_pending_is_refused(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(1, 1)])
+    other = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    with pytest.raises(SchemaError, match="cannot append rows of another schema: v: int64 there"):
+        put(path, [(1, "x")], schema=other)
+    assert pending(path).numbers == (1,)
+
+
+def test_rows_that_have_no_place_by_key_cannot_be_flushed(tmp_path):
+    put(tmp_path / "s", [(1, 1)], partitioner=RoundRobinPartitioner())
+    with pytest.raises(OptionError, match="rows of one key must be in one subpartition"):
+        flush(tmp_path / "s")
+
+
+def test_a_flush_that_fails_leaves_what_is_pending(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(1, 1)])
+    (data,) = path.glob("map_outputs/*/*.data")
+    content = data.read_bytes()
+    data.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    before = files_below(path)
+    data.write_bytes(content[:8])
+    with pytest.raises(ShuffleError):
+        flush(path)
+    assert files_below(path) == before
+    data.write_bytes(content)
+    flush(path)
+    assert rows(path) == [(1, 1)]
+
+
+def test_memory_is_bounded_by_passes_over_the_keys(tmp_path):
+    path = tmp_path / "s"
+    for value in range(3):
+        put(path, [(key, value) for key in range(20_000)])
+    flush(path, max_bytes=1 << 17)
+    assert rows(path) == [(key, 2) for key in range(20_000)]
+
+
+def test_pending_stands_in_the_log_and_every_flip_is_noticed(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(1, 1)], batch=3)
+    data = (path / "commit_log" / f"{1:020d}.json").read_bytes()
+    value = json.loads(data.partition(b"\n")[0])
+    assert value["operation"] == "pending"
+    record = decode_record(data)
+    assert isinstance(record, Pending)
+    assert encode_record(record) == data
+    for place in range(len(data)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1
+        with pytest.raises(ShuffleError):
+            decode_record(bytes(flipped))
+
+
+@pytest.mark.parametrize(
+    ("there", "flush_options", "now_ms", "expected"),
+    [
+        ((1000, None), {"max_interval": timedelta(seconds=5)}, 5999, False),
+        ((1000, None), {"max_interval": timedelta(seconds=5)}, 6000, True),
+        ((9000, 1000), {"max_interval": timedelta(seconds=5)}, 6000, True),
+        ((9000, 8000), {"max_interval": timedelta(seconds=5)}, 12_999, False),
+        ((None, 1000), {"max_interval": timedelta(seconds=5)}, 10**9, False),
+        ((1000, None), {}, 10**9, False),
+        (
+            (1000, None),
+            {
+                "max_interval": timedelta(days=1),
+                "memory_buffer_only": True,
+                "max_buffered_bytes": 1 << 16,
+            },
+            2000,
+            True,
+        ),
+        (
+            (1000, None),
+            {"max_interval": timedelta(days=1), "max_buffered_bytes": 1 << 16},
+            2000,
+            False,
+        ),
+    ],
+)
+def test_when_a_flush_is_due(tmp_path, there, flush_options, now_ms, expected):
+    put(tmp_path / "s", [(key, 1) for key in range(5000)])
+    (entry,) = pending(tmp_path / "s").entries
+    first_ms, flushed_at_ms = there
+    entries = () if first_ms is None else (replace(entry, committed_at_ms=first_ms),)
+    found = is_flush_due(
+        PendingOutputs(entries, flushed_at_ms), FlushOptions(**flush_options), now_ms
+    )
+    assert found is expected
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["put", "replace", "version"]),
+            st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=5),
+        ),
+        st.sampled_from([("flush", None), ("gc", None)]),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=STEPS)
+def test_any_sequence_gives_what_a_plain_model_gives(tmp_path_factory, steps):
+    path = tmp_path_factory.mktemp("pending") / "s"
+    versions: list[tuple[int, int]] | None = None
+    waiting: list[list[tuple[int, int]]] = []
+    anew = False
+    for what, given_rows in steps:
+        if what == "put":
+            put(path, given_rows)
+            waiting.append(given_rows)
+        elif what == "replace":
+            put(path, given_rows, mode="overwrite")
+            waiting, anew = [given_rows], True
+        elif what == "version":
+            put(path, given_rows, pending=False)
+            versions = (versions or []) + given_rows
+        elif what == "flush":
+            assert (flush(path) if path.exists() else None) is None or waiting
+            if waiting:
+                latest = {key: value for batch in waiting for key, value in batch}
+                versions = ([] if anew or versions is None else versions) + list(latest.items())
+                waiting, anew = [], False
+        elif path.exists():
+            collect_garbage(path, retention=NONE)
+        if versions is None:
+            with pytest.raises(ShuffleNotFoundError):
+                open_shuffle(path)
+        else:
+            assert rows(path) == sorted(versions)
