@@ -11,18 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from arrow_format.buffer_output import BufferOutput, decorated
+    from arrow_format.consumption import (
+        ConsumerState,
+        Consumption,
+        consume,
+        forget_consumer,
+        list_consumers,
+        release_shuffle,
+    )
     from arrow_format.dataset import Shuffle, open_shuffle
     from arrow_format.errors import (
+        BackPressureTimeoutError,
         ClosedError,
         CommitConflictError,
+        ConsumerError,
         CorruptShuffleError,
         FormatVersionError,
         OptionError,
         OutOfDiskError,
+        RequestTimeoutError,
+        ResultFailedError,
+        ResultReleasedError,
         SchemaError,
         ShuffleError,
         ShuffleExistsError,
         ShuffleNotFoundError,
+        ShuffleOverwrittenError,
         StorageError,
         UnsettledCommitError,
     )
@@ -53,6 +67,8 @@ if TYPE_CHECKING:
     from arrow_format.read_scheduler import ReadScheduler
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.result_partition import SortMergeResultPartition
+    from arrow_format.result_type import ResultPartitionType
+    from arrow_format.shuffle_changes import open_shuffle_changes
     from arrow_format.sort_buffer import SortBuffer
     from arrow_format.stream_elements import LatencyMarker, Output, Watermark, WatermarkStatus
     from arrow_format.subpartition_reader import SortMergeSubpartitionReader
@@ -61,18 +77,32 @@ if TYPE_CHECKING:
 
 _HOME = {
     "buffer_output": ("BufferOutput", "decorated"),
+    "consumption": (
+        "ConsumerState",
+        "Consumption",
+        "consume",
+        "forget_consumer",
+        "list_consumers",
+        "release_shuffle",
+    ),
     "dataset": ("Shuffle", "open_shuffle"),
     "errors": (
+        "BackPressureTimeoutError",
         "ClosedError",
         "CommitConflictError",
+        "ConsumerError",
         "CorruptShuffleError",
         "FormatVersionError",
         "OptionError",
         "OutOfDiskError",
+        "RequestTimeoutError",
+        "ResultFailedError",
+        "ResultReleasedError",
         "SchemaError",
         "ShuffleError",
         "ShuffleExistsError",
         "ShuffleNotFoundError",
+        "ShuffleOverwrittenError",
         "StorageError",
         "UnsettledCommitError",
     ),
@@ -99,7 +129,9 @@ _HOME = {
     "read_buffer_pool": ("ReadBufferPool",),
     "read_scheduler": ("ReadScheduler",),
     "receipt": ("ShuffleReceipt",),
+    "result_type": ("ResultPartitionType",),
     "result_partition": ("SortMergeResultPartition",),
+    "shuffle_changes": ("open_shuffle_changes",),
     "sort_buffer": ("SortBuffer",),
     "stream_elements": ("LatencyMarker", "Output", "Watermark", "WatermarkStatus"),
     "subpartition_reader": ("SortMergeSubpartitionReader",),
@@ -110,11 +142,15 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BROADCAST",
+    "BackPressureTimeoutError",
     "BroadcastPartitioner",
     "BufferOutput",
     "ClosedError",
     "ColumnPartitioner",
     "CommitConflictError",
+    "ConsumerError",
+    "ConsumerState",
+    "Consumption",
     "CorruptShuffleError",
     "FlushOptions",
     "FlushReason",
@@ -139,12 +175,17 @@ __all__ = [
     "ReadBufferPool",
     "ReadOptions",
     "ReadScheduler",
+    "RequestTimeoutError",
+    "ResultFailedError",
+    "ResultPartitionType",
+    "ResultReleasedError",
     "RoundRobinPartitioner",
     "SchemaError",
     "Shuffle",
     "ShuffleError",
     "ShuffleExistsError",
     "ShuffleNotFoundError",
+    "ShuffleOverwrittenError",
     "ShuffleReceipt",
     "SortBuffer",
     "SortMergeResultPartition",
@@ -156,10 +197,15 @@ __all__ = [
     "WatermarkStatus",
     "WriteOptions",
     "collect_garbage",
+    "consume",
     "decorated",
+    "forget_consumer",
     "latest_per_key",
+    "list_consumers",
     "merge_shuffle",
     "open_shuffle",
+    "open_shuffle_changes",
+    "release_shuffle",
     "sample_bounds",
     "write_shuffle",
 ]

@@ -1,7 +1,8 @@
 """A checkpoint: what all entries of the commit log up to one of them say together, in one file.
 
 It makes opening a long log short, and it is what remains of entries that garbage collection
-removed. It holds one whole entry in the place of many, their totals, and how every job ended.
+removed. It holds one whole entry in the place of many, their totals, how every job ended, and what
+each application committed last.
 See ``docs/format/v1.md``.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from arrow_format.log_entry import (
 )
 from arrow_format.log_index import checkpoint_path
 from arrow_format.log_lines import check_format_version
-from arrow_format.log_record import JobEnd
+from arrow_format.log_record import JobEnd, LastCommit
 from arrow_format.log_totals import encode_totals
 from arrow_format.model import FORMAT_VERSION
 from arrow_format.replacement import PlacedOutputs
@@ -58,6 +59,8 @@ class Checkpoint:
     """All map outputs of that version; None when only fences had been put by then."""
     jobs: Mapping[str, JobEnd]
     """How each job ended that ended by then."""
+    applications: Mapping[str, LastCommit] = field(default_factory=dict)
+    """The newest commit of each application that had any by then."""
 
 
 def compose(entries: Sequence[LogEntry]) -> LogEntry:
@@ -72,9 +75,11 @@ def compose(entries: Sequence[LogEntry]) -> LogEntry:
     return replace(
         entries[-1],
         operation="replace",
+        transaction=None,
         map_outputs=placed.outputs,
         roots=placed.roots,
         totals=TotalsFile("", 0, 0),
+        released=None,
     )
 
 
@@ -104,12 +109,15 @@ def encode_checkpoint(
     ends: dict[bool, list[list[Any]]] = {False: [], True: []}
     for job_id, end in checkpoint.jobs.items():
         ends[end.fenced].append([end.version, job_id])
+    last = [[one.version, name, one.number] for name, one in checkpoint.applications.items()]
     value = {
         "format_version": FORMAT_VERSION,
         "number": checkpoint.number,
         "entry": entry,
         "committed": ends[False],
         "fenced": ends[True],
+        # Left out where there is none: such checkpoints have the bytes they always had.
+        **({"applications": last} if last else {}),
     }
     body = json.dumps(value, separators=(",", ":")).encode()
     frame = zstandard.ZstdCompressor(level=_LEVEL).compress(body)
@@ -166,6 +174,10 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
             for name, fenced in (("committed", False), ("fenced", True))
             for version, job_id in value[name]
         }
+        applications = {
+            safe_name(name): LastCommit(natural(version), natural(batch))
+            for version, name, batch in value.get("applications", ())
+        }
         number = natural(value["number"])
     except (
         KeyError,
@@ -187,7 +199,7 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
     if end != num_bytes:
         msg = f"checkpoint has {num_bytes} bytes, expected {end}"
         raise CorruptShuffleError(msg)
-    return Checkpoint(number, entry, jobs)
+    return Checkpoint(number, entry, jobs, applications)
 
 
 def _most(frame: bytes) -> int:

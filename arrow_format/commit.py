@@ -6,12 +6,16 @@ import contextlib
 import time
 import uuid
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arrow_format.applications import find_transaction
+from arrow_format.back_pressure import await_room
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.completeness import check_files, complete_outputs, total_subpartitions
+from arrow_format.consumers import CONSUMER_DIRECTORY
 from arrow_format.counters import sum_counters
 from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
 from arrow_format.errors import (
@@ -22,11 +26,13 @@ from arrow_format.errors import (
 )
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
+from arrow_format.log_record import Fence
 from arrow_format.log_totals import encode_totals
 from arrow_format.options import check_mode
 from arrow_format.receipt import ShuffleReceipt
+from arrow_format.result_description import describe_result
 from arrow_format.root_list import ROOT_LIST_NAME
-from arrow_format.roots import clear_roots, is_any_there
+from arrow_format.root_removal import clear_roots, is_any_there, remove_root_list
 from arrow_format.target import check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
 
@@ -34,7 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrow_format.job import ShuffleJob
-    from arrow_format.model import Int64Array, MapOutput, MapStatus
+    from arrow_format.model import Int64Array, MapOutput, MapStatus, Transaction
+    from arrow_format.result_description import ResultDescription
     from arrow_format.storage import Storage
 
 
@@ -44,10 +51,12 @@ def commit_job(
     *,
     mode: str = "errorifexists",
     expected_map_outputs: int | None = None,
+    transaction: Transaction | None = None,
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
-    Committing a job again gives the receipt of the first time.
+    Committing a job again gives the receipt of the first time. So does committing a transaction
+    again, in whatever job: that job's files are removed.
 
     Parameters
     ----------
@@ -60,9 +69,14 @@ def commit_job(
         the job's files are removed and the receipt is that of the newest version found.
     expected_map_outputs
         How many there must be, when that is known.
+    transaction
+        What this commit is a part of. Where it, or a later one of the same application, is in the
+        log already, the receipt is that of the version that came of that.
 
     Raises
     ------
+    ShuffleNotFoundError
+        The job, or the transaction, was committed before, and that version has expired since.
     ShuffleError
         A map task is missing, there twice, or of another job; the job was aborted, or another
         process is committing it.
@@ -70,12 +84,19 @@ def commit_job(
         A file of a map output is not there any more.
     ShuffleExistsError, SchemaError
         As :func:`check_target`; another writer may have been faster.
+    BackPressureTimeoutError
+        The consumers of a bounded result left no room for it in time.
     """
     check_mode(mode)
     log = CommitLog(job.storage)
     earlier = _committed_entry(job, log)
     if earlier is not None:
         return receipt_of(job.storage, earlier)
+    before = None if transaction is None else find_transaction(log, transaction)
+    if before is not None:
+        with contextlib.suppress(ShuffleError):  # what is left is collected some day
+            abort_job(job)
+        return receipt_of(job.storage, log.entry(before.version))
     outputs = complete_outputs(job, statuses, expected_map_outputs)
     rows, sizes = total_subpartitions(job, statuses)
     commit_id = uuid.uuid4().hex
@@ -84,14 +105,25 @@ def commit_job(
     written = False
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
-        nonlocal written
+        nonlocal before, written
+        # Each time, since another job of the same transaction may have been faster. This looks at
+        # the log again, so it sees all that is before the number that is tried.
+        before = None if transaction is None else find_transaction(log, transaction)
+        if before is not None:
+            return None
         check_mode_allows(job, mode, newest)
+        if newest is not None and newest.ended is not None:
+            newest = None  # a result that was released as a whole is no shuffle any more
         if newest is not None and mode == "ignore":
             return None
+        if newest is not None and mode == "append":
+            # Here, where the number to be taken is settled: no other can slip in while this waits.
+            _await_consumers(job, outputs, newest.newest.result)
         if not written:
             job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
-        return _entry(job, commit_id, outputs, described, newest if mode == "append" else None)
+        entry = _entry(job, commit_id, outputs, described, newest if mode == "append" else None)
+        return replace(entry, transaction=transaction)
 
     decide_commit(job, commit_id)
     try:
@@ -109,8 +141,11 @@ def commit_job(
         clean_up(job, log, described, error)
         raise
     if entry is None:
+        job.storage.delete(described.path)
         withdraw(job)
         abort_job(job)
+        if before is not None:
+            return receipt_of(job.storage, log.entry(before.version))
         newest = log.snapshot()
         if newest is None:
             msg = f"{job.storage.root}: the shuffle that was there is gone"
@@ -120,6 +155,16 @@ def commit_job(
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
     return _receipt(job.storage, entry, rows, sizes)
+
+
+def _await_consumers(
+    job: ShuffleJob, outputs: Sequence[MapOutput], there: ResultDescription
+) -> None:
+    """Wait until the consumers of a bounded result have left room for what is appended."""
+    result = describe_result(job.options, job.owner, there)
+    if result.type.has_back_pressure:
+        num_bytes = sum(output.num_bytes for output in outputs)
+        await_room(job.storage, result, num_bytes, job.options.back_pressure_timeout)
 
 
 def _committed_entry(job: ShuffleJob, log: CommitLog) -> LogEntry | None:
@@ -173,6 +218,9 @@ def _entry(
         totals=totals,
         sort_by=job.sort_by,
         roots=job.local_roots,
+        result=describe_result(
+            job.options, job.owner, None if appended_to is None else appended_to.newest.result
+        ),
     )
 
 
@@ -208,9 +256,14 @@ def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseExc
         error.add_note(f"and what it left could not be removed: {another}")
         return
     if committed is not None and not committed.fenced:
+        but = (
+            "it is there for good, but the commit ended with an error"
+            if job.storage.keeps_what_it_shows
+            else "but it is not known whether that would survive a power failure"
+        )
         msg = (
-            f"{job.storage.root}: committed as version {committed.version}, but it is not known "
-            f"whether that would survive a power failure ({error}). Do not write the rows again"
+            f"{job.storage.root}: committed as version {committed.version}, {but} ({error}). "
+            "Do not write the rows again"
         )
         if isinstance(error, Exception):
             raise StorageError(msg) from error
@@ -226,9 +279,8 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         for path in (file.data_path, file.index_path)
     }
     try:
-        for name in job.storage.list(job.directory):
-            if name not in live:
-                job.storage.delete(f"{job.directory}/{name}")
+        there = job.storage.list(job.directory)
+        job.storage.delete_all([f"{job.directory}/{name}" for name in there if name not in live])
         job.storage.prune(job.directory, and_root=False)
     finally:
         clear_roots(job.local_roots, job.job_id, live)
@@ -255,24 +307,39 @@ def abort_job(job: ShuffleJob) -> None:
         # A commit may have come in between and have let go of its decision already.
         if not is_committed(job, log):
             _remove_files(job)
+            _tell_consumers(job, log)
     finally:
         # Last of all: from here on another process may commit what it finds.
         withdraw(job)
         job.storage.prune(job.directory, and_root=job.makes_root)
 
 
+def _tell_consumers(job: ShuffleJob, log: CommitLog) -> None:
+    """Let those that wait for a result know that its producer failed."""
+    if not job.storage.list(CONSUMER_DIRECTORY) or log.snapshot() is not None:
+        return
+    now_ms = time.time_ns() // 1_000_000
+    log.append(
+        lambda _: Fence(0, uuid.uuid4().hex, now_ms, (job.job_id,), failed=True),
+        sync=job.options.sync,
+        job_id=job.job_id,
+        after=job.base_version,
+    )
+
+
 def _remove_files(job: ShuffleJob) -> None:
-    kept = {DECISION_NAME, ROOT_LIST_NAME}
+    kept = (DECISION_NAME, ROOT_LIST_NAME)
     try:
         clear_roots(job.local_roots, job.job_id)
         # Only now: after a crash the list tells where files are.
-        kept.remove(ROOT_LIST_NAME)
+        remove_root_list(job.storage, job.directory, job.local_roots)
     finally:
         # More than once: a task that still runs may put a file there meanwhile.
         for _ in range(3):
-            for name in job.storage.list(job.directory):
-                if name not in kept:
-                    job.storage.delete(f"{job.directory}/{name}")
+            there = job.storage.list(job.directory)
+            job.storage.delete_all(
+                [f"{job.directory}/{name}" for name in there if name not in kept]
+            )
 
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from arrow_format.applications import all_last_commits
 from arrow_format.checkpoint import Checkpoint, compose, encode_checkpoint
 from arrow_format.errors import CommitConflictError, ShuffleError
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
@@ -210,6 +211,7 @@ class CommitLog(LogReader):
             number,
             None if snapshot is None else compose(snapshot.entries),
             self.all_ends(index, number),
+            all_last_commits(self, index, number),
         )
         totals = None if snapshot is None else self.totals(snapshot)
         with contextlib.suppress(ObjectExistsError):  # another writer put the same

@@ -15,11 +15,11 @@ from arrow_format.roots import ReadRoots
 from arrow_format.totals import subpartition_totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from arrow_format.job import ShuffleJob
     from arrow_format.model import Int64Array, MapOutput, MapStatus
-    from arrow_format.storage import Storage
+    from arrow_format.storage import ObjectStat, Storage
 
 
 def complete_outputs(
@@ -125,7 +125,10 @@ def _own_totals(
 
 
 def check_files(
-    storage: Storage, outputs: Iterable[tuple[MapOutput, Sequence[str]]], advice: str
+    storage: Storage,
+    outputs: Iterable[tuple[MapOutput, Sequence[str]]],
+    advice: str,
+    listed: Mapping[str, ObjectStat] | None = None,
 ) -> None:
     """Check that every file of map outputs is there, and as long as it was written.
 
@@ -137,6 +140,8 @@ def check_files(
         Map outputs, each with the directories of the roots 1, 2, ... that its files name.
     advice
         What it means when one is not, and what to do.
+    listed
+        Files of the shuffle that were listed already: they are not looked at one by one.
 
     Raises
     ------
@@ -144,11 +149,13 @@ def check_files(
         One is not.
     """
     roots = ReadRoots(storage)
+    known = {path: stat.num_bytes for path, stat in (listed or {}).items()}
     checks = [
         partial(_check_file, roots.storage_of(file, named, output.job_id), output, *one, advice)
         for output, named in outputs
         for file in output.files
         for one in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
+        if file.root or known.get(one[0]) != one[1]
     ]
     run_at_once(checks, storage.max_requests)
 

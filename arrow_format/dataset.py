@@ -17,6 +17,7 @@ from arrow_format.batching import (
     as_batches,
     in_subpartition_order,
 )
+from arrow_format.changes import changes_of
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import (
     CorruptShuffleError,
@@ -30,6 +31,7 @@ from arrow_format.partitioner import Partitioner, partitioner_from_description
 from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import group_adjacent
 from arrow_format.read_scheduler import ReadScheduler
+from arrow_format.result_description import released_error
 from arrow_format.sorted_reader import sorted_rows
 from arrow_format.storage import Place, Storage, open_storage
 from arrow_format.subpartition_reader import (
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
+    from arrow_format.result_description import ResultDescription
+    from arrow_format.snapshot import VersionSpan
     from arrow_format.sort_order import SortBy
 
 BATCH_ROWS = 64 << 10
@@ -92,11 +96,10 @@ class Shuffle:
             ReadBufferPool(self._options.fetched_bytes), mapped=self._options.memory_map
         )
 
-    def __reduce__(
-        self,
-    ) -> tuple[Callable[..., Shuffle], tuple[Storage, int, str, ReadOptions]]:
+    def __reduce__(self) -> tuple[Callable[..., Shuffle], tuple[Any, ...]]:
         # By name: what stands in the log is read again wherever this arrives.
-        return _open_pinned, (self._storage, self.version, self._entry.commit_id, self._options)
+        pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
+        return open_pinned, pinned
 
     def __repr__(self) -> str:
         return (
@@ -135,6 +138,16 @@ class Shuffle:
         return self._snapshot.entries
 
     @property
+    def span(self) -> VersionSpan | None:
+        """Which rows of the log these are; None: all of the version."""
+        return self._snapshot.span
+
+    @property
+    def commit_id(self) -> str:
+        """Id of the commit that made this version: no other has the same."""
+        return self._entry.commit_id
+
+    @property
     def options(self) -> ReadOptions:
         """How it is read."""
         return self._options
@@ -164,6 +177,11 @@ class Shuffle:
     def sort_by(self) -> SortBy:
         """Pairs of column and order by which the rows of each subpartition come; empty if none."""
         return self._entry.sort_by
+
+    @property
+    def result(self) -> ResultDescription:
+        """Result type, bounds and owner."""
+        return self._entry.result
 
     @property
     def map_outputs(self) -> tuple[MapOutput, ...]:
@@ -385,6 +403,7 @@ class Shuffle:
             regions=regions,
             indexes=self._indexes,
             scheduler=self._scheduler,
+            oldest_needed=self._snapshot.oldest_needed,
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -413,7 +432,8 @@ class Shuffle:
         ShuffleNotFoundError
             The version has expired meanwhile, and was removed by garbage collection.
         """
-        with expiry_told(self._storage, self.version):
+        needed = self._snapshot.oldest_needed
+        with expiry_told(self._storage, needed):
             report = verify_snapshot(
                 self._storage,
                 self._snapshot,
@@ -421,8 +441,8 @@ class Shuffle:
                 raise_on_damage=raise_on_damage,
                 on_output=on_file,
             )
-        if report.problems and has_expired(self._storage, self.version):
-            raise expired_error(self._storage, self.version) from report.problems[0]
+        if report.problems and has_expired(self._storage, needed):
+            raise expired_error(self._storage, needed) from report.problems[0]
         return report
 
 
@@ -455,18 +475,37 @@ def check_subpartitions(
 
 
 @lru_cache(PINNED_KEPT)
-def _kept(storage: Storage, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
+def _kept(
+    storage: Storage, version: int, commit_id: str, options: ReadOptions, span: VersionSpan | None
+) -> Shuffle:
     """Open what was pinned elsewhere; what a commit made never changes, so tasks may share it."""
-    shuffle = open_shuffle(storage, version, options=options)
+    if span is None:
+        shuffle = open_shuffle(storage, version, options=options)
+    else:
+        shuffle = Shuffle(storage, changes_of(CommitLog(storage), span), options)
     _check_pinned(shuffle.path, shuffle.entries[-1], commit_id)
     return shuffle
 
 
-def _open_pinned(storage: Storage, version: int, commit_id: str, options: ReadOptions) -> Shuffle:
-    """Open the very version that was pinned elsewhere."""
+def open_pinned(
+    storage: Storage,
+    version: int,
+    commit_id: str,
+    options: ReadOptions,
+    span: VersionSpan | None = None,
+) -> Shuffle:
+    """Open the very version that was pinned elsewhere, or what some versions up to it added.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It is another one: the directory was replaced.
+    ShuffleNotFoundError
+        It has expired meanwhile.
+    """
     # Read each time: the directory may have been replaced since another task opened it.
     _check_pinned(storage.root, CommitLog(storage).entry(version), commit_id)
-    return _kept(storage, version, commit_id, options)
+    return _kept(storage, version, commit_id, options, span)
 
 
 def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:
@@ -521,4 +560,6 @@ def open_shuffle(
     if snapshot is None:
         msg = f"{storage.root}: holds no committed shuffle; nothing was written, or not committed"
         raise ShuffleNotFoundError(msg)
+    if snapshot.ended is not None:
+        raise released_error(storage.root, snapshot.ended)
     return Shuffle(storage, snapshot, options)

@@ -22,6 +22,30 @@ class ShuffleNotFoundError(ShuffleError):
     """There is no committed shuffle (or no such version of it) at the path."""
 
 
+class ResultReleasedError(ShuffleNotFoundError):
+    """The result was there, and was released: consumed, given up, or dropped by name."""
+
+
+class ResultFailedError(ShuffleNotFoundError):
+    """Whoever was to make the result failed, and nothing of it was committed."""
+
+
+class RequestTimeoutError(ShuffleNotFoundError):
+    """A consumer asked for a result, or for more of one, that did not come in time."""
+
+
+class ConsumerError(ShuffleError):
+    """A consumer of that name is at work already, or has lost its place to another."""
+
+
+class BackPressureTimeoutError(ShuffleError):
+    """A producer waited too long for the slowest consumer of a bounded result."""
+
+
+class ShuffleOverwrittenError(ShuffleError):
+    """A version began anew, while a reader follows what is added to those before it."""
+
+
 class ShuffleExistsError(ShuffleError):
     """The path holds something already and the write mode does not allow that."""
 

@@ -16,11 +16,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from arrow_format.at_once import run_at_once
 from arrow_format.commit_log import CommitLog
 from arrow_format.completeness import check_files
+from arrow_format.consumers import CONSUMER_DIRECTORY, ConsumerRegistry
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.gc_files import JobFiles, StoredFile, look_at
+from arrow_format.gc_files import JobFiles, StoredFile, by_job, stored
 from arrow_format.gc_plan import (
+    TEMPORARY,
     job_of_totals,
     live_files,
     log_garbage,
@@ -33,16 +36,21 @@ from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
 from arrow_format.log_record import Fence
 from arrow_format.merger import ignore
-from arrow_format.storage import Storage, open_storage
+from arrow_format.result_keeping import first_to_keep, owner_is_gone, release_consumed
+from arrow_format.result_release import release_versions
+from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from arrow_format.log_record import LogRecord
     from arrow_format.snapshot import Snapshot
+    from arrow_format.storage import ObjectStat
 
 DEFAULT_RETENTION = timedelta(hours=24)
+
+FILES_AT_ONCE = 1_000
+"""Files that are removed before progress is told; S3 takes as many in one request."""
 
 MOST_AHEAD_MS = 3_600_000
 """What a writer's clock is believed to be ahead of the storage's at most."""
@@ -51,7 +59,7 @@ _JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def collect_garbage(
-    path: str | os.PathLike[str],
+    path: Place,
     *,
     retention: timedelta = DEFAULT_RETENTION,
     dry_run: bool = False,
@@ -109,6 +117,8 @@ def collect_garbage(
         raise ShuffleNotFoundError(msg)
     log = CommitLog(storage)
     collection = _Collection(storage, log, retention, time.time_ns() // 1_000_000, dry_run=dry_run)
+    if not dry_run:
+        collection.release_results()
     fenced, running = collection.give_up_jobs()
     return log.read(partial(collection.collect, fenced, running, on_bytes))
 
@@ -127,6 +137,18 @@ class _Collection:
     def cutoff_ms(self) -> int:
         """What happened then or before is past retention."""
         return self.now_ms - self.retention // timedelta(milliseconds=1)
+
+    def release_results(self) -> None:
+        """Release ephemeral results that were consumed, or whose application is gone."""
+        newest = self.log.snapshot()
+        if newest is None or newest.newest.result.type.is_persistent:
+            return
+        if release_consumed(self.storage) is not None:
+            return
+        (committed_ms,) = self._committed_ms([newest.newest], {})
+        if owner_is_gone(newest, committed_ms, self.cutoff_ms):
+            by = f"the application that made it has ended: {newest.newest.result.owner}"
+            release_versions(self.storage, by=by)
 
     def give_up_jobs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fence unfinished jobs that were silent for long; return those, and the other unfinished.
@@ -154,22 +176,27 @@ class _Collection:
     def _unfinished(self, index: LogIndex) -> dict[str, int]:
         """Jobs that left something and did not end, and when they last wrote (ms since 1970)."""
         ended = self.log.all_ends(index, index.newest)
-        names = self.storage.list(LOG_DIRECTORY)
         totals: dict[str, list[str]] = {}
-        for name in names:
+        for name in self.storage.list(LOG_DIRECTORY):
             job_id = job_of_totals(name)
-            if job_id is not None:
+            if job_id is not None and job_id not in ended:
                 totals.setdefault(job_id, []).append(f"{LOG_DIRECTORY}/{name}")
-        found = {}
-        for job_id in self._jobs_there() | totals.keys():
-            if job_id not in ended:
-                times = [
-                    JobFiles.of(self.storage, job_id, ()).modified_ms(),
-                    *(one.modified_ms for one in look_at(self.storage, totals.get(job_id, ()))),
-                ]
-                known = [when for when in times if when is not None]
-                found[job_id] = max(known, default=self.now_ms)
-        return dict(sorted(found.items()))
+        listed = self.storage.files(LOG_DIRECTORY) if totals else {}
+        unfinished = sorted((self._jobs_there() | totals.keys()) - ended.keys())
+
+        def modified_ms(job_id: str) -> int:
+            times = [
+                JobFiles.of(self.storage, job_id, ()).modified_ms(),
+                *(
+                    file.modified_ms
+                    for file in stored(self.storage, totals.get(job_id, ()), listed)
+                ),
+            ]
+            return max((when for when in times if when is not None), default=self.now_ms)
+
+        looks = [partial(modified_ms, job_id) for job_id in unfinished]
+        times = run_at_once(looks, self.storage.max_requests)
+        return dict(zip(unfinished, times, strict=True))
 
     def _jobs_there(self) -> set[str]:
         return set(filter(_JOB_ID.fullmatch, self.storage.list(MAP_OUTPUT_DIRECTORY)))
@@ -185,7 +212,10 @@ class _Collection:
         # Not only those of the listing, which is no snapshot: it may show an entry and not the one
         # put just before, and what no record names would be taken for garbage.
         numbers = index.entries.union(range(index.oldest, index.newest + 1))
-        records = {number: self.log.record(number) for number in sorted(numbers)}
+        records = self.log.records(sorted(numbers))
+        # What comes after these listings goes the next time.
+        in_log = self.storage.files(LOG_DIRECTORY)
+        in_jobs = self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2)
         versions = [
             number
             for number, record in records.items()
@@ -193,28 +223,41 @@ class _Collection:
         ]
         oldest = index.oldest
         if versions:
-            oldest = oldest_live(
-                [(number, self._committed_ms(records[number])) for number in versions],
-                self.cutoff_ms,
-            )
+            times = self._committed_ms((records[number] for number in versions), in_log)
+            oldest = oldest_live(list(zip(versions, times, strict=True)), self.cutoff_ms)
+        newest = self.log.content_at(index, index.newest)
+        if newest is not None and (newest.ended or not newest.newest.result.type.is_persistent):
+            progress = ConsumerRegistry(self.storage).all_progress().values()
+            releases = [
+                number
+                for number, record in records.items()
+                if isinstance(record, LogEntry) and record.released is not None
+            ]
+            last, slowest = max(releases, default=0), min(progress, default=None)
+            oldest = first_to_keep(versions, oldest, newest, last, slowest)
         if oldest > index.oldest:
-            newest = self.log.content_at(index, index.newest)
             check_files(
                 self.storage,
                 [(o, e.roots) for e in (newest.entries if newest else ()) for o in e.map_outputs],
                 "the newest version needs it, so versions before may be all that is left, and "
                 "nothing was removed. Restore the file from a copy, or overwrite the shuffle, and "
                 "collect again",
+                in_jobs,
             )
         if oldest > index.oldest and not self.dry_run:
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}
         removed = []
-        for file in self._garbage(index, records, oldest, ended):
+        groups = chain(
+            self._garbage_of_jobs(index, records, oldest, ended, in_jobs),
+            self._garbage_of_log(index, records, oldest, ended, in_log),
+        )
+        for files in (piece for group in groups for piece in _pieces(group)):
             if not self.dry_run:
-                file.storage.delete(file.path)
-            on_bytes(file.num_bytes)
-            removed.append(RemovedFile(f"{file.storage.root}/{file.path}", file.num_bytes))
+                files[0].storage.delete_all([file.path for file in files])
+            for file in files:
+                on_bytes(file.num_bytes)
+                removed.append(RemovedFile(f"{file.storage.root}/{file.path}", file.num_bytes))
         return GcReport(
             path=self.storage.root,
             dry_run=self.dry_run,
@@ -227,21 +270,34 @@ class _Collection:
             files=tuple(removed),
         )
 
-    def _committed_ms(self, record: LogRecord) -> int:
-        """When a version was committed, by the later of two clocks: its writer's, the storage's.
+    def _committed_ms(
+        self, records: Iterable[LogRecord], in_log: Mapping[str, ObjectStat]
+    ) -> Iterator[int]:
+        """When versions were committed, by the later of two clocks: its writer's, the storage's.
 
         A writer's that is far ahead would keep everything before that version for as long.
         """
-        stat = self.storage.stat(entry_path(record.version))
-        modified = stat.modified_ms if stat else None
-        if modified is None:
-            return record.committed_at_ms
-        return max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
+        for record in records:
+            path = entry_path(record.version)
+            stat = in_log.get(path) or self.storage.stat(path)  # a listing may miss what is there
+            modified = stat.modified_ms if stat else None
+            if modified is None:
+                yield record.committed_at_ms
+            else:
+                yield max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
 
-    def _garbage(
-        self, index: LogIndex, records: Mapping[int, LogRecord], oldest: int, ended: set[str]
-    ) -> Iterator[StoredFile]:
-        """Files to be removed, in this order: what tells of others comes after these."""
+    def _garbage_of_jobs(
+        self,
+        index: LogIndex,
+        records: Mapping[int, LogRecord],
+        oldest: int,
+        ended: set[str],
+        in_jobs: Mapping[str, ObjectStat],
+    ) -> Iterator[list[StoredFile]]:
+        """Find files of jobs to be removed, in this order: what tells of others comes after these.
+
+        They come in groups. Those of a group are in one storage and may go in any order.
+        """
         base = self.log.content_at(index, oldest) if oldest in records else None
         later = [
             record
@@ -257,17 +313,58 @@ class _Collection:
         ]
         roots = roots_of_jobs((*records.values(), *filter(None, remembered)), ended)
         there = self._jobs_there()
-        for job_id in sorted(ended & (there | {one for one, several in roots.items() if several})):
-            files = JobFiles.of(self.storage, job_id, roots[job_id])
-            yield from files.dead_in_roots(live)
+        listed = by_job(in_jobs)
+        jobs = [
+            JobFiles.of(self.storage, job_id, roots[job_id], listed.get(job_id, {}))
+            for job_id in sorted(ended & (there | {one for one, few in roots.items() if few}))
+        ]
+        for job in jobs:
+            yield from job.dead_in_roots(live)
             if not self.dry_run:
-                files.prune_roots()
-            yield from files.dead_in_shuffle(live)
-            if not self.dry_run:
-                files.prune()
-        names = self.storage.list(LOG_DIRECTORY)
+                job.prune_roots()
+        # A task that still runs may put a file into a root at any moment until that is gone.
+        dead = [
+            job.dead_in_shuffle(
+                live, with_root_list=self.dry_run or not job.roots_hold_garbage(live)
+            )
+            for job in jobs
+        ]
+        for groups in zip(*dead, strict=True):
+            yield list(chain(*groups))
+        for job in () if self.dry_run else jobs:
+            if job.roots_hold_garbage(live):
+                job.put_root_list_again()
+            job.prune()
+
+    def _garbage_of_log(
+        self,
+        index: LogIndex,
+        records: Mapping[int, LogRecord],
+        oldest: int,
+        ended: set[str],
+        in_log: Mapping[str, ObjectStat],
+    ) -> Iterator[list[StoredFile]]:
+        """Find files of the log to be removed, in groups as well, after those of jobs.
+
+        The entries tell which local roots there are.
+        """
+        names = [path.rpartition("/")[2] for path in in_log]
         garbage = log_garbage(names, index, records, oldest, ended)
-        for file in look_at(self.storage, garbage.temporaries):
-            if file.modified_ms is not None and file.modified_ms <= self.cutoff_ms:
-                yield file
-        yield from look_at(self.storage, (*garbage.totals, *garbage.records))
+        consumers = self.storage.files(CONSUMER_DIRECTORY, depth=2)
+        puts = [path for path in consumers if path.rpartition("/")[2].startswith(TEMPORARY)]
+        temporaries = (
+            *stored(self.storage, garbage.temporaries, in_log),
+            *stored(self.storage, puts, consumers),
+        )
+        yield [
+            file
+            for file in temporaries
+            if file.modified_ms is not None and file.modified_ms <= self.cutoff_ms
+        ]
+        for paths in (garbage.totals, garbage.entries, garbage.checkpoints, garbage.markers):
+            yield stored(self.storage, paths, in_log)
+
+
+def _pieces(files: list[StoredFile]) -> Iterator[list[StoredFile]]:
+    for start in range(0, len(files), FILES_AT_ONCE):
+        yield files[start : start + FILES_AT_ONCE]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from arrow_format.decision import DECISION_NAME
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
-from arrow_format.root_list import ROOT_LIST_NAME, read_root_list
-from arrow_format.roots import MARKER_NAME, bears_marker, root_name
-from arrow_format.storage import Storage, open_storage
+from arrow_format.root_list import ROOT_LIST_NAME, put_root_list, read_root_list
+from arrow_format.root_removal import holds_garbage, is_root_or_rest
+from arrow_format.roots import MARKER_NAME, root_name
+from arrow_format.storage import Storage, open_made_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from arrow_format.storage import ObjectStat
 
 _LAST = (ROOT_LIST_NAME, DECISION_NAME)
 """Files of a job that go after all others: what a collection that is killed needs to go on."""
@@ -28,29 +32,43 @@ class StoredFile:
     modified_ms: int | None
 
 
-def look_at(storage: Storage, paths: Iterable[str]) -> Iterator[StoredFile]:
-    """Look at files; those that are gone, and directories, are left out."""
-    for path in paths:
-        stat = storage.stat(path)
-        if stat is not None and not stat.is_directory:
-            yield StoredFile(storage, path, stat.num_bytes, stat.modified_ms)
+def stored(
+    storage: Storage, paths: Iterable[str], listed: Mapping[str, ObjectStat]
+) -> list[StoredFile]:
+    """Return the files of a listing that stand at paths, in the order of these."""
+    found = ((path, listed[path]) for path in paths if path in listed)
+    return [StoredFile(storage, path, stat.num_bytes, stat.modified_ms) for path, stat in found]
+
+
+def by_job(listed: Mapping[str, ObjectStat]) -> dict[str, dict[str, ObjectStat]]:
+    """Return the files of each job out of a listing of them all."""
+    found: dict[str, dict[str, ObjectStat]] = {}
+    for path, stat in listed.items():
+        found.setdefault(path.split("/")[1], {})[path] = stat
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
     """Where the files of one job are.
 
-    Files of a local root count only if it bears the marker of the job: another's directory, and
-    that of a disk which is not mounted, are left alone.
+    A local root that bears the marker of another job is left alone.
     """
 
     storage: Storage
     job_id: str
     roots: tuple[Storage, ...]
     """Local roots, there or not."""
+    listed: Mapping[str, ObjectStat]
+    """Its files in the shuffle."""
 
     @staticmethod
-    def of(storage: Storage, job_id: str, roots: Iterable[str]) -> JobFiles:
+    def of(
+        storage: Storage,
+        job_id: str,
+        roots: Iterable[str],
+        listed: Mapping[str, ObjectStat] | None = None,
+    ) -> JobFiles:
         """Find the local roots of a job.
 
         Parameters
@@ -61,18 +79,24 @@ class JobFiles:
             The job.
         roots
             Its roots as far as the log knows them.
+        listed
+            Its files in the shuffle, where they were listed already.
         """
-        listed = read_root_list(storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}")
-        paths = dict.fromkeys((*roots, *listed))
-        return JobFiles(storage, job_id, tuple(map(open_storage, paths)))
+        directory = f"{MAP_OUTPUT_DIRECTORY}/{job_id}"
+        files = storage.files(directory) if listed is None else listed
+        named: tuple[str, ...] = ()
+        if f"{directory}/{ROOT_LIST_NAME}" in files:
+            named = read_root_list(storage, directory)
+        paths = dict.fromkeys((*roots, *named))
+        return JobFiles(storage, job_id, tuple(map(open_made_directory, paths)), files)
 
     @property
     def directory(self) -> str:
         """Directory of the job in the shuffle."""
         return f"{MAP_OUTPUT_DIRECTORY}/{self.job_id}"
 
-    def dead_in_roots(self, live: Collection[tuple[str, str]]) -> Iterator[StoredFile]:
-        """Files in local roots that are not live, in an order in which they may be removed.
+    def dead_in_roots(self, live: Collection[tuple[str, str]]) -> Iterator[list[StoredFile]]:
+        """Files in local roots that are not live, in groups, in the order in which they may go.
 
         Parameters
         ----------
@@ -80,29 +104,59 @@ class JobFiles:
             Name of the root ("" in the shuffle) and path of files that stay.
         """
         for root in self.roots:
-            if not bears_marker(root, self.job_id):
+            if not is_root_or_rest(root, self.job_id):
                 continue
-            names = root.list("")
             place = root_name(root.root)
-            dead = [name for name in names if (place, name) not in live and name != MARKER_NAME]
-            yield from look_at(root, dead)
-            if len(names) == len(dead) + 1:
-                yield from look_at(root, [MARKER_NAME])
+            listed = root.files("")
+            dead = {one for one in listed if (place, one) not in live} - {MARKER_NAME}
+            yield stored(root, sorted(dead), listed)
+            # Not by the same listing: a task that still runs may have put a file there meanwhile.
+            again = root.files("")
+            if not again.keys() - dead - {MARKER_NAME}:
+                yield stored(root, [MARKER_NAME], again)
 
-    def dead_in_shuffle(self, live: Collection[tuple[str, str]]) -> Iterator[StoredFile]:
-        """Files in the shuffle that are not live; to be removed after those in local roots."""
-        paths = [f"{self.directory}/{name}" for name in self.storage.list(self.directory)]
-        dead = [path for path in paths if ("", path) not in live]
+    def dead_in_shuffle(
+        self, live: Collection[tuple[str, str]], *, with_root_list: bool
+    ) -> list[list[StoredFile]]:
+        """Files in the shuffle that are not live, to go after those in local roots.
+
+        Always as many groups, in the order in which they may go: those of several jobs go together.
+
+        Parameters
+        ----------
+        live
+            As for :meth:`dead_in_roots`.
+        with_root_list
+            Whether the list of local roots may go.
+        """
+        dead = [path for path in self.listed if ("", path) not in live]
         last = [f"{self.directory}/{name}" for name in _LAST]
-        yield from look_at(self.storage, (path for path in dead if path not in last))
-        yield from look_at(self.storage, (path for path in last if path in dead))
+        kept = () if with_root_list else (f"{self.directory}/{ROOT_LIST_NAME}",)
+        groups = [[path for path in dead if path not in last]]
+        groups += [[path] if path in dead and path not in kept else [] for path in last]
+        return [stored(self.storage, group, self.listed) for group in groups]
+
+    def roots_hold_garbage(self, live: Collection[tuple[str, str]]) -> bool:
+        """Whether a task has put files into a local root since it was cleared, or still may."""
+        return any(
+            holds_garbage(
+                root,
+                self.job_id,
+                [name for name in root.list("") if (root_name(root.root), name) in live],
+            )
+            for root in self.roots
+        )
+
+    def put_root_list_again(self) -> None:
+        """Write the local roots down for the next collection: nothing else may tell of them."""
+        put_root_list(self.storage, self.directory, [one.root for one in self.roots], sync=True)
 
     def modified_ms(self) -> int | None:
         """Return when anything of the job was written last; None where no storage tells."""
-        files = (*self.dead_in_roots(()), *self.dead_in_shuffle(()))
-        times = [file.modified_ms for file in files]
+        groups = chain(self.dead_in_roots(()), self.dead_in_shuffle((), with_root_list=True))
+        times = [file.modified_ms for group in groups for file in group]
         for storage, path in ((self.storage, self.directory), *((root, "") for root in self.roots)):
-            stat = storage.stat(path)
+            stat = storage.stat(path) if storage.has_directories else None
             times.append(stat.modified_ms if stat else None)
         return max((time for time in times if time is not None), default=None)
 

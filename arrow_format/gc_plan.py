@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from arrow_format.log_record import LogRecord
 
 _JOB_TOTALS = re.compile(r"totals-([0-9a-f]{32})-[0-9a-f]{32}\.arrow")
-_TEMPORARY = ".tmp-"
+TEMPORARY = ".tmp-"
+"""What the names of files begin with that a put has not finished."""
 
 
 def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:
@@ -81,8 +82,10 @@ class LogGarbage:
     """Files of the log that nobody needs, relative to the shuffle."""
 
     totals: tuple[str, ...]
-    records: tuple[str, ...]
-    """Entries, checkpoints and markers from before the oldest version."""
+    entries: tuple[str, ...]
+    """Entries and fences from before the oldest version."""
+    checkpoints: tuple[str, ...]
+    markers: tuple[str, ...]
     temporaries: tuple[str, ...]
     """Of puts; they may still be going on."""
 
@@ -123,17 +126,15 @@ def log_garbage(
     totals, temporaries = [], []
     for name in names:
         path = f"{LOG_DIRECTORY}/{name}"
-        if name.startswith(_TEMPORARY):
+        if name.startswith(TEMPORARY):
             temporaries.append(path)
         elif path not in live and (path in expired or job_of_totals(name) in ended):
             totals.append(path)
     return LogGarbage(
         tuple(totals),
-        (
-            *(entry_path(one) for one in sorted(index.entries) if one < oldest),
-            # The last one stands for all that came before the oldest version.
-            *(checkpoint_path(one) for one in sorted(index.checkpoints) if one < oldest - 1),
-            *(oldest_path(one) for one in sorted(index.markers) if one < oldest),
-        ),
+        tuple(entry_path(one) for one in sorted(index.entries) if one < oldest),
+        # The last one stands for all that came before the oldest version.
+        tuple(checkpoint_path(one) for one in sorted(index.checkpoints) if one < oldest - 1),
+        tuple(oldest_path(one) for one in sorted(index.markers) if one < oldest),
         tuple(temporaries),
     )

@@ -22,6 +22,7 @@ from arrow_format.expansion import pieces
 from arrow_format.model import BROADCAST, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import check_description
+from arrow_format.process_identity import this_process
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_partition import SortMergeResultPartition
 from arrow_format.root_list import put_root_list
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from arrow_format.partitioner import Partitioner
+    from arrow_format.process_identity import ProcessIdentity
     from arrow_format.sort_order import SortBy
 
 MAP_OUTPUT_DIRECTORY = "map_outputs"
@@ -63,6 +65,8 @@ class ShuffleJob:
     """Newest version when the job began: where it was committed, it was committed after that."""
     sort_by: SortBy = ()
     """Pairs of column and order by which the rows of each subpartition are sorted."""
+    owner: ProcessIdentity | None = None
+    """The application whose result it is, where that is released with it."""
     has_directory: bool = False
     """Whether the driver made :attr:`directory` before any task. Then a task that finds it gone
     fails, because the job was aborted, where making it anew would leave files for ever."""
@@ -101,8 +105,10 @@ class ShuffleJob:
             roots = find_roots(self.local_roots, self.job_id)
         else:
             # Anew where collection gave the job up and removed it: it must find these roots too.
+            # After that once more: the list may have been removed before the roots were there.
             put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
             roots = make_roots(self.local_roots, self.job_id, sync=self.options.sync)
+            put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
         return [None if root is None else root.without_new_directories() for root in roots]
 
 
@@ -115,6 +121,7 @@ def begin_job(
     sort_by: Sequence[Any] | str = (),
     options: WriteOptions | None = None,
     spark_schema: str | None = None,
+    owner: ProcessIdentity | None = None,
 ) -> ShuffleJob:
     """Check what can be checked before any row moves, and name the job.
 
@@ -136,6 +143,8 @@ def begin_job(
         How to write; defaults when None.
     spark_schema
         Spark's JSON of the schema, kept for reading back through Spark.
+    owner
+        The application that makes the result; this process when None.
 
     Raises
     ------
@@ -166,6 +175,7 @@ def begin_job(
         options=options,
         makes_root=storage.stat("") is None,
         base_version=CommitLog(storage).newest_version(),
+        owner=owner or this_process(),
     )
 
 

@@ -7,11 +7,26 @@ entry. See ``docs/format/v1.md``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.json_text import natural, text
-from arrow_format.model import FORMAT_VERSION, MAX_SUBPARTITIONS, MapOutput, PartitionedFile
+from arrow_format.model import (
+    FORMAT_VERSION,
+    MAX_SUBPARTITIONS,
+    MapOutput,
+    PartitionedFile,
+    Transaction,
+)
+from arrow_format.result_description import (
+    PERSISTENT,
+    Released,
+    ResultDescription,
+    released_from_json,
+    released_to_json,
+    result_from_json,
+    result_to_json,
+)
 from arrow_format.schema_text import schema_from_text, schema_to_text
 from arrow_format.sort_order import check_sort_by
 
@@ -20,9 +35,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-OPERATIONS = ("overwrite", "append", "replace")
+OPERATIONS = ("overwrite", "append", "replace", "release")
 """``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before,
-``replace`` names all map outputs anew that together hold the rows of the one before."""
+``replace`` names all map outputs anew that together hold the rows of the one before, ``release``
+those that are left after others were consumed or given up."""
 
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
@@ -64,7 +80,12 @@ class LogEntry:
     sort_by: tuple[tuple[str, str], ...] = ()
     roots: tuple[str, ...] = ()
     """Directories of the roots 1, 2, ... of :attr:`PartitionedFile.root`, absolute."""
+    transaction: Transaction | None = None
+    """What this commit is a part of; None when it stands for itself."""
     format_version: int = field(default=FORMAT_VERSION)
+    result: ResultDescription = PERSISTENT
+    released: Released | None = None
+    """What was released; of a release only."""
 
     @property
     def is_whole(self) -> bool:
@@ -89,7 +110,14 @@ class LogEntry:
 
 
 def entry_to_json(entry: LogEntry) -> dict[str, Any]:
-    """JSON of an entry."""
+    """JSON of an entry; what came later is left out where it says nothing."""
+    later: dict[str, Any] = {}
+    if entry.transaction is not None:
+        later["transaction"] = asdict(entry.transaction)
+    if entry.result != PERSISTENT:
+        later["result"] = result_to_json(entry.result)
+    if entry.released is not None:
+        later["released"] = released_to_json(entry.released)
     return {
         "format_version": entry.format_version,
         "version": entry.version,
@@ -112,6 +140,7 @@ def entry_to_json(entry: LogEntry) -> dict[str, Any]:
             "crc32": entry.totals.crc32,
         },
         "map_outputs": [output_to_json(output) for output in entry.map_outputs],
+        **later,
     }
 
 
@@ -185,7 +214,7 @@ def _safe_path(path: object) -> str:
 def safe_name(name: object) -> str:
     """Return ``name`` if it may stand in a path."""
     if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
-        msg = f"{name!r} is no name of a job, shuffle or commit"
+        msg = f"{name!r} is no name of a job, shuffle, commit or application"
         raise ValueError(msg)
     return name
 
@@ -219,7 +248,10 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
             _safe_path(totals["path"]), natural(totals["length"]), natural(totals["crc32"])
         ),
         roots=tuple(_root(root) for root in value.get("roots", ())),
+        transaction=_transaction(value["transaction"]) if "transaction" in value else None,
         format_version=natural(value["format_version"]),
+        result=result_from_json(value.get("result")),
+        released=released_from_json(value["released"]) if "released" in value else None,
     )
     _check(entry)
     if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
@@ -234,6 +266,11 @@ def _described(partitioner: object) -> dict[str, Any]:
         msg = "the partitioner is no object with a kind"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     return partitioner
+
+
+def _transaction(value: Mapping[str, Any]) -> Transaction:
+    """Return what a commit is a part of."""
+    return Transaction(safe_name(value["application_id"]), natural(value["number"]))
 
 
 def _pairs(keys: object) -> list[tuple[str, str]]:
@@ -256,7 +293,13 @@ def _check(entry: LogEntry) -> None:
     natural(entry.delivered_rows)
     natural(entry.num_bytes)
     natural(sum(file.raw_bytes for file in files))
-    if entry.operation == "replace":
+    if (entry.released is not None) != (entry.operation == "release"):
+        msg = "what was released belongs to a release, and to nothing else"
+        raise ValueError(msg)
+    if entry.released is not None and entry.released.through >= entry.version:
+        msg = f"version {entry.version} cannot release version {entry.released.through}"
+        raise ValueError(msg)
+    if entry.operation in ("replace", "release"):
         return
     tasks = [output.map_task for output in entry.map_outputs]
     if tasks != list(range(len(tasks))) or {output.job_id for output in entry.map_outputs} - {

@@ -8,10 +8,12 @@ while they are read: whoever misses one looks at the log again.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from arrow_format.at_once import run_at_once
 from arrow_format.checkpoint import (
     HEADER_BYTES,
     Checkpoint,
@@ -23,12 +25,13 @@ from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
 from arrow_format.log_record import Fence, JobEnd, LogRecord, decode_record, ends_of
 from arrow_format.log_totals import decode_totals
+from arrow_format.read_ahead import ReadAhead
 from arrow_format.snapshot import Snapshot
 from arrow_format.storage import ObjectNotFoundError, Storage
 from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from arrow_format.model import Int64Array
 
@@ -51,6 +54,11 @@ class LogReader:
         self._storage = storage
         self._records: dict[int, LogRecord] = {}
         self._checkpoint: Checkpoint | None = None
+
+    @property
+    def root(self) -> str:
+        """Path or URI of the shuffle."""
+        return self._storage.root
 
     def index(self) -> LogIndex:
         """List the log.
@@ -116,13 +124,9 @@ class LogReader:
         if kept is not None:
             return kept
         path = entry_path(number)
-        stat = self._storage.stat(path)
-        if stat is None:  # to read nothing of an object that is not there is no error of a store
-            msg = f"{self._storage.root}/{path}: not there; cannot read it"
-            raise ObjectNotFoundError(msg)
-        (data,) = self._storage.get_ranges(path, [(0, stat.num_bytes)])
+        data = self._storage.read(path)
         try:
-            record = decode_record(data.to_pybytes())
+            record = decode_record(data)
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{self._storage.root}/{path}: {error}"
             raise type(error)(msg) from error
@@ -131,6 +135,17 @@ class LogReader:
             raise CorruptShuffleError(msg)
         self._records[number] = record
         return record
+
+    def records(self, numbers: Sequence[int]) -> dict[int, LogRecord]:
+        """Read entries and fences, several at once where each waits for a store.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            As :meth:`record`; of several that are damaged, for the first of ``numbers``.
+        """
+        reads = [partial(self.record, number) for number in numbers]
+        return dict(zip(numbers, run_at_once(reads, self._storage.max_requests), strict=True))
 
     def entry(self, version: int) -> LogEntry:
         """Read the entry of one version, verified.
@@ -228,6 +243,7 @@ class LogReader:
     def content_at(self, index: LogIndex, number: int) -> Snapshot | None:
         """Return the version that the log had come to at a number; None: none yet."""
         entries: list[LogEntry] = []
+        ahead = ReadAhead(self.record, self._storage.max_requests, index.checkpoints)
         while number > 0:
             # The newest entry is always read itself: a checkpoint says less of who committed what.
             if entries and number in index.checkpoints:
@@ -236,6 +252,7 @@ class LogReader:
                     break
                 self._check_appended(entries[0], whole)
                 return Snapshot((whole, *reversed(entries)))
+            ahead.come_to(number)
             record = self.record(number)
             if isinstance(record, LogEntry):
                 entries.append(record)
@@ -265,6 +282,9 @@ class LogReader:
         try:
             return self._totals(snapshot)
         except ObjectNotFoundError as error:
+            if snapshot.span is not None:  # no checkpoint stands for a part of what it stands for
+                self._check_not_expired(self.index(), snapshot.oldest_needed)
+                raise
             # They may have gone with entries of expired versions that a checkpoint stands for now.
             fresh = self.snapshot(snapshot.version)
             if (
@@ -282,17 +302,23 @@ class LogReader:
     def _totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
         n = snapshot.newest.num_subpartitions
         rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        for entry in snapshot.entries:
-            where = entry.totals
-            (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
-            try:
-                added_rows, added_sizes = decode_totals(data, entry)
-            except CorruptShuffleError as error:
-                msg = f"{self._storage.root}/{where.path}: {error}"
-                raise CorruptShuffleError(msg) from error
-            rows += added_rows
-            sizes += added_sizes
+        width = self._storage.max_requests  # and no more in memory
+        entries = [entry for entry in snapshot.entries if entry.map_outputs]
+        for start in range(0, len(entries), width):
+            reads = [partial(self._totals_of, entry) for entry in entries[start : start + width]]
+            for added_rows, added_sizes in run_at_once(reads, width):
+                rows += added_rows
+                sizes += added_sizes
         return rows, sizes
+
+    def _totals_of(self, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
+        where = entry.totals
+        (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
+        try:
+            return decode_totals(data, entry)
+        except CorruptShuffleError as error:
+            msg = f"{self._storage.root}/{where.path}: {error}"
+            raise CorruptShuffleError(msg) from error
 
     def find_job(self, job_id: str, *, after: int = 0) -> JobEnd | None:
         """Return how a job ended in the log after number ``after``; None: it did not."""
@@ -300,10 +326,12 @@ class LogReader:
 
     def end_of(self, index: LogIndex, job_id: str, *, after: int) -> JobEnd | None:
         """Return how a job ended according to a listing; see :meth:`find_job`."""
+        ahead = ReadAhead(self.record, self._storage.max_requests, index.checkpoints, floor=after)
         for number in range(index.newest, after, -1):
             if number in index.checkpoints:
                 end = self.checkpoint(number).jobs.get(job_id)
                 return end if end is not None and end.version > after else None
+            ahead.come_to(number)
             end = ends_of(self.record(number)).get(job_id)
             if end is not None:
                 return end
@@ -313,10 +341,14 @@ class LogReader:
         """Return how every job ended that ended up to a number of the log."""
         records: list[LogRecord] = []
         ends: dict[str, JobEnd] = {}
+        ahead = ReadAhead(
+            self.record, self._storage.max_requests, index.checkpoints, width=max(number, 1)
+        )
         while number > 0:
             if number in index.checkpoints:
                 ends = dict(self.checkpoint(number).jobs)
                 break
+            ahead.come_to(number)
             records.append(self.record(number))
             number -= 1
         for record in reversed(records):

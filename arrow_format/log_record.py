@@ -35,6 +35,9 @@ class Fence:
     committed_at_ms: int
     """Milliseconds since 1970 by the clock of the machine that put it."""
     job_ids: tuple[str, ...]
+    failed: bool = False
+    """Whether these jobs failed, by their own account, of which whoever waits for them learns; else
+    garbage collection has given them up."""
 
 
 LogRecord: TypeAlias = LogEntry | Fence
@@ -49,6 +52,16 @@ class JobEnd:
     fenced: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LastCommit:
+    """The newest commit of an application, according to the log."""
+
+    version: int
+    """Number of the entry."""
+    number: int
+    """The largest that is committed, see :class:`~arrow_format.model.Transaction`."""
+
+
 def ends_of(record: LogRecord) -> dict[str, JobEnd]:
     """Return the jobs that ended with a record."""
     if isinstance(record, Fence):
@@ -60,16 +73,15 @@ def encode_record(record: LogRecord) -> bytes:
     """Bytes of a record."""
     if isinstance(record, LogEntry):
         return to_lines(entry_to_json(record))
-    return to_lines(
-        {
-            "format_version": FORMAT_VERSION,
-            "version": record.version,
-            "operation": FENCE,
-            "commit_id": record.commit_id,
-            "committed_at_ms": record.committed_at_ms,
-            "job_ids": list(record.job_ids),
-        }
-    )
+    value = {
+        "format_version": FORMAT_VERSION,
+        "version": record.version,
+        "operation": FENCE,
+        "commit_id": record.commit_id,
+        "committed_at_ms": record.committed_at_ms,
+        "job_ids": list(record.job_ids),
+    }
+    return to_lines({**value, "failed": True} if record.failed else value)
 
 
 def decode_record(data: bytes) -> LogRecord:
@@ -108,4 +120,5 @@ def _fence(value: Mapping[str, Any]) -> Fence:
         commit_id=safe_name(value["commit_id"]),
         committed_at_ms=natural(value["committed_at_ms"]),
         job_ids=tuple(map(safe_name, value["job_ids"])),
+        failed=value.get("failed") is True,
     )

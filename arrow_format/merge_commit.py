@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.commit import clean_up
 from arrow_format.commit_log import CommitLog, Snapshot
-from arrow_format.errors import CommitConflictError
+from arrow_format.errors import CommitConflictError, CorruptShuffleError
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_totals import encode_totals
@@ -45,6 +45,8 @@ def commit_replacements(
 
     Raises
     ------
+    CorruptShuffleError
+        The totals of the version say less than what its files hold.
     CommitConflictError
         An input is not part of the newest version any more; nothing was committed.
     StorageError
@@ -59,6 +61,13 @@ def commit_replacements(
             raise CommitConflictError(msg)
         outputs = replace_outputs(PlacedOutputs.of(newest.entries), replacements)
         rows, sizes = log.totals(newest)
+        if int((sizes + added_bytes).min()) < 0:
+            # Committed as they are, these would make a version that nobody can open.
+            msg = (
+                f"{job.storage.root}: the totals of version {newest.version} contradict the "
+                "indexes of its files; nothing was committed. Write the rows again"
+            )
+            raise CorruptShuffleError(msg)
         if rounds:
             # Another writer was faster, and its rows are part of the totals now.
             job.storage.delete(rounds[-1][1].totals.path)
@@ -100,4 +109,5 @@ def _entry(
         totals=totals,
         sort_by=newest.sort_by,
         roots=outputs.roots,
+        result=newest.result,
     )

@@ -260,3 +260,17 @@ class MapStatus:
     output: MapOutput
     subpartition_rows: Int64Array | None = None
     subpartition_bytes: Int64Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What a commit is a part of, so that it happens once: a batch of a stream, or the like.
+
+    Numbers of one application ascend. When one of them is in the log, no other commit of it, nor
+    of a smaller number, is added.
+    """
+
+    application_id: str
+    """Who commits one number after another, such as a stream; up to 100 of ``A-Z a-z 0-9 _ -``."""
+    number: int
+    """Of the batch, from 0."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from arrow_format.errors import OptionError
 from arrow_format.model import MAX_SUBPARTITIONS
+from arrow_format.result_type import ResultPartitionType, check_result_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +85,28 @@ def _check_local_dirs(value: object) -> None:
         or len(set(map(normal_directory, value))) < len(value)
     ):
         msg = f"local_dirs={value!r}: expected a tuple of different absolute directories"
+        raise OptionError(msg)
+
+
+def _check_result(options: WriteOptions) -> None:
+    kind = options.result_type
+    if kind is not None:
+        kind = check_result_type(kind)
+        object.__setattr__(options, "result_type", kind)
+    limits = ("max_unconsumed_bytes", "max_unconsumed_versions")
+    for name in limits:
+        value = getattr(options, name)
+        if value is not None:
+            check_integer(name, value, 1, 1 << 60, name.rpartition("_")[2])
+            if kind is not ResultPartitionType.PIPELINED_BOUNDED:
+                msg = (
+                    f"{name}={value!r}: only a result of type PIPELINED_BOUNDED has bounds, and "
+                    f"result_type is {kind.name if kind else None}"
+                )
+                raise OptionError(msg)
+    seconds = options.back_pressure_timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        msg = f"back_pressure_timeout={seconds!r}: expected seconds, 0 or more"
         raise OptionError(msg)
 
 
@@ -181,6 +204,17 @@ class WriteOptions:
     That depends on how often single subpartitions are read, which only the user knows."""
     sync: bool = True
     """Whether data, index, directory, then log entry are fsynced, in that order."""
+    result_type: ResultPartitionType | str | None = None
+    """Who may consume the result, and when it goes: a
+    :class:`~arrow_format.result_type.ResultPartitionType` or its name. None: what the shuffle is
+    that is appended to, else ``BLOCKING_PERSISTENT``."""
+    max_unconsumed_bytes: int | None = None
+    """Of ``PIPELINED_BOUNDED`` alone: stored bytes that may wait for the slowest consumer."""
+    max_unconsumed_versions: int | None = None
+    """Of ``PIPELINED_BOUNDED`` alone: versions that may wait for the slowest consumer; 16 where
+    neither bound is given."""
+    back_pressure_timeout: float = 600.0
+    """Seconds for which a commit to a bounded result waits for consumers before it fails."""
 
     @property
     def region_bytes(self) -> int:
@@ -199,3 +233,4 @@ class WriteOptions:
             msg = f"sync={self.sync!r}: expected True or False"
             raise OptionError(msg)
         _check_local_dirs(self.local_dirs)
+        _check_result(self)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def newest_entry(path: Place) -> LogEntry | None:
-    """Newest log entry at a path; None when there is no shuffle."""
+    """Newest log entry at a path; None when there is no shuffle, or it was released."""
     storage = open_storage(path)
     stat = storage.stat("")
     if stat is None or not stat.is_directory:
         return None
     snapshot = CommitLog(storage).snapshot()
-    return None if snapshot is None else snapshot.newest
+    return None if snapshot is None or snapshot.ended is not None else snapshot.newest
 
 
 def inherit_bounds(partitioner: Partitioner, there: LogEntry | None) -> Partitioner:

@@ -23,10 +23,15 @@ from arrow_format.errors import (
 )
 from arrow_format.json_text import parse_object
 from arrow_format.options import normal_directory
-from arrow_format.storage import ObjectExistsError, ObjectNotFoundError, Storage, open_storage
+from arrow_format.storage import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Storage,
+    open_made_directory,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from arrow_format.model import PartitionedFile
 
@@ -93,10 +98,12 @@ def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
     ------
     ForeignRootError
         It is there and another's.
+    CorruptShuffleError
+        A symbolic link stands there.
     StorageError
         It cannot be made; nothing of it is left.
     """
-    storage = open_storage(path)
+    storage = open_made_directory(path)
     try:
         if storage.stat(MARKER_NAME) is None:
             storage.make_directory("", sync=sync)
@@ -119,6 +126,8 @@ def make_roots(paths: Sequence[str], job_id: str, *, sync: bool) -> list[Storage
     ------
     ForeignRootError
         One is there and another's.
+    CorruptShuffleError
+        A symbolic link stands in the place of one.
     """
     roots: list[Storage | None] = []
     for path in paths:
@@ -135,7 +144,7 @@ def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:
     """Open the roots 1, 2, ... that were made before; None stands for one without its marker."""
     roots: list[Storage | None] = []
     for path in paths:
-        storage = open_storage(path)
+        storage = open_made_directory(path)
         try:
             roots.append(storage if bears_marker(storage, job_id) else None)
         except ShuffleError:
@@ -175,47 +184,6 @@ def _no_marker(storage: Storage, job_id: str) -> str:
     )
 
 
-def clear_roots(paths: Sequence[str], job_id: str, live: Collection[str] = ()) -> None:
-    """Remove all files but live ones from the roots of a job; without these the roots as well.
-
-    What bears the marker of another job is left alone.
-
-    Raises
-    ------
-    ShuffleError
-        Something could not be removed; all else was.
-    """
-    first: ShuffleError | None = None
-    for path in paths:
-        try:
-            _clear_root(open_storage(path), job_id, live)
-        except ShuffleError as error:
-            first = first or error
-    if first is not None:
-        raise first
-
-
-def is_any_there(paths: Sequence[str]) -> bool:
-    """Whether one of several roots exists, or may exist where nobody can tell."""
-    try:
-        return any(open_storage(path).stat("") is not None for path in paths)
-    except StorageError:
-        return True
-
-
-def _clear_root(storage: Storage, job_id: str, live: Collection[str]) -> None:
-    there = set(storage.list(""))
-    if MARKER_NAME in there and not bears_marker(storage, job_id):
-        return
-    for name in there.difference(live, [MARKER_NAME]):
-        storage.delete(name)
-    if there.isdisjoint(live):
-        # Only what is there: a read-only disk refuses to delete what it does not have.
-        if MARKER_NAME in there:
-            storage.delete(MARKER_NAME)
-        storage.prune("", and_root=True)
-
-
 class ReadRoots:
     """Opens the roots that log entries name, each checked once.
 
@@ -253,7 +221,7 @@ class ReadRoots:
         path = roots[file.root - 1]
         storage = self._opened.get((path, job_id))
         if storage is None:
-            storage = open_storage(path)
+            storage = open_made_directory(path)
             check_root(storage, job_id)
             self._opened[path, job_id] = storage
         return storage

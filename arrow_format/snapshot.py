@@ -1,4 +1,4 @@
-"""One version of a shuffle, as the commit log has it."""
+"""One version of a shuffle, or what some versions added, as the commit log has it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import MapOutput
+    from arrow_format.result_description import Released
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """Which rows: all of one version, and those that the versions after another one added."""
+
+    base: int
+    """The version of which all rows are among them; 0 when there is none."""
+    start: int
+    """Versions after this one, up to :attr:`end`, give the rows they added; a merge adds none."""
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +28,17 @@ class Snapshot:
 
     entries: tuple[LogEntry, ...]
     """From the entry that started this version, or a checkpoint in the place of the first of them,
-    to the one that completed it."""
+    to the one that completed it. With a span those that added its rows, and last the one of
+    :attr:`VersionSpan.end`, without map outputs where it added none."""
+    span: VersionSpan | None = None
+    """Which rows of the log these are; None: all of a version."""
+
+    @property
+    def oldest_needed(self) -> int:
+        """The oldest version that must not expire while these rows are read."""
+        if self.span is None:
+            return self.version
+        return self.span.base or self.entries[0].version
 
     @property
     def newest(self) -> LogEntry:
@@ -27,6 +49,12 @@ class Snapshot:
     def version(self) -> int:
         """Number of this version, from 1."""
         return self.newest.version
+
+    @property
+    def ended(self) -> Released | None:
+        """How the result was released as a whole; None while it is there."""
+        released = self.newest.released
+        return released if released is not None and released.ended else None
 
     @property
     def map_outputs(self) -> tuple[MapOutput, ...]:

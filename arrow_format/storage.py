@@ -36,6 +36,7 @@ __all__ = [
     "Place",
     "PosixStorage",
     "Storage",
+    "open_made_directory",
     "open_storage",
 ]
 
@@ -83,3 +84,14 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
         )
         raise OptionError(msg)
     return PosixStorage(text)
+
+
+def open_made_directory(path: str) -> Storage:
+    """Storage for a directory that a job has made, or will make: no link may stand in its place.
+
+    Parameters
+    ----------
+    path
+        Absolute. Parts before the last were the user's choice, and may be links.
+    """
+    return PosixStorage(path, may_be_link=False)

@@ -3,7 +3,8 @@
 Each part of a path is looked up in the directory that was opened before it, and none of them may be
 a link: what a file of the shuffle names, or somebody with write access puts in the place of a
 directory, cannot make a reader open, or an abort delete, anything elsewhere. The directory itself
-is the user's choice and may be reached through links. See ``docs/security.md``.
+may be a link where it is the user's choice, and none where a job made it; it may always be reached
+through links. See ``docs/security.md``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import errno
 import os
 import stat
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import CorruptShuffleError
@@ -28,7 +30,28 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Opening a pipe would wait for a writer without O_NONBLOCK; it makes no difference to files."""
 
 
-def parts_of(root: Path, path: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The directory below which paths are opened."""
+
+    path: Path
+    may_be_link: bool = True
+
+    def __str__(self) -> str:
+        """Return its path."""
+        return str(self.path)
+
+    def open(self) -> int:
+        """Open it to pass through; raises what :func:`parent_of` raises."""
+        try:
+            return os.open(self.path, _PASS | (0 if self.may_be_link else os.O_NOFOLLOW))
+        except OSError:
+            if not self.may_be_link and self.path.is_symlink():
+                raise _link(self, "", self.path.name) from None
+            raise
+
+
+def parts_of(root: Root, path: str) -> list[str]:
     """Return the parts of a path relative to ``root``; none for the root itself.
 
     Raises
@@ -44,7 +67,7 @@ def parts_of(root: Path, path: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def parent_of(root: Path, path: str) -> Iterator[tuple[int, str]]:
+def parent_of(root: Root, path: str) -> Iterator[tuple[int, str]]:
     """Open the directory that holds ``path``, to be used with ``dir_fd``.
 
     Yields
@@ -60,7 +83,7 @@ def parent_of(root: Path, path: str) -> Iterator[tuple[int, str]]:
         There is a symbolic link on the way, or ``path`` leads out of the root.
     """
     *above, name = parts_of(root, path) or ["."]
-    handle = os.open(root, _PASS)
+    handle = root.open()
     try:
         for part in above:
             below = _open(root, path, handle, part, _PASS | os.O_NOFOLLOW)
@@ -71,7 +94,7 @@ def parent_of(root: Path, path: str) -> Iterator[tuple[int, str]]:
         os.close(handle)
 
 
-def open_file(root: Path, path: str) -> int:
+def open_file(root: Root, path: str) -> int:
     """Open a regular file for reading; raises what :func:`parent_of` raises.
 
     Also when it is a symbolic link itself, a directory, a pipe or a device.
@@ -85,13 +108,13 @@ def open_file(root: Path, path: str) -> int:
     return handle
 
 
-def open_directory(root: Path, path: str) -> int:
+def open_directory(root: Root, path: str) -> int:
     """Open a directory to list or sync it; raises what :func:`parent_of` raises."""
     with parent_of(root, path) as (directory, name):
         return _open(root, path, directory, name, os.O_RDONLY | os.O_NOFOLLOW | _DIRECTORY)
 
 
-def look(root: Path, path: str) -> os.stat_result:
+def look(root: Root, path: str) -> os.stat_result:
     """Return what the system says of a path; raises what :func:`parent_of` raises.
 
     Also when it is a symbolic link itself.
@@ -103,7 +126,7 @@ def look(root: Path, path: str) -> os.stat_result:
     return found
 
 
-def make_directories(root: Path, path: str, *, sync: bool) -> None:
+def make_directories(root: Root, path: str, *, sync: bool) -> None:
     """Make the directories of ``path`` below a root that is there, as far as they are missing.
 
     Raises
@@ -123,7 +146,7 @@ def make_directories(root: Path, path: str, *, sync: bool) -> None:
             os.close(_open(root, path, directory, name, _PASS | os.O_NOFOLLOW))
 
 
-def sync_directory(root: Path, path: str) -> None:
+def sync_directory(root: Root, path: str) -> None:
     """Make the names in a directory durable."""
     handle = open_directory(root, path)
     try:
@@ -132,7 +155,7 @@ def sync_directory(root: Path, path: str) -> None:
         os.close(handle)
 
 
-def _open(root: Path, path: str, directory: int, name: str, flags: int) -> int:
+def _open(root: Root, path: str, directory: int, name: str, flags: int) -> int:
     try:
         return os.open(name, flags, dir_fd=directory)
     except OSError as error:
@@ -150,9 +173,9 @@ def _is_link(directory: int, name: str) -> bool:
     return stat.S_ISLNK(found.st_mode)
 
 
-def _link(root: Path, path: str, name: str) -> CorruptShuffleError:
+def _link(root: Root, path: str, name: str) -> CorruptShuffleError:
     msg = (
-        f"{root}/{path}: {name} is a symbolic link, and nothing in a shuffle may be one: it could "
-        "lead anywhere. Put the file or directory itself there"
+        f"{root}{'/' if path else ''}{path}: {name} is a symbolic link, and nothing in a shuffle "
+        "may be one: it could lead anywhere. Put the file or directory itself there"
     )
     return CorruptShuffleError(msg)

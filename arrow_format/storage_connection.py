@@ -6,7 +6,7 @@ the value of an option.
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import importlib
 import os
 import re
@@ -14,13 +14,13 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.errors import OptionError, StorageError
+from arrow_format.errors import OptionError, ShuffleError, StorageError
+from arrow_format.storage_options import StorageOptions
 from arrow_format.storage_protocol import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from arrow_format.storage_options import StorageOptions
+    from collections.abc import Callable
+    from types import TracebackType
 
 STORES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
 """Schemes, and the class of obstore that speaks the protocol of each."""
@@ -110,8 +110,19 @@ def connect(scheme: str, bucket: str, options: StorageOptions) -> Any:  # noqa: 
     StorageError
         This process was forked from one that used a store.
     """
-    environment = frozenset(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT))
-    return _connect(scheme, bucket, options, environment, os.getpid())
+    return _connect(scheme, bucket, options, environment_digest(), os.getpid())
+
+
+def environment_digest(part: str = "") -> str:
+    """Return what tells one environment from another, without the credentials in it.
+
+    Parameters
+    ----------
+    part
+        Only variables with this in their names count.
+    """
+    found = sorted(name for name in os.environ if name.startswith(_ENVIRONMENT) and part in name)
+    return hashlib.sha256(repr([(one, os.environ[one]) for one in found]).encode()).hexdigest()
 
 
 @lru_cache(8)
@@ -119,7 +130,7 @@ def _connect(
     scheme: str,
     bucket: str,
     options: StorageOptions,
-    environment: frozenset[tuple[str, str]],
+    environment: str,
     process: int,
 ) -> Any:  # noqa: ANN401
     del environment  # obstore looks into it itself
@@ -131,16 +142,15 @@ def _connect(
         return make(bucket, config=dict(options), retry_config=_RETRY)
     except exceptions.UnknownConfigurationKeyError as error:
         msg = f"storage_options: {str(error).splitlines()[0]} See the guide, Object stores"
-        raise OptionError(msg) from None
     except (exceptions.BaseError, OSError, ValueError) as error:
         # What is quoted is a value, of the environment perhaps, and perhaps a secret.
         text = re.sub(r'"[^\n]*"', '"***"', str(error).partition("\n\nDebug source")[0])
         advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Check them")
         msg = (
             f"{scheme}://{bucket}: storage_options or environment do not do: "
-            f"{options.hidden_in(_answer(text))}. {advice}"
+            f"{_hidden(_answer(text), options)}. {advice}"
         )
-        raise OptionError(msg) from None
+    raise OptionError(msg)  # here, so that it does not refer to the library's error
 
 
 def _check_process(process: int) -> None:
@@ -153,33 +163,73 @@ def _check_process(process: int) -> None:
         raise StorageError(msg)
 
 
-@contextlib.contextmanager
-def store_errors(what: str, where: str, options: StorageOptions) -> Iterator[None]:
-    """Turn an error of obstore into ours, with what was tried and where."""
+class StoreErrors:
+    """A context that turns an error of obstore into ours, with what was tried and where.
+
+    The library's error holds the whole answer, and what that repeats of the request. So nothing of
+    ours refers to it: neither cause nor context, which logs and reporters print, nor any frame.
+
+    Parameters
+    ----------
+    what
+        What was tried, as in "cannot ...".
+    where
+        URI of the object.
+    options
+        Whose values are not to be shown.
+    """
+
+    def __init__(self, what: str, where: str, options: StorageOptions) -> None:
+        self._what = what
+        self._where = where
+        self._options = options
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        ours = None if error is None else _translated(error, self._what, self._where, self._options)
+        if ours is None:
+            return
+        before = None if error is None else error.__context__
+        del kind, error, trace
+        try:
+            raise ours
+        finally:
+            ours.__context__ = before  # what was handled when the library was called
+
+
+def _translated(
+    error: BaseException, what: str, where: str, options: StorageOptions
+) -> ShuffleError | None:
+    """Return our error for one of obstore; None where it is none of its."""
     exceptions = importlib.import_module("obstore.exceptions")
-    # Never "from error": the whole answer stands in there, and what it repeats of the request.
-    try:
-        yield
-    except exceptions.AlreadyExistsError:
-        msg = f"{where}: exists already; cannot {what}"
-        raise ObjectExistsError(msg) from None
-    except (exceptions.BaseError, OSError, ValueError) as error:
+    if isinstance(error, exceptions.AlreadyExistsError):
+        return ObjectExistsError(f"{where}: exists already; cannot {what}")
+    if isinstance(error, (exceptions.BaseError, OSError, ValueError)):
         text = str(error).partition("\n\nDebug source")[0]
         if isinstance(error, FileNotFoundError) and not re.search(_NO_BUCKET, text):
-            msg = f"{where}: not there; cannot {what}"
-            raise ObjectNotFoundError(msg) from None
+            return ObjectNotFoundError(f"{where}: not there; cannot {what}")
         advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Try again")
-        answer = options.hidden_in(_answer(text))
-        msg = f"{where}: {answer}; cannot {what}. {advice}"
-        raise (OutOfRangeError if re.search(_NO_RANGE, text) else StorageError)(msg) from None
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of a value that obstore did not expect
-            raise
-        msg = (
+        msg = f"{where}: {_hidden(_answer(text), options)}; cannot {what}. {advice}"
+        return (OutOfRangeError if re.search(_NO_RANGE, text) else StorageError)(msg)
+    if type(error).__name__ == "PanicException":  # of a value that obstore did not expect
+        return StorageError(
             f"{where}: the library obstore gave up; cannot {what}. Check the options: an endpoint "
             "begins with http:// or https://, and no value holds a line break"
         )
-        raise StorageError(msg) from None
+    return None
+
+
+def _hidden(text: str, options: StorageOptions) -> str:
+    """Return ``text`` without the secrets of options and environment."""
+    found = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    return StorageOptions(found).hidden_in(options.hidden_in(text))
 
 
 def _answer(text: str) -> str:

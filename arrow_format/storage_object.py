@@ -11,36 +11,39 @@ import os
 import random
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format.errors import ClosedError, CorruptShuffleError, StorageError
+from arrow_format.at_once import run_at_once
+from arrow_format.errors import CorruptShuffleError, StorageError
 from arrow_format.storage_connection import (
     OutOfRangeError,
+    StoreErrors,
     connect,
+    environment_digest,
     obstore,
     parse_uri,
-    store_errors,
 )
 from arrow_format.storage_options import StorageOptions
 from arrow_format.storage_protocol import (
-    ByteSource,
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectReader,
     ObjectStat,
     ObjectWriter,
 )
+from arrow_format.storage_upload import (
+    MAX_OBJECT_BYTES,
+    PART_BYTES,
+    PARTS_UNDER_WAY,
+    SIGN_SUFFIX,
+    Upload,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
-
-PART_BYTES = 8 << 20
-PARTS_UNDER_WAY = 2
-"""An open object takes up to three parts of memory: two on their way and one being filled."""
-MAX_OBJECT_BYTES = 10_000 * PART_BYTES
-"""S3 takes 10,000 parts."""
 
 MAX_REQUESTS = 8
 """Requests worth having under way at once: each waits for the store most of its time."""
@@ -71,6 +74,8 @@ class ObjectStorage:
 
     max_requests = MAX_REQUESTS
     puts_may_come_late = True
+    has_directories = False
+    keeps_what_it_shows = True
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self._scheme, self._bucket, self._prefix = parse_uri(uri)
@@ -96,8 +101,8 @@ class ObjectStorage:
     def _store(self) -> Any:  # noqa: ANN401
         return connect(self._scheme, self._bucket, self._options)
 
-    def _errors(self, what: str, path: str) -> contextlib.AbstractContextManager[None]:
-        return store_errors(what, f"{self.root}/{path}".rstrip("/"), self._options)
+    def _errors(self, what: str, path: str) -> StoreErrors:
+        return StoreErrors(what, f"{self.root}/{path}".rstrip("/"), self._options)
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
@@ -120,7 +125,8 @@ class ObjectStorage:
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """See :meth:`Storage.open_writer`.
 
-        An upload replaces an object of that name: those who write choose names at random.
+        An upload replaces an object of that name: those who write choose names at random. One that
+        takes long shows itself by an object beside it, ``<path>.writing``.
         """
         del sync
         with self._errors("create it", path):
@@ -130,7 +136,14 @@ class ObjectStorage:
                 buffer_size=PART_BYTES,
                 max_concurrency=PARTS_UNDER_WAY,
             )
-        return _Upload(self, path, upload)
+        sign = path + SIGN_SUFFIX
+        return Upload(
+            upload,
+            f"{self.root}/{path}",
+            partial(self._errors, path=path),
+            partial(self._put, sign, b"", mode="overwrite"),
+            partial(self.delete, sign),
+        )
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         """See :meth:`Storage.put_if_absent`."""
@@ -160,7 +173,7 @@ class ObjectStorage:
         StorageError
             It does not: of two writers who commit at once, one would lose its rows.
         """
-        where = frozenset(item for item in os.environ.items() if "ENDPOINT" in item[0])
+        where = environment_digest("ENDPOINT")
         checked = (self._scheme, self._bucket, self._options, where, os.getpid())
         if checked in _CHECKED:
             return
@@ -179,15 +192,14 @@ class ObjectStorage:
         self.delete(probe)
         _CHECKED.add(checked)
 
-    def _put(self, path: str, data: bytes) -> None:
+    def _put(self, path: str, data: bytes, *, mode: str = "create") -> None:
         with self._errors("create it", path):
-            obstore().put(self._store, self._key(path), data, mode="create", use_multipart=False)
+            obstore().put(self._store, self._key(path), data, mode=mode, use_multipart=False)
 
     def _whole(self, path: str) -> bytes | None:
         """Return all bytes of an object; None when there is none."""
         try:
-            with self._errors("read it", path):
-                return bytes(obstore().get(self._store, self._key(path)).bytes())
+            return self.read(path)
         except ObjectNotFoundError:
             return None
 
@@ -234,14 +246,17 @@ class ObjectStorage:
         )
         return CorruptShuffleError(msg)
 
+    def read(self, path: str) -> bytes:
+        """See :meth:`Storage.read`."""
+        with self._errors("read it", path):
+            return bytes(obstore().get(self._store, self._key(path)).bytes())
+
     def stat(self, path: str) -> ObjectStat | None:
         """See :meth:`Storage.stat`; a directory is there when objects are below it."""
         key = self._key(path)
         if key:
             with contextlib.suppress(ObjectNotFoundError), self._errors("look at it", path):
-                found = obstore().head(self._store, key)
-                modified_ms = int(found["last_modified"].timestamp() * 1000)
-                return ObjectStat(found["size"], False, modified_ms)
+                return _stat_of(obstore().head(self._store, key))
         with self._errors("look at it", path):
             below = next(iter(obstore().list(self._store, key or None, chunk_size=1)), None)
         return ObjectStat(0, is_directory=True) if below else None
@@ -256,10 +271,45 @@ class ObjectStorage:
         below = [*found["common_prefixes"], *(one for one in objects if one != key)]
         return sorted(one.rpartition("/")[2] for one in below)
 
+    def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
+        """See :meth:`Storage.files`; one request per 1,000 objects, whatever the depth."""
+        key = self._key(path)
+        with self._errors("list it", path):
+            if depth == 1:
+                listed = obstore().list_with_delimiter(self._store, key or None)["objects"]
+            else:
+                pages = obstore().list(self._store, key or None, chunk_size=1_000)
+                listed = [one for page in pages for one in page]
+        above = f"{self._prefix}/" if self._prefix else ""
+        start = len(f"{key}/") if key else 0
+        # Consoles put an empty object "prefix/" to show a directory.
+        found = {
+            one["path"][len(above) :]: _stat_of(one)
+            for one in listed
+            if one["path"] != key and one["path"].count("/", start) < depth
+        }
+        return dict(sorted(found.items()))
+
     def delete(self, path: str) -> None:
         """See :meth:`Storage.delete`."""
         with contextlib.suppress(ObjectNotFoundError), self._errors("delete it", path):
             obstore().delete(self._store, self._key(path))
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """See :meth:`Storage.delete_all`; many by one request, where the store has such a one."""
+        if not paths:
+            return
+        try:
+            with self._errors("delete it and others", paths[0]):
+                obstore().delete(self._store, [self._key(path) for path in paths])
+        except ObjectNotFoundError:  # some stores mind; the others of them may still be there
+            run_at_once([partial(self.delete, path) for path in paths], self.max_requests)
+
+
+def _stat_of(meta: Mapping[str, Any]) -> ObjectStat:
+    """Return what the store says of an object, asked for it or in a listing."""
+    modified_ms = int(meta["last_modified"].timestamp() * 1000)
+    return ObjectStat(meta["size"], is_directory=False, modified_ms=modified_ms)
 
 
 def _aligned(found: object) -> pa.Buffer:
@@ -270,50 +320,6 @@ def _aligned(found: object) -> pa.Buffer:
     copied = pa.allocate_buffer(buffer.size)
     memoryview(copied).cast("B")[:] = memoryview(buffer).cast("B")
     return copied
-
-
-class _Upload:
-    """An object on its way, in parts."""
-
-    def __init__(self, storage: ObjectStorage, path: str, upload: Any) -> None:  # noqa: ANN401
-        self._storage = storage
-        self._path = path
-        self._upload: Any = upload
-        self._num_bytes = 0
-
-    def writev(self, buffers: Sequence[ByteSource]) -> None:
-        if self._upload is None:
-            msg = f"{self._storage.root}/{self._path}: already closed"
-            raise ClosedError(msg)
-        for buffer in buffers:
-            view = memoryview(buffer).cast("B")
-            self._num_bytes += len(view)
-            if self._num_bytes > MAX_OBJECT_BYTES:
-                msg = (
-                    f"{self._storage.root}/{self._path}: is larger than the {MAX_OBJECT_BYTES} "
-                    "bytes an object may have; write more, smaller map outputs"
-                )
-                raise StorageError(msg)
-            with self._storage._errors("write to it", self._path):
-                self._upload.write(view)
-
-    def truncate(self, num_bytes: int) -> None:
-        """Raise: parts that are gone cannot be cut, and there is no other directory to go to."""
-        msg = f"{self._storage.root}/{self._path}: cannot be cut to {num_bytes} bytes"
-        raise StorageError(msg)
-
-    def close(self) -> None:
-        if self._upload is not None:
-            with self._storage._errors("finish it", self._path):
-                self._upload.close()
-            self._upload = None
-
-    def abort(self) -> None:
-        upload, self._upload = self._upload, None
-        if upload is not None:
-            # An upload that cannot be given up stays invisible; the store clears it some day.
-            with contextlib.suppress(Exception):
-                upload.__exit__(StorageError, StorageError("given up"), None)
 
 
 class _Reader:

@@ -20,6 +20,7 @@ from arrow_format.errors import (
     StorageError,
 )
 from arrow_format.storage_beneath import (
+    Root,
     look,
     make_directories,
     open_directory,
@@ -85,10 +86,10 @@ def _links_needed(path: Path) -> Iterator[None]:
 class _PosixWriter:
     """An :class:`ObjectWriter` over one file descriptor."""
 
-    def __init__(self, root: Path, name: str, *, sync: bool) -> None:
+    def __init__(self, root: Root, name: str, *, sync: bool) -> None:
         self._root = root
         self._name = name
-        self._path = root / name
+        self._path = root.path / name
         self._sync = sync
         with _os_errors("create it", self._path), parent_of(root, name) as (directory, last):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -137,7 +138,7 @@ def _above(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _unlink(root: Path, path: str) -> None:
+def _unlink(root: Root, path: str) -> None:
     with parent_of(root, path) as (directory, name):
         os.unlink(name, dir_fd=directory)
 
@@ -160,18 +161,30 @@ class PosixStorage:
 
     Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
     ``link`` fails when the name exists and never shows part of a file.
+
+    Parameters
+    ----------
+    root
+        The directory.
+    makes_directories
+        Whether :meth:`open_writer` makes those that are missing.
+    may_be_link
+        Whether the directory itself may be a symbolic link, as one that the user names may be.
     """
 
     max_requests = 1
     puts_may_come_late = False
+    has_directories = True
+    keeps_what_it_shows = False
 
-    def __init__(self, root: str, makes_directories: bool = True) -> None:
+    def __init__(self, root: str, makes_directories: bool = True, may_be_link: bool = True) -> None:
         self.root = str(Path(root).absolute())
         self._root = Path(self.root)
+        self._base = Root(self._root, may_be_link)
         self._makes_directories = makes_directories
 
-    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str, bool]]:
-        return PosixStorage, (self.root, self._makes_directories)
+    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str, bool, bool]]:
+        return PosixStorage, (self.root, self._makes_directories, self._base.may_be_link)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PosixStorage):
@@ -186,7 +199,7 @@ class PosixStorage:
 
     def without_new_directories(self) -> PosixStorage:
         """See :meth:`Storage.without_new_directories`."""
-        return PosixStorage(self.root, makes_directories=False)
+        return PosixStorage(self.root, False, self._base.may_be_link)
 
     def make_directory(self, path: str, *, sync: bool) -> None:
         """See :meth:`Storage.make_directory`."""
@@ -200,23 +213,23 @@ class PosixStorage:
             self._root.mkdir(parents=True, exist_ok=True)
             if sync:
                 for made in missing:
-                    sync_directory(made.parent, "")
-            make_directories(self._root, path, sync=sync)
+                    sync_directory(Root(made.parent), "")
+            make_directories(self._base, path, sync=sync)
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """See :meth:`Storage.open_writer`."""
         if not self._makes_directories:
-            return _PosixWriter(self._root, path, sync=sync)
+            return _PosixWriter(self._base, path, sync=sync)
         return self._create(path, sync=sync)
 
     def _create(self, path: str, *, sync: bool) -> _PosixWriter:
         """Create a file; once more when another job removed its empty directory meanwhile."""
         try:
             self.make_directory(_above(path), sync=sync)
-            return _PosixWriter(self._root, path, sync=sync)
+            return _PosixWriter(self._base, path, sync=sync)
         except ObjectNotFoundError:
             self.make_directory(_above(path), sync=sync)
-            return _PosixWriter(self._root, path, sync=sync)
+            return _PosixWriter(self._base, path, sync=sync)
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         """See :meth:`Storage.put_if_absent`."""
@@ -237,18 +250,18 @@ class PosixStorage:
             writer.writev([data])
             writer.close()
             with _os_errors("create it", target), _links_needed(target):
-                with parent_of(self._root, path) as (directory, name):
+                with parent_of(self._base, path) as (directory, name):
                     os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
                 if sync:
-                    sync_directory(self._root, above)
+                    sync_directory(self._base, above)
         finally:
             writer.abort()
             with contextlib.suppress(OSError, CorruptShuffleError):
-                _unlink(self._root, beside)
+                _unlink(self._base, beside)
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         """See :meth:`Storage.open_reader`."""
-        return _MappedReader(self._root, path) if mapped else _PosixReader(self._root, path)
+        return _MappedReader(self._base, path) if mapped else _PosixReader(self._base, path)
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """See :meth:`Storage.get_ranges`."""
@@ -258,12 +271,21 @@ class PosixStorage:
         finally:
             reader.close()
 
+    def read(self, path: str) -> bytes:
+        """See :meth:`Storage.read`."""
+        found = self.stat(path)
+        if found is None:
+            msg = f"{self._root / path}: not there; cannot read it"
+            raise ObjectNotFoundError(msg)
+        (whole,) = self.get_ranges(path, [(0, found.num_bytes)])
+        return bytes(whole.to_pybytes())
+
     def stat(self, path: str) -> ObjectStat | None:
         """See :meth:`Storage.stat`."""
         target = self._root / path
         with _os_errors("look at it", target):
             try:
-                found = look(self._root, path)
+                found = look(self._base, path)
             except (FileNotFoundError, NotADirectoryError):
                 if path or not self._root.exists():
                     return None
@@ -277,7 +299,7 @@ class PosixStorage:
         target = self._root / path
         with _os_errors("list it", target):
             try:
-                handle = open_directory(self._root, path)
+                handle = open_directory(self._base, path)
             except (FileNotFoundError, NotADirectoryError):
                 return []
             try:
@@ -285,25 +307,49 @@ class PosixStorage:
             finally:
                 os.close(handle)
 
+    def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
+        """See :meth:`Storage.files`."""
+        found: dict[str, ObjectStat] = {}
+        for name in self.list(path):
+            below = f"{path}/{name}" if path else name
+            stands = self.stat(below)
+            if stands is not None and not stands.is_directory:
+                found[below] = stands
+            elif stands is not None and depth > 1:
+                found |= self.files(below, depth=depth - 1)
+        return found
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """See :meth:`Storage.delete_all`."""
+        for path in paths:
+            self.delete(path)
+
     def delete(self, path: str) -> None:
         """See :meth:`Storage.delete`."""
         target = self._root / path
         with _os_errors("delete it", target), contextlib.suppress(FileNotFoundError):
-            _unlink(self._root, path)
+            _unlink(self._base, path)
 
     def prune(self, path: str, *, and_root: bool) -> None:
         """See :meth:`Storage.prune`."""
-        parts = parts_of(self._root, path)
+        parts = parts_of(self._base, path)
         # Not empty, or gone already: both are fine.
         for count in range(len(parts), 0, -1):
             with (
                 contextlib.suppress(OSError, CorruptShuffleError),
-                parent_of(self._root, "/".join(parts[:count])) as (directory, name),
+                parent_of(self._base, "/".join(parts[:count])) as (directory, name),
             ):
                 os.rmdir(name, dir_fd=directory)
         if and_root:
             with contextlib.suppress(OSError):
                 self._root.rmdir()
+            if not os.path.lexists(self._root):
+                # Or a power failure brings it back with its files, when what told of it is gone.
+                with (
+                    _os_errors("remove it for good", self._root),
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+                ):
+                    sync_directory(Root(self._root.parent), "")
 
     def free_bytes(self) -> int | None:
         """See :meth:`Storage.free_bytes`."""
@@ -318,8 +364,8 @@ class _PosixReader:
     A mapped file that is cut short kills the process that reads it; here it is an error.
     """
 
-    def __init__(self, root: Path, path: str) -> None:
-        self._path = root / path
+    def __init__(self, root: Root, path: str) -> None:
+        self._path = root.path / path
         with _os_errors("read it", self._path):
             self._handle = open_file(root, path)
 
@@ -337,8 +383,8 @@ class _PosixReader:
 class _MappedReader:
     """A mapped file: no copy, for files that nobody changes while they are read."""
 
-    def __init__(self, root: Path, path: str) -> None:
-        self._path = root / path
+    def __init__(self, root: Root, path: str) -> None:
+        self._path = root.path / path
         with _os_errors("map it", self._path):
             handle = open_file(root, path)
             try:

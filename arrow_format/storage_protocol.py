@@ -41,7 +41,11 @@ class ObjectWriter(Protocol):
     """A new object being written front to back; it counts only once it is closed."""
 
     def writev(self, buffers: Sequence[ByteSource]) -> None:
-        """Append all buffers, or raise."""
+        """Append all buffers, or raise.
+
+        They are the writer's from here on: it may keep views of them until it is closed or given
+        up, as an upload in parts does, so nobody may change them any more.
+        """
 
     def truncate(self, num_bytes: int) -> None:
         """Forget everything after the first ``num_bytes``; what is appended next stands there.
@@ -83,6 +87,12 @@ class Storage(Protocol):
 
     puts_may_come_late: bool
     """Whether a put that failed here may still be carried out, as a request on its way may."""
+
+    has_directories: bool
+    """Whether there are directories, which tell when something was made or removed in them."""
+
+    keeps_what_it_shows: bool
+    """Whether what can be read survives a power failure, and not only what was synced."""
 
     def __hash__(self) -> int:
         """Storages are equal that are the same place, reached in the same way."""
@@ -146,17 +156,43 @@ class Storage(Protocol):
             It ends before a range does.
         """
 
+    def read(self, path: str) -> bytes:
+        """Read a whole object, in one request where that is possible.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            It does not exist.
+        """
+
     def stat(self, path: str) -> ObjectStat | None:
         """Say what stands at ``path``; None when nothing does."""
 
     def list(self, path: str) -> list[str]:
         """Names directly below ``path``, sorted; empty when there is no such directory."""
 
+    def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
+        """Return the files below ``path``, in order, each with what a listing tells of it.
+
+        Parameters
+        ----------
+        path
+            A directory; where there is none, there are no files.
+        depth
+            1 for those directly below it, 2 for those in its directories as well, and so on.
+        """
+
     def delete(self, path: str) -> None:
         """Remove one object; it is no error when there is none."""
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Remove objects in no particular order, as :meth:`delete` does each of them."""
+
     def prune(self, path: str, *, and_root: bool) -> None:
-        """Remove the directories at ``path`` and above that are empty, up to the root."""
+        """Remove the directories at ``path`` and above that are empty, up to the root.
+
+        A root that is gone then is gone for good, also after a power failure.
+        """
 
     def free_bytes(self) -> int | None:
         """Return how many bytes this user may still write; None where nobody can tell."""

@@ -83,6 +83,8 @@ class SortMergeSubpartitionReader:
         Indexes shared with other readers of the same version.
     scheduler
         Reads for this and for other readers of the same version; one of its own when None.
+    oldest_needed
+        When this version expires, files may be gone; that of the last entry when None.
     """
 
     def __init__(
@@ -96,8 +98,10 @@ class SortMergeSubpartitionReader:
         regions: range | None = None,
         indexes: IndexCache | None = None,
         scheduler: ReadScheduler | None = None,
+        oldest_needed: int | None = None,
     ) -> None:
         self._storage = storage
+        self._oldest_needed = oldest_needed or entries[-1].version
         self._indexes = indexes or IndexCache(storage)
         self._scheduler = scheduler or ReadScheduler()
         self._entries = tuple(entries)
@@ -142,7 +146,7 @@ class SortMergeSubpartitionReader:
         return [self._pieces(source, chunks, piece_bytes, row_bytes) for source, chunks in runs]
 
     def _expiry_told(self) -> contextlib.AbstractContextManager[None]:
-        return expiry_told(self._storage, self._entries[-1].version)
+        return expiry_told(self._storage, self._oldest_needed)
 
     def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
         """Chunks that hold rows of the range, by file and offset."""

@@ -7,7 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
+from arrow_format.consumers import CONSUMER_DIRECTORY
 from arrow_format.errors import (
+    OptionError,
     SchemaError,
     ShuffleError,
     ShuffleExistsError,
@@ -16,8 +18,8 @@ from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.options import check_mode
 from arrow_format.partitioner import partitioner_from_description
 from arrow_format.range_partitioner import RangePartitioner
-from arrow_format.root_list import ROOT_LIST_NAME
-from arrow_format.roots import clear_roots
+from arrow_format.result_description import describe_result
+from arrow_format.root_removal import clear_roots, remove_root_list
 from arrow_format.widening import is_appendable, same_spark_type
 
 if TYPE_CHECKING:
@@ -53,8 +55,14 @@ def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
 def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> None:
     """Check a write mode against the newest version; raises what :func:`check_target` raises."""
     storage = job.storage
+    if snapshot is not None and snapshot.ended is not None:
+        return
     if snapshot is None:
-        foreign = set(storage.list("")) - {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY}
+        foreign = set(storage.list("")) - {
+            LOG_DIRECTORY,
+            MAP_OUTPUT_DIRECTORY,
+            CONSUMER_DIRECTORY,
+        }
         if foreign:
             msg = (
                 f"{storage.root}: holds {min(foreign)!r} and is no shuffle; nothing was touched. "
@@ -110,6 +118,11 @@ def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
             f"{list(job.sort_by)}. Give the same sort_by"
         )
         raise SchemaError(msg)
+    try:
+        describe_result(job.options, job.owner, there.result)
+    except OptionError as error:
+        msg = f"{job.storage.root}: {error}"
+        raise OptionError(msg) from error
 
 
 def _same_ranges(described: Mapping[str, Any], partitioner: Partitioner) -> bool:
@@ -139,13 +152,15 @@ def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
     :func:`check_target` raises, and StorageError.
     """
     snapshot = check_target(job, mode)
+    if snapshot is not None and snapshot.ended is not None:
+        snapshot = None
     if snapshot is None or mode != "ignore":
         try:
             job.make_directories()
         except BaseException:
             with contextlib.suppress(ShuffleError):
                 clear_roots(job.local_roots, job.job_id)
-                job.storage.delete(f"{job.directory}/{ROOT_LIST_NAME}")
+                remove_root_list(job.storage, job.directory, job.local_roots)
             job.storage.prune(job.directory, and_root=job.makes_root)
             raise
     return snapshot

@@ -61,6 +61,11 @@ def same_spark_type(one: object, other: object) -> bool:
     return one == other
 
 
+def same_spark_types(one: str | None, other: str | None) -> bool:
+    """Whether Spark's JSON of two schemas agrees like that; where one is not known, it does."""
+    return not one or not other or same_spark_type(json.loads(one), json.loads(other))
+
+
 def widen_spark_schema(there: str | None, here: str | None) -> str | None:
     """Return Spark's JSON of a schema, nullable also where only ``here`` is.
 

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from connector.read import read_shuffle
     from connector.shuffle_aggregation import aggregate_shuffle
     from connector.shuffle_join import join_shuffles
+    from connector.spark_consumption import SparkConsumption, consume
     from connector.subpartition_map import map_subpartitions
     from connector.write import write_shuffle
 
 _MODULE_OF = {
     "BufferedOutput": "connector.buffered_output",
     "ShuffleReceipt": "arrow_format.receipt",
+    "SparkConsumption": "connector.spark_consumption",
+    "consume": "connector.spark_consumption",
     "aggregate_shuffle": "connector.shuffle_aggregation",
     "join_shuffles": "connector.shuffle_join",
     "map_subpartitions": "connector.subpartition_map",
@@ -38,9 +41,11 @@ __all__ = [
     "BufferedOutput",
     "ShuffleMapTask",
     "ShuffleReceipt",
+    "SparkConsumption",
     "abort_shuffle",
     "aggregate_shuffle",
     "commit_shuffle",
+    "consume",
     "join_shuffles",
     "map_subpartitions",
     "read_shuffle",

@@ -14,7 +14,7 @@ import typer
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
 from connector.cli_app import BAD_USAGE, FOUND_WRONG, PROGRAM
-from connector.cli_keeping import bench, gc, merge
+from connector.cli_keeping import bench, consumers, gc, merge, release
 from connector.cli_looking import head, inspect, plan, verify
 from connector.cli_output import print_error
 
@@ -55,6 +55,8 @@ app.command()(plan)
 app.command()(verify)
 app.command()(merge)
 app.command()(gc)
+app.command()(consumers)
+app.command()(release)
 app.command(context_settings=_ANY_ARGUMENTS)(bench)
 
 

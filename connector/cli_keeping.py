@@ -1,4 +1,4 @@
-"""The commands that change what is on disk, and never the rows of the newest version: merge, gc."""
+"""The commands that change what is on disk: merge, gc, consumers, release."""
 
 from __future__ import annotations
 
@@ -68,6 +68,45 @@ def gc(
     with progress(f"Collecting garbage of {path}", None) as advance:
         report = collect_garbage(path, retention=span, dry_run=dry_run, on_bytes=advance)
     show_result(gc_as_json(report) if as_json else gc_lines(report))
+
+
+def consumers(
+    path: PathArgument,
+    forget: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Forget this consumer: nothing waits for it any more."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who consumes a shuffle and how far each has come, or forget one."""
+    from arrow_format.consumption import forget_consumer, list_consumers
+    from connector.consumer_summary import consumers_as_json, consumers_lines
+
+    if forget is not None and not forget_consumer(path, forget):
+        names = ", ".join(one.name for one in list_consumers(path)) or "none"
+        msg = f"{path}: there is no consumer {forget!r}; there are: {names}"
+        raise OptionError(msg)
+    found = list_consumers(path)
+    show_result(consumers_as_json(path, found) if as_json else consumers_lines(path, found))
+
+
+def release(
+    path: PathArgument,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it: all rows are removed, for good.")
+    ] = False,
+) -> None:
+    """Release a shuffle as a whole: remove its rows, and tell whoever asks for them."""
+    from arrow_format.consumption import release_shuffle
+    from arrow_format.dataset import open_shuffle
+
+    shuffle = open_shuffle(path)
+    what = f"{shuffle.path}: {shuffle.num_rows:,} rows in version {shuffle.version}"
+    if not yes:
+        msg = f"{what} would be removed for good; give --yes to do it"
+        raise OptionError(msg)
+    release_shuffle(path)
+    show_result([f"{what}: released"])
 
 
 def bench() -> None:

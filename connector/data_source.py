@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from arrow_format.dataset import Shuffle
     from arrow_format.storage import Storage
     from connector.source_reader import ShuffleSourceReader
     from connector.source_writer import ShuffleSourceWriter
+    from connector.stream_reader import ShuffleStreamReader
+    from connector.stream_writer import ShuffleStreamWriter
 
 
 class ArrowShuffleDataSource(DataSource):
-    """``spark.read.format("arrow_shuffle")`` and ``df.write.format("arrow_shuffle")``."""
+    """``spark.read``, ``df.write``, ``spark.readStream`` and ``df.writeStream`` with its name."""
 
     storage: Storage | None = None
     """Where the shuffle is that is read; what the options say when None."""
+    pinned: Shuffle | None = None
+    """What is read, where that is not a version as a whole."""
 
     @classmethod
     def name(cls) -> str:
@@ -35,7 +40,7 @@ class ArrowShuffleDataSource(DataSource):
         """Reader that delivers exactly ``schema``; it pins the version here."""
         from connector.source_reader import ShuffleSourceReader
 
-        return ShuffleSourceReader(self.options, schema, self.storage)
+        return ShuffleSourceReader(self.options, schema, self.storage, self.pinned)
 
     def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
         """Writer for rows of ``schema``; mode overwrite or append."""
@@ -43,20 +48,14 @@ class ArrowShuffleDataSource(DataSource):
 
         return ShuffleSourceWriter(self.options, schema, overwrite=overwrite)
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        """Refuse: streams are not supported yet."""
-        raise _no_streams()
+    def streamReader(self, schema: StructType) -> ShuffleStreamReader:
+        """Reader that follows the versions and delivers exactly ``schema`` of what they add."""
+        from connector.stream_reader import ShuffleStreamReader
 
-    def simpleStreamReader(self, schema: StructType) -> NoReturn:
-        """Refuse: streams are not supported yet."""
-        raise _no_streams()
+        return ShuffleStreamReader(self.options, schema, self.storage)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse: streams are not supported yet."""
-        raise _no_streams()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:
+        """Writer of micro-batches; output mode complete overwrites, append appends."""
+        from connector.stream_writer import ShuffleStreamWriter
 
-
-def _no_streams() -> Exception:
-    from arrow_format.errors import OptionError
-
-    return OptionError("arrow_shuffle as a stream: not supported yet; use spark.read or df.write")
+        return ShuffleStreamWriter(self.options, schema, overwrite=overwrite)

@@ -13,6 +13,7 @@ from connector.data_source import ArrowShuffleDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from arrow_format.dataset import Shuffle
     from arrow_format.storage import Storage
 
 MOST_CHARACTERS = 60
@@ -22,26 +23,29 @@ _PLACES: dict[str, list[Storage]] = {}
 """Storages that this process has read through, by address."""
 
 
-def described_format(
-    spark: SparkSession, place: Storage, version: int, selection: str | None
-) -> str:
+def described_format(spark: SparkSession, shuffle: Shuffle, selection: str | None) -> str:
     """Register the data source under a name that says what is read, and return that.
 
     Parameters
     ----------
     spark
         Session, classic or Connect.
-    place, version
-        The shuffle. The storage travels inside the source and not as options, which Spark shows.
+    shuffle
+        What is read. The storage travels inside the source and not as options, which Spark shows.
     selection
         Subpartitions as the option has them, such as ``3,7-9``; None for all.
     """
-    described = f"{describe(place.root, version, selection)}{_which(place)}"
+    place = shuffle.storage
+    described = f"{describe(place.root, shuffle.version, selection)}{_which(place)}"
+    changes = shuffle if shuffle.span is not None else None
+    if changes is not None and shuffle.span is not None:
+        described += f" since {shuffle.span.start}"
 
     class DescribedSource(ArrowShuffleDataSource):
         """The data source under this name."""
 
         storage = place
+        pinned = changes
 
         @classmethod
         def name(cls) -> str:

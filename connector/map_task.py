@@ -21,6 +21,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.options import check_num_subpartitions
 from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
+from arrow_format.process_identity import java_above, this_process
 from arrow_format.range_partitioner import WHAT, RangePartitioner
 from arrow_format.sort_order import normalise_sort_by
 from arrow_format.storage import open_storage
@@ -74,6 +75,8 @@ def begin_spark_job(
         sort_by=sort_by,
         options=options,
         spark_schema=schema.json(),
+        # Spark itself where it runs this, else the process that drives it.
+        owner=java_above() or this_process(),
     )
 
 

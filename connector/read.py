@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrow_format.dataset import Shuffle
     from arrow_format.options import ReadOptions
     from arrow_format.storage import Place
 
@@ -84,6 +85,31 @@ def read_shuffle(
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
         Something does not fit; found here and not at the first action.
     """
+    shuffle = open_shuffle(path, version, options=options, storage_options=storage_options)
+    return frame_of(
+        spark,
+        shuffle,
+        columns=columns,
+        subpartitions=subpartitions,
+        coalesce=coalesce,
+        target_partition_bytes=target_partition_bytes,
+        split_skewed=split_skewed,
+        with_subpartition=with_subpartition,
+    )
+
+
+def frame_of(
+    spark: SparkSession,
+    shuffle: Shuffle,
+    *,
+    columns: Sequence[str] | None = None,
+    subpartitions: int | Iterable[int] | None = None,
+    coalesce: bool = True,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    split_skewed: bool = False,
+    with_subpartition: bool = False,
+) -> DataFrame:
+    """DataFrame of a shuffle that is open, pinned; see :func:`read_shuffle`."""
     check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
     for name, value in (
         ("coalesce", coalesce),
@@ -94,7 +120,6 @@ def read_shuffle(
             msg = f"{name}={value!r}: expected True or False"
             raise OptionError(msg)
     check_split("split_skewed", "coalesce=False", split_skewed, coalesce)
-    shuffle = open_shuffle(path, version, options=options, storage_options=storage_options)
     wanted = check_subpartitions(subpartitions, shuffle.num_subpartitions)
     selection = None
     if wanted is not None:
@@ -112,7 +137,7 @@ def read_shuffle(
             select_columns(shuffle.schema, names)
         schema = StructType([schema[name] for name in names])
     reader = (
-        spark.read.format(described_format(spark, shuffle.storage, shuffle.version, selection))
+        spark.read.format(described_format(spark, shuffle, selection))
         .option("version", shuffle.version)
         .option("coalesce", str(coalesce).lower())
         .option("splitSkewed", str(split_skewed).lower())

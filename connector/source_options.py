@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from arrow_format.consumers import check_consumer
 from arrow_format.errors import OptionError
 from arrow_format.model import MAX_SUBPARTITIONS
 from arrow_format.options import CODECS, ReadOptions, WriteOptions, check_num_subpartitions
@@ -18,15 +19,14 @@ from arrow_format.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.result_type import ResultPartitionType
 from arrow_format.storage_options import StorageOptions
+from connector.duration import parse_duration
 from connector.key_text import parse_bounds, parse_sort_keys
-from connector.option_text import bad as _bad
-from connector.option_text import boolean as _boolean
-from connector.option_text import num_bytes as _bytes
-from connector.option_text import whole as _whole
+from connector.option_text import bad, boolean, num_bytes, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from arrow_format.sort_order import SortBy
 
@@ -41,6 +41,10 @@ WRITE_OPTIONS = (
     "sortBufferBytes",
     "localDirs",
     "rangeBounds",
+    "resultType",
+    "maxUnconsumedBytes",
+    "maxUnconsumedVersions",
+    "backPressureTimeout",
 )
 READ_OPTIONS = (
     "subpartitions",
@@ -51,6 +55,8 @@ READ_OPTIONS = (
     "version",
     "memoryBytes",
     "memoryMap",
+    "requestTimeout",
+    "consumer",
 )
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
 STORAGE_PREFIX = "storage."
@@ -80,6 +86,9 @@ class ScanOptions:
     version: int | None = None
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     options: ReadOptions = field(default_factory=ReadOptions)
+    request_timeout: float = 0.0
+    """Seconds to wait for the shuffle to be there."""
+    consumer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,33 @@ def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Options by their documented names; a table's options hold those of reads and writes."""
-    names = {name.lower(): name for name in ("path", *WRITE_OPTIONS, *READ_OPTIONS)}
+    return known_options(
+        options,
+        (*WRITE_OPTIONS, *READ_OPTIONS),
+        f"write options are {', '.join(WRITE_OPTIONS)}, read options are {', '.join(READ_OPTIONS)}",
+    )
+
+
+def known_options(
+    options: Mapping[str, str], allowed: Iterable[str], described: str
+) -> dict[str, str]:
+    """Options by their documented names.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over.
+    allowed
+        Names of those that may be there, beside the path and those of an object store.
+    described
+        What they are, for the message.
+
+    Raises
+    ------
+    OptionError
+        There is another one, or no absolute path.
+    """
+    names = {name.lower(): name for name in ("path", *allowed)}
     known = {}
     for key, value in _without_catalog(options).items():
         name = names.get(key.lower())
@@ -122,8 +157,7 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
             name = key.lower()
         if name is None:
             msg = (
-                f"option {key!r} is not known; write options are {', '.join(WRITE_OPTIONS)}, "
-                f"read options are {', '.join(READ_OPTIONS)}; those of an object store begin with "
+                f"option {key!r} is not known; {described}; those of an object store begin with "
                 f"{STORAGE_PREFIX}, such as {STORAGE_PREFIX}aws_region"
             )
             raise OptionError(msg)
@@ -183,10 +217,10 @@ def parse_subpartitions(value: str) -> tuple[int, ...]:
     for part in value.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise _bad("subpartitions", value, "numbers and ranges such as 3,7-9")
+            raise bad("subpartitions", value, "numbers and ranges such as 3,7-9")
         first, last = int(match[1]), int(match[2] or match[1])
         if last >= MAX_SUBPARTITIONS:  # before as many numbers are made
-            raise _bad("subpartitions", value, f"numbers below {MAX_SUBPARTITIONS:,}")
+            raise bad("subpartitions", value, f"numbers below {MAX_SUBPARTITIONS:,}")
         numbers.extend(range(first, last + 1))
     return tuple(numbers)
 
@@ -208,7 +242,7 @@ def _names(value: str, option: str = "keys") -> tuple[str, ...]:
         try:
             return tuple(json.loads(value))
         except ValueError:
-            raise _bad(option, value, 'names such as a,b or ["a","b"]') from None
+            raise bad(option, value, 'names such as a,b or ["a","b"]') from None
     return tuple(name.strip() for name in value.split(","))
 
 
@@ -221,31 +255,36 @@ def parse_read_options(options: Mapping[str, str]) -> ScanOptions:
         An unknown option, or a bad value; the message names it and what is allowed.
     """
     known = _known(options)
-    _target_options(known)
-    return _read_options(known)
+    target_options(known)
+    return scan_options(known)
 
 
-def _read_options(known: Mapping[str, str]) -> ScanOptions:
+def scan_options(known: Mapping[str, str]) -> ScanOptions:
+    """Options of a read among those of :func:`known_options`."""
     settings: dict[str, Any] = {}
     if "memoryBytes" in known:
-        settings["memory_bytes"] = _bytes("memoryBytes", known["memoryBytes"])
+        settings["memory_bytes"] = num_bytes("memoryBytes", known["memoryBytes"])
     if "memoryMap" in known:
-        settings["memory_map"] = _boolean("memoryMap", known["memoryMap"])
+        settings["memory_map"] = boolean("memoryMap", known["memoryMap"])
     scan = ScanOptions(
         path=known["path"],
         subpartitions=(
             parse_subpartitions(known["subpartitions"]) if "subpartitions" in known else None
         ),
-        coalesce=_boolean("coalesce", known.get("coalesce", "true")),
-        target_partition_bytes=_bytes(
+        coalesce=boolean("coalesce", known.get("coalesce", "true")),
+        target_partition_bytes=num_bytes(
             "targetPartitionBytes",
             known.get("targetPartitionBytes", str(DEFAULT_TARGET_PARTITION_BYTES)),
         ),
-        split_skewed=_boolean("splitSkewed", known.get("splitSkewed", "false")),
-        with_subpartition=_boolean("withSubpartition", known.get("withSubpartition", "false")),
-        version=_whole("version", known["version"]) if "version" in known else None,
+        split_skewed=boolean("splitSkewed", known.get("splitSkewed", "false")),
+        with_subpartition=boolean("withSubpartition", known.get("withSubpartition", "false")),
+        version=whole("version", known["version"]) if "version" in known else None,
         storage_options=_storage_options(known),
         options=ReadOptions(**settings),
+        request_timeout=parse_duration(
+            known.get("requestTimeout", "0s"), "option requestTimeout"
+        ).total_seconds(),
+        consumer=check_consumer(known["consumer"]) if "consumer" in known else None,
     )
     check_split("option splitSkewed", "coalesce=false", scan.split_skewed, scan.coalesce)
     return scan
@@ -276,14 +315,15 @@ def parse_target_options(options: Mapping[str, str]) -> TargetOptions:
         An unknown option, or a bad value; the message names it and what is allowed.
     """
     known = _known(options)
-    _read_options(known)
-    return _target_options(known)
+    scan_options(known)
+    return target_options(known)
 
 
-def _target_options(known: Mapping[str, str]) -> TargetOptions:
+def target_options(known: Mapping[str, str]) -> TargetOptions:
+    """Options of a write among those of :func:`known_options`."""
     n = None
     if "numSubpartitions" in known:
-        n = check_num_subpartitions(_whole("numSubpartitions", known["numSubpartitions"]))
+        n = check_num_subpartitions(whole("numSubpartitions", known["numSubpartitions"]))
     partitioner = _partitioner(known)
     bounds = None
     if known.get("rangeBounds"):
@@ -305,22 +345,46 @@ def _target_options(known: Mapping[str, str]) -> TargetOptions:
 def _write_settings(known: Mapping[str, str]) -> WriteOptions:
     """Memory, codec and places that the options name."""
     if "codec" in known and known["codec"].lower() not in CODECS:
-        raise _bad("codec", known["codec"], f"one of {', '.join(CODECS)}")
+        raise bad("codec", known["codec"], f"one of {', '.join(CODECS)}")
     settings: dict[str, object] = {}
     if "codec" in known:
         settings["codec"] = known["codec"].lower()
     if "codecLevel" in known:
-        settings["codec_level"] = _whole("codecLevel", known["codecLevel"])
+        settings["codec_level"] = whole("codecLevel", known["codecLevel"])
     if "chunkBytes" in known:
-        settings["chunk_bytes"] = _bytes("chunkBytes", known["chunkBytes"])
+        settings["chunk_bytes"] = num_bytes("chunkBytes", known["chunkBytes"])
     if "sortBufferBytes" in known:
-        settings["sort_buffer_bytes"] = _bytes("sortBufferBytes", known["sortBufferBytes"])
+        settings["sort_buffer_bytes"] = num_bytes("sortBufferBytes", known["sortBufferBytes"])
     if known.get("localDirs"):
         dirs = _names(known["localDirs"], "localDirs")
         if not all(one.startswith("/") for one in dirs):
-            raise _bad("localDirs", known["localDirs"], "absolute directories such as /d1,/d2")
+            raise bad("localDirs", known["localDirs"], "absolute directories such as /d1,/d2")
         settings["local_dirs"] = dirs
-    return WriteOptions(**settings)  # type: ignore[arg-type]
+    return WriteOptions(**settings, **_result_settings(known))  # type: ignore[arg-type]
+
+
+def _result_settings(known: Mapping[str, str]) -> dict[str, object]:
+    """Return result type, bounds and patience that the options name."""
+    settings: dict[str, object] = {}
+    if "resultType" in known:
+        names = ResultPartitionType.__members__
+        if known["resultType"].upper() not in names:
+            raise bad("resultType", known["resultType"], f"one of {', '.join(names)}")
+        settings["result_type"] = known["resultType"]
+    for name, key in (
+        ("maxUnconsumedBytes", "max_unconsumed_bytes"),
+        ("maxUnconsumedVersions", "max_unconsumed_versions"),
+    ):
+        if name in known:
+            if known.get("resultType", "").upper() != "PIPELINED_BOUNDED":
+                msg = f"option {name}: only resultType=PIPELINED_BOUNDED has bounds; give it too"
+                raise OptionError(msg)
+            parse = num_bytes if name.endswith("Bytes") else whole
+            settings[key] = parse(name, known[name])
+    if "backPressureTimeout" in known:
+        wait = parse_duration(known["backPressureTimeout"], "option backPressureTimeout")
+        settings["back_pressure_timeout"] = wait.total_seconds()
+    return settings
 
 
 def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
@@ -329,7 +393,7 @@ def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
     if not kind:
         return None
     if kind not in PARTITIONERS:
-        raise _bad("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
+        raise bad("partitioner", kind, f"one of {', '.join(PARTITIONERS)}")
     if kind == "range" and known.get("keys"):
         return RangePartitioner(keys=parse_sort_keys("keys", known["keys"]))
     keys = _names(known["keys"]) if known.get("keys") else None

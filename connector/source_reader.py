@@ -15,6 +15,7 @@ from arrow_format.arrow_types import conform
 from arrow_format.batching import as_batches
 from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.result_request import await_result
 from arrow_format.shards import plan_shards
 from arrow_format.storage import open_storage
 from arrow_format.subpartition_reader import (
@@ -24,9 +25,10 @@ from arrow_format.subpartition_reader import (
 from arrow_format.widening import same_spark_type
 from connector.source_options import parse_read_options
 from connector.spark_types import spark_schema_from_json, spark_schema_of
+from connector.stream_options import parse_schema_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from arrow_format.batching import Rows
     from arrow_format.storage import Storage
@@ -62,20 +64,28 @@ def spark_schema(shuffle: Shuffle, *, with_subpartition: bool = False) -> Struct
 
 
 def schema_of_source(options: Mapping[str, str], storage: Storage | None = None) -> StructType:
-    """Return the schema of ``spark.read.format("arrow_shuffle")`` with these options.
+    """Return the schema of the source with these options, of a stream or not: Spark does not say.
 
     Raises
     ------
     OptionError, ShuffleNotFoundError, SchemaError
         A bad option, no shuffle, or columns that Spark cannot read.
     """
-    parsed = parse_read_options(options)
-    shuffle = open_shuffle(storage or _storage_of(parsed), parsed.version)
+    parsed = parse_schema_options(options)
+    shuffle = open_requested(parsed, storage or storage_of(parsed))
     return spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
 
 
-def _storage_of(options: ScanOptions) -> Storage:
+def storage_of(options: ScanOptions) -> Storage:
+    """Open where the shuffle is that the options name."""
     return open_storage(options.path, options.storage_options)
+
+
+def open_requested(options: ScanOptions, storage: Storage) -> Shuffle:
+    """Open what is to be read, once it is there where the options say to wait for it."""
+    if options.request_timeout and options.version is None:
+        await_result(storage, options.request_timeout)
+    return open_shuffle(storage, options.version, options=options.options)
 
 
 @dataclass
@@ -100,6 +110,8 @@ class ShuffleSourceReader(DataSourceReader):
         Columns to deliver, in that order.
     storage
         Where the shuffle is; what the options say when None.
+    pinned
+        What to read; a version as a whole, as the options say, when None.
 
     Raises
     ------
@@ -108,67 +120,111 @@ class ShuffleSourceReader(DataSourceReader):
     """
 
     def __init__(
-        self, options: Mapping[str, str], schema: StructType, storage: Storage | None = None
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        storage: Storage | None = None,
+        pinned: Shuffle | None = None,
     ) -> None:
         parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._shuffle = shuffle = open_shuffle(
-            storage or _storage_of(parsed), parsed.version, options=parsed.options
-        )
+        if parsed.consumer is not None:
+            msg = (
+                "option consumer: a batch read cannot tell when its rows have been consumed. Use "
+                "connector.consume(spark, path, consumer=...), or spark.readStream"
+            )
+            raise OptionError(msg)
+        if pinned is None:
+            pinned = open_requested(parsed, storage or storage_of(parsed))
+        self._shuffle = shuffle = pinned
         self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
         check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
-        self._columns = [
-            name
-            for name in schema.names
-            if not (parsed.with_subpartition and name == SUBPARTITION_COLUMN)
-        ]
+        self._columns = stored_columns(schema, with_subpartition=parsed.with_subpartition)
 
     def partitions(self) -> list[InputPartition]:
         """Spark partitions in subpartition order."""
-        shuffle = self._shuffle
-        weights = shuffle.read_bytes.to_numpy()
-        wanted = (
-            np.arange(shuffle.num_subpartitions)
-            if self._wanted is None
-            else np.asarray(self._wanted, np.int64)
-        )
-        if not self._options.coalesce:
-            return [SubpartitionRanges(((one, one + 1),)) for one in wanted.tolist()]
-        most = partition_bytes(int(weights[wanted].sum()), self._options.target_partition_bytes)
-        by_region = shuffle.region_bytes if self._options.split_skewed else None
-        shards = plan_shards(weights, wanted, most, by_region)
-        return [SubpartitionRanges(shard.ranges, shard.regions) for shard in shards] or [
-            SubpartitionRanges(())
-        ]
+        return [*plan_ranges(self._shuffle, self._options, self._wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the verified batches of one Spark partition; runs in the task."""
         if not isinstance(partition, SubpartitionRanges):
             msg = f"partition is {type(partition).__name__}: expected one of partitions()"
             raise OptionError(msg)
-        # A Spark task owns one core; Arrow would take them all.
-        pa.set_cpu_count(1)
-        shuffle = self._shuffle
-        columns = self._columns
-        with_subpartition = len(columns) < len(self._schema)
-        schema = pa.schema([shuffle.schema.field(name) for name in columns])
+        yield from read_ranges(self._shuffle, partition, self._schema, self._columns)
 
-        def rows() -> Iterator[Rows]:
-            for first, end in partition.ranges:
-                if shuffle.sort_by:
-                    yield from shuffle.rows(range(first, end), columns, regions=partition.regions)
-                else:
-                    yield from shuffle.reader(first, end, columns, regions=partition.regions)
 
-        for batch in as_batches(
-            rows(),
-            with_subpartition_schema(schema) if with_subpartition else schema,
-            with_subpartition=with_subpartition,
-            min_rows=BATCH_ROWS,
-            max_bytes=shuffle.options.batch_bytes,
-        ):
-            yield conform(batch, self._schema)
+def plan_ranges(
+    shuffle: Shuffle, options: ScanOptions, wanted: Sequence[int] | None
+) -> list[SubpartitionRanges]:
+    """Share the subpartitions of a shuffle out to Spark partitions, in their order.
+
+    Parameters
+    ----------
+    shuffle
+        What is read.
+    options
+        How: one by one, together up to a size, or large ones split.
+    wanted
+        Subpartitions, ascending; all when None.
+    """
+    weights = shuffle.read_bytes.to_numpy()
+    numbers = (
+        np.arange(shuffle.num_subpartitions) if wanted is None else np.asarray(wanted, np.int64)
+    )
+    if not options.coalesce:
+        return [SubpartitionRanges(((one, one + 1),)) for one in numbers.tolist()]
+    most = partition_bytes(int(weights[numbers].sum()), options.target_partition_bytes)
+    by_region = shuffle.region_bytes if options.split_skewed else None
+    shards = plan_shards(weights, numbers, most, by_region)
+    return [SubpartitionRanges(shard.ranges, shard.regions) for shard in shards] or [
+        SubpartitionRanges(())
+    ]
+
+
+def read_ranges(
+    shuffle: Shuffle, partition: SubpartitionRanges, schema: pa.Schema, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the verified batches of one Spark partition; runs in the task.
+
+    Parameters
+    ----------
+    shuffle
+        What is read.
+    partition
+        Which subpartitions of it, or parts of one.
+    schema
+        Of the batches, as Spark takes them; with the subpartition last if it has one column more.
+    columns
+        Columns of the shuffle, in that order.
+    """
+    # A Spark task owns one core; Arrow would take them all.
+    pa.set_cpu_count(1)
+    with_subpartition = len(columns) < len(schema)
+    stored = pa.schema([shuffle.schema.field(name) for name in columns])
+
+    def rows() -> Iterator[Rows]:
+        for first, end in partition.ranges:
+            if shuffle.sort_by:
+                yield from shuffle.rows(range(first, end), columns, regions=partition.regions)
+            else:
+                yield from shuffle.reader(first, end, columns, regions=partition.regions)
+
+    for batch in as_batches(
+        rows(),
+        with_subpartition_schema(stored) if with_subpartition else stored,
+        with_subpartition=with_subpartition,
+        min_rows=BATCH_ROWS,
+        max_bytes=shuffle.options.batch_bytes,
+    ):
+        yield conform(batch, schema)
+
+
+def stored_columns(schema: StructType, *, with_subpartition: bool) -> list[str]:
+    """Names of the columns of a requested schema that the shuffle has itself."""
+    return [
+        name for name in schema.names if not (with_subpartition and name == SUBPARTITION_COLUMN)
+    ]
 
 
 def partition_bytes(total: int, target: int) -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from arrow_format.job import ShuffleJob
     from arrow_format.log_entry import LogEntry
     from arrow_format.partitioner import Partitioner
     from connector.source_options import TargetOptions
@@ -60,32 +61,8 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        target = parse_target_options(options)
         self._mode = "overwrite" if overwrite else "append"
-        n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
-        storage = open_storage(target.path, target.storage_options)
-        there = newest_entry(storage)
-        if there is not None:
-            # Whoever adds to a shuffle, or replaces it, need not repeat how it is partitioned.
-            n = there.num_subpartitions if n is None else n
-            if sort_by is None and (not overwrite or partitioner is None):
-                sort_by = there.sort_by
-            partitioner = partitioner or partitioner_from_description(there.partitioner)
-        if n is None or partitioner is None:
-            missing = "numSubpartitions" if n is None else "keys or partitioner"
-            msg = (
-                f"option {missing} is missing; a new shuffle needs numSubpartitions, and keys "
-                "(column names to hash) or partitioner"
-            )
-            raise OptionError(msg)
-        self._job = begin_spark_job(
-            storage,
-            schema,
-            num_subpartitions=n,
-            partitioner=_with_bounds(partitioner, target, schema, there),
-            sort_by=sort_by or (),
-            options=target.options,
-        )
+        self._job = begin_target_job(parse_target_options(options), schema, overwrite=overwrite)
         open_target(self._job, self._mode)
         self._job = replace(self._job, has_directory=True)
 
@@ -107,6 +84,40 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         """Remove what the tasks wrote; runs on the driver's machine."""
         del messages
         abort_job(self._job)
+
+
+def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bool) -> ShuffleJob:
+    """Begin a job with the options of a write; what they leave out is that of the shuffle there.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something is missing, or does not fit.
+    """
+    n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
+    storage = open_storage(target.path, target.storage_options)
+    there = newest_entry(storage)
+    if there is not None:
+        # Whoever adds to a shuffle, or replaces it, need not repeat how it is partitioned.
+        n = there.num_subpartitions if n is None else n
+        if sort_by is None and (not overwrite or partitioner is None):
+            sort_by = there.sort_by
+        partitioner = partitioner or partitioner_from_description(there.partitioner)
+    if n is None or partitioner is None:
+        missing = "numSubpartitions" if n is None else "keys or partitioner"
+        msg = (
+            f"option {missing} is missing; a new shuffle needs numSubpartitions, and keys "
+            "(column names to hash) or partitioner"
+        )
+        raise OptionError(msg)
+    return begin_spark_job(
+        storage,
+        schema,
+        num_subpartitions=n,
+        partitioner=_with_bounds(partitioner, target, schema, there),
+        sort_by=sort_by or (),
+        options=target.options,
+    )
 
 
 def _with_bounds(

@@ -34,11 +34,12 @@ def descendants(*pids: int) -> list[Process]:
     while waiting:
         below = sorted(children.get(waiting.pop(0), ()))
         waiting += below
-        found += [Process(pid, _command(pid)) for pid in below]
+        found += [Process(pid, command_of(pid)) for pid in below]
     return found
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """Return the arguments of a process; nothing when it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except OSError:

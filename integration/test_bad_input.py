@@ -275,21 +275,6 @@ def test_sources_that_are_none(spark: SparkSession, tmp_path: Path):
     assert files_below(tmp_path) == []
 
 
-def test_streams_are_ahead(spark: SparkSession, tmp_path: Path):
-    def run(source: DataFrame, sink: str) -> None:
-        writer = source.writeStream.format(sink).option("path", str(tmp_path / "s"))
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint" / sink))
-        writer.start().awaitTermination(60)
-
-    message = "as a stream: not supported yet; use spark.read or df.write"
-    with refused(message, Exception):
-        reader = spark.readStream.format("arrow_shuffle").schema("k long")
-        run(reader.load(str(tmp_path / "s")), "console")
-    with refused(message, Exception):
-        run(spark.readStream.format("rate").load(), "arrow_shuffle")
-    assert not (tmp_path / "s").exists()
-
-
 # Paths of a write --------------------------------------------------------------------------------
 
 

@@ -149,6 +149,47 @@ def test_spark_writes_and_reads_and_tells_nobody_the_secret(s3: S3Server, tmp_pa
         assert SECRET.replace("/", "%2F").replace("+", "%2B") not in told
 
 
+def by_environment(directory: Path, bucket: str, environment: dict[str, str]) -> None:
+    """Write and read without any option: tasks find credentials in their executor's environment."""
+    settings = {f"spark.executorEnv.{name}": value for name, value in environment.items()}
+    path = f"s3://{bucket}/functions"
+    with spark_session(directory, settings=settings) as spark:
+        # Only now, so that neither the JVM nor what it starts inherits them: the driver's own.
+        os.environ.update(environment)
+        df = spark.range(ROWS).selectExpr("id % 17 k", "id v")
+        seen = df.mapInArrow(environment_of_task, "key string, pid long").distinct().collect()
+        assert {row.key for row in seen} == {KEY_ID}
+        assert os.getpid() not in {row.pid for row in seen}, "tasks are processes of their own"
+        connector.write_shuffle(df, path, keys="k", num_subpartitions=N)
+        counts = connector.map_subpartitions(spark, [path, path], count_rows, "n long")
+        assert sum(row.n for row in counts.collect()) == ROWS
+    print("tasks used their environment")
+
+
+def environment_of_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        key = os.environ.get("AWS_ACCESS_KEY_ID", "none")
+        yield pa.record_batch({"key": [key], "pid": [os.getpid()]})
+
+
+def test_tasks_take_credentials_from_their_own_environment(s3: S3Server, tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "integration.test_object_stores_spark", str(tmp_path),
+         s3.new_bucket(), "by environment"],
+        input=json.dumps(s3.environment),
+        env={name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "tasks used their environment" in done.stdout
+    # Spark hides what it takes for a secret where it tells its settings.
+    assert SECRET not in done.stdout + done.stderr
+
+
 def test_a_dataset_in_the_store_becomes_a_shuffle_in_the_store(spark: SparkSession, s3: S3Server):
     bucket = s3.new_bucket()
     files = pyarrow.fs.S3FileSystem(
@@ -173,4 +214,5 @@ def test_a_dataset_in_the_store_becomes_a_shuffle_in_the_store(spark: SparkSessi
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], json.load(sys.stdin))
+    run = by_environment if sys.argv[3:] == ["by environment"] else main
+    run(Path(sys.argv[1]), sys.argv[2], json.load(sys.stdin))

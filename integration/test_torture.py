@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from arrow_format.job import run_map_task
 from integration.torture.checks import TortureError, check_state, files_beside
+from integration.torture.children import Message, child
 from integration.torture.harness import Harness
 from integration.torture.operations import Operation, begin, perform, task_batches
 from integration.torture.rounds import plan_round
 from integration.torture.run import run_rounds
+from integration.torture.watching import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from integration.cluster import Cluster
@@ -88,3 +93,51 @@ def test_what_lies_beside_a_version_is_seen(written: str, tmp_path: Path):
     perform(Operation("overwrite", 2_000, 10), written, lambda phase: None)
     old = [name for name in files_beside(written) if dead.job_id not in name]
     assert len(old) == 2 * 3 + 2  # data and index of three map outputs, totals of two entries
+
+
+# The harness itself ------------------------------------------------------------------------------
+
+
+def _hang(how: str, tell: Callable[[str], None]) -> None:
+    tell(how)
+    time.sleep(60)
+
+
+def test_a_child_that_hangs_is_named_with_where_it_stands():
+    with child(_hang, "commit") as process:
+        told = process.next()
+        assert told is not None
+        assert told.value == "commit"
+        with pytest.raises(
+            TimeoutError, match=r"for 0\.2 s, which is in commit of _hang"
+        ) as raised:
+            process.next(0.2)
+    assert "test_torture.py" in str(raised.value), "the line at which it stands"
+    assert "in _hang" in str(raised.value)
+
+
+SPARK_GAVE_UP = "Authorized committer (attemptNumber=0, stage=1, partition=2) failed"
+
+
+@pytest.mark.parametrize(
+    ("victim", "way", "failure", "may_fail"),
+    [
+        ("executor JVM", "df.write", SPARK_GAVE_UP, True),
+        ("executor JVM", "df.write", "rows were lost", False),
+        ("executor JVM", "function", SPARK_GAVE_UP, False),
+        ("Python worker", "df.write", SPARK_GAVE_UP, False),
+        ("Python worker", "df.write", "worker died", False),
+        ("driver JVM", "df.write", "connection refused", True),
+        ("process", "engine", "it broke", False),
+    ],
+)
+def test_who_may_fail(tmp_path: Path, victim: str, way: str, failure: str, may_fail: bool):
+    planned = replace(plan_round(1, 4), victim=victim)
+    planned = replace(planned, operation=replace(planned.operation, way=way))
+    outcome = Outcome([Message("phase", "write", 0.0), Message("failed", failure, 1.0)])
+    harness = Harness(tmp_path, None)
+    if may_fail:
+        harness._check_survival(planned, outcome)
+    else:
+        with pytest.raises(TortureError, match="the job failed all the same"):
+            harness._check_survival(planned, outcome)

@@ -70,11 +70,15 @@ class AzureServer:
             return name
 
 
-@pytest.fixture(scope="session")
-def azure() -> Iterator[AzureServer]:
-    program = os.environ.get("AZURITE") or shutil.which("azurite-blob")
-    if program is None:
-        pytest.skip("az:// is not run: there is no azurite-blob (npm install azurite)")
+@contextlib.contextmanager
+def serving(program: str, patience_s: float = 60) -> Iterator[AzureServer]:
+    """Run azurite while the context lasts.
+
+    Raises
+    ------
+    RuntimeError
+        It ends at once, or takes no connection for so long.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = "--silent --inMemoryPersistence --skipApiVersionCheck --disableTelemetry"
@@ -84,12 +88,26 @@ def azure() -> Iterator[AzureServer]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
+        deadline = time.monotonic() + patience_s
+        while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
+            status = process.poll()
+            if status is not None or time.monotonic() > deadline:
+                how = "takes no connection" if status is None else f"ended with status {status}"
+                msg = f"the Azure server {how}; try: {program} --blobPort {port}"
+                raise RuntimeError(msg)
             time.sleep(0.05)
         yield AzureServer(f"http://127.0.0.1:{port}/{ACCOUNT}")
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureServer]:
+    program = os.environ.get("AZURITE") or shutil.which("azurite-blob")
+    if program is None:
+        pytest.skip("az:// is not run: there is no azurite-blob (npm install azurite)")
+    with serving(program) as server:
+        yield server

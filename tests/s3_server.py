@@ -2,18 +2,21 @@
 
 Run as a module it serves; :func:`serving` runs it in a process of its own. One difference to moto
 is that a conditional put is atomic. Buckets whose names begin with one of ``FAULTS`` misbehave as
-some stores do.
+some stores do. It can say which requests it got.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +25,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 KEY_ID = "AKIDLOOPBACKTESTS7Q"
 SECRET = "sEcReT/never+to/be+shown/4711"
-FAULTS = ("careless", "forgetful")
-"""A careless store ignores the condition of a put; a forgetful one loses its first answer."""
+FAULTS = ("careless", "forgetful", "slow")
+"""A careless store ignores the condition of a put; a forgetful one loses its first answer; a slow
+one takes 10 ms longer for each."""
 
 _REFUSED = (
-    b"<Error><Code>InvalidAccessKeyId</Code><Message>The AWS Access Key Id you provided does not "
-    b"exist in our records.</Message><AWSAccessKeyId>%s</AWSAccessKeyId></Error>"
+    b"<Error><Code>InvalidAccessKeyId</Code><Message>The AWS Access Key Id %s does not exist in "
+    b"our records.</Message><AWSAccessKeyId>%s</AWSAccessKeyId></Error>"
 )
 
 
@@ -42,13 +46,28 @@ class AtomicS3:
         self._application = application
         self._lock = threading.Lock()
         self._forgotten: set[str] = set()
+        self._requests: list[tuple[str, str, float, float]] = []
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
         path = environ["PATH_INFO"]
+        if path == "/-/requests":
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(self._requests).encode()]
+        began = time.monotonic()
+        if path.startswith("/slow"):
+            time.sleep(0.01)
+        try:
+            return self._answer(path, environ, start_response)
+        finally:
+            asked = f"{path}?{environ.get('QUERY_STRING', '')}"
+            self._requests.append((environ["REQUEST_METHOD"], asked, began, time.monotonic()))
+
+    def _answer(self, path: str, environ: dict[str, Any], start_response: Any) -> Any:
         signed_by = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2]
         if not signed_by.startswith(f"{KEY_ID}/") and not path.startswith("/moto-api"):
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
-            return [_REFUSED % signed_by.partition("/")[0].encode()]
+            key_id = signed_by.partition("/")[0].encode()
+            return [_REFUSED % (key_id, key_id)]
         if "HTTP_IF_NONE_MATCH" not in environ:
             return self._application(environ, start_response)
         if path.startswith("/careless"):
@@ -78,6 +97,32 @@ def main(port: int) -> None:
 
     application = AtomicS3(DomainDispatcherApplication(create_backend_app))
     run_simple("127.0.0.1", port, application, threaded=True, request_handler=Handler)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that the server answered."""
+
+    method: str
+    path: str
+    """With the query."""
+    began: float
+    ended: float
+    """Both in seconds, by one clock."""
+
+
+def round_trips(requests: Sequence[Request]) -> int:
+    """Return how many requests at least came one after another: each after an answer."""
+    found, last = 0, -1.0
+    for request in sorted(requests, key=lambda one: one.ended):
+        if request.began >= last:
+            found, last = found + 1, request.ended
+    return found
+
+
+def most_at_once(requests: Sequence[Request]) -> int:
+    """Return how many requests were under way at one time."""
+    return max(sum(one.began <= at.began < one.ended for one in requests) for at in requests)
 
 
 @dataclass(frozen=True)
@@ -124,6 +169,20 @@ class S3Server:
         """Names of all objects of a bucket."""
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
         return [one["Key"] for page in pages for one in page.get("Contents", [])]
+
+    @contextlib.contextmanager
+    def requests(self, bucket: str) -> Iterator[list[Request]]:
+        """Collect the requests of a bucket in the list given; it is full when the context ends."""
+        found: list[Request] = []
+        before = len(self._all_requests())
+        yield found
+        found += [
+            one for one in self._all_requests()[before:] if re.match(rf"/{bucket}[/?]", one.path)
+        ]
+
+    def _all_requests(self) -> list[Request]:
+        with urllib.request.urlopen(f"{self.url}/-/requests") as answer:
+            return [Request(*one) for one in json.load(answer)]
 
     def uploads(self, bucket: str) -> list[str]:
         """Names of the uploads that were neither completed nor given up."""

@@ -30,6 +30,7 @@ from arrow_format import (
 from integration.load.memory import resident_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from multiprocessing.process import BaseProcess
     from multiprocessing.queues import Queue
     from pathlib import Path
@@ -39,6 +40,9 @@ ROWS = 20_000
 """Of one append."""
 
 OPTIONS = WriteOptions(sync=False, sort_buffer_bytes=4 << 20)
+
+PATIENCE_S = 300
+"""How long after the end each may take for what it had begun: to read everything takes longest."""
 
 
 @dataclass(frozen=True)
@@ -129,17 +133,47 @@ def _read(path: str, seed: int, until: float, told: Queue[tuple[str, object]]) -
     told.put(("resident", resident_bytes()))
 
 
-def run_crowd(directory: Path, *, seconds: float, readers: int = 20, writers: int = 2) -> Crowd:
-    """Let them all work on one shuffle, then check what is there."""
+def end_all(processes: Sequence[BaseProcess], patience_s: float) -> list[str]:
+    """Kill those processes that still run; say which they were."""
+    late = [process for process in processes if process.is_alive()]
+    for process in late:
+        process.kill()
+        process.join()
+    return [
+        f"{process.name} (process {process.pid}) had not ended {patience_s:g} s after it was to "
+        "stop, and was killed"
+        for process in late
+    ]
+
+
+def run_crowd(
+    directory: Path,
+    *,
+    seconds: float,
+    readers: int = 20,
+    writers: int = 2,
+    patience_s: float = PATIENCE_S,
+) -> Crowd:
+    """Let them all work on one shuffle, then check what is there.
+
+    Processes that have not ended ``patience_s`` after they were to stop are killed, and problems;
+    then nothing else is checked.
+    """
     context = multiprocessing.get_context("spawn")
     told: Queue[tuple[str, object]] = context.Queue()
     path = str(directory / "crowd")
     start = time.time()
     until = start + seconds
     processes: list[BaseProcess] = [
-        *(context.Process(target=_write, args=(path, i, until, told)) for i in range(writers)),
-        *(context.Process(target=_read, args=(path, i, until, told)) for i in range(readers)),
-        context.Process(target=_keep_house, args=(path, until, told)),
+        *(
+            context.Process(target=_write, args=(path, i, until, told), name=f"writer {i}")
+            for i in range(writers)
+        ),
+        *(
+            context.Process(target=_read, args=(path, i, until, told), name=f"reader {i}")
+            for i in range(readers)
+        ),
+        context.Process(target=_keep_house, args=(path, until, told), name="merger and collector"),
     ]
     append(path, writers, 0)
     for process in processes:
@@ -148,6 +182,11 @@ def run_crowd(directory: Path, *, seconds: float, readers: int = 20, writers: in
     problems: list[str] = []
     peak = 0
     while any(process.is_alive() for process in processes) or not told.empty():
+        if time.time() > until + patience_s:
+            late = end_all(processes, patience_s)
+            if late:
+                # What they still had to tell may end in the middle: to wait for it might hang.
+                return Crowd(time.time() - start, dict(counts), [*problems, *late], peak)
         while not told.empty():
             what, value = told.get()
             if what == "problem":
@@ -158,9 +197,7 @@ def run_crowd(directory: Path, *, seconds: float, readers: int = 20, writers: in
                 counts[what] += 1
         time.sleep(0.1)
     problems += [
-        f"process {process.name} ended with {process.exitcode}"
-        for process in processes
-        if process.exitcode
+        f"{process.name} ended with {process.exitcode}" for process in processes if process.exitcode
     ]
     shuffle = open_shuffle(path)
     expected = (counts["appends"] + 1) * ROWS

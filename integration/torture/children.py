@@ -6,12 +6,17 @@ milliseconds: most rounds are of these.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
+import os
 import pkgutil
+import signal
+import tempfile
 import time
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import arrow_format
@@ -56,7 +61,12 @@ class Child:
 
     def __init__(self, work: Callable[..., Any], *arguments: object) -> None:
         self._pipe, theirs = _context.Pipe(duplex=False)
-        self._process = _context.Process(target=_run, args=(theirs, work, *arguments))
+        self._stacks = tempfile.NamedTemporaryFile(prefix="stacks-")  # noqa: SIM115
+        self._does = f"{getattr(work, '__name__', work)}{arguments}"
+        self._phase = "its start"
+        self._process = _context.Process(
+            target=_run, args=(theirs, self._stacks.name, work, *arguments)
+        )
         self._process.start()
         theirs.close()
 
@@ -66,15 +76,21 @@ class Child:
         Raises
         ------
         TimeoutError
-            It says nothing and does not end.
+            It says nothing and does not end; the message tells where it stands.
         """
         if not self._pipe.poll(timeout_s):
-            msg = f"no word from process {self._process.pid} for {timeout_s} s"
+            msg = (
+                f"no word from process {self._process.pid} for {timeout_s:g} s, which is in "
+                f"{self._phase} of {self._does}. It stands at\n"
+                f"{stacks_of(self._process.pid, self._stacks.name)}"
+            )
             raise TimeoutError(msg)
         try:
-            return self._pipe.recv()
+            message = self._pipe.recv()
         except EOFError:
             return None
+        self._phase = str(message.value) if message.kind == "phase" else "the end"
+        return message
 
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""
@@ -85,6 +101,43 @@ class Child:
         """End the process, if it runs, and the pipe."""
         self.kill()
         self._pipe.close()
+        self._stacks.close()
+
+
+def stacks_of(pid: int, path: str, wait_s: float = 5) -> str:
+    """Return where all threads of a process stand that dumps them into a file when told.
+
+    Parameters
+    ----------
+    pid
+        Of a process that called :func:`dump_stacks_into`.
+    path
+        The file.
+    """
+    file = Path(path)
+    before = file.stat().st_size
+    os.kill(pid, signal.SIGUSR1)
+    deadline = time.monotonic() + wait_s
+    while file.stat().st_size == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.1)  # for the rest of it
+    found = file.read_bytes()[before:].decode(errors="replace")
+    return found or f"(it does not answer a signal: {state_of(pid)})"
+
+
+def state_of(pid: int) -> str:
+    """Return what the system says of a process that may hang in it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "it is gone"
+    return next(line for line in status.splitlines() if line.startswith("State:"))
+
+
+def dump_stacks_into(path: str) -> None:
+    """Have this process write where its threads stand into a file, whenever it is told SIGUSR1."""
+    # Open as long as the process is: the handler writes to its descriptor.
+    faulthandler.register(signal.SIGUSR1, file=os.open(path, os.O_WRONLY | os.O_APPEND))
 
 
 @contextmanager
@@ -97,7 +150,9 @@ def child(work: Callable[..., Any], *arguments: object) -> Iterator[Child]:
         process.close()
 
 
-def _run(pipe: Connection, work: Callable[..., Any], *arguments: object) -> None:
+def _run(pipe: Connection, stacks: str, work: Callable[..., Any], *arguments: object) -> None:
+    dump_stacks_into(stacks)
+
     def tell(kind: str, value: object) -> None:
         pipe.send(Message(kind, value, time.monotonic()))
 

@@ -15,9 +15,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from integration.cluster import ROOT, die_with_parent
-from integration.processes import descendants, executors, is_running, kill, python_workers
+from integration.processes import (
+    command_of,
+    descendants,
+    executors,
+    is_running,
+    kill,
+    python_workers,
+)
 from integration.torture.checks import TortureError
-from integration.torture.children import Message
+from integration.torture.children import Message, stacks_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,20 +113,26 @@ class SparkDriver:
         self._process.stdin.flush()
 
     def next(self) -> Message | None:
-        """Return the next message; None when the driver has ended, or was struck and is silent.
+        """Return the next message; None when the driver has ended.
+
+        One of kind ``silent`` when it was struck and says nothing: where its Python half stands.
 
         Raises
         ------
         TimeoutError
-            It says nothing and does not end.
+            It was not struck, says nothing and does not end; the message tells where it stands.
         """
         timeout_s = SILENT_FOR_S if self._is_struck else PATIENCE_S
         try:
             return self._messages.get(timeout=timeout_s)
         except queue.Empty:
+            stands = stacks_of(self._process.pid, str(self.log))
             if self._is_struck:
-                return None
-            msg = f"no word from the Spark driver for {timeout_s} s; see {self.log}"
+                return Message("silent", stands, time.monotonic())
+            msg = (
+                f"no word from the Spark driver for {timeout_s} s; see {self.log}. It stands at\n"
+                f"{stands}"
+            )
             raise TimeoutError(msg) from None
 
     def strike(self, victim: str, random: Random) -> list[int] | None:
@@ -170,7 +183,10 @@ class SparkDriver:
         wait_until_gone(everyone)
 
     def _close(self) -> None:
-        self._listener.join()
+        self._listener.join(ENDS_WITHIN_S)
+        if self._listener.is_alive():
+            msg = f"something that the driver started holds its output open: {self._all()}"
+            raise TortureError(msg)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with contextlib.suppress(OSError):
@@ -192,11 +208,12 @@ def wait_until_gone(pids: list[int]) -> None:
     Raises
     ------
     TortureError
-        One lives on after a minute.
+        Some live on after a minute; the message names them.
     """
     deadline = time.monotonic() + ENDS_WITHIN_S
     while left := [pid for pid in pids if is_running(pid)]:
         if time.monotonic() > deadline:
-            msg = f"processes {left} live on, {ENDS_WITHIN_S} s after what they belonged to"
+            named = "; ".join(f"{pid} ({command_of(pid)[:200]})" for pid in left)
+            msg = f"processes live on, {ENDS_WITHIN_S} s after what they belonged to: {named}"
             raise TortureError(msg)
         time.sleep(0.02)

@@ -5,7 +5,9 @@ One JSON object per line each way; a line of its answers begins with ``@``.
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import signal
 import sys
 import time
 import traceback
@@ -100,6 +102,7 @@ def _say(kind: str, value: object) -> None:
 
 def main(url: str, scratch: Path) -> None:
     """Serve until standard input ends."""
+    faulthandler.register(signal.SIGUSR1)  # the log is where standard error goes
     with spark_session(scratch, master=url, settings=session_settings()) as spark:
         spark.sparkContext.setLogLevel("ERROR")
         _say("ready", spark.sparkContext.applicationId)

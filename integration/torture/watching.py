@@ -41,7 +41,12 @@ class Outcome:
     def failure(self) -> str:
         """What it failed with, or that it died."""
         last = self.messages[-1] if self.messages else None
-        return str(last.value) if last and last.kind == "failed" else "it died"
+        return str(last.value) if last and last.kind in ("failed", "silent") else "it died"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it said that it failed."""
+        return bool(self.messages) and self.messages[-1].kind == "failed"
 
     @property
     def hit(self) -> str:

@@ -41,7 +41,8 @@ from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.log_record import Fence
-from arrow_format.model import FORMAT_VERSION
+from arrow_format.model import FORMAT_VERSION, Transaction
+from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +85,9 @@ class Golden:
         self.options = WriteOptions(sync=False, **options)
         self.rows: list[pa.Table] = []
 
-    def commit(self, mode: str, tasks: Sequence[pa.Table]) -> None:
+    def commit(
+        self, mode: str, tasks: Sequence[pa.Table], transaction: Transaction | None = None
+    ) -> None:
         """Commit a map output per table, and write down what a reader must find."""
         schema = data_schema(tasks[0].schema)
         job = begin_job(
@@ -96,7 +99,7 @@ class Golden:
             options=self.options,
         )
         statuses = [run_map_task(job, i, 0, task.to_batches()) for i, task in enumerate(tasks)]
-        version = commit_job(job, statuses, mode=mode).version
+        version = commit_job(job, statuses, mode=mode, transaction=transaction).version
         if mode == "overwrite":
             self.rows = []
         with_ids = schema.append(pa.field("_subpartition", pa.int32(), nullable=False))
@@ -252,6 +255,16 @@ def collected() -> None:
         (golden.directory / f"expected-{version}.arrow").unlink()
 
 
+def transactions() -> None:
+    """Batches 0 and 1 of a query, a plain append, batch 2; the checkpoint stands for the first."""
+    golden = Golden("transactions", 3, HashPartitioner("id"))
+    golden.commit("errorifexists", [flights(0, 20)], Transaction("a-query", 0))
+    golden.commit("append", [flights(20, 20)], Transaction("a-query", 1))
+    golden.commit("append", [flights(40, 5)])
+    CommitLog(open_storage(str(golden.directory / "shuffle"))).put_checkpoint(3, sync=False)
+    golden.commit("append", [flights(45, 20)], Transaction("a-query", 2))
+
+
 ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     # The first chunks of codec zstd were Arrow messages. With so few bytes for each column they
     # still are.
@@ -270,6 +283,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (12_000, lambda: regions("regions_sorted", "none", 256, sort_by=("id",))),
     (13_000, merged),
     (14_000, collected),
+    (15_000, transactions),
 )
 
 

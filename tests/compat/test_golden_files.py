@@ -7,9 +7,11 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import open_shuffle
+from arrow_format.applications import find_transaction
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import ShuffleNotFoundError
-from arrow_format.model import Encoding, RegionKind
+from arrow_format.log_record import LastCommit
+from arrow_format.model import Encoding, RegionKind, Transaction
 from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.storage import PosixStorage
 
@@ -116,6 +118,17 @@ def test_what_expired_and_what_was_fenced_is_known():
     assert len(open_shuffle(path).entries[0].map_outputs) == 3
 
 
+def test_what_applications_committed_is_known():
+    path = HERE / "v1/transactions/shuffle"
+    log = CommitLog(PosixStorage(str(path)))
+    assert [log.entry(version).transaction for version in (1, 3, 4)] == [
+        Transaction("a-query", 0), None, Transaction("a-query", 2),
+    ]  # fmt: skip
+    assert log.checkpoint(3).applications == {"a-query": LastCommit(2, 1)}
+    assert find_transaction(log, Transaction("a-query", 1)) == LastCommit(4, 2)
+    assert find_transaction(log, Transaction("a-query", 3)) is None
+
+
 def test_codec_none_is_an_arrow_file_for_everyone():
     path = HERE / "v1/regions_none"
     files = sorted(path.rglob("*.shuffle.data"))
@@ -141,4 +154,4 @@ def test_every_index_is_an_arrow_file_that_says_how_to_read_its_data():
 
 def test_the_golden_files_are_small():
     size = sum(path.stat().st_size for path in HERE.rglob("v*/**/*") if path.is_file())
-    assert size < 350_000
+    assert size < 400_000

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 N = 4
 ROWS = 40
 
-PAUSES = {"append": 0.0, "read": 0.02, "merge": 0.1, "gc": 0.1, "overwrite": 0.3}
+PAUSES = {"append": 0.0, "read": 0.02, "merge": 0.1, "gc": 0.2, "overwrite": 0.3}
 """Seconds between two turns."""
 
 

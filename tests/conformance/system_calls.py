@@ -3,7 +3,8 @@
 What is under test calls the real file system; only calls that change something below one directory
 go through here. A *death* ends the process as SIGKILL would: the call at hand happens, happens in
 part or does not, and whatever clean-up code tries afterwards has no effect. A *power failure* takes
-away besides what was not fsynced: file contents, and the names of files and directories.
+away besides what was not fsynced: file contents, and the names of files and directories. What was
+removed may be there again as long as the directory that held it was not fsynced.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
+import weakref
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +51,11 @@ class SystemCalls:
         self._synced_bytes: dict[int, int] = {}
         """By inode: how many bytes survive a power failure."""
         self._unsynced_names: set[str] = set()
+        self._unsynced_removals: dict[str, Path | None] = {}
+        """Names that had been durable, and where the file is kept; None for a directory."""
+        self._kept = Path(tempfile.mkdtemp(prefix="removed-", dir=root.parent))
+        weakref.finalize(self, shutil.rmtree, self._kept, ignore_errors=True)
+        self._usual: dict[str, Any] = {}
 
     def fail(self, number: int, fault: str) -> None:
         """Let call ``number``, counted from now, meet with a fault."""
@@ -57,6 +65,7 @@ class SystemCalls:
     def installed(self) -> Iterator[SystemCalls]:
         """Put the wrappers in place; a death ends the block."""
         usual: dict[str, Any] = {name: getattr(os, name) for name in (*CHANGING, "close")}
+        self._usual = usual
         try:
             for name in CHANGING:
                 setattr(os, name, self._wrapped(name, usual[name]))
@@ -71,19 +80,31 @@ class SystemCalls:
                 os.close(handle)
             self._paths.clear()
 
-    def lose_power(self) -> None:
-        """Take away what was not fsynced."""
+    def lose_power(self, comes_back: Callable[[], bool] = lambda: True) -> None:
+        """Take away what was not fsynced, and bring back what was removed and not fsynced either.
+
+        Parameters
+        ----------
+        comes_back
+            Asked for each removal: a file system may have made any of them durable.
+        """
         for name in sorted(self._unsynced_names, key=len):
             path = Path(name)
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.exists():
                 path.unlink()
+        for name, kept in sorted(self._unsynced_removals.items(), key=lambda one: len(one[0])):
+            path = Path(name)
+            # Without its directory a file is lost, whatever became of its own name.
+            if comes_back() and path.parent.is_dir() and not path.exists():
+                path.mkdir() if kept is None else os.link(kept, path)
         for path in Path(self._root).rglob("*"):
             if path.is_file():
                 size = self._synced_bytes.get(path.stat().st_ino)
                 if size is not None and size < path.stat().st_size:
                     os.truncate(path, size)
+        shutil.rmtree(self._kept)
 
     def _below(self, path: object, directory: int | None) -> str | None:
         """Absolute path of what a call is about, if that is below the root."""
@@ -121,6 +142,8 @@ class SystemCalls:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             if fault == "ENOSPC" and name not in ("unlink", "rmdir", "ftruncate"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if name in ("unlink", "rmdir"):
+                self._keep(name, path)
             # Whether the disk is told to flush makes no difference to what is seen here.
             result = None if name == "fsync" else usual(*args, **kwargs)
             made = path
@@ -134,6 +157,17 @@ class SystemCalls:
             return result
 
         return call
+
+    def _keep(self, name: str, path: str) -> None:
+        """Before a name goes: keep what it stands for, since a power failure may bring it back."""
+        if path in self._unsynced_names or path in self._unsynced_removals:
+            return
+        kept = self._kept / str(len(self.names))
+        if name == "unlink" and os.path.lexists(path):
+            self._usual["link"](path, kept, follow_symlinks=False)
+            self._unsynced_removals[path] = kept
+        elif name == "rmdir" and Path(path).is_dir() and not any(Path(path).iterdir()):
+            self._unsynced_removals[path] = None
 
     def _die(self) -> None:
         self.is_dead = True
@@ -157,12 +191,22 @@ class SystemCalls:
                 self._unsynced_names = {
                     one for one in self._unsynced_names if str(Path(one).parent) != path
                 }
+                self._forget_removals(path)
             else:
                 self._synced_bytes[found.st_ino] = found.st_size
         elif name in ("link", "mkdir"):
             self._unsynced_names.add(made)
         elif name in ("unlink", "rmdir"):
             self._unsynced_names.discard(path)
+
+    def _forget_removals(self, directory: str) -> None:
+        """What was removed from a directory that is fsynced, with all below, is gone for good."""
+        gone = [one for one in self._unsynced_removals if str(Path(one).parent) == directory]
+        self._unsynced_removals = {
+            one: kept
+            for one, kept in self._unsynced_removals.items()
+            if not any(one == name or one.startswith(f"{name}/") for name in gone)
+        }
 
 
 def _absolute(path: object, directory: int | None) -> str:

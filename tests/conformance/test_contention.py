@@ -69,6 +69,9 @@ def test_nothing_is_lost_and_nothing_is_half_seen(tmp_path):
     wrong = [one for one in wrong if not re.search(early, one["message"])]
     assert wrong == []
 
+    expired = sum(one.get("expired", 0) for one in told if one["role"] == "gc")
+    assert expired > 0, "or nothing was collected under the others, and nothing is shown here"
+
     written = [one["version"] for one in told if "version" in one and one["role"] != "read"]
     assert len(written) == len(set(written)) > 2 * TURNS, "every version has one winner"
     expected = contents(told)

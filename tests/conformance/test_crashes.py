@@ -8,9 +8,11 @@ whole; versions before stay; and what failed can be done again.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +30,7 @@ from arrow_format import (
 )
 from arrow_format.commit import abort_job, commit_job
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.model import Transaction
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.target import open_target
 from tests.conformance.system_calls import FAULTS, SystemCalls
@@ -81,6 +84,23 @@ def job(path: Path, start: int, mode: str) -> None:
         raise
 
 
+def batch(path: Path, start: int) -> None:
+    """As the sink of a stream does it: a job anew each time, and a commit that happens once."""
+    begun = begin_job(
+        str(path), rows(0)[0].schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
+        options=SYNCED,
+    )  # fmt: skip
+    try:
+        statuses = [
+            run_map_task(begun, 0, 0, rows(start, 30)),
+            run_map_task(begun, 1, 0, rows(start + 30, 60)),
+        ]
+        commit_job(begun, statuses, mode="append", transaction=Transaction("a-query", 5))
+    except Exception:
+        abort_job(begun)
+        raise
+
+
 @dataclass(frozen=True)
 class Operation:
     """Something that makes a version, and what it makes of the rows that are there."""
@@ -101,6 +121,10 @@ OPERATIONS = {
     ),
     "job": Operation(
         lambda path: job(path, 500, "append"), lambda before: [*before, *range(500, 590)]
+    ),
+    "batch": Operation(
+        lambda path: batch(path, 500),
+        lambda before: before if 500 in before else [*before, *range(500, 590)],
     ),
     "merge": Operation(lambda path: merge_shuffle(path, policy=EAGER, options=SYNCED), list),
     "collect": Operation(collect, list, keeps_versions=False),
@@ -241,9 +265,47 @@ def test_a_power_failure_at_any_system_call(tmp_path, prepared, there, name):
         tried = Tried(tmp_path / str(number), prepared[there], operation)
         tried.calls.fail(number, "dies after")
         tried.run()
-        tried.calls.lose_power()
+        # Any removal may have become durable, or not: now all come back, now some do.
+        tried.calls.lose_power(some_come_back(number))
         tried.check()
         shutil.rmtree(tried.path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
+def test_a_power_failure_while_local_roots_are_removed(tmp_path, ended):
+    """What comes back in a root must be known to somebody: its list, or an entry."""
+    for turn, number in enumerate(count(0, 1 if ALL else 2)):
+        path, disk = tmp_path / f"{number}" / "s", tmp_path / f"{number}" / "disk"
+        begun = begin_job(
+            str(path), rows(0)[0].schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
+            options=WriteOptions(local_dirs=(str(disk),)),
+        )  # fmt: skip
+        open_target(begun, "append")
+        statuses = [run_map_task(begun, task, 0, rows(task * 30, 30)) for task in range(2)]
+        assert {0, 1} == {file.root for one in statuses for file in one.output.files}
+        if ended == "expired":
+            commit_job(begun, statuses, mode="append")
+        write(path, 500, "overwrite")
+        calls = SystemCalls(path.parent)
+        calls.fail(number, "dies after")
+        with calls.installed():
+            abort_job(begun) if ended == "aborted" else collect(path)
+        calls.lose_power(some_come_back(turn))
+        collect(path)
+        assert found(path) == [*range(500, 590)]
+        assert files_there(path) == live_files(path)
+        assert list(disk.iterdir()) == [], f"after {calls.names[-1]}"
+        shutil.rmtree(path.parent)
+        # A call that fails by itself, as a mkdir of what is there, kills nobody.
+        if number >= len(calls.names):
+            break
+    assert number > 10
+
+
+def some_come_back(seed: int) -> Callable[[], bool]:
+    """Of what was removed and not fsynced all come back, for even seeds, or about half."""
+    draw = random.Random(seed)
+    return lambda: seed % 2 == 0 or draw.random() < 0.5
 
 
 def test_without_fsync_a_power_failure_takes_what_was_written(tmp_path, prepared, monkeypatch):

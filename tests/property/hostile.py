@@ -9,10 +9,13 @@ import resource
 import struct
 import zlib
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+from arrow_format.index import decode_index, encode_index
 
 if TYPE_CHECKING:
     import random
@@ -161,6 +164,22 @@ def changed_index(rng: random.Random, index: bytes) -> bytes:
                 pa.RecordBatch.from_arrays(columns, schema=schema.with_metadata(text))
             )
     return sealed_index(sink.getvalue().to_pybytes(), footer)
+
+
+def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
+    """Change a stored chunk in place; return the index whose checksum of it fits again."""
+    metadata, regions = decode_index(index)
+    number = rng.randrange(len(regions))
+    chunks = regions[number].chunks
+    at = rng.randrange(len(chunks.offset))
+    start, end = int(chunks.offset[at]), int(chunks.offset[at] + chunks.length[at])
+    stored = bytes(data[start:end])
+    data[start:end] = changed_bytes(rng, stored)[: len(stored)].ljust(len(stored), b"\0")
+    sums = chunks.crc32.copy()
+    sums[at] = zlib.crc32(data[start:end])
+    regions = list(regions)
+    regions[number] = replace(regions[number], chunks=replace(chunks, crc32=sums))
+    return encode_index(metadata, regions)
 
 
 def change_list(rng: random.Random, values: list[Any]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from arrow_format.model import PartitionedFile
+    from arrow_format.model import PartitionedFile, Transaction
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.storage import Storage
 
@@ -124,6 +124,7 @@ def write_tasks(
     *,
     mode: str = "errorifexists",
     options: WriteOptions = FAST,
+    transaction: Transaction | None = None,
 ) -> ShuffleReceipt:
     """Write and commit one map output per task; the subpartition stands in column `p`."""
     schema = tasks[0][0].schema if tasks and tasks[0] else SCHEMA
@@ -136,7 +137,7 @@ def write_tasks(
     )
     open_target(job, mode)
     statuses = [run_map_task(job, i, 0, batches) for i, batches in enumerate(tasks)]
-    return commit_job(job, statuses, mode=mode)
+    return commit_job(job, statuses, mode=mode, transaction=transaction)
 
 
 def files_below(root: Path) -> list[str]:
@@ -144,9 +145,11 @@ def files_below(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
 
 
-def begin(path, schema=SCHEMA, n=5, partitioner=None):
+def begin(path, schema=SCHEMA, n=5, partitioner=None, options=FAST):
     partitioner = partitioner or ColumnPartitioner("p")
-    return begin_job(str(path), schema, num_subpartitions=n, partitioner=partitioner, options=FAST)
+    return begin_job(
+        str(path), schema, num_subpartitions=n, partitioner=partitioner, options=options
+    )
 
 
 def run(job, task, ids, attempt=0, start=0):

@@ -1,5 +1,6 @@
 """Checkpoints: they change how a log is read, and never what is read; damage in one is noticed."""
 
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -151,6 +152,15 @@ def test_every_flip_and_cut_of_a_checkpoint_is_noticed(path):
         open_shuffle(path)
     file.unlink()
     assert state_of(path, None) == before
+
+
+def test_a_job_takes_few_bytes_for_ever():
+    """ADR 8 states the price of remembering: ids are random, and 16 bytes of each stay."""
+    jobs = {uuid.uuid4().hex: JobEnd(number, fenced=False) for number in range(1, 2_001)}
+    data = encode_checkpoint(Checkpoint(2_000, None, jobs), None)
+    assert 16 * len(jobs) < len(data) < 24 * len(jobs)
+    body = data[HEADER_BYTES:]
+    assert decode_checkpoint(data[:HEADER_BYTES], body, len(data)).jobs == jobs
 
 
 def test_a_checkpoint_under_another_number_is_refused(path):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import arrow_format.job
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle
 from arrow_format.commit import abort_job, commit_job
 from arrow_format.commit_log import CommitLog
@@ -548,6 +550,95 @@ class TestJobs:
         before = files_below(tmp_path / "a")
         assert collect_garbage(path, retention=NONE).fenced_jobs == (job.job_id,)
         assert files_below(tmp_path / "a") == before
+
+
+class TestLateFiles:
+    """A task that outlives its job puts a file into a local root while that is being cleared."""
+
+    def job(self, path, ended):
+        """A job with files in a local root, and rows that stay."""
+        job, statuses = start_job(path, local_dirs=(f"{path}-disk",))
+        statuses += [run(job, task, range(N)) for task in (1, 2)]
+        assert any(file.root for one in statuses for file in one.output.files)
+        if ended == "expired":
+            commit_job(job, statuses, mode="append")
+        write(path, 100, "overwrite")
+        return job
+
+    def act(self, job, ended, patch, step, then):
+        """Collect or abort; a file comes just before that call of storage. Whether it came."""
+        (root,) = map(Path, job.local_roots)
+        calls, late = [0], []
+
+        def call(self, *arguments, real, **how):
+            calls[0] += 1
+            if calls[0] == step and root.is_dir():
+                late.append(root / "00007-0-late.shuffle.data")
+                late[0].write_bytes(b"late")
+            if calls[0] > step and late and then == "dies":
+                msg = "killed"
+                raise StorageError(msg)
+            return real(self, *arguments, **how)
+
+        for name in ("list", "stat", "put_if_absent", "delete", "prune"):
+            real = getattr(PosixStorage, name)
+            patch.setattr(
+                PosixStorage, name,
+                lambda self, *a, real=real, **how: call(self, *a, real=real, **how),
+            )  # fmt: skip
+        try:
+            if ended == "aborted":
+                abort_job(job)
+            else:
+                collect_garbage(job.storage.root, retention=NONE)
+        except StorageError:
+            assert then == "dies"
+        return bool(late), calls[0] < step
+
+    @pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
+    @pytest.mark.parametrize("then", ["goes on", "dies"])
+    def test_the_next_collection_finds_them(self, tmp_path, monkeypatch, ended, then):
+        num_late, done, step = 0, False, 0
+        while not done:
+            path, step = tmp_path / str(step) / "x", step + 1
+            path.parent.mkdir()
+            job = self.job(path, ended)
+            with monkeypatch.context() as patch:
+                came, done = self.act(job, ended, patch, step, then)
+            num_late += came
+            collect_garbage(path, retention=NONE)
+            assert files_below(Path(f"{path}-disk")) == [], f"left by step {step}"
+            assert [one.name for one in (path / "map_outputs").iterdir()] == [
+                open_shuffle(path).entries[0].job_id
+            ]
+            assert all_values(path) == [*range(100, 110)]
+            shutil.rmtree(path.parent)
+        assert num_late > 10
+
+    def test_a_root_that_a_task_makes_while_the_list_goes(self, tmp_path, monkeypatch):
+        """Tasks of a bare hook make their roots; each finds the list there, and it goes then."""
+        path = tmp_path / "x"
+        write(path, 0)
+        job, _ = start_job(path, local_dirs=(f"{path}-disk",))
+        real = arrow_format.job.make_roots
+
+        def late(*arguments, **how):
+            with monkeypatch.context() as patch:
+                patch.setattr(arrow_format.job, "make_roots", real)
+                collect_garbage(path, retention=NONE)
+            assert files_below(Path(f"{path}-disk")) == []
+            return real(*arguments, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(arrow_format.job, "make_roots", late)
+            run(job, 1, range(N))
+        # Found again, not made, so nobody looks after the list.
+        found = replace(job, has_directory=True)
+        for task in (2, 3):
+            run(found, task, range(N))
+        assert any(".data" in name for name in files_below(Path(f"{path}-disk")))
+        collect_garbage(path, retention=NONE)
+        assert files_below(Path(f"{path}-disk")) == []
 
 
 class TestTheRun:

@@ -1,16 +1,28 @@
 """Nothing below a shuffle's directory leads out of it, and opening never waits."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from arrow_format import CorruptShuffleError, StorageError, WriteOptions, write_shuffle
+from arrow_format import (
+    CorruptShuffleError,
+    StorageError,
+    WriteOptions,
+    collect_garbage,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
 from arrow_format.commit import abort_job, commit_job
-from arrow_format.roots import MARKER_NAME, clear_roots, make_root
+from arrow_format.root_removal import clear_roots
+from arrow_format.roots import MARKER_NAME, make_root
 from arrow_format.storage import ObjectStat, PosixStorage
 from tests.unit.small_shuffles import begin, files_below, numbered, run, values, write_tasks
 
@@ -33,6 +45,24 @@ def storage(tmp_path):
     storage = PosixStorage(str(tmp_path / "root"))
     storage.make_directory("", sync=False)
     return storage
+
+
+@pytest.fixture
+def at_once(tmp_path):
+    """Whoever waits for another process to open a pipe fails, where the test would hang."""
+
+    def waited(*_):
+        for pipe in filter(Path.is_fifo, tmp_path.rglob("*")):
+            os.close(os.open(pipe, os.O_RDWR))  # lets go of threads that wait
+        pytest.fail("it waits for a writer of the pipe")
+
+    before = signal.signal(signal.SIGALRM, waited)
+    signal.setitimer(signal.ITIMER_REAL, 10, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 ACTIONS = {
@@ -102,6 +132,7 @@ def test_paths_that_lead_out_are_refused(storage, outside, action, path):
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "socket", "device"])
 @pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.usefixtures("at_once")
 def test_what_is_no_file_is_refused_at_once(storage, kind, mapped):
     path = Path(storage.root, "a")
     if kind == "directory":
@@ -149,6 +180,24 @@ def test_readers_of_a_shuffle_refuse_links(tmp_path, suffix, what):
         values(path)
 
 
+@pytest.mark.parametrize("suffix", ["data", "index", "json", "arrow"])
+@pytest.mark.parametrize("act", [values, merge_shuffle, collect_garbage])
+@pytest.mark.usefixtures("at_once")
+def test_a_pipe_in_a_shuffle_makes_nobody_wait(tmp_path, suffix, act):
+    path = tmp_path / "s"
+    for start in (0, 3):
+        write_tasks(path, [[numbered([1, 2, 3], start)]], 5, mode="append")
+    file = sorted(path.rglob(f"*.{suffix}"))[-1]
+    file.unlink()
+    os.mkfifo(file)
+    # A collection reads the log, and nothing else.
+    if act is collect_garbage and suffix != "json":
+        act(path)
+    else:
+        with pytest.raises(CorruptShuffleError, match="is no file; restore it from a copy"):
+            act(path)
+
+
 @pytest.mark.parametrize("end", ["abort", "commit"])
 def test_ending_a_job_removes_nothing_through_a_link(tmp_path, outside, end):
     job = begin(tmp_path / "s")
@@ -177,6 +226,58 @@ def test_a_local_root_is_not_cleared_through_a_link(tmp_path, outside):
     with pytest.raises(CorruptShuffleError, match="is a symbolic link"):
         clear_roots([str(root)], "job")
     assert files_below(outside) == ["empty", "marker", "treasure"]
+
+
+def test_a_link_in_the_place_of_a_local_root_is_not_followed(tmp_path):
+    """Who may write to a local directory could lead a job's files, or its clean-up, anywhere."""
+    path, disk = tmp_path / "s", tmp_path / "disk"
+    job = begin(path, options=WriteOptions(sync=False, local_dirs=(str(disk),)))
+    statuses = [run(job, task, [1, 2, 3]) for task in range(3)]
+    assert any(file.root for one in statuses for file in one.output.files)
+    (root,) = disk.iterdir()
+    moved = root.rename(tmp_path / "elsewhere")
+    root.symlink_to(moved)
+    before = files_below(moved)
+    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
+        run(job, 3, [1])
+    driven = replace(job, has_directory=True)  # tasks only open what the driver made
+    assert [file.root for file in run(driven, 4, [1]).output.files] == [0]
+    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
+        commit_job(job, statuses)
+    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
+        abort_job(job)
+    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
+        collect_garbage(path, retention=timedelta(0))
+    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
+        clear_roots([str(root)], job.job_id)
+    assert files_below(moved) == before
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_link_in_the_place_of_a_root_that_is_read(tmp_path, when):
+    path, disk = tmp_path / "s", tmp_path / "disk"
+    job = begin(path, options=WriteOptions(sync=False, local_dirs=(str(disk),)))
+    commit_job(job, [run(job, task, [1, 2, 3]) for task in range(3)])
+    (root,) = disk.iterdir()
+    shuffle = open_shuffle(path)
+    if when == "after":
+        assert shuffle.read().read_all().num_rows == 9
+    root.symlink_to(root.rename(tmp_path / "elsewhere"))
+    with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
+        shuffle.read().read_all()
+
+
+def test_local_directories_may_be_reached_through_links(tmp_path):
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "disk").symlink_to("mounted")
+    path = tmp_path / "s"
+    job = begin(path, options=WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),)))
+    commit_job(job, [run(job, task, [1, 2, 3]) for task in range(3)])
+    assert len(values(path)) == 9
+    assert any(name.endswith(".data") for name in files_below(tmp_path / "mounted"))
+    write_tasks(path, [[numbered([1])]], 5, mode="overwrite")
+    collect_garbage(path, retention=timedelta(0))
+    assert files_below(tmp_path / "mounted") == []
 
 
 WRITE = """

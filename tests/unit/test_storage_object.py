@@ -11,7 +11,7 @@ import traceback
 
 import pytest
 
-from arrow_format import storage_connection, storage_object
+from arrow_format import storage_connection, storage_upload
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError, ObjectStorage, open_storage
 from arrow_format.storage_options import StorageOptions
@@ -36,8 +36,21 @@ def impatient(monkeypatch):
 
 
 def told(error):
-    """All that a log would have of an error."""
-    return "".join(traceback.format_exception(error.value)) + repr(error.value)
+    """All that a log or a reporter would have of an error, also what `from None` hides."""
+    found, chain = [], [error.value]
+    while chain:
+        one = chain.pop()
+        found += [repr(one), *map(str, one.args), *traceback.format_exception(one)]
+        chain += filter(None, (one.__cause__, one.__context__))
+    return "".join(found)
+
+
+def values_of_frames(error):
+    """Values of our frames that an error passed, which some reporters show."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.value.__traceback__)]
+    ours = [frame for frame in frames if "arrow_format" in frame.f_code.co_filename]
+    assert ours
+    return repr([frame.f_locals for frame in ours])
 
 
 # Uploads ------------------------------------------------------------------------------------------
@@ -53,7 +66,7 @@ def test_nothing_is_left_of_an_upload_that_is_given_up(s3, bucket, storage):
 
 
 def test_an_upload_keeps_to_its_parts(storage, monkeypatch):
-    monkeypatch.setattr(storage_object, "MAX_OBJECT_BYTES", 100)
+    monkeypatch.setattr(storage_upload, "MAX_OBJECT_BYTES", 100)
     writer = storage.open_writer("a", sync=False)
     writer.writev([bytes(100)])
     with pytest.raises(StorageError, match="root/a: is larger than the 100 bytes an object may"):
@@ -61,6 +74,45 @@ def test_an_upload_keeps_to_its_parts(storage, monkeypatch):
     with pytest.raises(StorageError, match="root/a: cannot be cut to 8 bytes"):
         writer.truncate(8)
     writer.abort()
+
+
+def test_an_upload_that_takes_long_shows_itself_and_leaves_nothing(
+    s3, bucket, storage, monkeypatch
+):
+    monkeypatch.setattr(storage_upload, "SIGN_INTERVAL_S", 0.2)
+    for end in ("close", "abort"):
+        writer = storage.open_writer("job/a", sync=False)
+        writer.writev([b"x"])
+        assert storage.list("job") == [], "most end before there is anything to show"
+        time.sleep(0.25)
+        with s3.requests(bucket) as requests:
+            for _ in range(50):
+                writer.writev([b"x"])
+        assert len(requests) == 1, "not more often"
+        assert storage.list("job") == ["a.writing"]
+        first = storage.stat("job/a.writing").modified_ms
+        time.sleep(1.1)  # the store tells seconds
+        writer.writev([b"x"])
+        assert storage.stat("job/a.writing").modified_ms > first
+        getattr(writer, end)()
+        assert storage.list("job") == (["a"] if end == "close" else [])
+        storage.delete("job/a")
+
+
+def test_a_sign_that_cannot_be_put_is_no_failure(storage, monkeypatch):
+    monkeypatch.setattr(storage_upload, "SIGN_INTERVAL_S", 0)
+
+    def refused(*_arguments, **_how):
+        msg = "refused"
+        raise StorageError(msg)
+
+    writer = storage.open_writer("job/a", sync=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_sign", refused)
+        patch.setattr(writer, "_remove_sign", refused)
+        writer.writev([b"x"])
+        writer.close()
+    assert storage.read("job/a") == b"x"
 
 
 # Conditional puts ---------------------------------------------------------------------------------
@@ -123,6 +175,42 @@ def test_refused_credentials(s3, bucket):
             action()
         assert SECRET not in told(error)
         assert "AKIDOFSOMEBODYELSE" not in told(error)
+
+
+def test_refused_credentials_of_the_environment(s3, bucket, monkeypatch):
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOFSOMEBODYELSE")
+    storage = ObjectStorage(f"s3://{bucket}/root")
+    for action in (
+        lambda: storage.list(""),
+        lambda: storage.files("", depth=2),
+        lambda: storage.stat("a"),
+        lambda: storage.read("a"),
+        lambda: storage.put_if_absent("a", b"", sync=False),
+        lambda: storage.delete("a"),
+        lambda: storage.delete_all(["a", "b"]),
+    ):
+        with pytest.raises(StorageError, match="403 Forbidden") as error:
+            action()
+        if "look at it" not in str(error.value):  # such an answer has no text
+            assert "The AWS Access Key Id *** does not exist" in str(error.value)
+        assert error.value.__cause__ is None
+        assert error.value.__context__ is None
+        assert SECRET not in told(error)
+        assert "AKIDOFSOMEBODYELSE" not in told(error) + values_of_frames(error)
+
+
+def test_what_was_being_handled_stays_in_the_chain(storage):
+    def clean_up():
+        try:
+            int("no number")
+        except ValueError:
+            storage.read("a")
+
+    with pytest.raises(ObjectNotFoundError) as error:
+        clean_up()
+    assert "no number" in repr(error.value.__context__)
 
 
 def test_no_credentials_at_all(s3, bucket, impatient, monkeypatch):
@@ -230,6 +318,8 @@ def test_a_broken_key_is_not_quoted(monkeypatch, by_environment):
     with pytest.raises(OptionError, match="do not do") as error:
         open_storage("gs://bucket/a", options)
     assert "hunter2" not in told(error)
+    if by_environment:  # an option stands in the frames of who gave it
+        assert "hunter2" not in values_of_frames(error)
 
 
 # Damage and processes -----------------------------------------------------------------------------

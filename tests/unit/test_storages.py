@@ -17,6 +17,7 @@ from arrow_format.storage import (
     PosixStorage,
     open_storage,
 )
+from tests import azure_server
 
 PROJECT = Path(__file__).parents[2]
 
@@ -204,6 +205,37 @@ def test_delete(storage):
     assert storage.stat("a/b") is None
 
 
+def test_many_are_deleted_at_once(storage):
+    for path in ("a/b", "a/c", "d"):
+        put(storage, path, b"x")
+    storage.delete_all(["a/b", "a/gone", "d"])
+    storage.delete_all([])
+    assert list(storage.files("", depth=2)) == ["a/c"]
+
+
+def test_files_are_listed_with_what_a_look_at_each_says(storage):
+    for number, path in enumerate(["a/c", "a/b", "a/d/e", "a/d/f/g", "ab", "h"]):
+        put(storage, path, bytes(number))
+    assert list(storage.files("a")) == ["a/b", "a/c"]
+    assert list(storage.files("a", depth=2)) == ["a/b", "a/c", "a/d/e"]
+    assert list(storage.files("")) == ["ab", "h"]
+    assert list(storage.files("", depth=2)) == ["a/b", "a/c", "ab", "h"]
+    assert storage.files("a/c", depth=2) == storage.files("no/such") == {}
+    for path, found in storage.files("", depth=3).items():
+        looked_at = storage.stat(path)
+        assert found == looked_at
+        assert abs(found.modified_ms - looked_at.modified_ms) < 1_000, "HTTP has whole seconds"
+
+
+def test_a_whole_object_is_read(storage):
+    put(storage, "a/b", b"12345")
+    put(storage, "a/empty", b"")
+    assert storage.read("a/b") == b"12345"
+    assert storage.read("a/empty") == b""
+    with pytest.raises(ObjectNotFoundError, match="root/a/none: not there; cannot read it"):
+        storage.read("a/none")
+
+
 def test_a_root_that_is_a_file(storage):
     put(storage, "a", b"x")
     inside = open_storage(f"{storage.root}/a", getattr(storage, "_options", None))
@@ -235,3 +267,18 @@ def test_a_storage_travels_and_is_equal_to_itself(storage):
     assert hash(found) == hash(storage)
     assert found != open_storage(f"{storage.root}x", getattr(storage, "_options", None))
     assert open_storage(storage) is storage
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [("exit 3", r"ended with status 3"), ("exec sleep 60", r"takes no connection")],
+)
+def test_a_server_that_does_not_run_is_named(tmp_path, script, message):
+    program = tmp_path / "no-server"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    with (
+        pytest.raises(RuntimeError, match=f"the Azure server {message}; try: {program}"),
+        azure_server.serving(str(program), patience_s=0.3),
+    ):
+        pytest.fail("it was taken for one that runs")

@@ -1,0 +1,154 @@
+"""Who consumes a shuffle and how far each has come: durable, beside the commit log.
+
+A consumer has a directory ``consumers/<name>`` in the shuffle, which may be there before anything
+is written. Progress is a file whose name is the version that was consumed; the newest one counts,
+and the one before goes when the next is there. See ``docs/format/v1.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError
+from arrow_format.log_lines import from_lines, to_lines
+from arrow_format.model import FORMAT_VERSION
+from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from arrow_format.storage import Storage
+
+CONSUMER_DIRECTORY = "consumers"
+
+_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
+_PROGRESS = re.compile(r"progress-(\d{20})")
+_LOOKS = 10
+
+
+def check_consumer(name: object) -> str:
+    """Return ``name`` if a consumer may have it.
+
+    Raises
+    ------
+    OptionError
+        It has other than 1 to 100 letters, digits, ``_`` and ``-``.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        msg = f"consumer={name!r}: expected 1 to 100 letters, digits, _ and -"
+        raise OptionError(msg)
+    return name
+
+
+def consumer_directory(name: str) -> str:
+    """Directory of a consumer, relative to the shuffle."""
+    return f"{CONSUMER_DIRECTORY}/{name}"
+
+
+def progress_path(name: str, version: int) -> str:
+    """Path of the file that says that a consumer has consumed everything up to a version."""
+    return f"{consumer_directory(name)}/progress-{version:020d}"
+
+
+class ConsumerRegistry:
+    """The consumers of one shuffle.
+
+    Parameters
+    ----------
+    storage
+        Where the shuffle is, or will be.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def names(self) -> list[str]:
+        """Return all consumers that are registered, sorted."""
+        found = filter(_NAME.fullmatch, self._storage.list(CONSUMER_DIRECTORY))
+        return [name for name in found if self.progress(name) is not None]
+
+    def progress(self, name: str) -> int | None:
+        """Return the version up to which a consumer has consumed; None: it is not registered.
+
+        Raises
+        ------
+        CorruptShuffleError
+            The file that says so is damaged.
+        """
+        for _ in range(_LOOKS):
+            versions = self._versions(name)
+            if not versions:
+                return None
+            path = progress_path(name, versions[-1])
+            stat = self._storage.stat(path)
+            try:
+                (data,) = self._storage.get_ranges(path, [(0, stat.num_bytes if stat else 1)])
+            except ObjectNotFoundError:
+                continue  # the next one is there by now
+            self._check(path, versions[-1], data.to_pybytes())
+            return versions[-1]
+        return None
+
+    def all_progress(self) -> dict[str, int]:
+        """Return how far every consumer has come."""
+        found = {name: self.progress(name) for name in self.names()}
+        return {name: version for name, version in found.items() if version is not None}
+
+    def register(self, name: str, version: int) -> int:
+        """Make a consumer known, which stands after ``version``; return where it stands.
+
+        One that is registered stays where it is.
+        """
+        there = self.progress(check_consumer(name))
+        if there is not None:
+            return there
+        self.advance(name, version)
+        return version
+
+    def advance(self, name: str, version: int) -> None:
+        """Record durably that a consumer has consumed everything up to ``version``.
+
+        It never goes back: a consumer that has come further stays where it is.
+        """
+        data = to_lines(
+            {
+                "format_version": FORMAT_VERSION,
+                "consumer": name,
+                "version": version,
+                "at_ms": time.time_ns() // 1_000_000,
+            }
+        )
+        with contextlib.suppress(ObjectExistsError):
+            self._storage.put_if_absent(progress_path(name, version), data, sync=True)
+        for older in self._versions(name)[:-1]:
+            # What is left over does no harm, and goes the next time.
+            with contextlib.suppress(ShuffleError):
+                self._storage.delete(progress_path(name, older))
+
+    def forget(self, name: str) -> bool:
+        """Remove a consumer and all that is known of it; whether it was there."""
+        directory = consumer_directory(check_consumer(name))
+        names = self._storage.list(directory)
+        for one in names:
+            self._storage.delete(f"{directory}/{one}")
+        self._storage.prune(directory, and_root=False)
+        return bool(names)
+
+    def _versions(self, name: str) -> list[int]:
+        names = self._storage.list(consumer_directory(name))
+        return sorted(int(match[1]) for match in map(_PROGRESS.fullmatch, names) if match)
+
+    def _check(self, path: str, version: int, data: bytes) -> None:
+        try:
+            if from_lines(data).get("version") == version:
+                return
+            problem = "is of another version"
+        except CorruptShuffleError as error:
+            problem = str(error)
+        name = path.split("/")[1]
+        msg = (
+            f"{self._storage.root}/{path}: {problem}; it says how far consumer {name} has come. "
+            "Restore it, or forget the consumer, which then begins anew"
+        )
+        raise CorruptShuffleError(msg)

@@ -1,0 +1,300 @@
+"""Consumption of a result under a name: each consumer takes what it has not consumed, and says so.
+
+.. code-block:: python
+
+    with consume("/data/page_views", consumer="report", request_timeout=60) as consumption:
+        table = consumption.shuffle.read().read_all()
+
+What was read counts as consumed when the block ends without an exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.back_pressure import unconsumed_after
+from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
+from arrow_format.dataset import Shuffle
+from arrow_format.errors import ClosedError, ConsumerError, OptionError, ShuffleError
+from arrow_format.garbage import collect_garbage
+from arrow_format.lease import Lease, holder_of, take_lease
+from arrow_format.result_keeping import RELEASED_TOGETHER, release_consumed
+from arrow_format.result_release import release_versions
+from arrow_format.result_request import await_result
+from arrow_format.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from arrow_format.options import ReadOptions
+    from arrow_format.storage import Place, Storage
+
+
+class Consumer:
+    """One consumer at work: holds its name, and records how far it has come.
+
+    Parameters
+    ----------
+    storage
+        Where the result is, or will be.
+    name
+        1 to 100 letters, digits, ``_`` and ``-``.
+    timeout
+        Seconds to wait while another process holds the name.
+
+    Raises
+    ------
+    OptionError
+        It is no name.
+    ConsumerError
+        A living process holds it.
+    """
+
+    def __init__(self, storage: Storage, name: str, *, timeout: float = 0.0) -> None:
+        self.storage = storage
+        self.name = check_consumer(name)
+        self._registry = ConsumerRegistry(storage)
+        self._lease: Lease = take_lease(storage, consumer_directory(name), timeout=timeout)
+
+    def register(self, version: int) -> int:
+        """Make the consumer known; return the version after which it goes on.
+
+        Parameters
+        ----------
+        version
+            Where it begins if it was not known.
+        """
+        return self._registry.register(self.name, version)
+
+    def commit(self, version: int) -> None:
+        """Record durably that everything up to ``version`` is consumed.
+
+        What all consumers of an ephemeral result have consumed is released, and its files removed.
+
+        Raises
+        ------
+        ConsumerError
+            Another process has taken the name over; nothing was recorded.
+        """
+        self._lease.check()
+        self._registry.advance(self.name, version)
+        # It is consumed: what cannot be released or removed now is, with the next collection.
+        with contextlib.suppress(ShuffleError):
+            if release_consumed(self.storage, at_least=RELEASED_TOGETHER) is not None:
+                collect_garbage(self.storage)
+
+    def close(self) -> None:
+        """Let go of the name; it may be called again."""
+        self._lease.release()
+
+
+class Consumption:
+    """What one consumer has before it, pinned; made by :func:`consume`."""
+
+    def __init__(self, consumer: Consumer, shuffle: Shuffle) -> None:
+        self._consumer = consumer
+        self._shuffle = shuffle
+        self._is_open = True
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer."""
+        return self._consumer.name
+
+    @property
+    def shuffle(self) -> Shuffle:
+        """The rows to consume: all of a blocking result, of a pipelined one what is new."""
+        return self._shuffle
+
+    def commit(self) -> None:
+        """Record durably that :attr:`shuffle` is consumed, and end.
+
+        Raises
+        ------
+        ConsumerError
+            Another process has taken the name over; nothing was recorded.
+        ClosedError
+            It has ended before.
+        """
+        if not self._is_open:
+            msg = f"the consumption by {self.consumer!r} has ended; call consume again"
+            raise ClosedError(msg)
+        try:
+            self._consumer.commit(self._shuffle.version)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End without recording anything, unless it has ended: the same rows come the next time."""
+        self._is_open = False
+        self._consumer.close()
+
+    def __enter__(self) -> Consumption:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None and self._is_open:
+            self.commit()
+        else:
+            self.close()
+
+
+def consume(
+    path: Place,
+    *,
+    consumer: str,
+    request_timeout: float = 0.0,
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Consumption:
+    """Ask for a result under a name, before it is there if need be.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle.
+    consumer
+        Name of the consumer, under which its progress is kept: 1 to 100 letters, digits, ``_`` and
+        ``-``. One process has it at a time.
+    request_timeout
+        Seconds to wait for the result, for more of a pipelined one, or for the name.
+    options, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+
+    Returns
+    -------
+    Consumption
+        A context manager; what was read counts as consumed when it ends without an exception.
+
+    Raises
+    ------
+    ConsumerError
+        A living process has the name.
+    ResultReleasedError, ResultFailedError, RequestTimeoutError, ShuffleNotFoundError
+        As :func:`~arrow_format.result_request.await_result`.
+    OptionError
+        The name or the timeout is none.
+    """
+    timeout = check_timeout("request_timeout", request_timeout)
+    storage = open_storage(path, storage_options)
+    end = time.monotonic() + timeout
+    holder = Consumer(storage, consumer, timeout=timeout)
+    try:
+        consumed = holder.register(0)
+        left = max(end - time.monotonic(), 0.0)
+        snapshot = await_result(storage, left, consumed=consumed)
+        return Consumption(holder, Shuffle(storage, snapshot, options))
+    except BaseException:
+        holder.close()
+        raise
+
+
+def check_timeout(name: str, seconds: object) -> float:
+    """Return ``seconds`` if it is a time to wait.
+
+    Raises
+    ------
+    OptionError
+        It is none.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        msg = f"{name}={seconds!r}: expected seconds, 0 or more"
+        raise OptionError(msg)
+    return float(seconds)
+
+
+def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = None) -> bool:
+    """Release a result as a whole, whatever its type, and remove its files.
+
+    Whoever asks for it from then on gets a :class:`ResultReleasedError`; a new one may be written
+    in its place.
+
+    Parameters
+    ----------
+    path, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+
+    Returns
+    -------
+    bool
+        Whether there was one to release.
+
+    Raises
+    ------
+    CorruptShuffleError, StorageError
+        The log cannot be read or written. Or files could not be removed: then the result is
+        released all the same, and garbage collection removes them.
+    """
+    storage = open_storage(path, storage_options)
+    if release_versions(storage, by="released by name") is None:
+        return False
+    collect_garbage(storage)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """How far one consumer has come."""
+
+    name: str
+    version: int
+    """Everything up to this version is consumed; 0 for nothing."""
+    unconsumed_versions: int
+    unconsumed_bytes: int
+    """Stored bytes."""
+    held_by: str | None
+    """The process that is at work under this name; None while none is."""
+
+
+def list_consumers(
+    path: Place, *, storage_options: Mapping[str, str] | None = None
+) -> tuple[ConsumerState, ...]:
+    """Return the consumers of a shuffle, by name; see :func:`~arrow_format.open_shuffle`."""
+    storage = open_storage(path, storage_options)
+    progress = ConsumerRegistry(storage).all_progress()
+    return tuple(_state(storage, name, version) for name, version in sorted(progress.items()))
+
+
+def _state(storage: Storage, name: str, version: int) -> ConsumerState:
+    left = unconsumed_after(storage, version, name)
+    holder = holder_of(storage, consumer_directory(name))
+    return ConsumerState(name, version, left.num_versions, left.num_bytes, holder)
+
+
+def forget_consumer(
+    path: Place, consumer: str, *, storage_options: Mapping[str, str] | None = None
+) -> bool:
+    """Forget a consumer that never comes back: nothing waits for it any more.
+
+    Parameters
+    ----------
+    path, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+    consumer
+        Its name.
+
+    Returns
+    -------
+    bool
+        Whether there was one of that name.
+
+    Raises
+    ------
+    ConsumerError
+        A living process has the name.
+    """
+    storage = open_storage(path, storage_options)
+    holder = holder_of(storage, consumer_directory(check_consumer(consumer)))
+    if holder is not None:
+        msg = f"{storage.root}: consumer {consumer!r} is at work, {holder}; stop it first"
+        raise ConsumerError(msg)
+    return ConsumerRegistry(storage).forget(consumer)

@@ -1,0 +1,189 @@
+"""A place that one process holds at a time, for as long as it lives: the name of a consumer.
+
+Whoever takes the place puts ``lease-<term>-<beat>``, of a term that nobody had before, and while it
+lives it puts the next beat now and then in the place of the last. A process that is dead loses the
+place at once where that can be told, on the same machine; elsewhere when its last beat is old.
+Terms only grow, so that one who was thought dead and wakes up learns that it has lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import ConsumerError, CorruptShuffleError, ShuffleError
+from arrow_format.log_lines import from_lines, to_lines
+from arrow_format.model import FORMAT_VERSION
+from arrow_format.patience import wait_until
+from arrow_format.process_identity import ProcessIdentity, this_process
+from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from arrow_format.storage import Storage
+
+LEASE_SECONDS = 60.0
+"""Age of its last beat at which a process on another machine counts as dead."""
+
+_LEASE = re.compile(r"lease-(\d{20})-(\d{20}|free)")
+
+
+def _path(directory: str, term: int, beat: int | str) -> str:
+    beat = f"{beat:020d}" if isinstance(beat, int) else beat
+    return f"{directory}/lease-{term:020d}-{beat}"
+
+
+class Lease:
+    """A place that this process holds; take one with :func:`take_lease`."""
+
+    def __init__(self, storage: Storage, directory: str, term: int, seconds: float) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._term = term
+        self._beat = 0
+        self._seconds = seconds
+        self._ended = threading.Event()
+        self._is_lost = False
+        self._thread = threading.Thread(target=self._keep, name="arrow-shuffle-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Check that the place is still held.
+
+        Raises
+        ------
+        ConsumerError
+            Another process has taken it meanwhile.
+        """
+        if self._is_lost or _newest_term(self._storage, self._directory) != self._term:
+            self._is_lost = True
+            msg = (
+                f"{self._storage.root}: {self._directory} was taken over by another process, which "
+                "had not heard of this one for long. Nothing more is recorded from here; run one "
+                "consumer of a name at a time"
+            )
+            raise ConsumerError(msg)
+
+    def release(self) -> None:
+        """Give the place up; it may be called again."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(ShuffleError):
+            if _newest_term(self._storage, self._directory) == self._term:
+                _put(self._storage, _path(self._directory, self._term, "free"))
+                self._storage.delete(_path(self._directory, self._term, self._beat))
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._seconds / 4):
+            # A store that does not answer now may answer the next time.
+            with contextlib.suppress(ShuffleError):
+                if _newest_term(self._storage, self._directory) != self._term:
+                    self._is_lost = True
+                    return
+                _put(self._storage, _path(self._directory, self._term, self._beat + 1))
+                self._beat += 1
+                self._storage.delete(_path(self._directory, self._term, self._beat - 1))
+
+
+def take_lease(
+    storage: Storage,
+    directory: str,
+    *,
+    timeout: float = 0.0,
+    seconds: float = LEASE_SECONDS,
+) -> Lease:
+    """Take a place, once nobody alive holds it.
+
+    Parameters
+    ----------
+    storage, directory
+        Whose place it is.
+    timeout
+        Seconds to wait while another holds it.
+    seconds
+        Age of a last beat from another machine at which its process counts as dead.
+
+    Raises
+    ------
+    ConsumerError
+        Another process holds it.
+    """
+    holder = ["another process"]
+
+    def look() -> int | None:
+        term = _newest_term(storage, directory)
+        if term:
+            by = _holder(storage, directory, term, seconds)
+            if by is not None:
+                holder[:] = [by]
+                return None
+        try:
+            _put(storage, _path(directory, term + 1, 0))
+        except ObjectExistsError:  # another was faster; look who
+            return None
+        if _newest_term(storage, directory) != term + 1:
+            # The first listing, which is no snapshot, had missed a beat in the place of another.
+            storage.delete(_path(directory, term + 1, 0))
+            return None
+        return term + 1
+
+    term = wait_until(look, timeout)
+    if term is None:
+        msg = (
+            f"{storage.root}: {directory} is held by {holder[0]}. A consumer of one name runs once "
+            "at a time: stop the other, wait for it (requestTimeout), or take another name"
+        )
+        raise ConsumerError(msg)
+    for name in storage.list(directory):
+        match = _LEASE.fullmatch(name)
+        if match and int(match[1]) < term:
+            with contextlib.suppress(ShuffleError):
+                storage.delete(f"{directory}/{name}")
+    return Lease(storage, directory, term, seconds)
+
+
+def holder_of(storage: Storage, directory: str, *, seconds: float = LEASE_SECONDS) -> str | None:
+    """Return who holds a place, for people; None when nobody alive does."""
+    term = _newest_term(storage, directory)
+    return _holder(storage, directory, term, seconds) if term else None
+
+
+def _newest_term(storage: Storage, directory: str) -> int:
+    """Return the newest term that anyone had; 0 when there was none."""
+    terms = [int(m[1]) for m in map(_LEASE.fullmatch, storage.list(directory)) if m]
+    return max(terms, default=0)
+
+
+def _holder(storage: Storage, directory: str, term: int, seconds: float) -> str | None:
+    """Return who holds a term; None when it is over."""
+    matches = filter(None, map(_LEASE.fullmatch, storage.list(directory)))
+    beats = sorted(match[2] for match in matches if int(match[1]) == term)
+    if not beats or beats[-1] == "free":  # letters come after digits
+        return None
+    path = f"{directory}/lease-{term:020d}-{beats[-1]}"
+    stat = storage.stat(path)
+    if stat is None:
+        return "a process that shows itself just now"
+    try:
+        (data,) = storage.get_ranges(path, [(0, stat.num_bytes)])
+        identity = ProcessIdentity.from_json(from_lines(data.to_pybytes()))
+    except ObjectNotFoundError:
+        return "a process that shows itself just now"
+    except (CorruptShuffleError, KeyError, TypeError, ValueError) as error:
+        msg = f"{storage.root}/{path}: damaged ({error}); delete it, or forget the consumer"
+        raise CorruptShuffleError(msg) from error
+    is_alive = identity.is_alive()
+    if is_alive is None:
+        beat_ms = stat.modified_ms
+        is_alive = beat_ms is None or time.time() - beat_ms / 1000 < seconds
+    return str(identity) if is_alive else None
+
+
+def _put(storage: Storage, path: str) -> None:
+    value = {"format_version": FORMAT_VERSION, **this_process().to_json()}
+    # Not synced: after a power failure nobody holds anything.
+    storage.put_if_absent(path, to_lines(value), sync=False)

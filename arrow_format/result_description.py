@@ -1,0 +1,151 @@
+"""What the commit log says of a result beside its rows: its type, its bounds, whose it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.errors import OptionError, ResultReleasedError
+from arrow_format.json_text import natural, text
+from arrow_format.process_identity import ProcessIdentity
+from arrow_format.result_type import ResultPartitionType, check_result_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from arrow_format.options import WriteOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ResultDescription:
+    """What the commit log says of a result beside its rows."""
+
+    type: ResultPartitionType = ResultPartitionType.BLOCKING_PERSISTENT
+    max_unconsumed_bytes: int | None = None
+    """Of a bounded result: stored bytes that may be unconsumed; None: any number."""
+    max_unconsumed_versions: int | None = None
+    """Of a bounded result: versions that may be unconsumed; None: any number."""
+    owner: ProcessIdentity | None = None
+    """Of a BLOCKING result: the application that made it, by its process."""
+
+
+DEFAULT_UNCONSUMED_VERSIONS = 16
+"""Versions of a bounded result that may be unconsumed, where no bound is given."""
+
+PERSISTENT = ResultDescription()
+"""What an entry that says nothing means, as all did before there were other types."""
+
+
+def describe_result(
+    options: WriteOptions, owner: ProcessIdentity | None, there: ResultDescription | None
+) -> ResultDescription:
+    """Return what a commit says of its result.
+
+    Parameters
+    ----------
+    options
+        How it is written.
+    owner
+        Whose it is.
+    there
+        The result that is appended to; None for a new one.
+
+    Raises
+    ------
+    OptionError
+        What is there is of another type.
+    """
+    kind = options.result_type
+    if kind is None:
+        return PERSISTENT if there is None else there
+    kind = check_result_type(kind)
+    if there is not None and there.type is not kind:
+        msg = (
+            f"result_type={kind.name}: what is there is {there.type.name}, and a result has one "
+            "type. Leave it out, or overwrite what is there"
+        )
+        raise OptionError(msg)
+    most_bytes, most_versions = options.max_unconsumed_bytes, options.max_unconsumed_versions
+    if kind.is_bounded and most_bytes is None and most_versions is None:
+        if there is not None:
+            return there
+        most_versions = DEFAULT_UNCONSUMED_VERSIONS
+    if kind is not ResultPartitionType.BLOCKING:
+        owner = None
+    elif there is not None:
+        owner = there.owner
+    return ResultDescription(kind, most_bytes, most_versions, owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release took away."""
+
+    through: int
+    """All versions up to this one."""
+    by: str
+    """Who released it and why, for people."""
+    ended: bool
+    """Whether the result is gone as a whole; else only what was consumed is, and more may come."""
+
+
+def released_error(root: str, released: Released) -> ResultReleasedError:
+    """Return the error of whoever asks for what was released from the shuffle at ``root``."""
+    what = (
+        f"the result was released ({released.by}); version {released.through} was its last. "
+        "Write it again"
+        if released.ended
+        else f"all versions up to {released.through} were released ({released.by}). Begin anew "
+        "at a later one"
+    )
+    return ResultReleasedError(
+        f"{root}: {what}, or keep it: resultType BLOCKING_PERSISTENT is released by name alone"
+    )
+
+
+def result_to_json(result: ResultDescription) -> dict[str, Any]:
+    """JSON of a description."""
+    value: dict[str, Any] = {"type": result.type.name}
+    if result.max_unconsumed_bytes is not None:
+        value["max_unconsumed_bytes"] = result.max_unconsumed_bytes
+    if result.max_unconsumed_versions is not None:
+        value["max_unconsumed_versions"] = result.max_unconsumed_versions
+    if result.owner is not None:
+        value["owner"] = result.owner.to_json()
+    return value
+
+
+def result_from_json(value: Mapping[str, Any] | None) -> ResultDescription:
+    """Inverse of :func:`result_to_json`; None is what older entries say.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError
+        It is not of that form.
+    """
+    if value is None:
+        return PERSISTENT
+    limits = {
+        name: natural(value[name])
+        for name in ("max_unconsumed_bytes", "max_unconsumed_versions")
+        if value.get(name) is not None
+    }
+    owner = value.get("owner")
+    return ResultDescription(
+        type=ResultPartitionType[text(value["type"])],
+        owner=None if owner is None else ProcessIdentity.from_json(owner),
+        **limits,
+    )
+
+
+def released_to_json(released: Released) -> dict[str, Any]:
+    """JSON of what a release says."""
+    return {"through": released.through, "by": released.by, "ended": released.ended}
+
+
+def released_from_json(value: Mapping[str, Any]) -> Released:
+    """Inverse of :func:`released_to_json`; raises as :func:`result_from_json` does."""
+    if not isinstance(value["ended"], bool):
+        msg = f"a {type(value['ended']).__name__} is neither true nor false"
+        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
+    return Released(natural(value["through"]), text(value["by"])[:1000], value["ended"])

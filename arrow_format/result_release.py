@@ -1,0 +1,139 @@
+"""The release of a result: an entry of the log that names only what is left of it.
+
+What was released is part of no later version. Its files go with the versions before the release,
+which nobody can open any more once garbage was collected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.errors import ShuffleError
+from arrow_format.log_entry import LogEntry, TotalsFile
+from arrow_format.log_index import totals_path
+from arrow_format.log_totals import encode_totals
+from arrow_format.replacement import PlacedOutputs
+from arrow_format.result_description import Released
+
+if TYPE_CHECKING:
+    from arrow_format.log_index import LogIndex
+    from arrow_format.log_reader import LogReader
+    from arrow_format.model import Int64Array
+    from arrow_format.storage import Storage
+
+
+def unconsumed_entries(
+    log: LogReader, index: LogIndex, version: int
+) -> tuple[LogEntry, ...] | None:
+    """Return the entries after ``version`` that added rows to the newest version, oldest first.
+
+    None where they cannot be told apart from those before: they were merged with them.
+    """
+    found: list[LogEntry] = []
+    number, last = index.newest, version
+    while number > last:
+        if number < index.oldest:
+            return None
+        record = log.record(number)
+        if isinstance(record, LogEntry):
+            if record.operation == "replace":
+                return None
+            if record.released is not None:
+                last = max(last, record.released.through)
+            else:
+                found.append(record)
+                if record.is_whole:
+                    break
+        number -= 1
+    return tuple(reversed(found))
+
+
+def release_versions(
+    storage: Storage, *, by: str, through: int | None = None, sync: bool = True
+) -> LogEntry | None:
+    """Release a result as a whole, or the versions of it that were consumed.
+
+    Parameters
+    ----------
+    storage
+        Where it is.
+    by
+        Who releases it and why, for people.
+    through
+        The last version whose rows go; None for all, and then the result is gone.
+    sync
+        Whether the release is durable on return.
+
+    Returns
+    -------
+    LogEntry or None
+        The release; None when there was nothing to release.
+
+    Raises
+    ------
+    ShuffleError
+        The log cannot be read or written.
+    """
+    log = CommitLog(storage)
+    job_id = uuid.uuid4().hex
+    written: list[str] = []
+
+    def decide(newest: Snapshot | None) -> LogEntry | None:
+        if newest is None or newest.ended is not None:
+            return None
+        left: tuple[LogEntry, ...] = ()
+        if through is not None:
+            unconsumed = unconsumed_entries(log, log.index(), through)
+            if unconsumed is None or len(unconsumed) == len(newest.entries):
+                return None
+            left = unconsumed
+        totals = encode_totals(*_totals(log, newest, left))
+        commit_id = uuid.uuid4().hex
+        described = TotalsFile(totals_path(job_id, commit_id), len(totals), zlib.crc32(totals))
+        storage.put_if_absent(described.path, totals, sync=sync)
+        written.append(described.path)
+        last = newest.version if through is None else through
+        placed = PlacedOutputs.of(left)
+        return replace(
+            newest.newest,
+            version=0,
+            operation="release",
+            job_id=job_id,
+            commit_id=commit_id,
+            committed_at_ms=time.time_ns() // 1_000_000,
+            map_outputs=placed.outputs,
+            roots=placed.roots,
+            totals=described,
+            transaction=None,
+            released=Released(through=last, by=by, ended=through is None),
+        )
+
+    try:
+        entry = log.append(decide, sync=sync)
+    except BaseException:
+        # Whether or not it went through: what no entry names is garbage of an unfinished job.
+        with contextlib.suppress(ShuffleError):
+            log.settle(sync=sync)
+        raise
+    for path in written[:-1]:
+        with contextlib.suppress(ShuffleError):
+            storage.delete(path)
+    return entry
+
+
+def _totals(
+    log: LogReader, newest: Snapshot, left: tuple[LogEntry, ...]
+) -> tuple[Int64Array, Int64Array]:
+    """Rows and bytes per subpartition of what is left."""
+    if left:
+        return log.totals(Snapshot(left))
+    nothing = np.zeros(newest.newest.num_subpartitions, np.int64)
+    return nothing, nothing

@@ -1,0 +1,124 @@
+"""Receiver-initiated consumption: who wants a result asks for it, before it is there if need be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arrow_format.changes import changes_of, plan_changes
+from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
+from arrow_format.log_record import Fence
+from arrow_format.patience import wait_until
+from arrow_format.result_description import released_error
+from arrow_format.result_release import unconsumed_entries
+
+if TYPE_CHECKING:
+    from arrow_format.log_index import LogIndex
+    from arrow_format.storage import Storage
+
+
+def await_result(storage: Storage, timeout: float, *, consumed: int | None = None) -> Snapshot:
+    """Return what there is to consume of a result, once there is something.
+
+    A blocking result is there from its commit on, and is consumed as a whole. Of a pipelined one
+    each version is, as soon as it is committed.
+
+    Parameters
+    ----------
+    storage
+        Where it is, or will be.
+    timeout
+        Seconds to wait for it.
+    consumed
+        The version up to which the consumer has consumed; None for one who only looks, and gets
+        what is there as a whole.
+
+    Returns
+    -------
+    Snapshot
+        Of a pipelined result only what is unconsumed.
+
+    Raises
+    ------
+    ResultReleasedError
+        It was there, and was released.
+    ResultFailedError
+        Its producer failed while this waited, or before and none has come since.
+    RequestTimeoutError
+        It did not come in time, or nothing new of it.
+    ShuffleNotFoundError
+        Nothing is there, and this does not wait; or versions have expired that are unconsumed.
+    """
+    request = _Request(storage, consumed)
+    found = wait_until(request.look, timeout)
+    if found is None:
+        raise request.error(timeout)
+    return found
+
+
+class _Request:
+    """One request, which looks at the log again and again."""
+
+    def __init__(self, storage: Storage, consumed: int | None) -> None:
+        self._storage = storage
+        self._consumed = consumed
+        self._began: int | None = None
+        self._failed: Fence | None = None
+        self._newest: int | None = None
+
+    def look(self) -> Snapshot | None:
+        """Return what is there to be consumed; None: nothing yet."""
+        stat = self._storage.stat("")
+        if stat is not None and not stat.is_directory:
+            msg = f"{self._storage.root}: is a file, not the directory of a shuffle"
+            raise ShuffleNotFoundError(msg)
+        log = CommitLog(self._storage)
+        number = log.newest_version()
+        began = self._began = number if self._began is None else self._began
+        newest = log.snapshot()
+        if newest is None:
+            record = log.record(number) if number else None
+            self._failed = record if isinstance(record, Fence) and record.failed else None
+            if self._failed is not None and number > began:
+                raise _failed_error(self._storage, self._failed)
+            return None
+        if newest.ended is not None:
+            raise released_error(self._storage.root, newest.ended)
+        self._newest = newest.version
+        if self._consumed is None or newest.newest.result.type.is_blocking:
+            return newest
+        return self._unconsumed(log, newest, self._consumed)
+
+    def _unconsumed(self, log: CommitLog, newest: Snapshot, consumed: int) -> Snapshot | None:
+        def look(index: LogIndex) -> Snapshot | None:
+            entries = unconsumed_entries(log, index, consumed)
+            if entries == ():
+                return None
+            span = plan_changes(log, index, consumed, newest.version, overwrites="deliver")
+            found = changes_of(log, span)
+            return found if entries or found.map_outputs else None
+
+        return log.read(look)
+
+    def error(self, timeout: float) -> ShuffleNotFoundError:
+        """Return the error of a request that came to nothing."""
+        if self._failed is not None:
+            return _failed_error(self._storage, self._failed)
+        waited = f"after {timeout:.3g} s" if timeout else "and this does not wait (requestTimeout)"
+        if self._newest is not None:
+            return RequestTimeoutError(
+                f"{self._storage.root}: nothing new {waited}; the newest version is "
+                f"{self._newest}, and this consumer has consumed it. Ask later, or wait longer"
+            )
+        msg = f"{self._storage.root}: holds no committed shuffle {waited}"
+        if timeout:
+            return RequestTimeoutError(f"{msg}. See whether its producer runs, or wait longer")
+        return ShuffleNotFoundError(f"{msg}; nothing was written, or not committed")
+
+
+def _failed_error(storage: Storage, fence: Fence) -> ResultFailedError:
+    jobs = ", ".join(fence.job_ids)
+    return ResultFailedError(
+        f"{storage.root}: the producer of the result failed (job {jobs}), and nothing of it was "
+        "committed. See what the producer says, and run it again"
+    )

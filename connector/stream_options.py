@@ -1,0 +1,135 @@
+"""Options of streams: strings from Spark to checked values. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from arrow_format.changes import OVERWRITES
+from connector.option_text import bad, boolean, num_bytes, whole
+from connector.source_options import (
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    known_options,
+    scan_options,
+    target_options,
+)
+from connector.stream_progress import StepLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from connector.source_options import ScanOptions, TargetOptions
+
+SINK_OPTIONS = ("emptyVersions",)
+"""Options of a sink beside those of a batch write."""
+SOURCE_OPTIONS = (
+    "startingVersion",
+    "onOverwrite",
+    "maxVersionsPerTrigger",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+)
+"""Options of a source beside those of a batch read, ``version`` excepted."""
+
+_OF_THE_QUERY = ("checkpointLocation", "queryName")
+"""Spark's own, which it hands to the sink as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Options of one ``df.writeStream``."""
+
+    target: TargetOptions
+    empty_versions: bool = False
+    """Whether a micro-batch without rows becomes a version too."""
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Options of a sink from what Spark hands over.
+
+    Raises
+    ------
+    OptionError
+        An unknown option, or a bad value; the message names it and what is allowed.
+    """
+    allowed = (*WRITE_OPTIONS, *SINK_OPTIONS)
+    known = known_options(
+        options, (*allowed, *_OF_THE_QUERY), f"options of a stream's sink are {', '.join(allowed)}"
+    )
+    empty = known.get("emptyVersions", "false")
+    return SinkOptions(target_options(known), boolean("emptyVersions", empty))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Options of one ``spark.readStream``."""
+
+    scan: ScanOptions
+    starting_version: int | None = 0
+    """The version after which the first batch begins; 0 is the beginning, None the newest."""
+    on_overwrite: str = "fail"
+    """What to do with a version that overwrites, see :mod:`arrow_format.changes`."""
+    limits: StepLimits = field(default_factory=StepLimits)
+    """What a batch may have at most."""
+
+
+def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Options of a source from what Spark hands over.
+
+    Raises
+    ------
+    OptionError
+        An unknown option, or a bad value; the message names it and what is allowed.
+    """
+    allowed = (*(name for name in READ_OPTIONS if name != "version"), *SOURCE_OPTIONS)
+    known = known_options(
+        options, allowed, f"options of a stream's source are {', '.join(allowed)}"
+    )
+    on_overwrite = known.get("onOverwrite", "fail").lower()
+    if on_overwrite not in OVERWRITES:
+        expected = f"one of {', '.join(OVERWRITES)}"
+        raise bad("onOverwrite", known["onOverwrite"], expected)
+    most = known.get("maxBytesPerTrigger")
+    return SourceOptions(
+        scan=scan_options(known),
+        starting_version=_starting_version(known.get("startingVersion", "earliest")),
+        on_overwrite=on_overwrite,
+        limits=StepLimits(
+            max_versions=_count(known, "maxVersionsPerTrigger"),
+            max_rows=_count(known, "maxRowsPerTrigger"),
+            max_bytes=None if most is None else num_bytes("maxBytesPerTrigger", most),
+        ),
+    )
+
+
+def parse_schema_options(options: Mapping[str, str]) -> ScanOptions:
+    """Options that say where the schema is, of a batch or of a stream: Spark does not say which.
+
+    Raises
+    ------
+    OptionError
+        As :func:`parse_source_options`.
+    """
+    allowed = (*READ_OPTIONS, *SOURCE_OPTIONS)
+    described = f"options of reads are {', '.join(allowed)}"
+    known = known_options(options, (*WRITE_OPTIONS, *allowed), described)
+    target_options(known)
+    return scan_options(known)
+
+
+def _starting_version(value: str) -> int | None:
+    if value.lower() in ("earliest", "latest"):
+        return 0 if value.lower() == "earliest" else None
+    if not value.isdecimal() or int(value) == 0:
+        raise bad("startingVersion", value, "earliest, latest or a version, from 1")
+    return int(value) - 1
+
+
+def _count(known: Mapping[str, str], name: str) -> int | None:
+    if name not in known:
+        return None
+    count = whole(name, known[name])
+    if count < 1:
+        raise bad(name, known[name], "a whole number, at least 1")
+    return count

@@ -1,0 +1,371 @@
+"""Result types on the main path: writers, batch and stream consumers, applications that die."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import connector
+from arrow_format import (
+    ResultPartitionType,
+    WriteOptions,
+    collect_garbage,
+    open_shuffle,
+    release_shuffle,
+)
+from arrow_format.consumers import ConsumerRegistry
+from arrow_format.errors import (
+    BackPressureTimeoutError,
+    OptionError,
+    RequestTimeoutError,
+    ResultReleasedError,
+)
+from arrow_format.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[1]
+N = 4
+
+
+def write_by_function(df, path, **options):
+    connector.write_shuffle(
+        df,
+        path,
+        num_subpartitions=N,
+        keys="k",
+        mode="append",
+        options=WriteOptions(sync=False, **options),
+    )
+
+
+def write_by_hook(df, path, **options):
+    task = connector.ShuffleMapTask(
+        path,
+        schema=df.schema,
+        num_subpartitions=N,
+        keys="k",
+        options=WriteOptions(sync=False, **options),
+    )
+    statuses = df.mapInArrow(task, task.status_schema).collect()
+    connector.commit_shuffle(task, statuses, mode="append")
+
+
+def camel(name):
+    first, *rest = name.split("_")
+    return first + "".join(map(str.title, rest))
+
+
+def write_by_data_source(df, path, **options):
+    writer = df.write.format("arrow_shuffle").option("keys", "k").option("numSubpartitions", N)
+    for name, value in options.items():
+        text = f"{value}s" if name == "back_pressure_timeout" else value
+        writer = writer.option(camel(name), text)
+    writer.mode("append").save(str(path))
+
+
+WAYS = pytest.mark.parametrize("write", [write_by_function, write_by_hook, write_by_data_source])
+
+
+def numbers(spark, start, end):
+    return spark.range(start, end, 1, 2).withColumnRenamed("id", "k")
+
+
+def values(df):
+    return sorted(row.k for row in df.select("k").collect())
+
+
+def in_thread(function, *arguments, **named):
+    """Start a function in a thread whose Spark session is this one's, as every thread needs one."""
+
+    def run():
+        SparkSession.builder.getOrCreate()
+        function(*arguments, **named)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def data_files(path):
+    return list(path.glob("map_outputs/*/*"))
+
+
+@WAYS
+def test_every_writer_makes_every_type_and_consumers_keep_to_it(spark, tmp_path, write):
+    for kind in ResultPartitionType:
+        path = tmp_path / kind.name
+        write(numbers(spark, 0, 10), path, result_type=kind.name)
+        write(numbers(spark, 10, 15), path)
+        assert open_shuffle(path).result.type is kind
+        with connector.consume(spark, path, consumer="a") as consumption:
+            assert values(consumption.read()) == list(range(15))
+        if kind is ResultPartitionType.BLOCKING:
+            with pytest.raises(Exception, match=r"(?s)ResultReleasedError.*consumed by a"):
+                spark.read.format("arrow_shuffle").load(str(path)).collect()
+            assert not data_files(path)
+        elif kind.is_pipelined:
+            with pytest.raises(RequestTimeoutError):
+                connector.consume(spark, path, consumer="a")
+            write(numbers(spark, 15, 20), path)
+            with connector.consume(spark, path, consumer="a") as consumption:
+                assert values(consumption.read(columns=["k"])) == list(range(15, 20))
+        else:
+            with connector.consume(spark, path, consumer="a") as consumption:
+                assert values(consumption.read()) == list(range(15))
+
+
+def test_a_consumption_that_fails_is_repeated(spark, tmp_path):
+    path = tmp_path / "s"
+    write_by_function(numbers(spark, 0, 5), path, result_type="PIPELINED")
+    with pytest.raises(KeyError), connector.consume(spark, path, consumer="a") as one:
+        raise KeyError(values(one.read()))
+    with connector.consume(spark, path, consumer="a") as again:
+        assert values(again.read()) == [0, 1, 2, 3, 4]
+
+
+@WAYS
+def test_a_bounded_result_holds_its_producer_back(spark, tmp_path, write):
+    path = tmp_path / "s"
+    bounds = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 1}
+    ConsumerRegistry(open_storage(path)).register("slow", 0)
+    write(numbers(spark, 0, 5), path, **bounds)
+    with pytest.raises(Exception, match="waited 1 s for consumer 'slow'") as found:
+        write(numbers(spark, 5, 9), path, **bounds, back_pressure_timeout=1)
+    assert isinstance(found.value, BackPressureTimeoutError) or "BackPressureTimeoutError" in str(
+        found.value
+    )
+    # Data and index of two map tasks. What the hook wrote stays for another try of the commit.
+    if write is not write_by_hook:
+        assert len(data_files(path)) == 4
+
+    producer = in_thread(write, numbers(spark, 5, 9), path, **bounds, back_pressure_timeout=60)
+    producer.join(4)
+    assert producer.is_alive()
+    with connector.consume(spark, path, consumer="slow") as consumption:
+        assert values(consumption.read()) == [0, 1, 2, 3, 4]
+    producer.join(60)
+    with connector.consume(spark, path, consumer="slow") as consumption:
+        assert values(consumption.read()) == [5, 6, 7, 8]
+
+
+def test_a_read_may_ask_before_the_producer_is_there(spark, tmp_path):
+    path = tmp_path / "s"
+    source = spark.read.format("arrow_shuffle").option("requestTimeout", "60s")
+    found = []
+    asking = in_thread(lambda: found.append(values(source.load(str(path)))))
+    time.sleep(1.5)
+    write_by_function(numbers(spark, 0, 3), path)
+    asking.join(60)
+    assert found == [[0, 1, 2]]
+    with pytest.raises(
+        Exception, match=r"(?s)RequestTimeoutError.*no committed shuffle after 0\.2 s"
+    ):
+        source.option("requestTimeout", "200ms").load(str(tmp_path / "never"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("resultType", "EPHEMERAL", "one of BLOCKING_PERSISTENT, BLOCKING, PIPELINED, PIPELINED"),
+        ("maxUnconsumedVersions", "3", "only resultType=PIPELINED_BOUNDED has bounds"),
+        ("backPressureTimeout", "soon", "option backPressureTimeout='soon'"),
+    ],
+)
+def test_bad_options_of_writes_are_named(spark, tmp_path, name, value, expected):
+    writer = numbers(spark, 0, 3).write.format("arrow_shuffle").mode("append")
+    writer = writer.option("keys", "k").option("numSubpartitions", N).option(name, value)
+    with pytest.raises(Exception, match=expected):
+        writer.save(str(tmp_path / "s"))
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("consumer", "a b", "consumer='a b': expected 1 to 100 letters"),
+        ("consumer", "a", "a batch read cannot tell when its rows have been consumed"),
+        ("requestTimeout", "-1", "option requestTimeout='-1'"),
+    ],
+)
+def test_bad_options_of_reads_are_named(spark, tmp_path, name, value, expected):
+    path = tmp_path / "s"
+    write_by_function(numbers(spark, 0, 3), path)
+    with pytest.raises(Exception, match=expected):
+        spark.read.format("arrow_shuffle").option(name, value).load(str(path)).collect()
+
+
+def test_an_append_of_another_type_is_refused(spark, tmp_path):
+    path = tmp_path / "s"
+    write_by_function(numbers(spark, 0, 3), path, result_type="PIPELINED")
+    with pytest.raises(OptionError, match="what is there is PIPELINED"):
+        write_by_function(numbers(spark, 3, 5), path, result_type="BLOCKING")
+    with pytest.raises(Exception, match="what is there is PIPELINED"):
+        write_by_data_source(numbers(spark, 3, 5), path, result_type="BLOCKING")
+    assert values(connector.read_shuffle(spark, path)) == [0, 1, 2]
+
+
+def test_a_released_result_may_be_written_anew(spark, tmp_path):
+    path = tmp_path / "s"
+    write_by_data_source(numbers(spark, 0, 3), path)
+    assert release_shuffle(path)
+    with pytest.raises(ResultReleasedError, match="released by name"):
+        connector.read_shuffle(spark, path)
+    other = spark.range(4).select(F.col("id").alias("k"), F.lit("x").alias("s"))
+    write_by_data_source(other, path)
+    assert values(connector.read_shuffle(spark, path)) == [0, 1, 2, 3]
+
+
+APPLICATION = """
+import sys, time
+from pyspark.sql import SparkSession
+import connector
+from arrow_format import WriteOptions
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.sql.artifact.isolation.enabled", "false").getOrCreate()
+)
+df = spark.range(5).withColumnRenamed("id", "k")
+connector.write_shuffle(df, sys.argv[1] + "/function", num_subpartitions=2, keys="k",
+                        options=WriteOptions(result_type="BLOCKING"))
+(df.write.format("arrow_shuffle").option("keys", "k").option("numSubpartitions", 2)
+   .option("resultType", "BLOCKING").mode("append").save(sys.argv[1] + "/source"))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_results_of_a_dead_application_are_found_by_gc(tmp_path):
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", APPLICATION, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as application:
+        try:
+            assert application.stdout.readline() == "ready\n"
+            for name in ("function", "source"):
+                collect_garbage(tmp_path / name)
+                assert open_shuffle(tmp_path / name).num_rows == 5
+        finally:
+            os.killpg(application.pid, signal.SIGKILL)
+    for name in ("function", "source"):
+        path = tmp_path / name
+        deadline = time.monotonic() + 20
+        while data_files(path) and time.monotonic() < deadline:
+            collect_garbage(path)
+            time.sleep(0.2)
+        with pytest.raises(ResultReleasedError, match="the application that made it has ended"):
+            open_shuffle(path)
+        assert not data_files(path)
+
+
+# Streams
+
+
+def follow(spark, path, target, checkpoint, consumer, **options):
+    source = spark.readStream.format("arrow_shuffle").option("consumer", consumer)
+    for name, value in options.items():
+        source = source.option(name, value)
+    query = (
+        source.load(str(path))
+        .writeStream.format("arrow_shuffle")
+        .option("keys", "k")
+        .option("numSubpartitions", N)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(target))
+    )
+    query.awaitTermination()
+
+
+def test_a_stream_consumes_each_version_once_and_lets_them_go(spark, tmp_path):
+    path = tmp_path / "s"
+    for start in range(0, 30, 10):
+        write_by_function(numbers(spark, start, start + 10), path, result_type="PIPELINED")
+    follow(spark, path, tmp_path / "out", tmp_path / "c1", "a", maxVersionsPerTrigger=1)
+    assert values(connector.read_shuffle(spark, tmp_path / "out")) == list(range(30))
+    progress = ConsumerRegistry(open_storage(path)).progress("a")
+    write_by_function(numbers(spark, 30, 40), path)
+    # Another query of the same name goes on where the first has stopped, once that is recorded.
+    follow(spark, path, tmp_path / "rest", tmp_path / "c2", "a")
+    assert values(connector.read_shuffle(spark, tmp_path / "rest")) == list(
+        range(progress * 10, 40)
+    )
+    follow(spark, path, tmp_path / "all", tmp_path / "c3", "b")
+    assert values(connector.read_shuffle(spark, tmp_path / "all")) == list(range(40))
+
+
+def test_a_second_query_of_the_name_is_refused_while_the_first_runs(spark, tmp_path):
+    path = tmp_path / "s"
+    write_by_function(numbers(spark, 0, 3), path, result_type="PIPELINED")
+    first = (
+        spark.readStream.format("arrow_shuffle")
+        .option("consumer", "a")
+        .load(str(path))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "c1"))
+        .start()
+    )
+    try:
+        first.processAllAvailable()
+        with pytest.raises(Exception, match=r"(?s)ConsumerError.*is held by process"):
+            follow(spark, path, tmp_path / "out", tmp_path / "c2", "a")
+        follow(spark, path, tmp_path / "out", tmp_path / "c3", "b")
+    finally:
+        first.stop()
+    write_by_function(numbers(spark, 3, 5), path)
+    follow(spark, path, tmp_path / "rest", tmp_path / "c4", "a", requestTimeout="30s")
+
+
+def test_a_stream_asks_before_the_producer_is_there(spark, tmp_path):
+    path = tmp_path / "s"
+    out, checkpoint = tmp_path / "out", tmp_path / "c"
+    asking = in_thread(follow, spark, path, out, checkpoint, "a", requestTimeout="60s")
+    time.sleep(1)
+    write_by_function(numbers(spark, 0, 3), path, result_type="PIPELINED")
+    asking.join(60)
+    assert values(connector.read_shuffle(spark, out)) == [0, 1, 2]
+
+
+def test_a_stream_holds_back_a_stream(spark, tmp_path):
+    path = tmp_path / "s"
+    source = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+    producer = (
+        source.withColumnRenamed("value", "k")
+        .writeStream.format("arrow_shuffle")
+        .option("keys", "k")
+        .option("numSubpartitions", N)
+        .option("resultType", "PIPELINED_BOUNDED")
+        .option("maxUnconsumedVersions", 2)
+        .option("checkpointLocation", str(tmp_path / "c1"))
+        .trigger(processingTime="200 milliseconds")
+        .start(str(path))
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.5)
+            if (path / "commit_log").exists() and open_shuffle(path).version == 2:
+                break
+        time.sleep(3)
+        assert open_shuffle(path).version == 2
+        with connector.consume(spark, path, consumer="a") as consumption:
+            seen = values(consumption.read())
+        while open_shuffle(path).version == 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        with connector.consume(spark, path, consumer="a", request_timeout="30s") as consumption:
+            seen += values(consumption.read())
+        assert seen == list(range(len(seen)))
+    finally:
+        producer.stop()

@@ -1,0 +1,117 @@
+"""Queries that are killed at any moment and started again: nothing is lost, nothing is there twice.
+
+STREAM_KILLS=20 kills more often, STREAM_SEED=7 at other moments.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from arrow_format import ShuffleNotFoundError, collect_garbage, open_shuffle
+from arrow_format.commit_log import CommitLog
+from arrow_format.log_entry import LogEntry
+from arrow_format.storage import PosixStorage
+from integration.cluster import ROOT, die_with_parent
+from integration.processes import descendants, is_running, kill
+from integration.stream_program import KEYS, expected, windows_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KILLS = int(os.environ.get("STREAM_KILLS", "3"))
+SEED = int(os.environ.get("STREAM_SEED", "1"))
+PATIENCE_S = 180
+"""For a child to start and to come on; on an idle machine ten seconds do."""
+WITHIN_S = 3.0
+"""A child is killed that long after it has come on in both queries: a few micro-batches of each."""
+FOREVER = 1_000_000
+
+
+@contextmanager
+def program(directory: Path, num_windows: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the queries in a process of their own, that does not outlive the block."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_REMOTE")}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    with (directory / "child.log").open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "integration.stream_program", str(directory), str(num_windows)],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with_parent,
+        )
+    try:
+        yield child
+    finally:
+        kill_all(child)
+
+
+def kill_all(child: subprocess.Popen[bytes]) -> None:
+    """Send SIGKILL to a process and all below it, JVM and Python workers, and wait for the end."""
+    pids = [child.pid, *(one.pid for one in descendants(child.pid))]
+    for pid in pids:
+        kill(pid)
+    child.wait()
+    deadline = time.monotonic() + PATIENCE_S
+    while any(map(is_running, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def newest(path: Path) -> int:
+    return CommitLog(PosixStorage(str(path))).newest_version() if path.exists() else 0
+
+
+def check(path: Path) -> set[int]:
+    """Check that each row is right and there once; return the windows that are complete."""
+    try:
+        shuffle = open_shuffle(path)
+    except ShuffleNotFoundError:
+        return set()
+    rows = shuffle.read().read_all().to_pylist()
+    groups = [(row["w"], row["k"]) for row in rows]
+    assert len(set(groups)) == len(groups), "a row is there twice"
+    windows = {window for window, _ in groups}
+    right = expected(max(windows) + 1)
+    assert all(right[row["w"], row["k"]] == (row["n"], row["total"]) for row in rows)
+    assert len(groups) == KEYS * len(windows), "a row is missing"
+    log = CommitLog(PosixStorage(str(path)))
+    entries = [log.record(number) for number in range(1, log.newest_version() + 1)]
+    batches = [one.transaction.number for one in entries if isinstance(one, LogEntry)]
+    assert batches == sorted(set(batches)), "a batch is there twice"
+    return windows
+
+
+def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    one, two = tmp_path / "one", tmp_path / "two"
+    for _ in range(KILLS):
+        began = newest(one), newest(two)
+        with program(tmp_path, FOREVER) as child:
+            deadline = time.monotonic() + PATIENCE_S
+            while newest(one) <= began[0] or newest(two) <= began[1]:
+                assert child.poll() is None, (tmp_path / "child.log").read_text()[-5000:]
+                assert time.monotonic() < deadline, (tmp_path / "child.log").read_text()[-5000:]
+                time.sleep(0.02)
+            time.sleep(rng.uniform(0, WITHIN_S))
+            kill_all(child)
+        check(one), check(two)
+    with program(tmp_path, windows_in(one) + 2) as child:
+        assert child.wait(PATIENCE_S) == 0, (tmp_path / "child.log").read_text()[-5000:]
+    windows = check(one)
+    assert windows == set(range(len(windows)))
+    assert check(two) == windows
+    for path in (one, two):
+        assert open_shuffle(path).verify().ok
+        jobs = {output.job_id for output in open_shuffle(path).map_outputs}
+        collect_garbage(path, retention=timedelta(0))
+        assert {job.name for job in (path / "map_outputs").iterdir()} <= jobs, "all else is gone"

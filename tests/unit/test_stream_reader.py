@@ -1,0 +1,336 @@
+"""The source of streams, called as Spark calls it, without a JVM."""
+
+import json
+import pickle
+import shutil
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+)
+from pyspark.sql.types import IntegerType, LongType, StructType
+
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle
+from arrow_format.errors import (
+    CorruptShuffleError,
+    OptionError,
+    SchemaError,
+    ShuffleNotFoundError,
+    ShuffleOverwrittenError,
+)
+from connector.stream_progress import StreamOffset
+from connector.stream_reader import ShuffleStreamReader
+from tests.unit.small_shuffles import FAST, numbered, write_tasks
+from tests.unit.test_changes import add, log_of
+from tests.unit.test_checkpoints import fence
+
+N = 5
+SCHEMA = StructType().add("v", LongType())
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Five versions of five rows each."""
+    for start in range(0, 50, 10):
+        add(tmp_path, start)
+    return tmp_path
+
+
+def reader_of(path, schema=SCHEMA, **options):
+    """As in Spark: names of options have lost their case, and values are texts."""
+    given = {"path": str(path)} | {name.lower(): str(value) for name, value in options.items()}
+    return ShuffleStreamReader(given, schema)
+
+
+def as_json(offset):
+    """Go through the checkpoint and back."""
+    return json.loads(json.dumps(offset))
+
+
+def rows_of(reader, start, end):
+    """Rows of a batch, read by tasks."""
+    task = pickle.loads(pickle.dumps(reader))
+    batches = [
+        batch
+        for partition in reader.partitions(as_json(start), as_json(end))
+        for batch in task.read(pickle.loads(pickle.dumps(partition)))
+    ]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def run(reader, start=None, limit=None):
+    """All batches until nothing is left: firsts of the appended tens."""
+    start = reader.initialOffset() if start is None else start
+    batches = []
+    while True:
+        end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+        if end == start:
+            return batches, start
+        values = sorted(row["v"] for row in rows_of(reader, start, end))
+        firsts = sorted({value // 10 * 10 for value in values})
+        assert values == [first + i for first in firsts for i in range(N)]
+        batches.append(firsts)
+        start = end
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [[0, 10, 20, 30, 40]]),
+        ({"maxVersionsPerTrigger": 2}, [[0, 10], [20, 30], [40]]),
+        ({"maxVersionsPerTrigger": 5}, [[0, 10, 20, 30, 40]]),
+        ({"maxRowsPerTrigger": 1}, [[0], [10], [20], [30], [40]]),
+        ({"maxRowsPerTrigger": 14}, [[0, 10], [20, 30], [40]]),
+        ({"maxRowsPerTrigger": 15}, [[0, 10, 20], [30, 40]]),
+        ({"maxBytesPerTrigger": 1}, [[0], [10], [20], [30], [40]]),
+        ({"maxBytesPerTrigger": "1g"}, [[0, 10, 20, 30, 40]]),
+        ({"maxRowsPerTrigger": 15, "maxVersionsPerTrigger": 4}, [[0, 10, 20], [30, 40]]),
+        ({"maxRowsPerTrigger": 20, "maxVersionsPerTrigger": 3}, [[0, 10, 20], [30, 40]]),
+        (
+            {"maxRowsPerTrigger": 20, "maxVersionsPerTrigger": 3, "maxBytesPerTrigger": 1},
+            [[0], [10], [20], [30], [40]],
+        ),
+    ],
+)
+def test_limits_of_options(path, options, expected):
+    assert run(reader_of(path, **options))[0] == expected
+
+
+def test_bytes_are_those_of_the_versions(path):
+    sizes = [entry.num_bytes for entry in open_shuffle(path).entries]
+    for most, first in ((sum(sizes[:3]), [0, 10, 20]), (sum(sizes[:3]) - 1, [0, 10])):
+        assert run(reader_of(path, maxBytesPerTrigger=most))[0][0] == first
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, ALL),
+        ({"maxVersionsPerTrigger": 2, "maxRowsPerTrigger": 9}, ReadMaxFiles(2)),
+        ({"maxRowsPerTrigger": 9, "maxBytesPerTrigger": "1k"}, ReadMaxRows(9)),
+        ({"maxBytesPerTrigger": "1k"}, ReadMaxBytes(1024)),
+    ],
+)
+def test_spark_is_told_a_limit(path, options, limit):
+    assert reader_of(path, **options).getDefaultReadLimit() == limit
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (ALL, [[0, 10, 20, 30, 40]]),
+        (ReadMaxFiles(1), [[0], [10], [20], [30], [40]]),
+        (ReadMaxFiles(9), [[0, 10, 20], [30, 40]]),
+        (ReadMaxRows(10), [[0, 10], [20, 30], [40]]),
+        (ReadMaxBytes(1), [[0], [10], [20], [30], [40]]),
+        (ReadMinRows(99), [[0, 10, 20], [30, 40]]),
+    ],
+)
+def test_what_spark_asks_for_holds_beside_the_options_or_is_everything(path, limit, expected):
+    assert run(reader_of(path, maxVersionsPerTrigger=3), limit=limit)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "offset", "expected"),
+    [
+        ("earliest", 0, [[0, 10, 20, 30, 40]]),
+        ("1", 0, [[0, 10, 20, 30, 40]]),
+        ("4", 3, [[30, 40]]),
+        ("5", 4, [[40]]),
+        ("Latest", 5, []),
+    ],
+)
+def test_where_to_start(path, start, offset, expected):
+    reader = reader_of(path, startingVersion=start)
+    assert reader.initialOffset()["version"] == offset
+    batches, end = run(reader)
+    assert batches == expected
+    add(path, 50)
+    assert run(reader, end)[0] == [[50]]
+
+
+def test_merges_and_fences_are_no_batches(path):
+    reader = reader_of(path, maxVersionsPerTrigger=2)
+    _, end = run(reader)
+    merge_shuffle(path, options=FAST)
+    fence(log_of(path), "lost")
+    assert reader.latestOffset(end, ReadMaxFiles(2)) == end
+    assert reader.latestOffset(end, ALL) == end
+    for start in (80, 90):
+        add(path, start)
+    merge_shuffle(path, options=FAST)
+    assert run(reader, end)[0] == [[80, 90]]
+    assert reader.reportLatestOffset()["version"] == 10
+
+
+def test_a_query_with_an_end_reads_no_version_that_came_later(path):
+    reader = reader_of(path, maxVersionsPerTrigger=3)
+    reader.prepareForTriggerAvailableNow()
+    add(path, 50)
+    batches, end = run(reader)
+    assert batches == [[0, 10, 20], [30, 40]]
+    assert end["version"] == 5
+    assert reader.reportLatestOffset()["version"] == 6
+
+
+def test_no_partitions_where_there_are_no_rows(path):
+    reader = reader_of(path)
+    _, end = run(reader)
+    assert reader.partitions(end, end) == []
+    write_tasks(path, [[numbered([])]], N, mode="append")
+    later = reader.latestOffset(end, ALL)
+    assert later["version"] == 6
+    assert reader.partitions(end, later) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({"coalesce": "false"}, N), ({"targetPartitionBytes": 1}, N), ({}, 1),
+     ({"splitSkewed": "true", "targetPartitionBytes": 1}, 3 * N),
+     ({"coalesce": "false", "subpartitions": "0,2-3"}, 3)],
+)  # fmt: skip
+def test_partitions_are_as_those_of_a_batch_read(path, options, expected):
+    for start in (50, 60, 70):  # more regions to split by
+        add(path, start)
+    reader = reader_of(path, startingVersion=5, **options)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert len(reader.partitions(start, end)) == expected
+    wanted = {0, 2, 3} if "subpartitions" in options else set(range(N))
+    assert sorted(row["v"] for row in rows_of(reader, start, end)) == sorted(
+        first + i for first in (40, 50, 60, 70) for i in wanted
+    )
+
+
+def test_columns_and_the_subpartition(path):
+    schema = StructType().add("_subpartition", IntegerType(), nullable=False).add("v", LongType())
+    reader = reader_of(path, schema, subpartitions="3", withSubpartition="true", startingVersion=5)
+    start = reader.initialOffset()
+    rows = rows_of(reader, start, reader.latestOffset(start, ALL))
+    assert rows == [{"_subpartition": 3, "v": 43}]
+
+
+def test_overwrites(path):
+    _, end = run(reader_of(path))
+    add(path, 60, mode="overwrite")
+    add(path, 70)
+    reader = reader_of(path)
+    later = reader.latestOffset(end, ALL)
+    with pytest.raises(ShuffleOverwrittenError, match="version 6 overwrote"):
+        reader.partitions(end, later)
+    assert run(reader_of(path, onOverwrite="deliver"), end)[0] == [[60, 70]]
+    assert run(reader_of(path, onOverwrite="Deliver"))[0] == [[0, 10, 20, 30, 40, 60, 70]]
+    assert run(reader_of(path, startingVersion=6))[0] == [[60, 70]]
+    limited = reader_of(path, startingVersion=6, maxVersionsPerTrigger=1)
+    assert run(limited)[0] == [[60], [70]]
+    with pytest.raises(ShuffleOverwrittenError, match="version 6 overwrote"):
+        run(reader_of(path, startingVersion=5))
+
+
+def test_each_version_must_fit_the_columns(path):
+    _, end = run(reader_of(path))
+    other = pa.record_batch({"p": pa.array([0], pa.int32()), "v": ["text"]})
+    add(path, 0, mode="overwrite", batch=other)
+    with pytest.raises(SchemaError, match="column 'v' is string, not bigint"):
+        run(reader_of(path, onOverwrite="deliver"), end)
+    with pytest.raises(SchemaError, match="column 'nope' is not there"):
+        run(reader_of(path, StructType().add("nope", LongType()), onOverwrite="deliver"), end)
+
+
+def test_nulls_where_the_query_has_been_promised_none(tmp_path):
+    tight = pa.schema([("p", pa.int32()), pa.field("v", pa.int64(), nullable=False)])
+    add(tmp_path, 0, n=1, batch=pa.record_batch([[0], [1]], schema=tight))
+    loose = pa.schema([("p", pa.int32()), ("v", pa.int64())])
+    add(tmp_path, 0, n=1, batch=pa.record_batch([[0], [None]], schema=loose))
+    reader = reader_of(tmp_path, StructType().add("v", LongType(), nullable=False))
+    start = reader.initialOffset()
+    with pytest.raises(SchemaError, match="null"):
+        rows_of(reader, start, reader.latestOffset(start, ALL))
+
+
+def test_what_expired_unread_is_an_error(path):
+    reader = reader_of(path, maxVersionsPerTrigger=2)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxFiles(2))
+    planned = reader.partitions(start, end)
+    collect_garbage(path, retention=timedelta(0))
+    for limit in (ALL, ReadMaxFiles(2)):
+        with pytest.raises(ShuffleNotFoundError, match="versions 3 to 4 have expired"):
+            reader.latestOffset(end, limit)
+    with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+        list(reader.read(planned[0]))
+    assert run(reader)[0] == [[0, 10, 20, 30, 40]], "the oldest that is there is one step"
+
+
+def test_a_shuffle_made_anew_is_an_error(path):
+    reader = reader_of(path)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    planned = reader.partitions(start, end)
+    for count in (1, 5, 6):
+        shutil.rmtree(path)
+        for first in range(count):
+            add(path, first)
+        with pytest.raises(CorruptShuffleError, match="was removed and made anew"):
+            reader.latestOffset(end, ALL)
+        with pytest.raises(CorruptShuffleError, match="was removed and made anew"):
+            reader.partitions(start, end)
+    with pytest.raises(CorruptShuffleError, match="the directory was replaced"):
+        list(reader.read(planned[0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingVersion": "first"}, "option startingVersion='first': expected earliest, la"),
+        (
+            {"startingVersion": "0"},
+            "option startingVersion='0': expected earliest, latest or a v",
+        ),
+        ({"startingVersion": "-1"}, "option startingVersion='-1': expected"),
+        ({"onOverwrite": "ignore"}, "option onOverwrite='ignore': expected one of fail, deliver"),
+        ({"maxVersionsPerTrigger": "0"}, "option maxVersionsPerTrigger='0': expected a whole num"),
+        ({"maxRowsPerTrigger": "many"}, "option maxRowsPerTrigger='many': expected a whole numb"),
+        ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger='0': expected a number of bytes"),
+        ({"coalesce": "no"}, "option coalesce='no': expected true or false"),
+        ({"version": "1"}, "option 'version' is not known; options of a stream's source are"),
+        ({"emptyVersions": "true"}, "option 'emptyversions' is not known"),
+        ({"keys": "v"}, "option 'keys' is not known"),
+    ],
+)
+def test_bad_options(path, options, message):
+    with pytest.raises(OptionError, match=message):
+        reader_of(path, **options)
+
+
+def test_what_is_not_there(path, tmp_path_factory):
+    with pytest.raises(ShuffleNotFoundError, match="version 6 is not there; there are versions"):
+        reader_of(path, startingVersion=6).initialOffset()
+    nothing = tmp_path_factory.mktemp("empty") / "nothing"
+    for start in ("earliest", "latest", "1"):
+        with pytest.raises(ShuffleNotFoundError, match="holds no committed shuffle"):
+            reader_of(nothing, startingVersion=start).initialOffset()
+    assert reader_of(nothing).reportLatestOffset() is None
+    start = reader_of(path).initialOffset()
+    end = reader_of(path).latestOffset(start, ALL)
+    with pytest.raises(OptionError, match="subpartition 9 is out of range"):
+        reader_of(path, subpartitions="9").partitions(start, end)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 5, {}, {"version": "1"}, {"version": -1}, {"version": True}, {"version": 1.5},
+     {"version": 1, "commitId": 7}, []],
+)  # fmt: skip
+def test_offsets_of_another_source(value):
+    with pytest.raises(OptionError, match="is not of this source"):
+        StreamOffset.from_json(value)
+    for offset in (StreamOffset(0), StreamOffset(3, "id")):
+        assert StreamOffset.from_json(as_json(offset.to_json())) == offset
