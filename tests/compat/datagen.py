@@ -39,9 +39,12 @@ from arrow_format import (
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.log_record import Fence
 from arrow_format.model import FORMAT_VERSION, Transaction
+from arrow_format.pending_flush import flush_pending
+from arrow_format.result_keeping import release_consumed
 from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
@@ -86,10 +89,14 @@ class Golden:
         self.rows: list[pa.Table] = []
 
     def commit(
-        self, mode: str, tasks: Sequence[pa.Table], transaction: Transaction | None = None
+        self,
+        mode: str,
+        tasks: Sequence[pa.Table],
+        transaction: Transaction | None = None,
+        *,
+        pending: bool = False,
     ) -> None:
         """Commit a map output per table, and write down what a reader must find."""
-        schema = data_schema(tasks[0].schema)
         job = begin_job(
             str(self.directory / "shuffle"),
             tasks[0].schema,
@@ -99,9 +106,16 @@ class Golden:
             options=self.options,
         )
         statuses = [run_map_task(job, i, 0, task.to_batches()) for i, task in enumerate(tasks)]
-        version = commit_job(job, statuses, mode=mode, transaction=transaction).version
+        receipt = commit_job(job, statuses, mode=mode, transaction=transaction, pending=pending)
+        if pending:
+            return
         if mode == "overwrite":
             self.rows = []
+        self.expect(receipt.version, tasks)
+
+    def expect(self, version: int, tasks: Sequence[pa.Table]) -> None:
+        """Write down that a version has the rows of the one before, and these behind them."""
+        schema = data_schema(tasks[0].schema)
         with_ids = schema.append(pa.field("_subpartition", pa.int32(), nullable=False))
         for number, task in enumerate(tasks):
             assign = self.partitioner.bind(schema, self.n, number)
@@ -265,6 +279,27 @@ def transactions() -> None:
     golden.commit("append", [flights(45, 20)], Transaction("a-query", 2))
 
 
+def results() -> None:
+    """A bounded result, of whose two versions one is consumed and released; then two that wait."""
+    golden = Golden(
+        "results", 3, HashPartitioner("id"), result_type="PIPELINED_BOUNDED",
+        max_unconsumed_versions=2, max_unconsumed_bytes=1 << 20,
+    )  # fmt: skip
+    golden.commit("errorifexists", [flights(0, 10)])
+    consumed = len(golden.rows)
+    golden.commit("append", [flights(10, 5)])
+    golden.rows = golden.rows[consumed:]
+    storage = open_storage(str(golden.directory / "shuffle"))
+    ConsumerRegistry(storage).advance("a", 1)
+    release_consumed(storage, sync=False)
+    golden.expect(3, [flights(0, 0)])
+    waiting = [flights(20, 5), flights(22, 5)]
+    for number, rows in enumerate(waiting):
+        golden.commit("append", [rows], Transaction("a-query", number), pending=True)
+    golden.expect(6, [pa.concat_tables([waiting[0].slice(0, 2), waiting[1]])])
+    flush_pending(storage, options=WriteOptions(sync=False))
+
+
 ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     # The first chunks of codec zstd were Arrow messages. With so few bytes for each column they
     # still are.
@@ -284,6 +319,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (13_000, merged),
     (14_000, collected),
     (15_000, transactions),
+    (16_000, results),
 )
 
 

@@ -9,10 +9,15 @@ import pytest
 from arrow_format import open_shuffle
 from arrow_format.applications import find_transaction
 from arrow_format.commit_log import CommitLog
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import ShuffleNotFoundError
-from arrow_format.log_record import LastCommit
+from arrow_format.log_entry import LogEntry
+from arrow_format.log_record import LastCommit, Pending
 from arrow_format.model import Encoding, RegionKind, Transaction
 from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.pending import pending_outputs
+from arrow_format.result_description import Released, ResultDescription
+from arrow_format.result_type import ResultPartitionType
 from arrow_format.storage import PosixStorage
 
 HERE = Path(__file__).parent
@@ -70,8 +75,11 @@ def test_the_newest_version_is_the_last():
         newest = open_shuffle(path / "shuffle").version
         first = 4 if path.name == "collected" else 1
         expected = sorted(path.glob("expected-*.arrow"))
+        log = CommitLog(PosixStorage(str(path / "shuffle")))
         assert [one.name for one in expected] == [
-            f"expected-{v}.arrow" for v in range(first, newest + 1)
+            f"expected-{v}.arrow"
+            for v in range(first, newest + 1)
+            if isinstance(log.record(v), LogEntry)
         ]
 
 
@@ -129,6 +137,21 @@ def test_what_applications_committed_is_known():
     assert find_transaction(log, Transaction("a-query", 3)) is None
 
 
+def test_what_was_consumed_released_and_flushed_is_known():
+    path = HERE / "v1/results/shuffle"
+    storage = PosixStorage(str(path))
+    log = CommitLog(storage)
+    assert open_shuffle(path).result == ResultDescription(
+        ResultPartitionType.PIPELINED_BOUNDED, 1 << 20, 2
+    )
+    assert ConsumerRegistry(storage).all_progress() == {"a": 1}
+    assert log.entry(3).released == Released(through=1, by="consumed by a", ended=False)
+    pending = [log.record(number) for number in (4, 5)]
+    assert all(isinstance(one, Pending) for one in pending)
+    assert log.entry(6).flushed == 5
+    assert pending_outputs(log, log.index()).entries == ()
+
+
 def test_codec_none_is_an_arrow_file_for_everyone():
     path = HERE / "v1/regions_none"
     files = sorted(path.rglob("*.shuffle.data"))
@@ -154,4 +177,4 @@ def test_every_index_is_an_arrow_file_that_says_how_to_read_its_data():
 
 def test_the_golden_files_are_small():
     size = sum(path.stat().st_size for path in HERE.rglob("v*/**/*") if path.is_file())
-    assert size < 400_000
+    assert size < 450_000
