@@ -190,7 +190,8 @@ def consume(
     holder = Consumer(storage, consumer, timeout=timeout)
     try:
         consumed = holder.register(0)
-        left = max(end - time.monotonic(), 0.0)
+        # However long the name took: who waits is told that it waited.
+        left = max(end - time.monotonic(), 0.001) if timeout else 0.0
         snapshot = await_result(storage, left, consumed=consumed)
         return Consumption(holder, Shuffle(storage, snapshot, options))
     except BaseException:
