@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.back_pressure import unconsumed_after
 from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
-from arrow_format.dataset import Shuffle
+from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import ClosedError, ConsumerError, OptionError, ShuffleError
 from arrow_format.garbage import collect_garbage
 from arrow_format.lease import Lease, holder_of, take_lease
@@ -261,6 +261,7 @@ def list_consumers(
 ) -> tuple[ConsumerState, ...]:
     """Return the consumers of a shuffle, by name; see :func:`~arrow_format.open_shuffle`."""
     storage = open_storage(path, storage_options)
+    check_there(storage)
     progress = ConsumerRegistry(storage).all_progress()
     return tuple(_state(storage, name, version) for name, version in sorted(progress.items()))
 

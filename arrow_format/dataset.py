@@ -517,6 +517,23 @@ def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:
         raise CorruptShuffleError(msg)
 
 
+def check_there(storage: Storage) -> None:
+    """Check that there is a directory where a shuffle is looked for.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        There is none.
+    """
+    stat = storage.stat("")
+    if stat is None:
+        msg = f"{storage.root}: is not there; check the path"
+        raise ShuffleNotFoundError(msg)
+    if not stat.is_directory:
+        msg = f"{storage.root}: is a file, not the directory of a shuffle"
+        raise ShuffleNotFoundError(msg)
+
+
 def open_shuffle(
     path: Place,
     version: int | None = None,
@@ -549,13 +566,7 @@ def open_shuffle(
     if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
         msg = f"version={version!r}: expected a whole number"
         raise OptionError(msg)
-    stat = storage.stat("")
-    if stat is None:
-        msg = f"{storage.root}: is not there; check the path"
-        raise ShuffleNotFoundError(msg)
-    if not stat.is_directory:
-        msg = f"{storage.root}: is a file, not the directory of a shuffle"
-        raise ShuffleNotFoundError(msg)
+    check_there(storage)
     snapshot = CommitLog(storage).snapshot(version)
     if snapshot is None:
         msg = f"{storage.root}: holds no committed shuffle; nothing was written, or not committed"

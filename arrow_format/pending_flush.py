@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.commit import abort_after, commit_job
 from arrow_format.commit_log import CommitLog, Snapshot
-from arrow_format.dataset import Shuffle
+from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import OptionError
 from arrow_format.job import ShuffleJob, run_map_task
 from arrow_format.latest_by_key import DEFAULT_BYTES
@@ -93,6 +93,8 @@ def flush_pending(
 
     Raises
     ------
+    ShuffleNotFoundError
+        The path is not there.
     OptionError
         What is pending is not partitioned by the hash of keys.
     ShuffleError
@@ -100,6 +102,7 @@ def flush_pending(
     """
     check_integer("max_bytes", max_bytes, 1 << 16, 1 << 50, "bytes")
     storage = open_storage(path, storage_options)
+    check_there(storage)
     log = CommitLog(storage)
     there = log.read(partial(pending_outputs, log))
     if not there.entries:
