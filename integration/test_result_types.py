@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import connector
@@ -79,18 +78,6 @@ def values(df):
     return sorted(row.k for row in df.select("k").collect())
 
 
-def in_thread(function, *arguments, **named):
-    """Start a function in a thread whose Spark session is this one's, as every thread needs one."""
-
-    def run():
-        SparkSession.builder.getOrCreate()
-        function(*arguments, **named)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
 def data_files(path):
     return list(path.glob("map_outputs/*/*"))
 
@@ -150,12 +137,18 @@ def test_a_bounded_result_holds_its_producer_back(spark, tmp_path, write):
     if write is not write_by_hook:
         assert len(data_files(path)) == 4
 
-    producer = in_thread(write, numbers(spark, 5, 9), path, **bounds, back_pressure_timeout=60)
-    producer.join(2)
-    assert producer.is_alive()
-    with connector.consume(spark, path, consumer="slow") as consumption:
-        assert values(consumption.read()) == [0, 1, 2, 3, 4]
-    producer.join(60)
+    def consume_late():
+        time.sleep(2)
+        with connector.consume(spark, path, consumer="slow") as consumption:
+            seen.extend(values(consumption.read()))
+
+    seen, began = [], time.monotonic()
+    consumer = threading.Thread(target=consume_late)
+    consumer.start()
+    write(numbers(spark, 5, 9), path, **bounds, back_pressure_timeout=60)
+    assert time.monotonic() - began > 2
+    consumer.join(60)
+    assert seen == [0, 1, 2, 3, 4]
     with connector.consume(spark, path, consumer="slow") as consumption:
         assert values(consumption.read()) == [5, 6, 7, 8]
 
@@ -164,7 +157,8 @@ def test_a_read_may_ask_before_the_producer_is_there(spark, tmp_path):
     path = tmp_path / "s"
     source = spark.read.format("arrow_shuffle").option("requestTimeout", "60s")
     found = []
-    asking = in_thread(lambda: found.append(values(source.load(str(path)))))
+    asking = threading.Thread(target=lambda: found.append(values(source.load(str(path)))))
+    asking.start()
     time.sleep(1.5)
     write_by_function(numbers(spark, 0, 3), path)
     asking.join(60)
@@ -229,7 +223,6 @@ def test_a_released_result_may_be_written_anew(spark, tmp_path):
 
 APPLICATION = """
 import sys, time
-from pyspark.sql import SparkSession
 import connector
 from arrow_format import WriteOptions
 spark = (
@@ -334,11 +327,16 @@ def test_a_second_query_of_the_name_is_refused_while_the_first_runs(spark, tmp_p
 
 def test_a_stream_asks_before_the_producer_is_there(spark, tmp_path):
     path = tmp_path / "s"
-    out, checkpoint = tmp_path / "out", tmp_path / "c"
-    asking = in_thread(follow, spark, path, out, checkpoint, "a", requestTimeout="60s")
-    time.sleep(1)
-    write_by_function(numbers(spark, 0, 3), path, result_type="PIPELINED")
-    asking.join(60)
+    out = tmp_path / "out"
+
+    def produce_late():
+        time.sleep(1)
+        write_by_function(numbers(spark, 0, 3), path, result_type="PIPELINED")
+
+    producer = threading.Thread(target=produce_late)
+    producer.start()
+    follow(spark, path, out, tmp_path / "c", "a", requestTimeout="60s")
+    producer.join(60)
     assert values(connector.read_shuffle(spark, out)) == [0, 1, 2]
 
 
