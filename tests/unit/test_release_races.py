@@ -2,12 +2,17 @@
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
 from arrow_format import (
+    WriteOptions,
     collect_garbage,
     merge_shuffle,
     open_shuffle,
+    open_shuffle_changes,
+    release_shuffle,
+    write_shuffle,
 )
 from arrow_format import result_keeping as keeping
 from arrow_format.back_pressure import unconsumed
@@ -97,3 +102,46 @@ def test_a_merge_counts_only_what_is_unconsumed(tmp_path):
     merge_shuffle(tmp_path)
     there = unconsumed(open_storage(tmp_path))
     assert (there.num_versions, there.num_bytes) == (1, last)
+
+
+class TestInThePlaceOfOneThatWasReleased:
+    """A result that was released as a whole is nothing to those who come later."""
+
+    @staticmethod
+    def another(path, **options):
+        table = pa.table({"k": [7], "other": ["x"]})
+        write_shuffle(
+            table,
+            path,
+            num_subpartitions=5,
+            keys="k",
+            mode="append",
+            options=WriteOptions(sync=False, **options),
+        )
+
+    @pytest.mark.parametrize("collected", [True, False])
+    @pytest.mark.parametrize("consumed", [None, 0, 1, 2])
+    def test_a_consumer_gets_the_new_one_and_nothing_else(self, tmp_path, consumed, collected):
+        storage = open_storage(tmp_path)
+        for value in range(2):
+            write(tmp_path, value, result_type="PIPELINED")
+        if consumed is not None:
+            ConsumerRegistry(storage).advance("a", consumed)
+        if collected:
+            release_shuffle(tmp_path)
+        else:
+            release_versions(storage, by="a test", sync=False)
+        self.another(tmp_path, result_type="PIPELINED")
+        assert take(tmp_path, "a") == [7]
+
+    @pytest.mark.parametrize("collected", [True, False])
+    def test_who_follows_from_the_beginning_begins_with_the_new_one(self, tmp_path, collected):
+        for value in range(2):
+            write(tmp_path, value)
+        if collected:
+            release_shuffle(tmp_path)
+        else:
+            release_versions(open_storage(tmp_path), by="a test", sync=False)
+        self.another(tmp_path)
+        self.another(tmp_path)
+        assert rows(open_shuffle_changes(tmp_path, 0)) == [7, 7]
