@@ -2,7 +2,7 @@
 
 A consumer has a directory ``consumers/<name>`` in the shuffle, which may be there before anything
 is written. Progress is a file whose name is the version that was consumed; the newest one counts,
-and the one before goes when the next is there. See ``docs/format/v1.md``.
+and the one before goes with the next but one. See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ class ConsumerRegistry:
         )
         with contextlib.suppress(ObjectExistsError):
             self._storage.put_if_absent(progress_path(name, version), data, sync=True)
-        for older in self._versions(name)[:-1]:
-            # What is left over does no harm, and goes the next time.
+        # The one before stays: a listing under way may not show the new one yet, and who shows none
+        # would be taken for a consumer that has nothing before it. What is left over does no harm.
+        for older in self._versions(name)[:-2]:
             with contextlib.suppress(ShuffleError):
                 self._storage.delete(progress_path(name, older))
 
