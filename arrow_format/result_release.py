@@ -42,8 +42,9 @@ def unconsumed_entries(
     version
         What was added up to this one is left out.
     apart
-        Whether the files must be told apart from those before, as they cannot be where they were
-        merged with them. Otherwise it is enough to know what was added, whatever it became.
+        Whether these are files of the newest version that must be told apart from those before, as
+        they cannot be where they were merged with them. Otherwise they are what a consumer gets,
+        whatever it became since: merged, or overwritten.
 
     Returns
     -------
@@ -64,7 +65,7 @@ def unconsumed_entries(
                 last = max(last, record.released.through)
             else:
                 found.append(record)
-                if record.is_whole:
+                if record.is_whole and apart:
                     break
         number -= 1
     return tuple(reversed(found))
