@@ -128,13 +128,12 @@ class ConsumerRegistry:
                 self._storage.delete(progress_path(name, older))
 
     def forget(self, name: str) -> bool:
-        """Remove a consumer and all that is known of it; whether it was there."""
-        directory = consumer_directory(check_consumer(name))
-        names = self._storage.list(directory)
-        for one in names:
-            self._storage.delete(f"{directory}/{one}")
-        self._storage.prune(directory, and_root=False)
-        return bool(names)
+        """Remove what is known of a consumer, but for who holds its name; whether it was there."""
+        versions = self._versions(check_consumer(name))
+        for version in versions:
+            self._storage.delete(progress_path(name, version))
+        self._storage.prune(consumer_directory(name), and_root=False)
+        return bool(versions)
 
     def _versions(self, name: str) -> list[int]:
         names = self._storage.list(consumer_directory(name))

@@ -139,18 +139,33 @@ def take_lease(
             "at a time: stop the other, wait for it (requestTimeout), or take another name"
         )
         raise ConsumerError(msg)
-    for name in storage.list(directory):
-        match = _LEASE.fullmatch(name)
-        if match and int(match[1]) < term:
-            with contextlib.suppress(ShuffleError):
-                storage.delete(f"{directory}/{name}")
+    _delete_before(storage, directory, term)
     return Lease(storage, directory, term, seconds)
+
+
+def end_leases(storage: Storage, directory: str) -> None:
+    """End the term of whoever is thought dead: should it wake up, it learns that it has lost."""
+    term, beats = _beats_of_newest(storage, directory)
+    if not term or beats == ["free"]:
+        return
+    with contextlib.suppress(ObjectExistsError):  # another did the same
+        _put(storage, _path(directory, term + 1, "free"))
+    _delete_before(storage, directory, term + 1)
 
 
 def holder_of(storage: Storage, directory: str, *, seconds: float = LEASE_SECONDS) -> str | None:
     """Return who holds a place, for people; None when nobody alive does."""
     term = _newest_term(storage, directory)
     return _holder(storage, directory, term, seconds) if term else None
+
+
+def _delete_before(storage: Storage, directory: str, term: int) -> None:
+    """Remove what is left of terms before one; what cannot be removed does no harm."""
+    for name in storage.list(directory):
+        match = _LEASE.fullmatch(name)
+        if match and int(match[1]) < term:
+            with contextlib.suppress(ShuffleError):
+                storage.delete(f"{directory}/{name}")
 
 
 def _newest_term(storage: Storage, directory: str) -> int:

@@ -690,9 +690,39 @@ def test_a_consumer_that_is_forgotten_begins_anew(tmp_path):
     assert forget_consumer(path, "a") is True
     assert forget_consumer(path, "a") is False
     assert take(path, "a") == [1]
+    assert len(leases(path)) == 1, "the term outlives it"
+
+
+def test_who_was_forgotten_while_it_slept_records_nothing(tmp_path):
+    storage = open_storage(tmp_path)
+    write(tmp_path, 1, result_type="PIPELINED")
+    write(tmp_path, 2)
+    sleeper = Consumer(storage, "a")
+    sleeper.register(0)
+    with pytest.MonkeyPatch.context() as patch:  # a machine that has not heard of it for long
+        patch.setattr("arrow_format.lease.ProcessIdentity.is_alive", lambda _: False)
+        assert forget_consumer(tmp_path, "a")
+    with consume(tmp_path, consumer="a"):
+        with pytest.raises(ConsumerError, match="was taken over by"):
+            sleeper.commit(2)
+        assert ConsumerRegistry(storage).progress("a") == 0
+    assert ConsumerRegistry(storage).progress("a") == 2
 
 
 # Back pressure
+
+
+def test_who_overwrites_waits_for_consumers_that_get_every_version(tmp_path):
+    bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 2}
+    for value in range(4):  # nobody is known who would get them
+        write(tmp_path, value, mode="overwrite", back_pressure_timeout=0, **bounded)
+    take(tmp_path, "a")
+    for value in (5, 6):
+        write(tmp_path, value, mode="overwrite", back_pressure_timeout=0, **bounded)
+    with pytest.raises(BackPressureTimeoutError, match=r"consumer 'a'.* 2 versions of"):
+        write(tmp_path, 7, mode="overwrite", back_pressure_timeout=0, **bounded)
+    assert take(tmp_path, "a") == [5, 6]
+    write(tmp_path, 7, mode="overwrite", back_pressure_timeout=0, **bounded)
 
 
 @pytest.mark.parametrize(
