@@ -46,8 +46,8 @@ def unconsumed_after(storage: Storage, consumed: int, consumer: str | None) -> U
     log = CommitLog(storage)
 
     def measure(index: LogIndex) -> Unconsumed:
-        entries = unconsumed_entries(log, index, consumed)
-        if entries is None:  # merged with what was consumed: all of it counts
+        entries = unconsumed_entries(log, index, consumed, apart=False)
+        if entries is None:  # expired before anybody asked: what became of it counts
             newest = log.content_at(index, index.newest)
             entries = newest.entries if newest else ()
         return Unconsumed(

@@ -148,7 +148,7 @@ def plan_changes(
             first = max(start, index.oldest - 1) + 1
             _refuse_overwrites(log, first + 1 if begins else first, end)
         return VersionSpan(0, start, end)
-    oldest = oldest_entry(log, index)
+    oldest = _beginning(log, index, last)
     if oldest is None or end < oldest.version:
         msg = f"{log.root}: version {end} has expired and was removed by garbage collection"
         raise ShuffleNotFoundError(msg)
@@ -157,6 +157,29 @@ def plan_changes(
     if overwrites == "fail":
         _refuse_overwrites(log, oldest.version + 1, end)
     return VersionSpan(oldest.version, oldest.version, end)
+
+
+def begins_after(log: LogReader, index: LogIndex, last: LogEntry, start: int) -> int:
+    """Return after which number the result that ``last`` is of begins for who is at ``start``.
+
+    That is ``start``, unless a result was released as a whole since: what is in its place begins
+    anew, and has nothing to do with what was released.
+    """
+    first = last
+    for entry in _entries(log, range(last.version - 1, max(start, index.oldest - 1), -1)):
+        if entry.released is not None and entry.released.ended:
+            return first.version - 1
+        first = entry
+    return start
+
+
+def _beginning(log: LogReader, index: LogIndex, last: LogEntry) -> LogEntry | None:
+    """Return the oldest version that is there of the result that ``last`` is of."""
+    oldest = oldest_entry(log, index)
+    if oldest is None or oldest.shuffle_id == last.shuffle_id:
+        return oldest
+    start = begins_after(log, index, last, 0)
+    return log.entry(start + 1) if start else oldest
 
 
 def _refuse_overwrites(log: LogReader, first: int, end: int) -> None:
@@ -232,7 +255,8 @@ def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
         Versions after ``start`` have expired.
     """
     if start == 0:
-        first = oldest_entry(log, index)
+        newest = newest_entry(log, index)
+        first = None if newest is None else _beginning(log, index, newest)
         if first is None:
             return
         whole = log.content_at(index, first.version)

@@ -15,7 +15,7 @@ from arrow_format.applications import find_transaction
 from arrow_format.back_pressure import await_room
 from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.completeness import check_files, complete_outputs, total_subpartitions
-from arrow_format.consumers import CONSUMER_DIRECTORY
+from arrow_format.consumers import CONSUMER_DIRECTORY, ConsumerRegistry
 from arrow_format.counters import sum_counters
 from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
 from arrow_format.errors import (
@@ -128,9 +128,9 @@ def commit_job(
             newest = None  # a result that was released as a whole is no shuffle any more
         if newest is not None and mode == "ignore":
             return None
-        if newest is not None and mode == "append" and not pending:
+        if newest is not None and not pending:
             # Here, where the number to be taken is settled: no other can slip in while this waits.
-            _await_consumers(job, outputs, newest.newest.result)
+            _await_consumers(job, outputs, newest.newest.result, mode)
         if not written:
             job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
@@ -191,11 +191,17 @@ def _fits_what_is_pending(job: ShuffleJob, log: CommitLog, flushes: tuple[int, .
 
 
 def _await_consumers(
-    job: ShuffleJob, outputs: Sequence[MapOutput], there: ResultDescription
+    job: ShuffleJob, outputs: Sequence[MapOutput], there: ResultDescription, mode: str
 ) -> None:
-    """Wait until the consumers of a bounded result have left room for what is appended."""
-    result = describe_result(job.options, job.owner, there)
-    if result.type.has_back_pressure:
+    """Wait until the consumers of a bounded result have left room for what is committed.
+
+    What is overwritten is kept for consumers that are known, and delivered. Without any it is not.
+    """
+    is_appended = mode == "append"
+    result = describe_result(job.options, job.owner, there if is_appended else None)
+    if not result.type.has_back_pressure:
+        return
+    if is_appended or (there.type.has_back_pressure and ConsumerRegistry(job.storage).names()):
         num_bytes = sum(output.num_bytes for output in outputs)
         await_room(job.storage, result, num_bytes, job.options.back_pressure_timeout)
 

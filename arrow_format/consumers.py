@@ -2,7 +2,7 @@
 
 A consumer has a directory ``consumers/<name>`` in the shuffle, which may be there before anything
 is written. Progress is a file whose name is the version that was consumed; the newest one counts,
-and the one before goes when the next is there. See ``docs/format/v1.md``.
+and the one before goes with the next but one. See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
@@ -121,19 +121,19 @@ class ConsumerRegistry:
         )
         with contextlib.suppress(ObjectExistsError):
             self._storage.put_if_absent(progress_path(name, version), data, sync=True)
-        for older in self._versions(name)[:-1]:
-            # What is left over does no harm, and goes the next time.
+        # The one before stays: a listing under way may not show the new one yet, and who shows none
+        # would be taken for a consumer that has nothing before it. What is left over does no harm.
+        for older in self._versions(name)[:-2]:
             with contextlib.suppress(ShuffleError):
                 self._storage.delete(progress_path(name, older))
 
     def forget(self, name: str) -> bool:
-        """Remove a consumer and all that is known of it; whether it was there."""
-        directory = consumer_directory(check_consumer(name))
-        names = self._storage.list(directory)
-        for one in names:
-            self._storage.delete(f"{directory}/{one}")
-        self._storage.prune(directory, and_root=False)
-        return bool(names)
+        """Remove what is known of a consumer, but for who holds its name; whether it was there."""
+        versions = self._versions(check_consumer(name))
+        for version in versions:
+            self._storage.delete(progress_path(name, version))
+        self._storage.prune(consumer_directory(name), and_root=False)
+        return bool(versions)
 
     def _versions(self, name: str) -> list[int]:
         names = self._storage.list(consumer_directory(name))

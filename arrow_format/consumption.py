@@ -20,7 +20,7 @@ from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_di
 from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import ClosedError, ConsumerError, OptionError, ShuffleError
 from arrow_format.garbage import collect_garbage
-from arrow_format.lease import Lease, holder_of, take_lease
+from arrow_format.lease import Lease, end_leases, holder_of, take_lease
 from arrow_format.result_keeping import RELEASED_TOGETHER, release_consumed
 from arrow_format.result_release import release_versions
 from arrow_format.result_request import await_result
@@ -299,4 +299,5 @@ def forget_consumer(
     if holder is not None:
         msg = f"{storage.root}: consumer {consumer!r} is at work, {holder}; stop it first"
         raise ConsumerError(msg)
+    end_leases(storage, consumer_directory(consumer))
     return ConsumerRegistry(storage).forget(consumer)

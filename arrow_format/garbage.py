@@ -149,7 +149,7 @@ class _Collection:
         (committed_ms,) = self._committed_ms([newest.newest], {})
         if owner_is_gone(newest, committed_ms, self.cutoff_ms):
             by = f"the application that made it has ended: {newest.newest.result.owner}"
-            release_versions(self.storage, by=by)
+            release_versions(self.storage, by=by, only=newest.newest.commit_id)
 
     def give_up_jobs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fence unfinished jobs that were silent for long; return those, and the other unfinished.

@@ -84,7 +84,8 @@ class Lease:
                 if _newest_term(self._storage, self._directory) != self._term:
                     self._is_lost = True
                     return
-                _put(self._storage, _path(self._directory, self._term, self._beat + 1))
+                with contextlib.suppress(ObjectExistsError):  # put before; its answer got lost
+                    _put(self._storage, _path(self._directory, self._term, self._beat + 1))
                 self._beat += 1
                 self._storage.delete(_path(self._directory, self._term, self._beat - 1))
 
@@ -125,7 +126,7 @@ def take_lease(
             _put(storage, _path(directory, term + 1, 0))
         except ObjectExistsError:  # another was faster; look who
             return None
-        if _newest_term(storage, directory) != term + 1:
+        if _beats_of_newest(storage, directory) != (term + 1, [f"{0:020d}"]):
             # The first listing, which is no snapshot, had missed a beat in the place of another.
             storage.delete(_path(directory, term + 1, 0))
             return None
@@ -138,12 +139,18 @@ def take_lease(
             "at a time: stop the other, wait for it (requestTimeout), or take another name"
         )
         raise ConsumerError(msg)
-    for name in storage.list(directory):
-        match = _LEASE.fullmatch(name)
-        if match and int(match[1]) < term:
-            with contextlib.suppress(ShuffleError):
-                storage.delete(f"{directory}/{name}")
+    _delete_before(storage, directory, term)
     return Lease(storage, directory, term, seconds)
+
+
+def end_leases(storage: Storage, directory: str) -> None:
+    """End the term of whoever is thought dead: should it wake up, it learns that it has lost."""
+    term, beats = _beats_of_newest(storage, directory)
+    if not term or beats == ["free"]:
+        return
+    with contextlib.suppress(ObjectExistsError):  # another did the same
+        _put(storage, _path(directory, term + 1, "free"))
+    _delete_before(storage, directory, term + 1)
 
 
 def holder_of(storage: Storage, directory: str, *, seconds: float = LEASE_SECONDS) -> str | None:
@@ -152,10 +159,25 @@ def holder_of(storage: Storage, directory: str, *, seconds: float = LEASE_SECOND
     return _holder(storage, directory, term, seconds) if term else None
 
 
+def _delete_before(storage: Storage, directory: str, term: int) -> None:
+    """Remove what is left of terms before one; what cannot be removed does no harm."""
+    for name in storage.list(directory):
+        match = _LEASE.fullmatch(name)
+        if match and int(match[1]) < term:
+            with contextlib.suppress(ShuffleError):
+                storage.delete(f"{directory}/{name}")
+
+
 def _newest_term(storage: Storage, directory: str) -> int:
     """Return the newest term that anyone had; 0 when there was none."""
-    terms = [int(m[1]) for m in map(_LEASE.fullmatch, storage.list(directory)) if m]
-    return max(terms, default=0)
+    return _beats_of_newest(storage, directory)[0]
+
+
+def _beats_of_newest(storage: Storage, directory: str) -> tuple[int, list[str]]:
+    """Return the newest term that anyone had, and the beats of it that are there, sorted."""
+    matches = [match for match in map(_LEASE.fullmatch, storage.list(directory)) if match]
+    newest = max((int(match[1]) for match in matches), default=0)
+    return newest, sorted(match[2] for match in matches if int(match[1]) == newest)
 
 
 def _holder(storage: Storage, directory: str, term: int, seconds: float) -> str | None:

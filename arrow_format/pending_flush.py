@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
-from arrow_format.commit import abort_after, commit_job
+from arrow_format.commit import abort_after, commit_job, receipt_of
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.dataset import Shuffle, check_there
-from arrow_format.errors import OptionError
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.job import ShuffleJob, run_map_task
 from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.latest_rows import KEY_BYTES, latest_in_passes
@@ -89,7 +89,8 @@ def flush_pending(
     Returns
     -------
     ShuffleReceipt or None
-        Of the version; None when nothing is pending.
+        Of the version, or of the newest where another has flushed the same meanwhile; None when
+        nothing is pending.
 
     Raises
     ------
@@ -120,6 +121,12 @@ def flush_pending(
         return commit_job(job, statuses, mode=mode, flushes=there.numbers)
     except BaseException as error:
         abort_after(job, error)
+        if isinstance(error, CorruptShuffleError | ShuffleNotFoundError):
+            # Files of what was flushed go with the next collection, under whoever reads them still.
+            newest = log.snapshot()
+            still = log.read(partial(pending_outputs, log))
+            if newest is not None and not still.begins_with(there.numbers):
+                return receipt_of(storage, newest.newest)
         raise
 
 

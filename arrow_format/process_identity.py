@@ -43,10 +43,10 @@ class ProcessIdentity:
         if (self.host, self.boot) != (here.host, here.boot) or not self.boot:
             return None
         fields = _fields(self.pid)
+        if fields is None:
+            return None if _is_there(self.pid) else False
         return (
-            fields is not None
-            and fields[_STATE_FIELD] not in _DEAD_STATES
-            and int(fields[_START_FIELD]) == self.started
+            fields[_STATE_FIELD] not in _DEAD_STATES and int(fields[_START_FIELD]) == self.started
         )
 
     def __str__(self) -> str:
@@ -124,6 +124,17 @@ def _fields(pid: int) -> list[str] | None:
         return None
     # The name is in parentheses and may itself hold spaces and parentheses.
     return stat.rpartition(")")[2].split()
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process has that number; also one that the system hides from this user."""
+    try:
+        os.kill(pid, 0)  # no signal at all: it only asks
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _name(pid: int) -> str:

@@ -51,9 +51,11 @@ def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) 
     consumed = min(progress.values())
     by = f"consumed by {', '.join(sorted(progress))}"
     if newest.newest.result.type.is_blocking:
-        if consumed < newest.version:
+        # A merge that came after is nothing to be consumed.
+        left = log.read(lambda index: unconsumed_entries(log, index, consumed, apart=False))
+        if left is None or left:
             return None
-        return release_versions(storage, by=by, sync=sync)
+        return release_versions(storage, by=by, only=newest.newest.commit_id, sync=sync)
     left = log.read(lambda index: unconsumed_entries(log, index, consumed))
     if left is None or len(newest.entries) - len(left) < at_least:
         return None

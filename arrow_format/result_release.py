@@ -31,11 +31,25 @@ if TYPE_CHECKING:
 
 
 def unconsumed_entries(
-    log: LogReader, index: LogIndex, version: int
+    log: LogReader, index: LogIndex, version: int, *, apart: bool = True
 ) -> tuple[LogEntry, ...] | None:
     """Return the entries after ``version`` that added rows to the newest version, oldest first.
 
-    None where they cannot be told apart from those before: they were merged with them.
+    Parameters
+    ----------
+    log, index
+        The log, and a listing of it.
+    version
+        What was added up to this one is left out.
+    apart
+        Whether these are files of the newest version that must be told apart from those before, as
+        they cannot be where they were merged with them. Otherwise they are what a consumer gets,
+        whatever it became since: merged, or overwritten.
+
+    Returns
+    -------
+    tuple or None
+        None where that cannot be told any more.
     """
     found: list[LogEntry] = []
     number, last = index.newest, version
@@ -45,19 +59,25 @@ def unconsumed_entries(
         record = log.record(number)
         if isinstance(record, LogEntry):
             if record.operation == "replace":
-                return None
-            if record.released is not None:
+                if apart:
+                    return None
+            elif record.released is not None:
                 last = max(last, record.released.through)
             else:
                 found.append(record)
-                if record.is_whole:
+                if record.is_whole and apart:
                     break
         number -= 1
     return tuple(reversed(found))
 
 
 def release_versions(
-    storage: Storage, *, by: str, through: int | None = None, sync: bool = True
+    storage: Storage,
+    *,
+    by: str,
+    through: int | None = None,
+    only: str | None = None,
+    sync: bool = True,
 ) -> LogEntry | None:
     """Release a result as a whole, or the versions of it that were consumed.
 
@@ -69,6 +89,9 @@ def release_versions(
         Who releases it and why, for people.
     through
         The last version whose rows go; None for all, and then the result is gone.
+    only
+        Commit id of the version that was found to be no longer needed: where another is the newest
+        by now, nothing is released, since nobody has asked that one. None: whatever is there.
     sync
         Whether the release is durable on return.
 
@@ -83,11 +106,12 @@ def release_versions(
         The log cannot be read or written.
     """
     log = CommitLog(storage)
-    job_id = uuid.uuid4().hex
     written: list[str] = []
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
         if newest is None or newest.ended is not None:
+            return None
+        if only is not None and newest.newest.commit_id != only:
             return None
         left: tuple[LogEntry, ...] = ()
         if through is not None:
@@ -96,7 +120,9 @@ def release_versions(
                 return None
             left = unconsumed
         totals = encode_totals(*_totals(log, newest, left))
-        commit_id = uuid.uuid4().hex
+        # Each time another job: a collection may have taken the totals of the last round for those
+        # of a dead one, and what it has fenced it removes, whoever commits it.
+        job_id, commit_id = uuid.uuid4().hex, uuid.uuid4().hex
         described = TotalsFile(totals_path(job_id, commit_id), len(totals), zlib.crc32(totals))
         storage.put_if_absent(described.path, totals, sync=sync)
         written.append(described.path)
@@ -124,7 +150,9 @@ def release_versions(
         with contextlib.suppress(ShuffleError):
             log.settle(sync=sync)
         raise
-    for path in written[:-1]:
+    for path in written:
+        if entry is not None and path == entry.totals.path:
+            continue
         with contextlib.suppress(ShuffleError):
             storage.delete(path)
     return entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrow_format.changes import changes_of, plan_changes
+from arrow_format.changes import begins_after, changes_of, plan_changes
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
 from arrow_format.log_record import Fence
@@ -94,7 +94,8 @@ class _Request:
             entries = unconsumed_entries(log, index, consumed)
             if entries == ():
                 return None
-            span = plan_changes(log, index, consumed, newest.version, overwrites="deliver")
+            start = begins_after(log, index, newest.newest, consumed) if consumed else 0
+            span = plan_changes(log, index, start, newest.version, overwrites="deliver")
             found = changes_of(log, span)
             return found if entries or found.map_outputs else None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -21,6 +22,7 @@ from arrow_format.commit import abort_job, commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, ShuffleError
 from arrow_format.model import Transaction
+from arrow_format.pending import pending_outputs
 from arrow_format.pending_flush import flush_if_due
 from arrow_format.target import check_target
 from connector.map_status import status_from_row, status_to_row
@@ -157,7 +159,13 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
             return False
         if self._mode == "append":
             return True
-        there = CommitLog(job.storage).snapshot()
+        log = CommitLog(job.storage)
+        if self._flush is not None:
+            # What the next flush gives is what this batch would take the place of.
+            waiting = log.read(partial(pending_outputs, log)).counting
+            if waiting:
+                return not any(entry.num_rows for entry in waiting)
+        there = log.snapshot()
         return there is None or there.num_rows == 0
 
 

@@ -23,6 +23,7 @@ from arrow_format import (
     forget_consumer,
     merge_shuffle,
     open_shuffle,
+    process_identity,
     release_shuffle,
     write_shuffle,
 )
@@ -40,6 +41,7 @@ from arrow_format.errors import (
     ResultFailedError,
     ResultReleasedError,
     ShuffleNotFoundError,
+    StorageError,
 )
 from arrow_format.job import begin_job
 from arrow_format.lease import take_lease
@@ -47,7 +49,7 @@ from arrow_format.log_lines import to_lines
 from arrow_format.partitioner import HashPartitioner
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.result_description import ResultDescription
-from arrow_format.storage import open_storage
+from arrow_format.storage import PosixStorage, open_storage
 from arrow_format.target import open_target
 from tests.unit.small_shuffles import files_below
 
@@ -281,7 +283,8 @@ def test_progress_never_goes_back(tmp_path):
         registry.advance("a", version)
         assert registry.register("a", 0) == max(3, registry.progress("a"))
     assert registry.progress("a") == 7
-    assert len(list((tmp_path / consumer_directory("a")).iterdir())) == 1
+    there = sorted(one.name for one in (tmp_path / consumer_directory("a")).iterdir())
+    assert there == [Path(progress_path("a", version)).name for version in (5, 7)]
 
 
 # Requests
@@ -417,10 +420,10 @@ def test_a_stopped_process_still_holds_the_name(tmp_path):
             consume(path, consumer="a")
 
 
-def elsewhere(storage, term=1):
+def elsewhere(storage, term=1, beat=0):
     """A lease that a process of another machine took just now."""
     identity = replace(this_process(), host="another", boot="another boot")
-    path = f"{consumer_directory('a')}/lease-{term:020d}-{0:020d}"
+    path = f"{consumer_directory('a')}/lease-{term:020d}-{beat:020d}"
     storage.put_if_absent(path, to_lines({"format_version": 1, **identity.to_json()}), sync=False)
 
 
@@ -494,6 +497,80 @@ def test_a_process_number_that_is_used_again_is_another_process():
     assert replace(me, started=me.started + 1).is_alive() is False
     assert replace(me, boot="before the restart").is_alive() is None
     assert ProcessIdentity.from_json(me.to_json()) == me
+
+
+def test_a_process_that_is_hidden_from_this_user_is_not_taken_for_dead(tmp_path, monkeypatch):
+    """A system may show each user only its own processes (hidepid)."""
+    me = this_process()
+    with child("import time; print('ready', flush=True); time.sleep(60)") as process:
+        other = process_identity._identity(process.pid)
+        monkeypatch.setattr(process_identity, "_PROC", tmp_path)
+        assert replace(me, pid=process.pid).is_alive() is None
+    assert other.is_alive() is False, "it has ended"
+
+
+# Listings that are no snapshots
+
+
+class Torn(PosixStorage):
+    """Lets others act while a directory is listed, and shows what was there all the time."""
+
+    def __init__(self, root, action):
+        super().__init__(str(root))
+        self.action = action
+
+    def list(self, path):
+        before = super().list(path)
+        if path.startswith("consumers/") and self.action is not None:
+            action, self.action = self.action, None
+            action()
+        after = super().list(path)
+        return [name for name in before if name in after]
+
+
+def test_a_consumer_is_known_also_while_it_records_progress(tmp_path):
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.register("a", 0)
+    registry.advance("a", 1)
+    torn = ConsumerRegistry(Torn(tmp_path, lambda: registry.advance("a", 2)))
+    assert torn.all_progress() in ({"a": 1}, {"a": 2})
+    assert registry.all_progress() == {"a": 2}
+
+
+def test_a_holder_is_seen_also_while_it_shows_itself(tmp_path):
+    storage = open_storage(tmp_path)
+    take_lease(storage, "consumers/a").release()
+    (tmp_path / f"consumers/a/lease-{1:020d}-free").unlink()
+    elsewhere(storage, beat=4)
+
+    def beat():
+        (tmp_path / f"consumers/a/lease-{1:020d}-{4:020d}").unlink()
+        elsewhere(storage, beat=5)
+
+    with pytest.raises(ConsumerError, match="held by"):
+        take_lease(Torn(tmp_path, beat), "consumers/a")
+    assert leases(tmp_path) == [f"consumers/a/lease-{1:020d}-{5:020d}"]
+
+
+def test_a_holder_goes_on_showing_itself_after_an_answer_that_got_lost(tmp_path):
+    class Forgetful(PosixStorage):
+        has_failed = False
+
+        def put_if_absent(self, path, data, *, sync):
+            super().put_if_absent(path, data, sync=sync)
+            if path.endswith(f"-{1:020d}") and not self.has_failed:
+                self.has_failed = True
+                msg = "the answer got lost"
+                raise StorageError(msg)
+
+    lease = take_lease(Forgetful(str(tmp_path)), "consumers/a", seconds=0.1)
+    deadline = time.monotonic() + 10
+    third = f"consumers/a/lease-{1:020d}-{3:020d}"
+    while not any(one >= third for one in leases(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    lease.release()
+    assert leases(tmp_path) == [f"consumers/a/lease-{1:020d}-free"]
+    assert lease._beat >= 3
 
 
 # Release
@@ -613,9 +690,39 @@ def test_a_consumer_that_is_forgotten_begins_anew(tmp_path):
     assert forget_consumer(path, "a") is True
     assert forget_consumer(path, "a") is False
     assert take(path, "a") == [1]
+    assert len(leases(path)) == 1, "the term outlives it"
+
+
+def test_who_was_forgotten_while_it_slept_records_nothing(tmp_path):
+    storage = open_storage(tmp_path)
+    write(tmp_path, 1, result_type="PIPELINED")
+    write(tmp_path, 2)
+    sleeper = Consumer(storage, "a")
+    sleeper.register(0)
+    with pytest.MonkeyPatch.context() as patch:  # a machine that has not heard of it for long
+        patch.setattr("arrow_format.lease.ProcessIdentity.is_alive", lambda _: False)
+        assert forget_consumer(tmp_path, "a")
+    with consume(tmp_path, consumer="a"):
+        with pytest.raises(ConsumerError, match="was taken over by"):
+            sleeper.commit(2)
+        assert ConsumerRegistry(storage).progress("a") == 0
+    assert ConsumerRegistry(storage).progress("a") == 2
 
 
 # Back pressure
+
+
+def test_who_overwrites_waits_for_consumers_that_get_every_version(tmp_path):
+    bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 2}
+    for value in range(4):  # nobody is known who would get them
+        write(tmp_path, value, mode="overwrite", back_pressure_timeout=0, **bounded)
+    take(tmp_path, "a")
+    for value in (5, 6):
+        write(tmp_path, value, mode="overwrite", back_pressure_timeout=0, **bounded)
+    with pytest.raises(BackPressureTimeoutError, match=r"consumer 'a'.* 2 versions of"):
+        write(tmp_path, 7, mode="overwrite", back_pressure_timeout=0, **bounded)
+    assert take(tmp_path, "a") == [5, 6]
+    write(tmp_path, 7, mode="overwrite", back_pressure_timeout=0, **bounded)
 
 
 @pytest.mark.parametrize(

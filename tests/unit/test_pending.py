@@ -23,6 +23,7 @@ from arrow_format.pending import PendingOutputs, pending_outputs
 from arrow_format.pending_flush import is_flush_due
 from arrow_format.storage import open_storage
 from arrow_format.target import open_target
+from tests.unit.recording_storage import RecordingStorage
 from tests.unit.small_shuffles import files_below
 
 N = 4
@@ -161,6 +162,22 @@ def test_of_several_that_flush_at_once_one_wins(tmp_path):
     assert rows(path) == [(key, 2) for key in range(20)]
     collect_garbage(path, retention=NONE)
     assert len([one for one in files_below(path) if one.endswith(".data")]) == 1
+
+
+def test_a_flush_whose_files_went_under_it_gives_the_version_of_the_other(tmp_path):
+    path = tmp_path / "s"
+    for value in range(2):
+        put(path, [(1, value)])
+    slow = RecordingStorage(str(path))
+
+    def be_faster(_):
+        slow.before = lambda _: None
+        flush(path)
+        collect_garbage(path, retention=NONE)
+
+    slow.before = be_faster
+    assert flush(slow).version == 3
+    assert rows(path) == [(1, 1)]
 
 
 def test_gc_keeps_what_is_pending_and_removes_what_was_flushed(tmp_path):

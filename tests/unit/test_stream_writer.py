@@ -11,7 +11,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from arrow_format import collect_garbage, merge_shuffle, open_shuffle
+from arrow_format import collect_garbage, flush_pending, merge_shuffle, open_shuffle
 from arrow_format.errors import OptionError, SchemaError, ShuffleError, ShuffleExistsError
 from arrow_format.model import Transaction
 from connector.stream_writer import BATCH_ID, QUERY_ID, ShuffleStreamWriter
@@ -146,6 +146,23 @@ class TestEmpty:
             run(tmp_path, batch, 0, count=count, overwrite=True)
             assert log_of(tmp_path).newest_version() == version
         assert values(tmp_path) == []
+
+    def test_so_it_does_of_one_that_is_pending(self, tmp_path):
+        options = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
+        for batch, count in ((0, 5), (1, 0)):
+            writer = writer_of(tmp_path, overwrite=True, **options)
+            messages = write(writer, batch, 0, count=count)
+            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+        flush_pending(tmp_path, options=FAST)
+        assert values(tmp_path) == []
+
+    def test_no_rows_are_nothing_pending_where_none_are(self, tmp_path):
+        options = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
+        for batch, count, number in ((0, 0, 0), (1, 5, 1), (2, 0, 2), (3, 0, 2)):
+            writer = writer_of(tmp_path, overwrite=True, **options)
+            messages = write(writer, batch, 0, count=count)
+            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+            assert log_of(tmp_path).newest_version() == number
 
 
 def test_complete_batches_overwrite(tmp_path):
