@@ -141,6 +141,18 @@ def test_a_batch_that_runs_again_is_pending_once_and_makes_its_flush_good(values
     assert rows_in(values.sink) == [(1, 2), (2, 2)]
 
 
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_what_is_pending_comes_before_a_batch_that_does_not_wait(values: Values, mode: str) -> None:
+    """The query is started again without an interval: what it has is not flushed behind that."""
+    values.put((1, 1))
+    rows = values.values() if mode == "append" else values.totals()
+    values.run(rows, mode, **NEW, **HELD)
+    values.put((1, 10))
+    values.run(rows, mode, **NEW)
+    assert flush_pending(values.sink) is None
+    assert rows_in(values.sink) == ([(1, 1), (1, 10)] if mode == "append" else [(1, 11)])
+
+
 @pytest.mark.parametrize(
     "options",
     [
