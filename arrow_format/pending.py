@@ -70,5 +70,7 @@ def pending_outputs(log: LogReader, index: LogIndex) -> PendingOutputs:
             # What was put while it was flushed stands before it, and is pending still.
             last = max(last, record.flushed)
             flushed_at_ms = flushed_at_ms or record.committed_at_ms
+        elif isinstance(record, LogEntry) and record.released and record.released.ended:
+            last = number  # the result was given up as a whole, with what was pending
         number -= 1
     return PendingOutputs(tuple(reversed(found)), flushed_at_ms)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
+from arrow_format.applications import last_commit
 from arrow_format.commit import abort_after, commit_job, receipt_of
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.dataset import Shuffle, check_there
@@ -20,6 +21,7 @@ from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoun
 from arrow_format.job import ShuffleJob, run_map_task
 from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.latest_rows import KEY_BYTES, latest_in_passes
+from arrow_format.log_record import Pending
 from arrow_format.options import WriteOptions, check_integer
 from arrow_format.partitioner import HashPartitioner, partitioner_from_description
 from arrow_format.pending import PendingOutputs, pending_outputs
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from arrow_format.flush_options import FlushOptions
     from arrow_format.log_entry import LogEntry
+    from arrow_format.log_index import LogIndex
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.storage import Storage
 
@@ -65,6 +68,26 @@ def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -
     log = CommitLog(storage)
     there = log.read(partial(pending_outputs, log))
     if is_flush_due(there, flush, time.time_ns() // 1_000_000):
+        flush_pending(storage, max_bytes=flush.max_buffered_bytes, options=options)
+
+
+def flush_if_last(
+    storage: Storage, application_id: str, flush: FlushOptions, options: WriteOptions
+) -> None:
+    """Flush what is pending if the last commit of an application is, see :func:`flush_pending`.
+
+    It is for one whose commits wait no more. Otherwise what it has pending would be flushed behind
+    rows that came later, or in their place.
+    """
+    log = CommitLog(storage)
+
+    def is_last(index: LogIndex) -> bool:
+        last = last_commit(log, index, application_id)
+        if last is None or last.version < index.oldest:  # what is pending does not expire
+            return False
+        return isinstance(log.record(last.version), Pending)
+
+    if log.read(is_last):
         flush_pending(storage, max_bytes=flush.max_buffered_bytes, options=options)
 
 

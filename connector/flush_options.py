@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError
 from arrow_format.flush_options import FlushOptions
-from arrow_format.latest_by_key import DEFAULT_BYTES
+from arrow_format.latest_by_key import DEFAULT_BYTES, LEAST_BYTES
 from connector.duration import parse_duration
-from connector.option_text import boolean, num_bytes
+from connector.option_text import bad, boolean, num_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,10 +70,12 @@ def parse_flush_options(options: Mapping[str, str]) -> FlushOptions:
             msg = f"option {key!r} is not known; there are {', '.join(NAMES)}"
             raise OptionError(msg)
         found[name] = value
+    text = found.get(MAX_BUFFERED_BYTES, str(DEFAULT_BYTES))
+    most = num_bytes(MAX_BUFFERED_BYTES, text)
+    if most < LEAST_BYTES:
+        raise bad(MAX_BUFFERED_BYTES, text, f"at least {LEAST_BYTES >> 10}k")
     return FlushOptions(
         max_interval=parse_interval(found.get(MAX_INTERVAL), MAX_INTERVAL),
         memory_buffer_only=boolean(MEMORY_BUFFER_ONLY, found.get(MEMORY_BUFFER_ONLY, "false")),
-        max_buffered_bytes=num_bytes(
-            MAX_BUFFERED_BYTES, found.get(MAX_BUFFERED_BYTES, str(DEFAULT_BYTES))
-        ),
+        max_buffered_bytes=most,
     )

@@ -135,6 +135,11 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     known = known_options(
         options, allowed, f"options of a stream's source are {', '.join(allowed)}"
     )
+    return _source_options(known)
+
+
+def _source_options(known: Mapping[str, str]) -> SourceOptions:
+    """Options of a source among those of :func:`known_options`."""
     on_overwrite = known.get("onOverwrite", "fail").lower()
     if on_overwrite not in OVERWRITES:
         expected = f"one of {', '.join(OVERWRITES)}"
@@ -164,7 +169,8 @@ def parse_schema_options(options: Mapping[str, str]) -> ScanOptions:
     described = f"options of reads are {', '.join(allowed)}"
     known = known_options(options, (*WRITE_OPTIONS, *allowed), described)
     target_options(known)
-    return scan_options(known)
+    # Also those of streams: what is bad here is told at load, and not by a query that has begun.
+    return _source_options(known).scan
 
 
 def _starting_version(value: str) -> int | None:

@@ -101,6 +101,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The last version that a query with an end reads; None: it has no end."""
         self._consumer: Consumer | None = None
         """In the process that finds offsets, from its first question on."""
+        self._recorded: int | None = None
+        """Up to which version this has recorded what is consumed."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query begins that has no checkpoint yet.
@@ -164,7 +166,12 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits = self._options.limits.tightened(_limits_of(limit))
         log = CommitLog(self._storage)
         end = log.read(partial(self._end, log, seen, limits))
-        return start if end is None else StreamOffset(end.version, end.commit_id).to_json()
+        if end is not None:
+            return StreamOffset(end.version, end.commit_id).to_json()
+        if not seen.begins:
+            # Spark asks for more once the last batch is committed, but says so with the next alone.
+            self._record(seen.version)
+        return start
 
     def _end(
         self, log: CommitLog, seen: StreamOffset, limits: StepLimits, index: LogIndex
@@ -258,11 +265,14 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ConsumerError
             Another process has taken the consumer over.
         """
+        self._record(StreamOffset.from_json(end).version)
+
+    def _record(self, version: int) -> None:
         consumer = self._at_work()
-        if consumer is not None:
-            version = StreamOffset.from_json(end).version
+        if consumer is not None and version != self._recorded:
             consumer.register(version)
             consumer.commit(version)
+            self._recorded = version
 
     def stop(self) -> None:
         """Let go of the consumer's name."""

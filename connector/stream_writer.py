@@ -23,7 +23,7 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, ShuffleError
 from arrow_format.model import Transaction
 from arrow_format.pending import pending_outputs
-from arrow_format.pending_flush import flush_if_due
+from arrow_format.pending_flush import flush_if_due, flush_if_last
 from arrow_format.target import check_target
 from connector.map_status import status_from_row, status_to_row
 from connector.map_task import run_spark_task
@@ -85,8 +85,8 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         self._mode = "overwrite" if overwrite else "append"
         self._empty_versions = parsed.empty_versions
         self._job = begin_target_job(parsed.target, schema, overwrite=overwrite)
-        waits = parsed.waits(self._job.partitioner, self._job.sort_by)
-        self._flush = parsed.flush if waits else None
+        self._flush = parsed.flush
+        self._waits = parsed.waits(self._job.partitioner, self._job.sort_by)
         check_target(self._job, self._mode)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
@@ -124,15 +124,18 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
             with contextlib.suppress(ShuffleError):  # what is left is collected some day
                 abort_job(job)
         else:
+            if not self._waits:
+                # Of runs with a flush interval: those batches came before, and have to stay so.
+                flush_if_last(job.storage, transaction.application_id, self._flush, job.options)
             commit_job(
                 job,
                 statuses,
                 mode=self._mode,
                 expected_map_outputs=len(messages),
                 transaction=transaction,
-                pending=self._flush is not None,
+                pending=self._waits,
             )
-        if self._flush is not None:
+        if self._waits:
             # Also when the batch was committed before: then its flush may be missing.
             flush_if_due(job.storage, self._flush, job.options)
 

@@ -292,15 +292,22 @@ def test_a_stream_consumes_each_version_once_and_lets_them_go(spark, tmp_path):
         write_by_function(numbers(spark, start, start + 10), path, result_type="PIPELINED")
     follow(spark, path, tmp_path / "out", tmp_path / "c1", "a", maxVersionsPerTrigger=1)
     assert values(connector.read_shuffle(spark, tmp_path / "out")) == list(range(30))
-    progress = ConsumerRegistry(open_storage(path)).progress("a")
+    assert ConsumerRegistry(open_storage(path)).progress("a") == 3
     write_by_function(numbers(spark, 30, 40), path)
-    # Another query of the same name goes on where the first has stopped, once that is recorded.
+    # Another query of the same name goes on where the first has stopped.
     follow(spark, path, tmp_path / "rest", tmp_path / "c2", "a")
-    assert values(connector.read_shuffle(spark, tmp_path / "rest")) == list(
-        range(progress * 10, 40)
-    )
+    assert values(connector.read_shuffle(spark, tmp_path / "rest")) == list(range(30, 40))
     follow(spark, path, tmp_path / "all", tmp_path / "c3", "b")
     assert values(connector.read_shuffle(spark, tmp_path / "all")) == list(range(40))
+
+
+def test_a_blocking_result_goes_when_a_stream_has_consumed_it(spark, tmp_path):
+    path = tmp_path / "s"
+    write_by_function(numbers(spark, 0, 10), path, result_type="BLOCKING")
+    follow(spark, path, tmp_path / "out", tmp_path / "c", "a")
+    assert values(connector.read_shuffle(spark, tmp_path / "out")) == list(range(10))
+    with pytest.raises(ResultReleasedError, match="consumed by a"):
+        connector.read_shuffle(spark, path)
 
 
 def test_a_second_query_of_the_name_is_refused_while_the_first_runs(spark, tmp_path):

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrow_format import FlushOptions, collect_garbage, flush_pending, open_shuffle
+from arrow_format import (
+    FlushOptions,
+    collect_garbage,
+    flush_pending,
+    open_shuffle,
+    release_shuffle,
+)
 from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, SchemaError, ShuffleError, ShuffleNotFoundError
@@ -20,7 +26,7 @@ from arrow_format.model import Transaction
 from arrow_format.options import WriteOptions
 from arrow_format.partitioner import HashPartitioner, RoundRobinPartitioner
 from arrow_format.pending import PendingOutputs, pending_outputs
-from arrow_format.pending_flush import is_flush_due
+from arrow_format.pending_flush import flush_if_last, is_flush_due
 from arrow_format.storage import open_storage
 from arrow_format.target import open_target
 from tests.unit.recording_storage import RecordingStorage
@@ -125,6 +131,40 @@ def test_other_versions_may_come_in_between(tmp_path):
     assert rows(path) == [(5, 5)]
     flush(path)
     assert rows(path) == [(1, 2), (5, 5)]
+
+
+def test_what_is_pending_goes_with_the_result_that_is_released(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(5, 5)], pending=False)
+    put(path, [(1, 1)])
+    release_shuffle(path)
+    assert flush(path) is None
+    collect_garbage(path, retention=NONE)
+    assert not [one for one in files_below(path) if one.endswith(".data")]
+    put(path, [(1, 2)])
+    flush(path)
+    assert rows(path) == [(1, 2)]
+
+
+def test_it_is_flushed_for_a_query_whose_last_batch_is_pending_and_for_no_other(tmp_path):
+    path = tmp_path / "s"
+    storage, options = open_storage(path), WriteOptions(sync=False)
+    flush_if_last(storage, "query", FlushOptions(), options)
+    put(path, [(1, 1)], batch=0)
+    put(path, [(1, 2)])
+    flush_if_last(storage, "another", FlushOptions(), options)
+    assert pending(path).numbers == (1, 2)
+    flush_if_last(storage, "query", FlushOptions(), options)
+    assert rows(path) == [(1, 2)]
+    put(path, [(1, 3)], batch=1, pending=False)
+    put(path, [(1, 4)])
+    flush_if_last(storage, "query", FlushOptions(), options)
+    assert pending(path).numbers == (5,)
+    put(path, [(9, 9)], pending=False, mode="overwrite")
+    flush(path)
+    collect_garbage(path, retention=NONE)
+    flush_if_last(storage, "query", FlushOptions(), options)
+    assert rows(path) == [(1, 4), (9, 9)]
 
 
 def test_what_comes_while_it_is_flushed_waits_for_the_next_flush(tmp_path, monkeypatch):

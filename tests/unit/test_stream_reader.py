@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
@@ -16,14 +17,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-from arrow_format import collect_garbage, merge_shuffle, open_shuffle
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
     CorruptShuffleError,
     OptionError,
+    ResultReleasedError,
     SchemaError,
     ShuffleNotFoundError,
     ShuffleOverwrittenError,
 )
+from arrow_format.storage import open_storage
 from connector.stream_progress import StreamOffset
 from connector.stream_reader import ShuffleStreamReader
 from tests.unit.small_shuffles import FAST, numbered, write_tasks
@@ -334,3 +338,28 @@ def test_offsets_of_another_source(value):
         StreamOffset.from_json(value)
     for offset in (StreamOffset(0), StreamOffset(3, "id")):
         assert StreamOffset.from_json(as_json(offset.to_json())) == offset
+
+
+@pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
+def test_a_consumer_has_consumed_what_was_read_when_nothing_more_is_there(tmp_path, kind):
+    """Spark speaks of a batch that is committed with the next one alone."""
+    options = replace(FAST, result_type=kind)
+    for start in (0, 10):
+        table = pa.table({"v": range(start, start + N)})
+        write_shuffle(
+            table, tmp_path, num_subpartitions=2, keys="v", mode="append", options=options
+        )
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    reader = reader_of(tmp_path, consumer="a")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert reader.partitions(start, end)
+    assert registry.progress("a") == 0
+    for _ in range(3):
+        assert reader.latestOffset(end, ALL) == end
+    assert registry.progress("a") == 2
+    reader.reportLatestOffset()
+    reader.stop()
+    if kind == "BLOCKING":
+        with pytest.raises(ResultReleasedError, match="consumed by a"):
+            open_shuffle(tmp_path)
