@@ -12,6 +12,7 @@ import contextlib
 import re
 import threading
 import time
+import uuid
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import ConsumerError, CorruptShuffleError, ShuffleError
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 60.0
 """Age of its last beat at which a process on another machine counts as dead."""
 
+_let_go: set[str] = set()
+"""Leases that this process gave up without the storage taking notice."""
+
 _LEASE = re.compile(r"lease-(\d{20})-(\d{20}|free)")
 
 
@@ -38,7 +42,10 @@ def _path(directory: str, term: int, beat: int | str) -> str:
 class Lease:
     """A place that this process holds; take one with :func:`take_lease`."""
 
-    def __init__(self, storage: Storage, directory: str, term: int, seconds: float) -> None:
+    def __init__(
+        self, storage: Storage, directory: str, term: int, seconds: float, token: str
+    ) -> None:
+        self._token = token
         self._storage = storage
         self._directory = directory
         self._term = term
@@ -72,9 +79,11 @@ class Lease:
             return
         self._ended.set()
         self._thread.join()
+        _let_go.add(self._token)
         with contextlib.suppress(ShuffleError):
             if _newest_term(self._storage, self._directory) == self._term:
-                _put(self._storage, _path(self._directory, self._term, "free"))
+                _put(self._storage, _path(self._directory, self._term, "free"), self._token)
+                _let_go.discard(self._token)
                 self._storage.delete(_path(self._directory, self._term, self._beat))
 
     def _keep(self) -> None:
@@ -85,7 +94,8 @@ class Lease:
                     self._is_lost = True
                     return
                 with contextlib.suppress(ObjectExistsError):  # put before; its answer got lost
-                    _put(self._storage, _path(self._directory, self._term, self._beat + 1))
+                    beat = _path(self._directory, self._term, self._beat + 1)
+                    _put(self._storage, beat, self._token)
                 self._beat += 1
                 self._storage.delete(_path(self._directory, self._term, self._beat - 1))
 
@@ -114,6 +124,7 @@ def take_lease(
         Another process holds it.
     """
     holder = ["another process"]
+    token = uuid.uuid4().hex
 
     def look() -> int | None:
         term = _newest_term(storage, directory)
@@ -123,7 +134,7 @@ def take_lease(
                 holder[:] = [by]
                 return None
         try:
-            _put(storage, _path(directory, term + 1, 0))
+            _put(storage, _path(directory, term + 1, 0), token)
         except ObjectExistsError:  # another was faster; look who
             return None
         if _beats_of_newest(storage, directory) != (term + 1, [f"{0:020d}"]):
@@ -140,7 +151,7 @@ def take_lease(
         )
         raise ConsumerError(msg)
     _delete_before(storage, directory, term)
-    return Lease(storage, directory, term, seconds)
+    return Lease(storage, directory, term, seconds, token)
 
 
 def end_leases(storage: Storage, directory: str) -> None:
@@ -149,7 +160,7 @@ def end_leases(storage: Storage, directory: str) -> None:
     if not term or beats == ["free"]:
         return
     with contextlib.suppress(ObjectExistsError):  # another did the same
-        _put(storage, _path(directory, term + 1, "free"))
+        _put(storage, _path(directory, term + 1, "free"), uuid.uuid4().hex)
     _delete_before(storage, directory, term + 1)
 
 
@@ -192,12 +203,15 @@ def _holder(storage: Storage, directory: str, term: int, seconds: float) -> str 
         return "a process that shows itself just now"
     try:
         (data,) = storage.get_ranges(path, [(0, stat.num_bytes)])
-        identity = ProcessIdentity.from_json(from_lines(data.to_pybytes()))
+        value = from_lines(data.to_pybytes())
+        identity = ProcessIdentity.from_json(value)
     except ObjectNotFoundError:
         return "a process that shows itself just now"
     except (CorruptShuffleError, KeyError, TypeError, ValueError) as error:
         msg = f"{storage.root}/{path}: damaged ({error}); delete it, or forget the consumer"
         raise CorruptShuffleError(msg) from error
+    if str(value.get("token")) in _let_go:
+        return None
     is_alive = identity.is_alive()
     if is_alive is None:
         beat_ms = stat.modified_ms
@@ -205,7 +219,9 @@ def _holder(storage: Storage, directory: str, term: int, seconds: float) -> str 
     return str(identity) if is_alive else None
 
 
-def _put(storage: Storage, path: str) -> None:
-    value = {"format_version": FORMAT_VERSION, **this_process().to_json()}
+def _put(storage: Storage, path: str, token: str) -> None:
+    # The token tells two of one process apart: a store takes what is there with the same bytes for
+    # what it was just asked to put.
+    value = {"format_version": FORMAT_VERSION, **this_process().to_json(), "token": token}
     # Not synced: after a power failure nobody holds anything.
     storage.put_if_absent(path, to_lines(value), sync=False)

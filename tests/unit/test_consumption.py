@@ -49,7 +49,7 @@ from arrow_format.log_lines import to_lines
 from arrow_format.partitioner import HashPartitioner
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.result_description import ResultDescription
-from arrow_format.storage import PosixStorage, open_storage
+from arrow_format.storage import ObjectExistsError, PosixStorage, open_storage
 from arrow_format.target import open_target
 from tests.unit.small_shuffles import files_below
 
@@ -571,6 +571,42 @@ def test_a_holder_goes_on_showing_itself_after_an_answer_that_got_lost(tmp_path)
     lease.release()
     assert leases(tmp_path) == [f"consumers/a/lease-{1:020d}-free"]
     assert lease._beat >= 3
+
+
+def test_of_two_threads_one_gets_a_name_also_where_equal_bytes_count_as_put(tmp_path):
+    """As in an object store, where they may be those of a put that was repeated."""
+
+    class Store(PosixStorage):
+        def put_if_absent(self, path, data, *, sync):
+            try:
+                super().put_if_absent(path, data, sync=sync)
+            except ObjectExistsError:
+                if self.read(path) != data:
+                    raise
+
+    class Slow(Store):
+        def put_if_absent(self, path, data, *, sync):
+            first.append(take_lease(Store(str(tmp_path)), "consumers/a"))
+            super().put_if_absent(path, data, sync=sync)
+
+    first = []
+    with pytest.raises(ConsumerError, match="is held by"):
+        take_lease(Slow(str(tmp_path)), "consumers/a")
+    first[0].release()
+
+
+def test_a_name_that_could_not_be_given_back_is_free_all_the_same(tmp_path, monkeypatch):
+    storage = open_storage(tmp_path)
+    lease = take_lease(storage, "consumers/a")
+
+    def fail(*_, **__):
+        msg = "the store does not answer"
+        raise StorageError(msg)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixStorage, "put_if_absent", fail)
+        lease.release()
+    take_lease(storage, "consumers/a").release()
 
 
 # Release

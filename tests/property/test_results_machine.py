@@ -1,0 +1,330 @@
+"""Whatever is written, consumed, released, merged or killed: each consumer has each row once.
+
+The model is what each version added, and how far each consumer has come. Collections run with
+retention 0, so that everything that may go does; what is pending, unconsumed or just appended must
+not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from arrow_format import (
+    ResultPartitionType,
+    WriteOptions,
+    collect_garbage,
+    consume,
+    flush_pending,
+    forget_consumer,
+    merge_shuffle,
+    open_shuffle,
+    release_shuffle,
+)
+from arrow_format import commit_log as log_module
+from arrow_format.commit import commit_job
+from arrow_format.commit_log import CommitLog
+from arrow_format.consumers import ConsumerRegistry
+from arrow_format.errors import (
+    CommitConflictError,
+    RequestTimeoutError,
+    ResultReleasedError,
+    ShuffleNotFoundError,
+    StorageError,
+)
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.partitioner import HashPartitioner
+from arrow_format.storage import PosixStorage
+from arrow_format.target import open_target
+from tests.unit.small_shuffles import FAST, SCHEMA, numbered
+
+NAMES = st.sampled_from(["a", "b"])
+EVENTS = st.sampled_from([None, "write", "merge", "collect"]) | st.integers(0, 8)
+"""What happens to an operation: nothing, its death after so many changes, or what another process
+does just before it puts an entry of the log."""
+
+
+def values(shuffle):
+    return sorted(shuffle.read().read_all()["v"].to_pylist())
+
+
+class ResultsMachine(RuleBasedStateMachine):
+    @initialize(
+        kind=st.sampled_from(
+            [
+                ResultPartitionType.PIPELINED,
+                ResultPartitionType.PIPELINED,
+                ResultPartitionType.BLOCKING,
+            ]
+        ),
+        interval=st.sampled_from([3, 100]),
+    )
+    def start(self, kind, interval):
+        self.path = Path(tempfile.mkdtemp())
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(log_module, "CHECKPOINT_INTERVAL", interval)
+        self.kind = kind
+        self.next = 0
+        self.n = 3
+        self.begin_result(0)
+        self.is_there = False
+        self.pending: list[tuple[bool, list[int]]] = []
+        self.progress: dict[str, int] = {}
+        self.known_rows: dict[str, set[int]] = {}
+        """Of a consumer that has consumed nothing yet: rows that it must get."""
+
+    def teardown(self):
+        self.patch.undo()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def begin_result(self, after):
+        """Nothing is there; the next result has the numbers after ``after``."""
+        self.is_there = False
+        self.after = after
+        self.added: dict[int, list[int]] = {}
+        self.content: dict[int, list[int]] = {}
+        """Of ``added`` what is in the newest version, were nothing released."""
+        self.through = 0
+        """Up to where rows may have been released."""
+
+    def log(self):
+        return CommitLog(PosixStorage(str(self.path)))
+
+    def newest(self):
+        return self.log().newest_version()
+
+    def put(self, mode, *, pending):
+        self.next += 100
+        rows = list(range(self.next, self.next + 3))
+        job = begin_job(
+            str(self.path),
+            SCHEMA,
+            num_subpartitions=self.n,
+            partitioner=HashPartitioner("v"),
+            options=WriteOptions(sync=False, result_type=self.kind),
+        )
+        open_target(job, mode)
+        statuses = [run_map_task(job, 0, 0, [numbered(range(3), rows[0])])]
+        return commit_job(job, statuses, mode=mode, pending=pending).version, rows
+
+    def committed(self, version, mode, rows):
+        if mode == "overwrite" or not self.is_there:
+            self.content = {}
+        self.is_there = True
+        self.added[version] = self.content[version] = rows
+        for known in self.known_rows.values():
+            known.update(rows)
+
+    @rule(mode=st.sampled_from(["append", "append", "append", "overwrite"]))
+    def write(self, mode):
+        version, rows = self.put(mode, pending=False)
+        self.committed(version, mode, rows)
+
+    @rule(mode=st.sampled_from(["append", "append", "overwrite"]))
+    def put_pending(self, mode):
+        _, rows = self.put(mode, pending=True)
+        self.pending.append((mode == "overwrite", rows))
+
+    @precondition(lambda self: self.pending)
+    @rule(event=EVENTS)
+    def flush(self, event):
+        before = self.newest()
+        with contextlib.suppress(CommitConflictError):  # with retention 0 any job may be given up
+            self.amid(event, lambda: flush_pending(self.path, options=FAST))
+        flushed = [
+            number
+            for number in range(before + 1, self.newest() + 1)
+            if getattr(self.log().record(number), "flushed", None) is not None
+        ]
+        if not flushed:
+            assert isinstance(event, int) or event == "collect"
+            return
+        (version,) = flushed
+        anew = [place for place, (begins, _) in enumerate(self.pending) if begins]
+        rows = [row for _, some in self.pending[max(anew, default=0) :] for row in some]
+        self.committed(version, "overwrite" if anew else "append", rows)
+        self.pending = []
+
+    @precondition(lambda self: self.is_there)
+    @rule()
+    def merge(self):
+        merge_shuffle(self.path, options=FAST)
+
+    @rule(name=NAMES, commits=st.booleans() | st.just(True), event=EVENTS)
+    def consume(self, name, commits, event):
+        if name not in self.progress:
+            self.progress[name] = 0
+            self.known_rows[name] = self.rows_there() if self.is_there else set()
+        error = self.expected_error(name)
+        if error is not None:
+            with pytest.raises(error) as raised:
+                consume(self.path, consumer=name)
+            assert raised.type is error
+            return
+        consumption = consume(self.path, consumer=name)
+        self.check_rows(name, values(consumption.shuffle))
+        if not commits:
+            consumption.close()
+            return
+        version = consumption.shuffle.version
+        self.amid(event, consumption.commit)
+        if isinstance(event, int):
+            # This process, which stands for one that died, lives on; so its lease goes by hand.
+            for one in self.path.glob(f"consumers/{name}/lease-*"):
+                one.unlink()
+        progress = ConsumerRegistry(PosixStorage(str(self.path))).progress(name)
+        assert progress in ({version, self.progress[name]} if isinstance(event, int) else {version})
+        self.progress[name] = progress
+        if progress:
+            self.known_rows.pop(name, None)
+        self.released_by_consumers()
+
+    def expected_error(self, name):
+        if not self.is_there:
+            return ResultReleasedError if self.after else ShuffleNotFoundError
+        left = self.due(name) if self.progress[name] else self.known_rows[name]
+        if self.kind.is_pipelined and not left:
+            return RequestTimeoutError
+        return None
+
+    def due(self, name):
+        """Rows of versions that a consumer has before it."""
+        seen = max(self.progress[name], self.after)
+        return {row for version, rows in self.added.items() if version > seen for row in rows}
+
+    def rows_there(self):
+        return set(values(open_shuffle(self.path)))
+
+    def check_rows(self, name, got):
+        assert len(set(got)) == len(got), "doubled"
+        if not self.kind.is_pipelined:
+            assert set(got) == {row for rows in self.content.values() for row in rows}
+        elif self.progress[name]:
+            assert set(got) == self.due(name)
+        else:
+            everything = {row for rows in self.added.values() for row in rows}
+            assert self.known_rows[name] <= set(got) <= everything
+
+    def released_by_consumers(self):
+        """Take note of what consumers, or a collection for them, may have released."""
+        consumed = min(self.progress.values(), default=0)
+        self.through = max(self.through, consumed)
+        if not self.kind.is_pipelined and self.is_there:
+            newest = self.log().snapshot()
+            if newest.ended is not None:
+                assert consumed >= max(self.added)
+                self.begin_anew(newest.version)
+
+    def begin_anew(self, number):
+        self.begin_result(number)
+        for known in self.known_rows.values():
+            known.clear()
+        if not self.pending:  # the next one need not be like it
+            self.n = 7 - self.n
+
+    @precondition(lambda self: self.progress)
+    @rule(name=NAMES)
+    def forget(self, name):
+        assert forget_consumer(self.path, name) == (name in self.progress)
+        self.progress.pop(name, None)
+        self.known_rows.pop(name, None)
+
+    @precondition(lambda self: self.is_there)
+    @rule(event=EVENTS)
+    def release(self, event):
+        self.amid(event, lambda: release_shuffle(self.path))
+        newest = self.log().snapshot()
+        if newest.ended is not None:
+            self.begin_anew(newest.version)
+
+    @rule(event=EVENTS)
+    def collect(self, event):
+        if not (self.path / "commit_log").exists():
+            return
+        self.amid(event, lambda: collect_garbage(self.path, retention=timedelta(0)))
+        self.released_by_consumers()
+
+    def amid(self, event, act):
+        """Do something, amid one of :data:`EVENTS`."""
+        if event is None:
+            act()
+        elif isinstance(event, int):
+            self.until_death(event, act)
+        else:
+            self.while_another(event, act)
+
+    def while_another(self, event, act):
+        real = PosixStorage.put_if_absent
+        with pytest.MonkeyPatch.context() as patch:
+
+            def put(storage, path, data, *, sync):
+                if path.endswith(".json") and path.startswith("commit_log/"):
+                    patch.undo()
+                    if event == "write":
+                        self.write("append")
+                    elif event == "merge" and self.is_there:
+                        self.merge()
+                    elif event == "collect":
+                        collect_garbage(self.path, retention=timedelta(0))
+                real(storage, path, data, sync=sync)
+
+            patch.setattr(PosixStorage, "put_if_absent", put)
+            act()
+
+    def until_death(self, left, act):
+        """Do something, of which only so many changes of the storage are carried out."""
+
+        def changes(self, *arguments, real, **how):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                msg = "killed"
+                raise StorageError(msg)
+            return real(self, *arguments, **how)
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("put_if_absent", "delete"):
+                real = getattr(PosixStorage, name)
+                patch.setattr(
+                    PosixStorage, name,
+                    lambda self, *a, real=real, **how: changes(self, *a, real=real, **how),
+                )  # fmt: skip
+            try:
+                act()
+            except StorageError:
+                return
+
+    @invariant()
+    def what_is_left_can_be_read(self):
+        if not self.is_there:
+            return
+        shuffle = open_shuffle(self.path)
+        got = values(shuffle)
+        assert len(set(got)) == len(got), "doubled"
+        assert sum(shuffle.subpartition_rows.to_pylist()) == len(got)
+        there = {row for rows in self.content.values() for row in rows}
+        kept = {
+            row
+            for version, rows in self.content.items()
+            if version > self.through or not self.kind.is_pipelined
+            for row in rows
+        }
+        assert kept <= set(got) <= there
+
+
+TestResultsMachine = ResultsMachine.TestCase
+TestResultsMachine.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
