@@ -96,7 +96,23 @@ def _rows_at_ends(
     if sort_by:
         rows = _sorted(rows.combine_chunks(), sort_by)
     ends = [rows.slice(0, ROWS_SHOWN), rows.slice(max(len(rows) - ROWS_SHOWN, 0))]
-    return len(rows), repr([end.to_pylist() for end in ends])
+    try:
+        return len(rows), repr([_as_bytes(end).to_pylist() for end in ends])
+    except UnicodeDecodeError as error:
+        msg = (
+            f"{merged.storage.root}: a text in subpartition {subpartition}, inside of a list, "
+            "struct or map, is no UTF-8, so the merge cannot be checked. Nothing was merged"
+        )
+        raise CorruptShuffleError(msg) from error
+
+
+def _as_bytes(rows: pa.Table) -> pa.Table:
+    """Return the rows with texts as the bytes they are: nobody has looked whether they are text."""
+    fields = [
+        field.with_type(pa.binary()) if pa.types.is_string(field.type) else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))
 
 
 def _sorted(rows: pa.Table, sort_by: SortBy) -> pa.Table:

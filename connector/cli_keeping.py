@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from arrow_format.errors import OptionError
+from arrow_format.errors import OptionError, ShuffleNotFoundError
 from connector.cli_app import JsonOption, PathArgument
 from connector.cli_output import progress, show_result
 
@@ -111,9 +111,14 @@ def release(
 
 def flush(path: PathArgument, as_json: JsonOption = False) -> None:
     """Make a version of what a stream with a flush interval has pending, without waiting."""
+    from arrow_format.commit_log import CommitLog
     from arrow_format.pending_flush import flush_pending
+    from arrow_format.storage import open_storage
 
     receipt = flush_pending(path)
+    if receipt is None and not CommitLog(open_storage(path)).newest_version():
+        msg = f"{path}: holds no shuffle, and nothing is pending; check the path"
+        raise ShuffleNotFoundError(msg)
     if as_json:
         facts = None
         if receipt is not None:

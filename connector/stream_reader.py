@@ -115,8 +115,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Another process is at work as this consumer.
         """
         consumer = self._at_work()
-        if self._scan.request_timeout:
-            await_result(self._storage, self._scan.request_timeout)
+        self._await_result()
         log = CommitLog(self._storage)
         start = self._options.starting_version
         newest = log.read(partial(self._newest, log))
@@ -194,7 +193,14 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if newest is None else StreamOffset(newest.version, newest.commit_id).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end with the version that is the newest now."""
+        """Let the query end with the version that is the newest now.
+
+        Raises
+        ------
+        ShuffleNotFoundError
+            There is no shuffle.
+        """
+        self._await_result()  # Spark asks this before all else
         log = CommitLog(self._storage)
         self._target = log.read(partial(self._newest, log)).version
 
@@ -285,6 +291,11 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._consumer is None and scan.consumer is not None:
             self._consumer = Consumer(self._storage, scan.consumer, timeout=scan.request_timeout)
         return self._consumer
+
+    def _await_result(self) -> None:
+        """Wait for the shuffle to be there, if the options say so."""
+        if self._scan.request_timeout:
+            await_result(self._storage, self._scan.request_timeout)
 
     def _newest(self, log: CommitLog, index: LogIndex) -> LogEntry:
         """Return the entry of the newest version."""

@@ -61,3 +61,36 @@ def test_rows_that_are_not_those_of_the_inputs(tmp_path, monkeypatch, mistake, s
     merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
     assert open_shuffle(path).version == 4
     assert open_shuffle(path).read().read_all().equals(before)
+
+
+def no_text(n):
+    """An Arrow column of strings that are not UTF-8, as other writers may make them."""
+    return pa.array([b"\xed%d" % i for i in range(n)], pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("rewrite", ["always", "never"])
+def test_texts_that_are_no_text_are_merged_as_the_bytes_they_are(tmp_path, codec, rewrite):
+    for start in (0, 10):
+        table = pa.table({"k": range(start, start + 10), "s": no_text(10)})
+        write_shuffle(
+            table, tmp_path / "s", num_subpartitions=2, keys="k", mode="append",
+            options=WriteOptions(sync=False, codec=codec),
+        )  # fmt: skip
+    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite=rewrite), options=FAST)
+    found = open_shuffle(tmp_path / "s")
+    assert len(found.map_outputs) == 1
+    texts = found.read().read_all()["s"].combine_chunks().view(pa.binary())
+    assert sorted(texts.to_pylist()) == sorted(2 * [b"\xed%d" % i for i in range(10)])
+
+
+def test_texts_inside_of_others_that_are_no_text_are_an_error_of_ours(tmp_path):
+    for start in (0, 10):
+        inner = pa.StructArray.from_arrays([no_text(10)], ["t"])
+        table = pa.table({"k": range(start, start + 10), "s": inner})
+        write_shuffle(
+            table, tmp_path / "s", num_subpartitions=2, keys="k", mode="append", options=FAST
+        )
+    with pytest.raises(CorruptShuffleError, match="is no UTF-8, so the merge cannot be checked"):
+        merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST)
+    assert open_shuffle(tmp_path / "s").num_rows == 20

@@ -29,6 +29,7 @@ from arrow_format.pending import PendingOutputs, pending_outputs
 from arrow_format.pending_flush import flush_if_last, is_flush_due
 from arrow_format.storage import open_storage
 from arrow_format.target import open_target
+from connector import cli
 from tests.unit.recording_storage import RecordingStorage
 from tests.unit.small_shuffles import files_below
 
@@ -386,3 +387,15 @@ def test_any_sequence_gives_what_a_plain_model_gives(tmp_path_factory, steps):
                 open_shuffle(path)
         else:
             assert rows(path) == sorted(versions)
+
+
+def test_the_command_flushes_and_names_a_path_that_is_none(tmp_path, capsys):
+    path = tmp_path / "s"
+    put(path, [(1, 1), (2, 2)])
+    assert cli.main(["flush", str(path)]) == 0
+    assert "version 2: 2 rows" in capsys.readouterr().out
+    assert cli.main(["flush", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: nothing is pending\n"
+    assert cli.main(["flush", str(tmp_path / "typo")]) == 1
+    assert "ShuffleNotFoundError" in capsys.readouterr().err
+    assert not (tmp_path / "typo").exists()

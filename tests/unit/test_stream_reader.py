@@ -22,6 +22,7 @@ from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
     CorruptShuffleError,
     OptionError,
+    RequestTimeoutError,
     ResultReleasedError,
     SchemaError,
     ShuffleNotFoundError,
@@ -363,3 +364,9 @@ def test_a_consumer_has_consumed_what_was_read_when_nothing_more_is_there(tmp_pa
     if kind == "BLOCKING":
         with pytest.raises(ResultReleasedError, match="consumed by a"):
             open_shuffle(tmp_path)
+
+
+def test_a_query_with_an_end_waits_for_the_shuffle_too(tmp_path):
+    """Where the schema is given, this is what Spark asks first."""
+    with pytest.raises(RequestTimeoutError):
+        reader_of(tmp_path, requestTimeout="10ms").prepareForTriggerAvailableNow()
