@@ -34,8 +34,8 @@ class PendingOutputs:
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes that the rows take in Arrow."""
-        return sum(output.raw_bytes for entry in self.entries for output in entry.map_outputs)
+        """Bytes that the rows that count take in Arrow."""
+        return sum(output.raw_bytes for entry in self.counting for output in entry.map_outputs)
 
     @property
     def begins_anew(self) -> bool:

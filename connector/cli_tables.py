@@ -29,7 +29,7 @@ MAX_CELL = 32
 def show_facts(console: Console, facts: ShuffleFacts) -> None:
     """Print what ``inspect`` found."""
     from arrow_format.receipt import format_bytes
-    from connector.inspection import order_text, partitioner_text
+    from connector.inspection import order_text, partitioner_text, result_lines
     from connector.picture import count_of, printable, skew_picture
     from connector.work_summary import work_lines
 
@@ -48,6 +48,8 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         + (f"sorted by {printable(order_text(facts.sort_by))}, " if facts.sort_by else "")
         + f"format version {facts.format_version}"
     )
+    for text in result_lines(facts):
+        line(f"  {text}")
 
     title("Versions")
     shown = facts.versions[-MAX_VERSIONS:]

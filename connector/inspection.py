@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.counters import sum_counters
 from arrow_format.errors import ShuffleError
 from arrow_format.index_cache import IndexCache
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_record import FENCE, Fence, Pending
+from arrow_format.pending import pending_outputs
+from arrow_format.result_type import ResultPartitionType
+from connector.picture import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -121,6 +125,11 @@ class ShuffleFacts:
     num_subpartitions: int
     partitioner: Mapping[str, Any]
     sort_by: SortBy
+    result_type: str
+    consumers: Mapping[str, int]
+    """The version up to which each consumer has consumed; none where that cannot be read."""
+    num_pending: int
+    """Commits that wait to be flushed; 0 where that cannot be read."""
     directories: tuple[str, ...]
     """Further directories that hold files of this version, absolute."""
     counters: Mapping[str, int]
@@ -156,6 +165,9 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         num_subpartitions=shuffle.num_subpartitions,
         partitioner=dict(entry.partitioner),
         sort_by=shuffle.sort_by,
+        result_type=shuffle.result.type.name,
+        consumers=_consumers(shuffle),
+        num_pending=_num_pending(log),
         directories=tuple(dict.fromkeys(root for one in shuffle.entries for root in one.roots)),
         counters=sum_counters(output.counters for output in shuffle.map_outputs),
         columns=tuple(
@@ -172,6 +184,20 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         subpartition_rows=rows,
         subpartition_bytes=sizes,
     )
+
+
+def _consumers(shuffle: Shuffle) -> Mapping[str, int]:
+    try:
+        return ConsumerRegistry(shuffle.storage).all_progress()
+    except ShuffleError:
+        return {}
+
+
+def _num_pending(log: CommitLog) -> int:
+    try:
+        return len(pending_outputs(log, log.index()).entries)
+    except ShuffleError:
+        return 0
 
 
 def _versions(log: CommitLog, shuffle: Shuffle) -> tuple[VersionFacts, ...]:
@@ -296,6 +322,9 @@ def facts_as_json(facts: ShuffleFacts) -> dict[str, Any]:
         "num_subpartitions": facts.num_subpartitions,
         "partitioner": dict(facts.partitioner),
         "sort_by": [list(key) for key in facts.sort_by],
+        "result_type": facts.result_type,
+        "consumers": dict(facts.consumers),
+        "num_pending": facts.num_pending,
         "directories": list(facts.directories),
         "counters": dict(facts.counters),
         "columns": [asdict(column) for column in facts.columns],
@@ -323,6 +352,18 @@ def report_as_json(report: VerifyReport) -> dict[str, Any]:
             for problem in report.problems
         ],
     }
+
+
+def result_lines(facts: ShuffleFacts) -> list[str]:
+    """Describe who consumes the result and what is pending; nothing where there is neither."""
+    lines = []
+    if facts.consumers or facts.result_type != ResultPartitionType.BLOCKING_PERSISTENT.name:
+        known = [f"{name} (version {version:,})" for name, version in facts.consumers.items()]
+        lines.append(f"{facts.result_type}, consumers: {', '.join(known) or 'none'}")
+    if facts.num_pending:
+        waiting = count_of(facts.num_pending, "pending commit")
+        lines.append(f"{waiting} of a stream: a version at its next flush")
+    return lines
 
 
 def order_text(keys: Iterable[tuple[str, str]]) -> str:

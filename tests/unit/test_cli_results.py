@@ -91,7 +91,16 @@ def test_flush_makes_a_version_of_what_is_pending(run, path):
     job = begin_job(path, schema, num_subpartitions=2, partitioner=HashPartitioner("k"))
     rows = pa.record_batch([[5, 5, 6]], schema=schema)
     commit_job(job, [run_map_task(job, 0, 0, [rows])], mode="append", pending=True)
-    assert "pending" in run("inspect", path)[1]
+    shown = run("inspect", path)[1]
+    assert "  PIPELINED, consumers: none\n" in shown
+    assert "  1 pending commit of a stream: a version at its next flush\n" in shown
+    with consume(path, consumer="a"):
+        found = json.loads(run("inspect", path, "--json")[1])
+    assert (found["result_type"], found["consumers"], found["num_pending"]) == (
+        "PIPELINED",
+        {"a": 0},
+        1,
+    )
     status, out, _ = run("flush", path)
     assert status == 0
     assert "version 4: 2 rows" in out
