@@ -163,11 +163,10 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         if self._mode == "append":
             return True
         log = CommitLog(job.storage)
-        if self._flush is not None:
+        waiting = log.read(partial(pending_outputs, log)).counting
+        if waiting:
             # What the next flush gives is what this batch would take the place of.
-            waiting = log.read(partial(pending_outputs, log)).counting
-            if waiting:
-                return not any(entry.num_rows for entry in waiting)
+            return self._waits and not any(entry.num_rows for entry in waiting)
         there = log.snapshot()
         return there is None or there.num_rows == 0
 

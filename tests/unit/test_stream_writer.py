@@ -156,6 +156,19 @@ class TestEmpty:
         flush_pending(tmp_path, options=FAST)
         assert values(tmp_path) == []
 
+    def test_and_where_an_empty_one_is_pending_from_a_run_with_an_interval(self, tmp_path):
+        plain = {"keys": "p", "numsubpartitions": str(N)}
+        for batch, count, options in (
+            (0, 5, plain),
+            (1, 0, plain | {"flush.maxinterval": "1h"}),
+            (2, 0, plain),
+        ):
+            writer = writer_of(tmp_path, overwrite=True, **options)
+            messages = write(writer, batch, 0, count=count)
+            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+        assert values(tmp_path) == []
+        assert flush_pending(tmp_path, options=FAST) is None
+
     def test_no_rows_are_nothing_pending_where_none_are(self, tmp_path):
         options = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
         for batch, count, number in ((0, 0, 0), (1, 5, 1), (2, 0, 2), (3, 0, 2)):
