@@ -32,7 +32,7 @@ from arrow_format.changes import (
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumption import Consumer
 from arrow_format.dataset import Shuffle, check_subpartitions, open_pinned
-from arrow_format.errors import OptionError, ShuffleNotFoundError
+from arrow_format.errors import ConsumerError, OptionError, ShuffleNotFoundError
 from arrow_format.result_request import await_result
 from connector.source_reader import (
     SubpartitionRanges,
@@ -103,6 +103,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """In the process that finds offsets, from its first question on."""
         self._recorded: int | None = None
         """Up to which version this has recorded what is consumed."""
+        self._goes_on = False
+        """Whether the query was found to go on where its consumer is."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query begins that has no checkpoint yet.
@@ -158,8 +160,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ShuffleNotFoundError
             It is gone, or versions have expired that were not read.
         """
-        self._at_work()
         seen = StreamOffset.from_json(start)
+        self._go_on(seen)
         limits = StepLimits()
         if not isinstance(limit, ReadAllAvailable):
             limits = self._options.limits.tightened(_limits_of(limit))
@@ -218,8 +220,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         CorruptShuffleError, ShuffleNotFoundError
             As :meth:`latestOffset`.
         """
-        self._at_work()
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self._go_on(first)
         if first.version == last.version:
             return []
         shuffle = self._changes(first, last)
@@ -284,6 +286,29 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let go of the consumer's name."""
         if self._consumer is not None:
             self._consumer.close()
+
+    def _go_on(self, start: StreamOffset) -> None:
+        """Check, once, that the query has not fallen behind its consumer.
+
+        Raises
+        ------
+        ConsumerError
+            Another process is at work as this consumer; or it has consumed more than this query.
+        """
+        consumer = self._at_work()
+        if consumer is None or self._goes_on:
+            return
+        known = consumer.register(start.version)
+        if known > start.version:
+            msg = (
+                f"{self._storage.root}: consumer {consumer.name!r} has consumed up to version "
+                f"{known}, and the checkpoint of this query ends at {start.version}: another query "
+                "went on under the name, or the checkpoint is an old one. Each version is consumed "
+                "once by a name: begin with a new checkpoint, which goes on where the consumer "
+                "is, give another name, or forget the consumer (arrow-shuffle consumers --forget)"
+            )
+            raise ConsumerError(msg)
+        self._goes_on = True
 
     def _at_work(self) -> Consumer | None:
         """Return the consumer that the options name, at work from now on."""

@@ -20,6 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
+    ConsumerError,
     CorruptShuffleError,
     OptionError,
     RequestTimeoutError,
@@ -370,3 +371,26 @@ def test_a_query_with_an_end_waits_for_the_shuffle_too(tmp_path):
     """Where the schema is given, this is what Spark asks first."""
     with pytest.raises(RequestTimeoutError):
         reader_of(tmp_path, requestTimeout="10ms").prepareForTriggerAvailableNow()
+
+
+def test_a_query_that_has_fallen_behind_its_consumer_is_refused(path):
+    first = reader_of(path, consumer="a")
+    start = first.initialOffset()
+    first.latestOffset(start, ReadMaxFiles(2))
+    first.commit(StreamOffset(2).to_json())
+    first.stop()
+    second = reader_of(path, consumer="a")
+    assert StreamOffset.from_json(second.initialOffset()).version == 2
+    end = second.latestOffset(StreamOffset(2).to_json(), ALL)
+    second.partitions(StreamOffset(2).to_json(), end)
+    second.commit(end)
+    second.stop()
+    for ask in (
+        lambda reader: reader.latestOffset(StreamOffset(2).to_json(), ALL),
+        lambda reader: reader.partitions(StreamOffset(2).to_json(), end),
+    ):
+        late = reader_of(path, consumer="a")
+        with pytest.raises(ConsumerError, match=r"consumed up to version 5, and .* ends at 2"):
+            ask(late)
+        late.stop()
+    assert ConsumerRegistry(open_storage(path)).progress("a") == 5
