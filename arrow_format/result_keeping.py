@@ -55,7 +55,10 @@ def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) 
         left = log.read(lambda index: unconsumed_entries(log, index, consumed, apart=False))
         if left is None or left:
             return None
-        return release_versions(storage, by=by, only=newest.newest.commit_id, sync=sync)
+        # Nobody has consumed what is pending: it is still to become a version.
+        return release_versions(
+            storage, by=by, only=newest.newest.commit_id, unless_pending=True, sync=sync
+        )
     left = log.read(lambda index: unconsumed_entries(log, index, consumed))
     if left is None or len(newest.entries) - len(left) < at_least:
         return None

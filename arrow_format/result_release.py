@@ -20,6 +20,7 @@ from arrow_format.errors import ShuffleError
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_totals import encode_totals
+from arrow_format.pending import pending_outputs
 from arrow_format.replacement import PlacedOutputs
 from arrow_format.result_description import Released
 
@@ -77,6 +78,7 @@ def release_versions(
     by: str,
     through: int | None = None,
     only: str | None = None,
+    unless_pending: bool = False,
     sync: bool = True,
 ) -> LogEntry | None:
     """Release a result as a whole, or the versions of it that were consumed.
@@ -92,6 +94,8 @@ def release_versions(
     only
         Commit id of the version that was found to be no longer needed: where another is the newest
         by now, nothing is released, since nobody has asked that one. None: whatever is there.
+    unless_pending
+        Release nothing while anything is pending, which a release as a whole gives up too.
     sync
         Whether the release is durable on return.
 
@@ -112,6 +116,8 @@ def release_versions(
         if newest is None or newest.ended is not None:
             return None
         if only is not None and newest.newest.commit_id != only:
+            return None
+        if unless_pending and pending_outputs(log, log.index()).entries:
             return None
         left: tuple[LogEntry, ...] = ()
         if through is not None:

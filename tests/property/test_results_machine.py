@@ -227,6 +227,7 @@ class ResultsMachine(RuleBasedStateMachine):
             newest = self.log().snapshot()
             if newest.ended is not None:
                 assert consumed >= max(self.added)
+                assert not self.pending, "which nobody has consumed"
                 self.begin_anew(newest.version)
 
     def begin_anew(self, number):
@@ -249,6 +250,7 @@ class ResultsMachine(RuleBasedStateMachine):
         self.amid(event, lambda: release_shuffle(self.path))
         newest = self.log().snapshot()
         if newest.ended is not None:
+            self.pending = []
             self.begin_anew(newest.version)
 
     @rule(event=EVENTS)

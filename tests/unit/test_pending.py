@@ -19,7 +19,13 @@ from arrow_format import (
 )
 from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
-from arrow_format.errors import OptionError, SchemaError, ShuffleError, ShuffleNotFoundError
+from arrow_format.errors import (
+    OptionError,
+    ResultReleasedError,
+    SchemaError,
+    ShuffleError,
+    ShuffleNotFoundError,
+)
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.log_record import Pending, decode_record, encode_record
 from arrow_format.model import Transaction
@@ -399,3 +405,27 @@ def test_the_command_flushes_and_names_a_path_that_is_none(tmp_path, capsys):
     assert cli.main(["flush", str(tmp_path / "typo")]) == 1
     assert "ShuffleNotFoundError" in capsys.readouterr().err
     assert not (tmp_path / "typo").exists()
+
+
+def test_a_blocking_result_is_not_released_while_anything_is_pending(tmp_path):
+    path = tmp_path / "s"
+    for is_pending in (False, True):
+        job = begin_job(
+            path,
+            SCHEMA,
+            num_subpartitions=N,
+            partitioner=HashPartitioner("k"),
+            options=WriteOptions(sync=False, result_type="BLOCKING"),
+        )
+        open_target(job, "append")
+        rows = pa.record_batch([[int(is_pending)], [5]], schema=SCHEMA)
+        statuses = [run_map_task(job, 0, 0, [rows])]
+        commit_job(job, statuses, mode="append", pending=is_pending)
+    with consume(path, consumer="a") as consumption:
+        assert consumption.shuffle.num_rows == 1
+    collect_garbage(path, retention=NONE)
+    flush(path)
+    with consume(path, consumer="a") as consumption:
+        assert consumption.shuffle.num_rows == 2
+    with pytest.raises(ResultReleasedError):
+        open_shuffle(path)
