@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from arrow_format import (
     FlushOptions,
     collect_garbage,
+    consume,
     flush_pending,
     open_shuffle,
     release_shuffle,
