@@ -166,7 +166,10 @@ def parse_schema_options(options: Mapping[str, str]) -> ScanOptions:
         As :func:`parse_source_options`.
     """
     allowed = (*READ_OPTIONS, *SOURCE_OPTIONS)
-    described = f"options of reads are {', '.join(allowed)}"
+    described = (
+        f"write options are {', '.join(WRITE_OPTIONS)}, read options are "
+        f"{', '.join(READ_OPTIONS)}, those of a stream are {', '.join(SOURCE_OPTIONS)} too"
+    )
     known = known_options(options, (*WRITE_OPTIONS, *allowed), described)
     target_options(known)
     # Also those of streams: what is bad here is told at load, and not by a query that has begun.
