@@ -49,7 +49,7 @@ def test_sources():
 def test_the_schema_is_asked_for_by_batches_and_streams_alike():
     for options in ({"version": "3"}, {"startingVersion": "3"}, {"keys": "a"}):
         assert parse_schema_options({"path": "/s"} | options).path == "/s"
-    with pytest.raises(OptionError, match="option 'color' is not known; options of reads are"):
+    with pytest.raises(OptionError, match="option 'color' is not known; write options are"):
         parse_schema_options({"path": "/s", "color": "red"})
 
 
