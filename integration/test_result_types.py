@@ -240,7 +240,10 @@ time.sleep(600)
 
 
 def test_results_of_a_dead_application_are_found_by_gc(tmp_path):
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    # Nothing of the session of the other tests, which may have been told of a cluster or a server.
+    own = ("SPARK_", "PYSPARK_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-c", APPLICATION, str(tmp_path)],
         stdout=subprocess.PIPE,
