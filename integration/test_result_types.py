@@ -223,6 +223,7 @@ def test_a_released_result_may_be_written_anew(spark, tmp_path):
 
 APPLICATION = """
 import sys, time
+from pyspark.sql import SparkSession
 import connector
 from arrow_format import WriteOptions
 spark = (
