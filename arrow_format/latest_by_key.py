@@ -216,7 +216,7 @@ class LatestPerKey:
                 self._is_finished = True
                 self.spilled_bytes += self._spilled.num_bytes
             spilled = self._spilled
-            for first, end, num_rows in spilled.ranges(self._capacity_bytes // 2, KEY_BYTES):
+            for first, end, num_rows in spilled.ranges(self._capacity_bytes // 4, KEY_BYTES):
                 yield from latest_in_passes(
                     partial(spilled.read, first, end, self._capacity_bytes // 4),
                     self.schema,
