@@ -7,7 +7,6 @@ number of them may run beside writers and readers. See ``docs/adr/0008-garbage-c
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from dataclasses import dataclass
@@ -19,18 +18,15 @@ from typing import TYPE_CHECKING
 from arrow_format.at_once import run_at_once
 from arrow_format.commit_log import CommitLog
 from arrow_format.completeness import check_files
-from arrow_format.consumers import CONSUMER_DIRECTORY, ConsumerRegistry
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.gc_files import JobFiles, StoredFile, by_job, stored
+from arrow_format.gc_files import JobFiles, jobs_there, stored
 from arrow_format.gc_plan import (
-    TEMPORARY,
     job_of_totals,
-    live_files,
-    log_garbage,
     oldest_live,
-    roots_of_jobs,
 )
-from arrow_format.gc_report import GcReport, RemovedFile
+from arrow_format.gc_removal import Removal
+from arrow_format.gc_report import GcReport
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
@@ -50,13 +46,8 @@ if TYPE_CHECKING:
 
 DEFAULT_RETENTION = timedelta(hours=24)
 
-FILES_AT_ONCE = 1_000
-"""Files that are removed before progress is told; S3 takes as many in one request."""
-
 MOST_AHEAD_MS = 3_600_000
 """What a writer's clock is believed to be ahead of the storage's at most."""
-
-_JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def collect_garbage(
@@ -183,7 +174,7 @@ class _Collection:
             if job_id is not None and job_id not in ended:
                 totals.setdefault(job_id, []).append(f"{LOG_DIRECTORY}/{name}")
         listed = self.storage.files(LOG_DIRECTORY) if totals else {}
-        unfinished = sorted((self._jobs_there() | totals.keys()) - ended.keys())
+        unfinished = sorted((jobs_there(self.storage) | totals.keys()) - ended.keys())
 
         def modified_ms(job_id: str) -> int:
             times = [
@@ -198,9 +189,6 @@ class _Collection:
         looks = [partial(modified_ms, job_id) for job_id in unfinished]
         times = run_at_once(looks, self.storage.max_requests)
         return dict(zip(unfinished, times, strict=True))
-
-    def _jobs_there(self) -> set[str]:
-        return set(filter(_JOB_ID.fullmatch, self.storage.list(MAP_OUTPUT_DIRECTORY)))
 
     def collect(
         self,
@@ -252,17 +240,13 @@ class _Collection:
         if oldest > index.oldest and not self.dry_run:
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}
-        removed = []
-        groups = chain(
-            self._garbage_of_jobs(index, records, oldest, ended, in_jobs),
-            self._garbage_of_log(index, records, oldest, ended, in_log),
+        removal = Removal(
+            self.storage, self.log, index, records, oldest, ended, dry_run=self.dry_run
         )
-        for files in (piece for group in groups for piece in _pieces(group)):
-            if not self.dry_run:
-                files[0].storage.delete_all([file.path for file in files])
-            for file in files:
-                on_bytes(file.num_bytes)
-                removed.append(RemovedFile(f"{file.storage.root}/{file.path}", file.num_bytes))
+        groups = chain(
+            removal.garbage_of_jobs(in_jobs), removal.garbage_of_log(in_log, self.cutoff_ms)
+        )
+        removed = removal.remove(groups, on_bytes)
         return GcReport(
             path=self.storage.root,
             dry_run=self.dry_run,
@@ -272,7 +256,7 @@ class _Collection:
             expired_versions=tuple(number for number in versions if number < oldest),
             fenced_jobs=fenced,
             running_jobs=running,
-            files=tuple(removed),
+            files=removed,
         )
 
     def _committed_ms(
@@ -290,87 +274,3 @@ class _Collection:
                 yield record.committed_at_ms
             else:
                 yield max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
-
-    def _garbage_of_jobs(
-        self,
-        index: LogIndex,
-        records: Mapping[int, LogRecord],
-        oldest: int,
-        ended: set[str],
-        in_jobs: Mapping[str, ObjectStat],
-    ) -> Iterator[list[StoredFile]]:
-        """Find files of jobs to be removed, in this order: what tells of others comes after these.
-
-        They come in groups. Those of a group are in one storage and may go in any order.
-        """
-        base = self.log.content_at(index, oldest) if oldest in records else None
-        later = [
-            record
-            for number, record in records.items()
-            if number > oldest and isinstance(record, LogEntry)
-        ]
-        waiting = pending_outputs(self.log, index).entries
-        live = live_files(chain(base.entries if base else (), later, waiting))
-        # Entries that an earlier collection removed live on in checkpoints, until those go as well.
-        remembered = [
-            self.log.checkpoint(number).entry
-            for number in sorted(index.checkpoints)
-            if number < index.oldest
-        ]
-        roots = roots_of_jobs((*records.values(), *filter(None, remembered)), ended)
-        there = self._jobs_there()
-        listed = by_job(in_jobs)
-        jobs = [
-            JobFiles.of(self.storage, job_id, roots[job_id], listed.get(job_id, {}))
-            for job_id in sorted(ended & (there | {one for one, few in roots.items() if few}))
-        ]
-        for job in jobs:
-            yield from job.dead_in_roots(live)
-            if not self.dry_run:
-                job.prune_roots()
-        # A task that still runs may put a file into a root at any moment until that is gone.
-        dead = [
-            job.dead_in_shuffle(
-                live, with_root_list=self.dry_run or not job.roots_hold_garbage(live)
-            )
-            for job in jobs
-        ]
-        for groups in zip(*dead, strict=True):
-            yield list(chain(*groups))
-        for job in () if self.dry_run else jobs:
-            if job.roots_hold_garbage(live):
-                job.put_root_list_again()
-            job.prune()
-
-    def _garbage_of_log(
-        self,
-        index: LogIndex,
-        records: Mapping[int, LogRecord],
-        oldest: int,
-        ended: set[str],
-        in_log: Mapping[str, ObjectStat],
-    ) -> Iterator[list[StoredFile]]:
-        """Find files of the log to be removed, in groups as well, after those of jobs.
-
-        The entries tell which local roots there are.
-        """
-        names = [path.rpartition("/")[2] for path in in_log]
-        garbage = log_garbage(names, index, records, oldest, ended)
-        consumers = self.storage.files(CONSUMER_DIRECTORY, depth=2)
-        puts = [path for path in consumers if path.rpartition("/")[2].startswith(TEMPORARY)]
-        temporaries = (
-            *stored(self.storage, garbage.temporaries, in_log),
-            *stored(self.storage, puts, consumers),
-        )
-        yield [
-            file
-            for file in temporaries
-            if file.modified_ms is not None and file.modified_ms <= self.cutoff_ms
-        ]
-        for paths in (garbage.totals, garbage.entries, garbage.checkpoints, garbage.markers):
-            yield stored(self.storage, paths, in_log)
-
-
-def _pieces(files: list[StoredFile]) -> Iterator[list[StoredFile]]:
-    for start in range(0, len(files), FILES_AT_ONCE):
-        yield files[start : start + FILES_AT_ONCE]

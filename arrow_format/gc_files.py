@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _LAST = (ROOT_LIST_NAME, DECISION_NAME)
 """Files of a job that go after all others: what a collection that is killed needs to go on."""
 
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
@@ -38,6 +41,11 @@ def stored(
     """Return the files of a listing that stand at paths, in the order of these."""
     found = ((path, listed[path]) for path in paths if path in listed)
     return [StoredFile(storage, path, stat.num_bytes, stat.modified_ms) for path, stat in found]
+
+
+def jobs_there(storage: Storage) -> set[str]:
+    """Return the jobs that have files in a shuffle."""
+    return set(filter(_JOB_ID.fullmatch, storage.list(MAP_OUTPUT_DIRECTORY)))
 
 
 def by_job(listed: Mapping[str, ObjectStat]) -> dict[str, dict[str, ObjectStat]]:
