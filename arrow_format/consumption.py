@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from arrow_format.back_pressure import unconsumed_after
 from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
@@ -133,7 +133,7 @@ class Consumption:
         self._is_open = False
         self._consumer.close()
 
-    def __enter__(self) -> Consumption:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -184,6 +184,32 @@ def consume(
     OptionError
         The name or the timeout is none.
     """
+    return Consumption(
+        *request_result(
+            path,
+            consumer=consumer,
+            request_timeout=request_timeout,
+            options=options,
+            storage_options=storage_options,
+        )
+    )
+
+
+def request_result(
+    path: Place,
+    *,
+    consumer: str,
+    request_timeout: float = 0.0,
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> tuple[Consumer, Shuffle]:
+    """Ask for a result as :func:`consume` does, for a :class:`Consumption` to be made of it.
+
+    Returns
+    -------
+    tuple
+        The consumer, which holds its name until it is closed; and what it has before it.
+    """
     timeout = check_timeout("request_timeout", request_timeout)
     storage = open_storage(path, storage_options)
     end = time.monotonic() + timeout
@@ -193,7 +219,7 @@ def consume(
         # However long the name took: who waits is told that it waited.
         left = max(end - time.monotonic(), 0.001) if timeout else 0.0
         snapshot = await_result(storage, left, consumed=consumed)
-        return Consumption(holder, Shuffle(storage, snapshot, options))
+        return holder, Shuffle(storage, snapshot, options)
     except BaseException:
         holder.close()
         raise

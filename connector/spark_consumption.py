@@ -12,37 +12,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import arrow_format.consumption as engine
+from arrow_format.consumption import Consumption, request_result
 from connector.duration import parse_duration
 from connector.read import frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrow_format.consumption import Consumer
     from arrow_format.dataset import Shuffle
     from arrow_format.options import ReadOptions
     from arrow_format.storage import Place
 
 
-class SparkConsumption:
+class SparkConsumption(Consumption):
     """What one consumer has before it, for Spark to read; made by :func:`consume`."""
 
-    def __init__(self, spark: SparkSession, consumption: engine.Consumption) -> None:
+    def __init__(self, spark: SparkSession, consumer: Consumer, shuffle: Shuffle) -> None:
+        super().__init__(consumer, shuffle)
         self._spark = spark
-        self._consumption = consumption
-
-    @property
-    def consumer(self) -> str:
-        """Name of the consumer."""
-        return self._consumption.consumer
-
-    @property
-    def shuffle(self) -> Shuffle:
-        """The rows to consume, pinned, for reading without Spark."""
-        return self._consumption.shuffle
 
     def read(self, **arguments: Any) -> DataFrame:  # noqa: ANN401
         """Return the rows to consume as a DataFrame.
@@ -54,33 +44,6 @@ class SparkConsumption:
             ``split_skewed`` and ``with_subpartition`` as for :func:`~connector.read_shuffle`.
         """
         return frame_of(self._spark, self.shuffle, **arguments)
-
-    def commit(self) -> None:
-        """Record durably that the rows are consumed, and end.
-
-        Raises
-        ------
-        ConsumerError
-            Another process has taken the name over; nothing was recorded.
-        ClosedError
-            It has ended before.
-        """
-        self._consumption.commit()
-
-    def close(self) -> None:
-        """End without recording anything, unless it has ended: the same rows come the next time."""
-        self._consumption.close()
-
-    def __enter__(self) -> SparkConsumption:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._consumption.__exit__(kind, error, traceback)
 
 
 def consume(
@@ -126,7 +89,7 @@ def consume(
     )
     return SparkConsumption(
         spark,
-        engine.consume(
+        *request_result(
             path,
             consumer=consumer,
             request_timeout=seconds,
