@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from arrow_format.back_pressure import unconsumed_after
-from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
+from arrow_format.consumers import (
+    CONSUMER_DIRECTORY,
+    ConsumerRegistry,
+    check_consumer,
+    consumer_directory,
+)
 from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import ClosedError, ConsumerError, OptionError, ShuffleError
 from arrow_format.garbage import collect_garbage
@@ -57,6 +62,8 @@ class Consumer:
     def __init__(self, storage: Storage, name: str, *, timeout: float = 0.0) -> None:
         self.storage = storage
         self.name = check_consumer(name)
+        self._makes_root = storage.stat("") is None
+        self._makes_name = self._makes_root or not storage.list(consumer_directory(name))
         self._registry = ConsumerRegistry(storage)
         self._lease: Lease = take_lease(storage, consumer_directory(name), timeout=timeout)
 
@@ -88,8 +95,30 @@ class Consumer:
                 collect_garbage(self.storage)
 
     def close(self) -> None:
-        """Let go of the name; it may be called again."""
+        """Let go of the name; it may be called again.
+
+        A name that became known here is forgotten where there never was anything to consume: below
+        a path that was mistyped nothing is to stay.
+        """
+        is_in_vain = self._is_in_vain()
+        if is_in_vain:
+            with contextlib.suppress(ShuffleError):
+                self._registry.forget(self.name)  # while nobody else has the name
         self._lease.release()
+        if is_in_vain:
+            with contextlib.suppress(ShuffleError):
+                self._lease.remove_term()
+                self.storage.prune(consumer_directory(self.name), and_root=self._makes_root)
+
+    def _is_in_vain(self) -> bool:
+        """Whether nothing is here but consumers, and this one's name is nobody else's."""
+        if not self._makes_name:
+            return False
+        try:
+            self._lease.check()
+            return self.storage.list("") == [CONSUMER_DIRECTORY]
+        except ShuffleError:
+            return False
 
 
 class Consumption:
@@ -166,7 +195,9 @@ def consume(
         Name of the consumer, under which its progress is kept: 1 to 100 letters, digits, ``_`` and
         ``-``. One process has it at a time.
     request_timeout
-        Seconds to wait for the result, for more of a pipelined one, or for the name.
+        Seconds to wait for the result, for more of a pipelined one, or for the name. Who waits is
+        known from then on, so that a bounded result waits for it too; nothing of that stays at a
+        path where nothing came.
     options, storage_options
         As for :func:`~arrow_format.open_shuffle`.
 
@@ -212,6 +243,9 @@ def request_result(
     """
     timeout = check_timeout("request_timeout", request_timeout)
     storage = open_storage(path, storage_options)
+    check_consumer(consumer)
+    if not timeout:
+        check_there(storage)  # before anything is made there
     end = time.monotonic() + timeout
     holder = Consumer(storage, consumer, timeout=timeout)
     try:

@@ -86,6 +86,14 @@ class Lease:
                 _let_go.discard(self._token)
                 self._storage.delete(_path(self._directory, self._term, self._beat))
 
+    def remove_term(self) -> None:
+        """Remove what tells of the term, after its release; terms begin anew.
+
+        Only for one that found nothing in the directory: nobody had a term before it who might wake
+        up and has to learn from the next ones that it has lost.
+        """
+        self._storage.delete(_path(self._directory, self._term, "free"))
+
     def _keep(self) -> None:
         while not self._ended.wait(self._seconds / 4):
             # A store that does not answer now may answer the next time.

@@ -166,6 +166,11 @@ class ResultsMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, commits=st.booleans() | st.just(True), event=EVENTS)
     def consume(self, name, commits, event):
+        storage = PosixStorage(str(self.path))
+        is_in_vain = not storage.list(f"consumers/{name}") and storage.list("") in (
+            [],
+            ["consumers"],
+        )
         if name not in self.progress:
             self.progress[name] = 0
             self.known_rows[name] = self.rows_there() if self.is_there else set()
@@ -174,6 +179,9 @@ class ResultsMachine(RuleBasedStateMachine):
             with pytest.raises(error) as raised:
                 consume(self.path, consumer=name)
             assert raised.type is error
+            if is_in_vain:
+                del self.progress[name], self.known_rows[name]
+            assert ConsumerRegistry(storage).progress(name) == self.progress.get(name)
             return
         consumption = consume(self.path, consumer=name)
         self.check_rows(name, values(consumption.shuffle))
@@ -186,7 +194,7 @@ class ResultsMachine(RuleBasedStateMachine):
             # This process, which stands for one that died, lives on; so its lease goes by hand.
             for one in self.path.glob(f"consumers/{name}/lease-*"):
                 one.unlink()
-        progress = ConsumerRegistry(PosixStorage(str(self.path))).progress(name)
+        progress = ConsumerRegistry(storage).progress(name)
         assert progress in ({version, self.progress[name]} if isinstance(event, int) else {version})
         self.progress[name] = progress
         if progress:

@@ -304,10 +304,63 @@ def test_a_consumer_may_ask_before_the_producer_is_there(tmp_path):
 
 def test_a_producer_with_mode_errorifexists_is_not_stopped_by_who_waits(tmp_path):
     path = tmp_path / "s"
+    ConsumerRegistry(open_storage(path)).register("waiting", 0)
     with pytest.raises(RequestTimeoutError, match=r"no committed shuffle after 0\.0\d+ s"):
         take(path, "a", request_timeout=0.05)
     write(path, 1, mode="errorifexists")
     assert take(path, "a") == [1]
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_a_request_for_what_never_was_there_leaves_nothing(tmp_path, timeout):
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "mistyped", tmp_path / "empty"):
+        with pytest.raises(ShuffleNotFoundError):
+            take(path, "a", request_timeout=timeout)
+    assert files_below(tmp_path) == ["empty"], "the user's own directory stays"
+
+
+def test_a_request_that_does_not_wait_makes_no_directory_on_the_way(tmp_path):
+    with pytest.raises(ShuffleNotFoundError, match="mistyped: is not there"):
+        take(tmp_path / "not" / "mistyped", "a")
+    assert files_below(tmp_path) == []
+
+
+def test_a_request_in_vain_takes_nothing_from_others(tmp_path):
+    storage = open_storage(tmp_path / "s")
+    registry = ConsumerRegistry(storage)
+
+    def ask():
+        with pytest.raises(RequestTimeoutError):
+            take(tmp_path / "s", "a", request_timeout=0.05)
+
+    take_lease(storage, consumer_directory("b")).release()
+    registry.register("b", 0)
+    ask()
+    assert registry.all_progress() == {"b": 0}, "another name"
+    registry.register("a", 0)
+    ask()
+    assert registry.all_progress() == {"a": 0, "b": 0}, "this name was known before"
+
+    taken = Consumer(storage, "c")
+    taken.register(0)
+    elsewhere(storage, "c", term=2)
+    ConsumerRegistry(storage).advance("c", 0)
+    taken.close()
+    assert registry.progress("c") == 0, "another process has taken it over"
+
+
+def test_a_request_while_the_producer_is_at_work_stays_known(tmp_path):
+    job = begin_job(
+        tmp_path / "s",
+        pa.schema([("k", pa.int64())]),
+        num_subpartitions=N,
+        partitioner=HashPartitioner("k"),
+    )
+    open_target(job, "append")
+    with pytest.raises(RequestTimeoutError):
+        take(tmp_path / "s", "a", request_timeout=0.05)
+    assert ConsumerRegistry(job.storage).all_progress() == {"a": 0}
 
 
 def test_waiting_costs_next_to_no_processor_time(tmp_path):
@@ -323,6 +376,7 @@ def test_each_absence_has_its_own_error(tmp_path):
         take(path, "a")
     assert type(unknown.value) is ShuffleNotFoundError
 
+    ConsumerRegistry(open_storage(path)).register("a", 0)
     job = begin_job(
         path, pa.schema([("k", pa.int64())]), num_subpartitions=N, partitioner=HashPartitioner("k")
     )
@@ -420,10 +474,10 @@ def test_a_stopped_process_still_holds_the_name(tmp_path):
             consume(path, consumer="a")
 
 
-def elsewhere(storage, term=1, beat=0):
+def elsewhere(storage, name="a", *, term=1, beat=0):
     """A lease that a process of another machine took just now."""
     identity = replace(this_process(), host="another", boot="another boot")
-    path = f"{consumer_directory('a')}/lease-{term:020d}-{beat:020d}"
+    path = f"{consumer_directory(name)}/lease-{term:020d}-{beat:020d}"
     storage.put_if_absent(path, to_lines({"format_version": 1, **identity.to_json()}), sync=False)
 
 

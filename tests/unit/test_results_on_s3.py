@@ -16,6 +16,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.commit import commit_job
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
     BackPressureTimeoutError,
     ConsumerError,
@@ -63,6 +64,8 @@ def test_a_bounded_result_from_its_producer_to_its_consumer(place):
     storage, bucket, server = place
     with pytest.raises(RequestTimeoutError):
         take(storage, request_timeout=0.01)
+    assert server.keys(bucket) == [], "of a request in vain"
+    ConsumerRegistry(storage).register("a", 0)
     bounds = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 2}
     write(storage, 1, **bounds)
     write(storage, 2)
