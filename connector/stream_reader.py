@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from arrow_format.changes import (
+    begins_after,
     changes_of,
     check_commit_id,
     newest_entry,
@@ -33,6 +34,7 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.consumption import Consumer
 from arrow_format.dataset import Shuffle, check_subpartitions, open_pinned
 from arrow_format.errors import ConsumerError, OptionError, ShuffleNotFoundError
+from arrow_format.result_description import released_error
 from arrow_format.result_request import await_result
 from connector.source_reader import (
     SubpartitionRanges,
@@ -113,6 +115,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ------
         ShuffleNotFoundError
             There is no shuffle, or not the version to begin with.
+        ResultReleasedError
+            There was one, and it was released as a whole.
         ConsumerError
             Another process is at work as this consumer.
         """
@@ -121,6 +125,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = CommitLog(self._storage)
         start = self._options.starting_version
         newest = log.read(partial(self._newest, log))
+        if newest.released is not None and newest.released.ended:
+            raise released_error(log.root, newest.released)
         first = StreamOffset(newest.version, newest.commit_id)
         if start is not None:
             if start > 0:
@@ -129,7 +135,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if consumer is not None:
             # One that is known goes on where it was, whatever the query: each version once a name.
             known = consumer.register(first.version)
-            first = first if known == first.version else StreamOffset(known)
+            if known != first.version:
+                first = StreamOffset(known and log.read(partial(self._begins, log, known)))
         return first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -321,6 +328,10 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Wait for the shuffle to be there, if the options say so."""
         if self._scan.request_timeout:
             await_result(self._storage, self._scan.request_timeout)
+
+    def _begins(self, log: CommitLog, consumed: int, index: LogIndex) -> int:
+        """Return after which version a consumer goes on: what was released is in nobody's way."""
+        return begins_after(log, index, self._newest(log, index), consumed)
 
     def _newest(self, log: CommitLog, index: LogIndex) -> LogEntry:
         """Return the entry of the newest version."""

@@ -17,7 +17,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-from arrow_format import collect_garbage, merge_shuffle, open_shuffle, write_shuffle
+from arrow_format import (
+    collect_garbage,
+    merge_shuffle,
+    open_shuffle,
+    release_shuffle,
+    write_shuffle,
+)
 from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
     ConsumerError,
@@ -371,6 +377,38 @@ def test_a_query_with_an_end_waits_for_the_shuffle_too(tmp_path):
     """Where the schema is given, this is what Spark asks first."""
     with pytest.raises(RequestTimeoutError):
         reader_of(tmp_path, requestTimeout="10ms").prepareForTriggerAvailableNow()
+
+
+@pytest.mark.parametrize("consumed", [None, 0, 2, 5])
+@pytest.mark.parametrize("options", [{}, {"requestTimeout": "10ms"}])
+def test_a_query_does_not_begin_with_what_was_released(path, consumed, options):
+    """Whether or not it consumes under a name that is known, and whatever that has consumed."""
+    registry = ConsumerRegistry(open_storage(path))
+    if consumed is not None:
+        options = {**options, "consumer": "a"}
+        registry.register("a", consumed)
+    release_shuffle(path)
+    for start in ("earliest", "latest", "1", "6"):
+        reader = reader_of(path, startingVersion=start, **options)
+        with pytest.raises(ResultReleasedError, match=r"was released .* version 5 was its last"):
+            reader.initialOffset()
+        reader.stop()
+    add(path, 90)
+    reader = reader_of(path, **options)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    reader.stop()
+    rows = rows_of(reader_of(path), start, end)
+    assert sorted(row["v"] for row in rows) == [90 + i for i in range(N)], "written in its place"
+
+
+@pytest.mark.parametrize("options", [{}, {"requestTimeout": "10ms"}])
+def test_a_consumer_of_what_never_was_there_leaves_nothing(tmp_path, options):
+    reader = reader_of(tmp_path / "mistyped", consumer="a", **options)
+    with pytest.raises(ShuffleNotFoundError):
+        reader.initialOffset()
+    reader.stop()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_query_that_has_fallen_behind_its_consumer_is_refused(path):
