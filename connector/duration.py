@@ -21,7 +21,7 @@ _UNITS = {
 _TEXT = re.compile(rf"(\d{{1,9}}) *({'|'.join(_UNITS)})")
 
 
-def parse_duration(text: str, name: str) -> timedelta:
+def parse_duration(text: str, name: str, *, examples: str = "30m, 1h, 7d or 0s") -> timedelta:
     """Return the length of time that ``text`` names.
 
     Parameters
@@ -31,6 +31,8 @@ def parse_duration(text: str, name: str) -> timedelta:
         ``min`` and the like, in the singular or plural.
     name
         What it is for, for messages.
+    examples
+        What messages suggest: others than the default where no time at all is not accepted.
 
     Raises
     ------
@@ -40,7 +42,7 @@ def parse_duration(text: str, name: str) -> timedelta:
     plain = text.strip().lower()
     match = _TEXT.fullmatch(plain) or _TEXT.fullmatch(plain.removesuffix("s"))
     if match is None:
-        msg = f"{name}={text!r}: expected a whole number with a unit, as 30m, 1h, 7d or 0s"
+        msg = f"{name}={text!r}: expected a whole number with a unit, as {examples}"
         raise OptionError(msg)
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 

@@ -24,6 +24,7 @@ NAMES = (MAX_INTERVAL, MEMORY_BUFFER_ONLY, MAX_BUFFERED_BYTES)
 """Names of all of them."""
 
 _PREFIX = "flush."
+_INTERVALS = "500ms, 90s, 2min or 1h"
 
 
 def parse_interval(value: object, name: str) -> timedelta | None:
@@ -37,9 +38,9 @@ def parse_interval(value: object, name: str) -> timedelta | None:
     if value is None or isinstance(value, timedelta):
         interval = value
     elif isinstance(value, str):
-        interval = parse_duration(value, name)
+        interval = parse_duration(value, name, examples=_INTERVALS)
     else:
-        msg = f"{name}={value!r}: expected text as '2min', or a timedelta"
+        msg = f"{name}={value!r}: expected text as {_INTERVALS}, or a timedelta"
         raise OptionError(msg)
     if interval is not None and interval <= timedelta():
         msg = f"{name}={value!r}: expected more than no time; leave it out to buffer nothing"

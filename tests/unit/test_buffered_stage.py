@@ -111,7 +111,10 @@ def test_batches_for_the_jvm_are_not_small():
     ("options", "said"),
     [
         ({"max_interval": "0s"}, "max_interval='0s': expected more than no time"),
-        ({"max_interval": "soon"}, "max_interval='soon': expected a whole number with a unit"),
+        (
+            {"max_interval": "2"},
+            "max_interval='2': expected a whole number with a unit, as 500ms, 90s, 2min or 1h$",
+        ),
         ({"max_interval": 5}, "max_interval=5: expected text"),
         ({"max_interval": "1s", "max_buffered_bytes": 5}, "max_buffered_bytes=5"),
         ({"max_interval": "1s", "memory_buffer_only": "yes"}, "memory_buffer_only='yes'"),

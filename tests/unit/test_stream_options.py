@@ -28,6 +28,11 @@ def test_sinks():
         ({"startingVersion": "1"}, "option 'startingVersion' is not known"),
         ({"subpartitions": "1"}, "option 'subpartitions' is not known"),
         ({"numSubpartitions": "many"}, "option numSubpartitions='many': expected a whole number"),
+        (
+            {"flush.maxInterval": "2"},
+            "flush.maxInterval='2': .* with a unit, as 500ms, 90s, 2min or 1h$",
+        ),
+        ({"flush.maxInterval": "0s"}, "flush.maxInterval='0s': expected more than no time"),
     ],
 )
 def test_bad_options_of_sinks(options, message):
