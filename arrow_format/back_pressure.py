@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from arrow_format.result_description import ResultDescription
     from arrow_format.storage import Storage
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds for which a producer waits for consumers where nothing else is said."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unconsumed:
@@ -67,7 +70,9 @@ def has_room(result: ResultDescription, there: Unconsumed, num_bytes: int) -> bo
     )
 
 
-def await_room(storage: Storage, result: ResultDescription, num_bytes: int, timeout: float) -> None:
+def await_room(
+    storage: Storage, result: ResultDescription, num_bytes: int, timeout: float | None = None
+) -> None:
     """Wait until a version of so many bytes may be added to a bounded result.
 
     Parameters
@@ -79,13 +84,14 @@ def await_room(storage: Storage, result: ResultDescription, num_bytes: int, time
     num_bytes
         Stored bytes of the version.
     timeout
-        Seconds to wait.
+        Seconds to wait; :data:`DEFAULT_TIMEOUT` when None.
 
     Raises
     ------
     BackPressureTimeoutError
         There was no room in time; the message names the consumer that was waited for.
     """
+    timeout = DEFAULT_TIMEOUT if timeout is None else timeout
     last: list[Unconsumed] = []
 
     def look() -> bool | None:

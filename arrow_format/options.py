@@ -89,10 +89,8 @@ def _check_local_dirs(value: object) -> None:
 
 
 def _check_result(options: WriteOptions) -> None:
-    kind = options.result_type
-    if kind is not None:
-        kind = check_result_type(kind)
-        object.__setattr__(options, "result_type", kind)
+    kind = None if options.result_type is None else check_result_type(options.result_type)
+    object.__setattr__(options, "result_type", kind)
     limits = ("max_unconsumed_bytes", "max_unconsumed_versions")
     for name in limits:
         value = getattr(options, name)
@@ -105,8 +103,16 @@ def _check_result(options: WriteOptions) -> None:
                 )
                 raise OptionError(msg)
     seconds = options.back_pressure_timeout
+    if seconds is None:
+        return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         msg = f"back_pressure_timeout={seconds!r}: expected seconds, 0 or more"
+        raise OptionError(msg)
+    if kind not in (None, ResultPartitionType.PIPELINED_BOUNDED):
+        msg = (
+            f"back_pressure_timeout={seconds!r}: only a result of type PIPELINED_BOUNDED waits for "
+            f"its consumers, and result_type is {kind.name}; leave one of them out"
+        )
         raise OptionError(msg)
 
 
@@ -213,8 +219,9 @@ class WriteOptions:
     max_unconsumed_versions: int | None = None
     """Of ``PIPELINED_BOUNDED`` alone: versions that may wait for the slowest consumer; 16 where
     neither bound is given."""
-    back_pressure_timeout: float = 600.0
-    """Seconds for which a commit to a bounded result waits for consumers before it fails."""
+    back_pressure_timeout: float | None = None
+    """Of ``PIPELINED_BOUNDED`` alone, also where an append takes that over: seconds for which a
+    commit waits for consumers before it fails; 600 where it is not given."""
 
     @property
     def region_bytes(self) -> int:

@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.consumers import check_consumer
 from arrow_format.errors import OptionError
 from arrow_format.model import MAX_SUBPARTITIONS
 from arrow_format.options import CODECS, ReadOptions, WriteOptions, check_num_subpartitions
@@ -19,11 +18,17 @@ from arrow_format.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.range_partitioner import RangePartitioner
-from arrow_format.result_type import ResultPartitionType
 from arrow_format.storage_options import StorageOptions
-from connector.duration import parse_duration
 from connector.key_text import parse_bounds, parse_sort_keys
 from connector.option_text import bad, boolean, num_bytes, whole
+from connector.result_options import (
+    REQUEST_OPTIONS,
+    RESULT_OPTIONS,
+    ResultRequest,
+    parse_request,
+    parse_result_options,
+)
+from connector.store_options import STORAGE_PREFIX, parse_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,10 +46,7 @@ WRITE_OPTIONS = (
     "sortBufferBytes",
     "localDirs",
     "rangeBounds",
-    "resultType",
-    "maxUnconsumedBytes",
-    "maxUnconsumedVersions",
-    "backPressureTimeout",
+    *RESULT_OPTIONS,
 )
 READ_OPTIONS = (
     "subpartitions",
@@ -55,22 +57,12 @@ READ_OPTIONS = (
     "version",
     "memoryBytes",
     "memoryMap",
-    "requestTimeout",
-    "consumer",
+    *REQUEST_OPTIONS,
 )
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
-STORAGE_PREFIX = "storage."
-"""What the names of options begin with that go to the object store."""
-SECRET_PREFIX = "storage.secret."
-"""The same; Spark's plans and logs hide the values of options whose names say secret."""
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_SECRETS = re.compile(r"key(?!_id)|sas|credential|bearer|certificate")
-_SECRET_VALUES = re.compile(r"://[^/\s]*@|[?&]sig=")
-"""A password or signature inside of a URL."""
-_HIDDEN = re.compile(r"secret|password|token")
-"""Of what Spark hides by default (``spark.redaction.regex``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +78,7 @@ class ScanOptions:
     version: int | None = None
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     options: ReadOptions = field(default_factory=ReadOptions)
-    request_timeout: float = 0.0
-    """Seconds to wait for the shuffle to be there."""
-    consumer: str | None = None
+    request: ResultRequest = field(default_factory=ResultRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,31 +170,6 @@ def known_options(
     return known
 
 
-def _storage_options(known: Mapping[str, str]) -> StorageOptions:
-    """Options of the object store.
-
-    Raises
-    ------
-    OptionError
-        Spark would show a secret, by the name it has.
-    """
-    options = {}
-    for name, value in known.items():
-        if not name.startswith(STORAGE_PREFIX):
-            continue
-        own = name.removeprefix(SECRET_PREFIX).removeprefix(STORAGE_PREFIX)
-        is_secret = _SECRETS.search(name) or _SECRET_VALUES.search(value)
-        if is_secret and not _HIDDEN.search(name):
-            msg = (
-                f"option {name}: Spark would show its value in plans and logs; call it "
-                f"{SECRET_PREFIX}{own}, or give storage_options to connector.read_shuffle and "
-                "connector.write_shuffle"
-            )
-            raise OptionError(msg)
-        options[own] = value
-    return StorageOptions(options)
-
-
 def parse_subpartitions(value: str) -> tuple[int, ...]:
     """Numbers in a text such as ``3,7-9`` (both ends included).
 
@@ -279,12 +244,9 @@ def scan_options(known: Mapping[str, str]) -> ScanOptions:
         split_skewed=boolean("splitSkewed", known.get("splitSkewed", "false")),
         with_subpartition=boolean("withSubpartition", known.get("withSubpartition", "false")),
         version=whole("version", known["version"]) if "version" in known else None,
-        storage_options=_storage_options(known),
+        storage_options=parse_storage_options(known),
         options=ReadOptions(**settings),
-        request_timeout=parse_duration(
-            known.get("requestTimeout", "0s"), "option requestTimeout"
-        ).total_seconds(),
-        consumer=check_consumer(known["consumer"]) if "consumer" in known else None,
+        request=parse_request(known),
     )
     check_split("option splitSkewed", "coalesce=false", scan.split_skewed, scan.coalesce)
     return scan
@@ -338,7 +300,7 @@ def target_options(known: Mapping[str, str]) -> TargetOptions:
         options=_write_settings(known),
         sort_by=parse_sort_keys("sortBy", known["sortBy"]) if known.get("sortBy") else None,
         range_bounds=bounds,
-        storage_options=_storage_options(known),
+        storage_options=parse_storage_options(known),
     )
 
 
@@ -360,31 +322,7 @@ def _write_settings(known: Mapping[str, str]) -> WriteOptions:
         if not all(one.startswith("/") for one in dirs):
             raise bad("localDirs", known["localDirs"], "absolute directories such as /d1,/d2")
         settings["local_dirs"] = dirs
-    return WriteOptions(**settings, **_result_settings(known))  # type: ignore[arg-type]
-
-
-def _result_settings(known: Mapping[str, str]) -> dict[str, object]:
-    """Return result type, bounds and patience that the options name."""
-    settings: dict[str, object] = {}
-    if "resultType" in known:
-        names = ResultPartitionType.__members__
-        if known["resultType"].upper() not in names:
-            raise bad("resultType", known["resultType"], f"one of {', '.join(names)}")
-        settings["result_type"] = known["resultType"]
-    for name, key in (
-        ("maxUnconsumedBytes", "max_unconsumed_bytes"),
-        ("maxUnconsumedVersions", "max_unconsumed_versions"),
-    ):
-        if name in known:
-            if known.get("resultType", "").upper() != "PIPELINED_BOUNDED":
-                msg = f"option {name}: only resultType=PIPELINED_BOUNDED has bounds; give it too"
-                raise OptionError(msg)
-            parse = num_bytes if name.endswith("Bytes") else whole
-            settings[key] = parse(name, known[name])
-    if "backPressureTimeout" in known:
-        wait = parse_duration(known["backPressureTimeout"], "option backPressureTimeout")
-        settings["back_pressure_timeout"] = wait.total_seconds()
-    return settings
+    return WriteOptions(**settings, **parse_result_options(known))  # type: ignore[arg-type]
 
 
 def _partitioner(known: Mapping[str, str]) -> Partitioner | None:

@@ -83,8 +83,8 @@ def storage_of(options: ScanOptions) -> Storage:
 
 def open_requested(options: ScanOptions, storage: Storage) -> Shuffle:
     """Open what is to be read, once it is there where the options say to wait for it."""
-    if options.request_timeout and options.version is None:
-        await_result(storage, options.request_timeout)
+    if options.request.timeout and options.version is None:
+        await_result(storage, options.request.timeout)
     return open_shuffle(storage, options.version, options=options.options)
 
 
@@ -129,7 +129,7 @@ class ShuffleSourceReader(DataSourceReader):
         parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        if parsed.consumer is not None:
+        if parsed.request.consumer is not None:
             msg = (
                 "option consumer: a batch read cannot tell when its rows have been consumed. Use "
                 "connector.consume(spark, path, consumer=...), or spark.readStream"

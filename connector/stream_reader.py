@@ -319,15 +319,15 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _at_work(self) -> Consumer | None:
         """Return the consumer that the options name, at work from now on."""
-        scan = self._scan
-        if self._consumer is None and scan.consumer is not None:
-            self._consumer = Consumer(self._storage, scan.consumer, timeout=scan.request_timeout)
+        request = self._scan.request
+        if self._consumer is None and request.consumer is not None:
+            self._consumer = Consumer(self._storage, request.consumer, timeout=request.timeout)
         return self._consumer
 
     def _await_result(self) -> None:
         """Wait for the shuffle to be there, if the options say so."""
-        if self._scan.request_timeout:
-            await_result(self._storage, self._scan.request_timeout)
+        if self._scan.request.timeout:
+            await_result(self._storage, self._scan.request.timeout)
 
     def _begins(self, log: CommitLog, consumed: int, index: LogIndex) -> int:
         """Return after which version a consumer goes on: what was released is in nobody's way."""

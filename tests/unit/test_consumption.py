@@ -150,6 +150,10 @@ def test_who_says_nothing_gets_a_persistent_one(tmp_path):
         ),
         ({"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 0}, "from 1 to"),
         ({"back_pressure_timeout": -1}, "back_pressure_timeout=-1"),
+        (
+            {"result_type": "BLOCKING", "back_pressure_timeout": 600.0},
+            "back_pressure_timeout=600.0: only a result of type PIPELINED_BOUNDED waits for its",
+        ),
     ],
 )
 def test_bad_options_are_named(options, found):

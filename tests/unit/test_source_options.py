@@ -2,7 +2,7 @@
 
 import pytest
 
-from arrow_format import OptionError, ReadOptions
+from arrow_format import OptionError, ReadOptions, ResultPartitionType
 from connector.source_options import (
     format_subpartitions,
     parse_read_options,
@@ -74,3 +74,39 @@ def test_a_secret_inside_of_a_url_is_refused(url):
     with pytest.raises(OptionError, match=r"call it storage\.secret\.proxy_url") as error:
         parse_read_options(options)
     assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resultType": "EPHEMERAL"}, "option resultType='EPHEMERAL': expected one of BLOCKING_P"),
+        ({"maxUnconsumedVersions": "3"}, "option maxUnconsumedVersions: only resultType=PIPELIN"),
+        (
+            {"maxUnconsumedBytes": "3k", "resultType": "pipelined"},
+            "option maxUnconsumedBytes: only resultType=PIPELINED_BOUNDED has bounds",
+        ),
+        (
+            {"backPressureTimeout": "1s", "resultType": "blocking"},
+            "option backPressureTimeout: only resultType=PIPELINED_BOUNDED waits .* is BLOCKING;",
+        ),
+        (
+            {"backPressureTimeout": "3"},
+            "option backPressureTimeout='3': .* with a unit, as 30m, 1h, 7d or 0s$",
+        ),
+    ],
+)
+def test_bad_options_of_results(options, message):
+    with pytest.raises(OptionError, match=message):
+        parse_target_options({"path": "/s"} | options)
+
+
+def test_options_of_results():
+    bounded = {"resulttype": "pipelined_bounded", "maxunconsumedbytes": "3k"}
+    parsed = parse_target_options({"path": "/s", "backpressuretimeout": "0s"} | bounded).options
+    assert parsed.result_type is ResultPartitionType.PIPELINED_BOUNDED
+    assert (parsed.max_unconsumed_bytes, parsed.back_pressure_timeout) == (3072, 0)
+    # An append takes the type of what is there, and may say how long it waits for it.
+    appended = parse_target_options({"path": "/s", "backPressureTimeout": "2min"}).options
+    assert (appended.result_type, appended.back_pressure_timeout) == (None, 120)
+    scan = parse_read_options({"path": "/s", "requesttimeout": "500ms", "consumer": "a"})
+    assert (scan.request.timeout, scan.request.consumer) == (0.5, "a")
