@@ -61,7 +61,8 @@ def collect_garbage(
     """Remove versions that were superseded long ago, and what unfinished jobs left.
 
     The newest version stays whatever its age, and so does everything that a version within the
-    retention names. Rows of a version that stays are never touched.
+    retention names, and of a pipelined result every version that a known consumer has before it.
+    What was released goes whatever its age. Rows of a version that stays are never touched.
 
     Parameters
     ----------

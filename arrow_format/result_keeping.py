@@ -90,7 +90,8 @@ def first_to_keep(
 ) -> int:
     """Return the oldest version to keep: pure.
 
-    What was released goes whatever its age; what a consumer has before it stays.
+    What was released goes whatever its age. Of a pipelined result what a consumer has before it
+    stays; of others consumers hold nothing back.
 
     Parameters
     ----------

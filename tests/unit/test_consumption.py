@@ -765,6 +765,17 @@ def test_gc_releases_what_all_have_consumed_and_keeps_what_is_before_the_slowest
         write(path, 9, result_type="BLOCKING")
 
 
+@pytest.mark.parametrize("kind", TYPES)
+def test_consumers_hold_versions_back_of_pipelined_results_alone(tmp_path, kind):
+    write(tmp_path, 1, result_type=kind)
+    write(tmp_path, 2)
+    ConsumerRegistry(open_storage(tmp_path)).register("a", 0)
+    report = collect_garbage(tmp_path, retention=timedelta(0))
+    assert report.oldest_version == (1 if kind.is_pipelined else 2)
+    release_shuffle(tmp_path)
+    assert collect_garbage(tmp_path).oldest_version == 3, "against that nobody holds anything"
+
+
 def test_consumers_themselves_remove_what_they_have_consumed(tmp_path):
     path = tmp_path / "s"
     write(path, 0, result_type="PIPELINED")
