@@ -173,7 +173,7 @@ def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions
     return ShuffleJob(
         storage=storage,
         job_id=uuid.uuid4().hex,
-        shuffle_id=last.shuffle_id,
+        shuffle_id=uuid.uuid4().hex,  # where it overwrites: by this it is known to begin anew
         data_schema=last.data_schema,
         spark_schema=last.spark_schema,
         num_subpartitions=last.num_subpartitions,

@@ -16,6 +16,7 @@ from arrow_format import (
     consume,
     flush_pending,
     open_shuffle,
+    open_shuffle_changes,
     release_shuffle,
 )
 from arrow_format.commit import commit_job
@@ -26,6 +27,7 @@ from arrow_format.errors import (
     SchemaError,
     ShuffleError,
     ShuffleNotFoundError,
+    ShuffleOverwrittenError,
 )
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.log_record import Pending, decode_record, encode_record
@@ -118,6 +120,18 @@ def test_a_result_that_begins_anew_each_time_takes_the_place_of_what_is_there(tm
     assert rows(path) == [(1, 1), (9, 1)]
     flush(path)
     assert rows(path) == [(1, 3), (3, 3)]
+
+
+def test_a_flush_that_overwrites_hides_nothing_from_who_reads_all_there_was(tmp_path):
+    put(tmp_path, [(1, 1)], mode="overwrite")
+    put(tmp_path, [(2, 2)], pending=False)
+    put(tmp_path, [(3, 3)])
+    flush(tmp_path)
+    assert rows(tmp_path) == [(1, 1), (3, 3)]
+    with pytest.raises(ShuffleOverwrittenError, match="version 4 overwrote"):
+        open_shuffle_changes(tmp_path, 0)
+    changes = open_shuffle_changes(tmp_path, 0, overwrites="deliver").read().read_all()
+    assert sorted(changes["k"].to_pylist()) == [1, 2, 3]
 
 
 def test_a_batch_is_pending_once_whoever_commits_it_again(tmp_path):
