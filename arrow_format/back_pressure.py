@@ -52,7 +52,8 @@ def unconsumed_after(storage: Storage, consumed: int, consumer: str | None) -> U
         entries = unconsumed_entries(log, index, consumed, apart=False)
         if entries is None:  # expired before anybody asked: what became of it counts
             newest = log.content_at(index, index.newest)
-            entries = newest.entries if newest else ()
+            is_new = newest is not None and newest.newest.content_version > consumed
+            entries = newest.entries if newest is not None and is_new else ()
         return Unconsumed(
             consumer, consumed, len(entries), sum(entry.num_bytes for entry in entries)
         )

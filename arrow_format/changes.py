@@ -73,7 +73,7 @@ def check_not_expired(log: LogReader, index: LogIndex, start: int) -> None:
     if start >= index.oldest - 1:
         return
     before = log.checkpoint(index.oldest - 1).entry
-    if before is not None and before.version > start:
+    if before is not None and before.content_version > start:
         msg = (
             f"{log.root}: versions {start + 1} to {before.version} have expired and were removed "
             f"by garbage collection, and not all of their rows were read; there are versions "

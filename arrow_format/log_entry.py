@@ -89,6 +89,13 @@ class LogEntry:
     flushed: int | None = None
     """Number of the last pending map outputs that this version has taken up, and with them all
     before; None: it has taken up none."""
+    content: int | None = None
+    """Of a merge: the version before it that brought what it holds; None where none was noted."""
+
+    @property
+    def content_version(self) -> int:
+        """The last version that brought anything, which a merge does not."""
+        return self.version if self.content is None else self.content
 
     @property
     def is_whole(self) -> bool:
@@ -123,6 +130,8 @@ def entry_to_json(entry: LogEntry) -> dict[str, Any]:
         later["released"] = released_to_json(entry.released)
     if entry.flushed is not None:
         later["flushed"] = entry.flushed
+    if entry.content is not None:
+        later["content"] = entry.content
     return {
         "format_version": entry.format_version,
         "version": entry.version,
@@ -258,6 +267,7 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
         result=result_from_json(value.get("result")),
         released=released_from_json(value["released"]) if "released" in value else None,
         flushed=natural(value["flushed"]) if "flushed" in value else None,
+        content=natural(value["content"]) if "content" in value else None,
     )
     _check(entry)
     if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
@@ -307,6 +317,11 @@ def _check(entry: LogEntry) -> None:
         raise ValueError(msg)
     if entry.flushed is not None and entry.flushed >= entry.version:
         msg = f"version {entry.version} cannot have flushed number {entry.flushed}"
+        raise ValueError(msg)
+    if entry.content is not None and not (
+        entry.operation == "replace" and entry.content < entry.version
+    ):
+        msg = f"version {entry.version}, of {entry.operation}, cannot hold {entry.content} merged"
         raise ValueError(msg)
     if entry.operation in ("replace", "release"):
         return

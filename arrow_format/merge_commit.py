@@ -110,4 +110,5 @@ def _entry(
         sort_by=newest.sort_by,
         roots=outputs.roots,
         result=newest.result,
+        content=newest.content_version,
     )

@@ -51,9 +51,7 @@ def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) 
     consumed = min(progress.values())
     by = f"consumed by {', '.join(sorted(progress))}"
     if newest.newest.result.type.is_blocking:
-        # A merge that came after is nothing to be consumed.
-        left = log.read(lambda index: unconsumed_entries(log, index, consumed, apart=False))
-        if left is None or left:
+        if newest.newest.content_version > consumed:
             return None
         # Nobody has consumed what is pending: it is still to become a version.
         return release_versions(

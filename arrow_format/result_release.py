@@ -146,6 +146,7 @@ def release_versions(
             totals=described,
             transaction=None,
             flushed=None,
+            content=None,
             released=Released(through=last, by=by, ended=through is None),
         )
 

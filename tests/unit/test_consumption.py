@@ -16,11 +16,13 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import (
+    MergePolicy,
     ResultPartitionType,
     WriteOptions,
     collect_garbage,
     consume,
     forget_consumer,
+    list_consumers,
     merge_shuffle,
     open_shuffle,
     process_identity,
@@ -682,6 +684,44 @@ def test_a_blocking_result_goes_with_the_last_of_its_consumers(tmp_path):
     with pytest.raises(ResultReleasedError, match="consumed by fast, slow"):
         open_shuffle(path)
     assert not [name for name in files_below(path) if name.startswith("map_outputs")]
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_blocking_result_that_was_merged_goes_all_the_same(tmp_path, expires):
+    """Before its consumptions and between them; also where the versions that one saw expired."""
+    path = tmp_path / "s"
+    everything = MergePolicy(rewrite="always")
+
+    for name in ("early", "late"):
+        ConsumerRegistry(open_storage(path)).register(name, 0)
+    for value in range(4):
+        write(path, value, result_type="BLOCKING")
+    merge_shuffle(path, policy=MergePolicy(rewrite="never"))
+    assert take(path, "early") == [0, 1, 2, 3]
+    for policy in (MergePolicy(rewrite="always", max_fan_in=2), everything):
+        assert merge_shuffle(path, policy=policy).version is not None
+    if expires:
+        collect_garbage(path, retention=timedelta(0))
+    assert rows(open_shuffle(path)) == [0, 1, 2, 3], "somebody has it still before them"
+    states = {one.name: one.unconsumed_versions for one in list_consumers(path)}
+    assert states["early"] == 0
+    assert states["late"] > 0
+    assert take(path, "late") == [0, 1, 2, 3]
+    with pytest.raises(ResultReleasedError, match="consumed by early, late"):
+        open_shuffle(path)
+    assert not [name for name in files_below(path) if name.startswith("map_outputs")]
+
+
+def test_a_blocking_result_that_is_merged_while_it_is_consumed_goes_all_the_same(tmp_path):
+    path = tmp_path / "s"
+    write(path, 1, result_type="BLOCKING")
+    write(path, 2)
+    with consume(path, consumer="a") as consumption:
+        assert rows(consumption.shuffle) == [1, 2]
+        merge_shuffle(path)
+        collect_garbage(path, retention=timedelta(0))
+    with pytest.raises(ResultReleasedError):
+        open_shuffle(path)
 
 
 def test_a_blocking_result_of_a_dead_application_is_found_by_gc(tmp_path):

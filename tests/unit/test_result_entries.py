@@ -37,6 +37,7 @@ RELEASED = Released(through=6, by="consumed by ä", ended=False)
         replace(ENTRY, result=OWNED),
         replace(ENTRY, operation="release", map_outputs=(), released=RELEASED),
         replace(ENTRY, flushed=6),
+        replace(ENTRY, operation="replace", content=6),
         Pending(replace(ENTRY, operation=PENDING)),
         Pending(replace(ENTRY, operation=PENDING_OVERWRITE)),
         Fence(3, "c", 5, ("j",), failed=True),
@@ -48,7 +49,7 @@ def test_round_trip(record):
 
 def test_an_entry_without_any_of_it_has_the_bytes_it_always_had():
     value = json.loads(encode_record(ENTRY).partition(b"\n")[0])
-    assert not {"result", "released", "flushed", "transaction"} & value.keys()
+    assert not {"result", "released", "flushed", "content", "transaction"} & value.keys()
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,9 @@ def test_an_entry_without_any_of_it_has_the_bytes_it_always_had():
         {"flushed": 7},
         {"flushed": "1"},
         {"flushed": -1},
+        {"content": 6},
+        {"operation": "replace", "content": 7},
+        {"operation": "replace", "content": "6"},
     ],
 )
 def test_what_does_not_go_together_is_refused(changes):

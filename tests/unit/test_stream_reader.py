@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StructType
 
 from arrow_format import (
+    MergePolicy,
     collect_garbage,
     merge_shuffle,
     open_shuffle,
@@ -279,6 +280,18 @@ def test_what_expired_unread_is_an_error(path):
     with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
         list(reader.read(planned[0]))
     assert run(reader)[0] == [[0, 10, 20, 30, 40]], "the oldest that is there is one step"
+
+
+def test_who_has_read_what_was_merged_misses_nothing_when_the_merges_expire(path):
+    _, end = run(reader_of(path))
+    for policy in (MergePolicy(rewrite="never"), MergePolicy(rewrite="always")):
+        assert merge_shuffle(path, policy=policy).version is not None
+    collect_garbage(path, retention=timedelta(0))
+    assert run(reader_of(path), end) == ([], end)
+    add(path, 60)
+    assert run(reader_of(path), end)[0] == [[60]]
+    with pytest.raises(ShuffleNotFoundError, match="versions 5 to 6 have expired"):
+        run(reader_of(path), {"version": 4})
 
 
 def test_a_shuffle_made_anew_is_an_error(path):
