@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,10 @@ from hypothesis.stateful import (
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle
 from arrow_format.commit import abort_job, commit_job
 from arrow_format.commit_log import CommitLog
-from arrow_format.errors import CommitConflictError, ShuffleNotFoundError, StorageError
+from arrow_format.errors import CommitConflictError, ShuffleNotFoundError
 from arrow_format.storage import PosixStorage
 from arrow_format.target import open_target
+from tests.unit.interrupted_storage import dies_after
 from tests.unit.small_shuffles import FAST, begin, numbered, run, write_tasks
 
 N = 5
@@ -103,12 +105,12 @@ class LogMachine(RuleBasedStateMachine):
         index = log.index()
         log.put_checkpoint(index.oldest + number % (index.newest - index.oldest + 1), sync=False)
 
-    @rule(dies_after=st.none() | st.integers(0, 12))
-    def collect(self, dies_after):
+    @rule(changes=st.none() | st.integers(0, 12))
+    def collect(self, changes):
         if not list(self.path.iterdir()):
             return
-        if dies_after is not None:
-            self.collect_and_die(dies_after)
+        if changes is not None:
+            dies_after(changes, partial(collect_garbage, self.path, retention=timedelta(0)))
         report = collect_garbage(self.path, retention=timedelta(0))
         self.fenced.update(job.job_id for job, _, _ in self.jobs)
         self.oldest = max(self.versions, default=1)
@@ -121,27 +123,6 @@ class LogMachine(RuleBasedStateMachine):
         }
         there = {str(one.relative_to(self.path)) for one in self.path.glob("map_outputs/*/*")}
         assert there == live
-
-    def collect_and_die(self, left):
-        def changes(self, *arguments, real, **how):
-            nonlocal left
-            left -= 1
-            if left < 0:
-                msg = "killed"
-                raise StorageError(msg)
-            return real(self, *arguments, **how)
-
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("put_if_absent", "delete"):
-                real = getattr(PosixStorage, name)
-                patch.setattr(
-                    PosixStorage, name,
-                    lambda self, *a, real=real, **how: changes(self, *a, real=real, **how),
-                )  # fmt: skip
-            try:
-                collect_garbage(self.path, retention=timedelta(0))
-            except StorageError:
-                return
 
     @precondition(lambda self: self.versions)
     @rule()

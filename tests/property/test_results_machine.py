@@ -44,12 +44,12 @@ from arrow_format.errors import (
     RequestTimeoutError,
     ResultReleasedError,
     ShuffleNotFoundError,
-    StorageError,
 )
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.partitioner import HashPartitioner
 from arrow_format.storage import PosixStorage
 from arrow_format.target import open_target
+from tests.unit.interrupted_storage import dies_after, instead_of_first_entry
 from tests.unit.small_shuffles import FAST, SCHEMA, numbered
 
 NAMES = st.sampled_from(["a", "b"])
@@ -273,50 +273,22 @@ class ResultsMachine(RuleBasedStateMachine):
         if event is None:
             act()
         elif isinstance(event, int):
-            self.until_death(event, act)
+            dies_after(event, act)
         else:
             self.while_another(event, act)
 
     def while_another(self, event, act):
-        real = PosixStorage.put_if_absent
-        with pytest.MonkeyPatch.context() as patch:
+        def come_first(put, _):
+            if event == "write":
+                self.write("append")
+            elif event == "merge" and self.is_there:
+                self.merge()
+            elif event == "collect":
+                collect_garbage(self.path, retention=timedelta(0))
+            put()
 
-            def put(storage, path, data, *, sync):
-                if path.endswith(".json") and path.startswith("commit_log/"):
-                    patch.undo()
-                    if event == "write":
-                        self.write("append")
-                    elif event == "merge" and self.is_there:
-                        self.merge()
-                    elif event == "collect":
-                        collect_garbage(self.path, retention=timedelta(0))
-                real(storage, path, data, sync=sync)
-
-            patch.setattr(PosixStorage, "put_if_absent", put)
+        with instead_of_first_entry(come_first):
             act()
-
-    def until_death(self, left, act):
-        """Do something, of which only so many changes of the storage are carried out."""
-
-        def changes(self, *arguments, real, **how):
-            nonlocal left
-            left -= 1
-            if left < 0:
-                msg = "killed"
-                raise StorageError(msg)
-            return real(self, *arguments, **how)
-
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("put_if_absent", "delete"):
-                real = getattr(PosixStorage, name)
-                patch.setattr(
-                    PosixStorage, name,
-                    lambda self, *a, real=real, **how: changes(self, *a, real=real, **how),
-                )  # fmt: skip
-            try:
-                act()
-            except StorageError:
-                return
 
     @invariant()
     def what_is_left_can_be_read(self):

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,12 @@ from arrow_format.options import WriteOptions
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.storage import ObjectExistsError, PosixStorage
 from arrow_format.target import open_target
+from tests.unit.interrupted_storage import (
+    CHANGES,
+    before_calls,
+    dies_after,
+    instead_of_first_entry,
+)
 from tests.unit.small_shuffles import (
     SCHEMA,
     begin,
@@ -284,33 +292,27 @@ class TestJobs:
         assert collect_garbage(tmp_path, retention=NONE).newest_version == 2
         assert all_values(tmp_path) == list(range(10))
 
-    def test_at_any_step_of_a_commit_one_of_both_wins(self, tmp_path, monkeypatch):
+    def test_at_any_step_of_a_commit_one_of_both_wins(self, tmp_path):
         """A collection between any two operations of a commit: all rows are there, or none."""
         steps = 0
-        while self.collected_at(steps, tmp_path / str(steps), monkeypatch):
+        while self.collected_at(steps, tmp_path / str(steps)):
             steps += 1
         assert steps >= 10
 
-    def collected_at(self, step, path, monkeypatch):
+    def collected_at(self, step, path):
         """Commit, with a collection before operation `step`; whether there was one so late."""
         write(path, 0)
         job, statuses = start_job(path)
         left = [step]
         collected = []
 
-        def operation(self, *arguments, real, **how):
+        def call():
             left[0] -= 1
             if left[0] == -1:
                 collected.append(collect_garbage(path, retention=NONE))
-            return real(self, *arguments, **how)
 
-        with monkeypatch.context() as patch:
-            for name in ("put_if_absent", "stat", "list", "delete", "get_ranges", "prune"):
-                real = getattr(PosixStorage, name)
-                patch.setattr(
-                    PosixStorage, name,
-                    lambda self, *a, real=real, **how: operation(self, *a, real=real, **how),
-                )  # fmt: skip
+        names = ("put_if_absent", "stat", "list", "delete", "get_ranges", "prune")
+        with before_calls(call, names):
             try:
                 receipt = commit_job(job, statuses, mode="append")
             except ShuffleError as error:
@@ -343,88 +345,68 @@ class TestJobs:
         assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
 
     @pytest.mark.parametrize("ours", [False, True])
-    def test_a_conflict_whose_winner_is_gone(self, tmp_path, monkeypatch, ours):
+    def test_a_conflict_whose_winner_is_gone(self, tmp_path, ours):
         """The name is taken, by another or by the put whose answer was lost, and then expires."""
         write(tmp_path, 0)
         job, statuses = start_job(tmp_path)
-        real = PosixStorage.put_if_absent
-        puts = []
 
-        def put(self, path, data, *, sync):
-            if not path.endswith(".json") or puts:
-                real(self, path, data, sync=sync)
-                return
-            puts.append(path)
+        def lose(put, path):
             if ours:
-                real(self, path, data, sync=sync)
+                put()
             else:
                 write(tmp_path, 100)
             write(tmp_path, 200)
-            CommitLog(self).put_oldest(3, sync=False)
+            CommitLog(job.storage).put_oldest(3, sync=False)
             (tmp_path / path).unlink()
             raise ObjectExistsError(path)
 
-        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
-        if ours:
-            with pytest.raises(StorageError, match=r"committed as version 2.*Do not write"):
-                commit_job(job, statuses, mode="append")
-        else:
+        said = r"committed as version 2.*Do not write"
+        failing = pytest.raises(StorageError, match=said) if ours else nullcontext()
+        with instead_of_first_entry(lose), failing:
             assert commit_job(job, statuses, mode="append").version == 4
         expected = [*range(10), *range(200, 210), *range(1000, 1005)]
         assert all_values(tmp_path) == sorted([*expected, *([] if ours else range(100, 110))])
 
+    def free_number_2(self, path):
+        """Others commit under that number and the next, and what they put expires and goes."""
+        for start in (100, 200):
+            write(path, start)
+        CommitLog(PosixStorage(str(path))).put_oldest(3, sync=False)
+        for number in (1, 2):
+            (path / f"commit_log/{number:020d}.json").unlink()
+
     @pytest.mark.parametrize("lost_answer", [False, True])
-    def test_a_number_that_is_free_again_is_not_taken(self, tmp_path, monkeypatch, lost_answer):
+    def test_a_number_that_is_free_again_is_not_taken(self, tmp_path, lost_answer):
         """A writer looks, others commit and expire in its number's place, and then it puts."""
         write(tmp_path, 0)
         job, statuses = start_job(tmp_path)
-        real = PosixStorage.put_if_absent
-        puts = []
 
-        def put(self, path, data, *, sync):
-            if path.endswith(".json") and not puts:
-                puts.append(path)
-                for start in (100, 200):
-                    write(tmp_path, start)
-                CommitLog(self).put_oldest(3, sync=False)
-                for number in (1, 2):
-                    (tmp_path / f"commit_log/{number:020d}.json").unlink()
-                real(self, path, data, sync=sync)
-                if lost_answer:
-                    raise ObjectExistsError(path)
-                return
-            real(self, path, data, sync=sync)
+        def put_late(put, path):
+            self.free_number_2(tmp_path)
+            put()
+            if lost_answer:
+                raise ObjectExistsError(path)
 
-        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
-        receipt = commit_job(job, statuses, mode="append")
+        with instead_of_first_entry(put_late) as puts:
+            receipt = commit_job(job, statuses, mode="append")
         assert puts == [f"commit_log/{2:020d}.json"]
         assert receipt.version == 4
         expected = [*range(10), *range(100, 110), *range(200, 210), *range(1000, 1005)]
         assert all_values(tmp_path) == expected
         assert not (tmp_path / puts[0]).exists()
 
-    def test_totals_put_under_a_number_that_is_free_again_stay(self, tmp_path, monkeypatch):
+    def test_totals_put_under_a_number_that_is_free_again_stay(self, tmp_path):
         """A collection sees the entry before its writer takes it back."""
         write(tmp_path, 0)
         job, statuses = start_job(tmp_path)
-        real = PosixStorage.put_if_absent
-        puts = []
 
-        def put(self, path, data, *, sync):
-            if not path.endswith(".json") or puts:
-                real(self, path, data, sync=sync)
-                return
-            puts.append(path)
-            for start in (100, 200):
-                write(tmp_path, start)
-            CommitLog(self).put_oldest(3, sync=False)
-            for number in (1, 2):
-                (tmp_path / f"commit_log/{number:020d}.json").unlink()
-            real(self, path, data, sync=sync)
+        def put_late(put, _):
+            self.free_number_2(tmp_path)
+            put()
             collect_garbage(tmp_path)
 
-        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
-        assert commit_job(job, statuses, mode="append").version == 4
+        with instead_of_first_entry(put_late):
+            assert commit_job(job, statuses, mode="append").version == 4
         assert open_shuffle(tmp_path).subpartition_rows.to_pylist() == [7] * N
 
     def test_a_number_that_is_free_again_where_a_listing_shows_no_marker(
@@ -433,19 +415,13 @@ class TestJobs:
         """One marker came after the listing had passed it, and the other went before."""
         write(tmp_path, 0)
         job, statuses = start_job(tmp_path)
-        real, listed = PosixStorage.put_if_absent, PosixStorage.list
-        puts, hidden = [], []
+        listed = PosixStorage.list
+        hidden = []
 
-        def put(self, path, data, *, sync):
-            if path.endswith(".json") and not puts:
-                puts.append(path)
-                for start in (100, 200):
-                    write(tmp_path, start)
-                CommitLog(self).put_oldest(3, sync=False)
-                for number in (1, 2):
-                    (tmp_path / f"commit_log/{number:020d}.json").unlink()
-                hidden.append(".oldest")
-            real(self, path, data, sync=sync)
+        def put_late(put, _):
+            self.free_number_2(tmp_path)
+            hidden.append(".oldest")
+            put()
 
         def names(self, path):
             found = listed(self, path)
@@ -454,9 +430,9 @@ class TestJobs:
                 return [name for name in found if not name.endswith(suffix)]
             return found
 
-        monkeypatch.setattr(PosixStorage, "put_if_absent", put)
         monkeypatch.setattr(PosixStorage, "list", names)
-        assert commit_job(job, statuses, mode="append").version == 4
+        with instead_of_first_entry(put_late):
+            assert commit_job(job, statuses, mode="append").version == 4
         assert 1000 in all_values(tmp_path)
 
     def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
@@ -565,12 +541,12 @@ class TestLateFiles:
         write(path, 100, "overwrite")
         return job
 
-    def act(self, job, ended, patch, step, then):
+    def act(self, job, ended, step, then):
         """Collect or abort; a file comes just before that call of storage. Whether it came."""
         (root,) = map(Path, job.local_roots)
         calls, late = [0], []
 
-        def call(self, *arguments, real, **how):
+        def call():
             calls[0] += 1
             if calls[0] == step and root.is_dir():
                 late.append(root / "00007-0-late.shuffle.data")
@@ -578,33 +554,26 @@ class TestLateFiles:
             if calls[0] > step and late and then == "dies":
                 msg = "killed"
                 raise StorageError(msg)
-            return real(self, *arguments, **how)
 
-        for name in ("list", "stat", "put_if_absent", "delete", "prune"):
-            real = getattr(PosixStorage, name)
-            patch.setattr(
-                PosixStorage, name,
-                lambda self, *a, real=real, **how: call(self, *a, real=real, **how),
-            )  # fmt: skip
-        try:
-            if ended == "aborted":
-                abort_job(job)
-            else:
-                collect_garbage(job.storage.root, retention=NONE)
-        except StorageError:
-            assert then == "dies"
+        with before_calls(call, ("list", "stat", "put_if_absent", "delete", "prune")):
+            try:
+                if ended == "aborted":
+                    abort_job(job)
+                else:
+                    collect_garbage(job.storage.root, retention=NONE)
+            except StorageError:
+                assert then == "dies"
         return bool(late), calls[0] < step
 
     @pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
     @pytest.mark.parametrize("then", ["goes on", "dies"])
-    def test_the_next_collection_finds_them(self, tmp_path, monkeypatch, ended, then):
+    def test_the_next_collection_finds_them(self, tmp_path, ended, then):
         num_late, done, step = 0, False, 0
         while not done:
             path, step = tmp_path / str(step) / "x", step + 1
             path.parent.mkdir()
             job = self.job(path, ended)
-            with monkeypatch.context() as patch:
-                came, done = self.act(job, ended, patch, step, then)
+            came, done = self.act(job, ended, step, then)
             num_late += came
             collect_garbage(path, retention=NONE)
             assert files_below(Path(f"{path}-disk")) == [], f"left by step {step}"
@@ -670,18 +639,19 @@ class TestTheRun:
         assert said.fenced_jobs == done.fenced_jobs
         assert (said.num_bytes, said.oldest_version) == (done.num_bytes, done.oldest_version)
 
-    def test_one_that_dies_anywhere_is_finished_by_the_next(self, tmp_path, monkeypatch):
+    def test_one_that_dies_anywhere_is_finished_by_the_next(self, tmp_path):
         path, disk, kept = tmp_path / "x", tmp_path / "x-disk", tmp_path / "kept"
         self.garbage(path)
         shutil.copytree(tmp_path, kept)
         rows = sorted([*range(100, 110), *range(200, 210)])
-        seen, done = [], False
-        while not done:
+        seen, dies = [], True
+        while dies:
             for one in (path, disk):
                 shutil.rmtree(one, ignore_errors=True)
                 shutil.copytree(kept / one.name, one)
-            with monkeypatch.context() as patch:
-                done = self._dies_after(path, len(seen), patch)
+            dies = dies_after(
+                len(seen), partial(collect_garbage, path, retention=NONE), (*CHANGES, "prune")
+            )
             assert sorted(values(path)) == rows
             collect_garbage(path, retention=NONE)
             assert sorted(values(path)) == rows
@@ -691,28 +661,6 @@ class TestTheRun:
         assert len(seen) > 20
         # A fence that was put before the death takes no second number.
         assert all(one == seen[-1] for one in seen)
-
-    def _dies_after(self, path, steps, patch):
-        left = [steps]
-
-        def changes(self, *arguments, real, **how):
-            left[0] -= 1
-            if left[0] < 0:
-                msg = "killed"
-                raise StorageError(msg)
-            return real(self, *arguments, **how)
-
-        for name in ("put_if_absent", "delete", "prune"):
-            real = getattr(PosixStorage, name)
-            patch.setattr(
-                PosixStorage, name,
-                lambda self, *a, real=real, **how: changes(self, *a, real=real, **how),
-            )  # fmt: skip
-        try:
-            collect_garbage(path, retention=NONE)
-        except StorageError:
-            return False
-        return True
 
     @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
     def test_one_that_is_killed_is_finished_by_the_next(self, tmp_path, delay):
