@@ -45,8 +45,9 @@ def whole(storage, path):
 # Writing ------------------------------------------------------------------------------------------
 
 
-def test_pieces_of_all_kinds_become_one_object(storage):
-    writer = storage.open_writer("a/b/c", sync=True)
+@pytest.mark.parametrize("sync", [False, True])
+def test_pieces_of_all_kinds_become_one_object(storage, sync):
+    writer = storage.open_writer("a/b/c", sync=sync)
     writer.writev([b"one", bytearray(b"two"), memoryview(b"three"), pa.py_buffer(b"four"), b""])
     writer.writev([])
     writer.writev([b"%d" % i for i in range(2_500)])
@@ -110,7 +111,7 @@ for version in range(20):
 """
 
 
-def test_racing_processes_have_one_winner(storage):
+def test_racing_processes_have_one_winner_and_readers_see_all_of_it(storage):
     writers = {
         name: subprocess.Popen(
             [sys.executable, "-c", RACE, pickle.dumps(storage).hex(), name],
@@ -126,6 +127,13 @@ def test_racing_processes_have_one_winner(storage):
     for writer in writers.values():
         writer.stdin.write("go\n")
         writer.stdin.flush()
+    num_looks = 0
+    while any(writer.poll() is None for writer in writers.values()):
+        for version in storage.list("log"):
+            if not version.startswith("."):
+                assert len(whole(storage, f"log/{version}")) == 200_000
+                num_looks += 1
+    assert num_looks > 0
     won = {}
     for name, writer in writers.items():
         output, _ = writer.communicate()
@@ -165,6 +173,7 @@ def test_what_is_not_there(storage):
         storage.get_ranges("a", [(0, 1)])
     with pytest.raises(ObjectNotFoundError, match="root/a: not there; cannot read it"):
         storage.open_reader("a").get_ranges([(0, 1)])
+    assert issubclass(ObjectNotFoundError, CorruptShuffleError)
     assert storage.stat("a") is None
     assert storage.stat("a/b") is None
     assert storage.stat("") is None
