@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 FAST = WriteOptions(sync=False)
 """Default options without fsync: tests on other subjects need no durability."""
 
+N = 5
+"""Subpartitions, where a test does not care how many."""
+
 SCHEMA = pa.schema([("p", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
 """`p` is the subpartition, so that a row says itself where it belongs."""
 
@@ -145,7 +148,7 @@ def files_below(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
 
 
-def begin(path, schema=SCHEMA, n=5, partitioner=None, options=FAST):
+def begin(path, schema=SCHEMA, n=N, partitioner=None, options=FAST):
     partitioner = partitioner or ColumnPartitioner("p")
     return begin_job(
         str(path), schema, num_subpartitions=n, partitioner=partitioner, options=options

@@ -73,6 +73,15 @@ def write(path, *values, mode="append", **options):
     )
 
 
+def begin_write(path):
+    """The job of a producer that is at work."""
+    job = begin_job(
+        path, pa.schema([("k", pa.int64())]), num_subpartitions=N, partitioner=HashPartitioner("k")
+    )
+    open_target(job, "append")
+    return job
+
+
 def take(path, consumer, **options):
     """What one consumption delivers, sorted."""
     with consume(path, consumer=consumer, **options) as consumption:
@@ -357,13 +366,7 @@ def test_a_request_in_vain_takes_nothing_from_others(tmp_path):
 
 
 def test_a_request_while_the_producer_is_at_work_stays_known(tmp_path):
-    job = begin_job(
-        tmp_path / "s",
-        pa.schema([("k", pa.int64())]),
-        num_subpartitions=N,
-        partitioner=HashPartitioner("k"),
-    )
-    open_target(job, "append")
+    job = begin_write(tmp_path / "s")
     with pytest.raises(RequestTimeoutError):
         take(tmp_path / "s", "a", request_timeout=0.05)
     assert ConsumerRegistry(job.storage).all_progress() == {"a": 0}
@@ -383,10 +386,7 @@ def test_each_absence_has_its_own_error(tmp_path):
     assert type(unknown.value) is ShuffleNotFoundError
 
     ConsumerRegistry(open_storage(path)).register("a", 0)
-    job = begin_job(
-        path, pa.schema([("k", pa.int64())]), num_subpartitions=N, partitioner=HashPartitioner("k")
-    )
-    open_target(job, "append")
+    job = begin_write(path)
     abort_after(job, RuntimeError("the producer failed"))
     with pytest.raises(ResultFailedError, match=rf"producer .* failed \(job {job.job_id}"):
         take(path, "a")
@@ -415,10 +415,7 @@ def test_a_failure_while_a_consumer_waits_ends_its_waiting(tmp_path):
     asking.start()
     while not (path / consumer_directory("a")).exists():
         time.sleep(0.01)
-    job = begin_job(
-        path, pa.schema([("k", pa.int64())]), num_subpartitions=N, partitioner=HashPartitioner("k")
-    )
-    open_target(job, "append")
+    job = begin_write(path)
     time.sleep(0.1)
     abort_after(job, RuntimeError("the producer failed"))
     asking.join(20)
@@ -426,13 +423,7 @@ def test_a_failure_while_a_consumer_waits_ends_its_waiting(tmp_path):
 
 
 def test_a_failed_write_that_nobody_waits_for_leaves_nothing(tmp_path):
-    job = begin_job(
-        tmp_path / "s",
-        pa.schema([("k", pa.int64())]),
-        num_subpartitions=N,
-        partitioner=HashPartitioner("k"),
-    )
-    open_target(job, "append")
+    job = begin_write(tmp_path / "s")
     abort_after(job, RuntimeError("the producer failed"))
     assert not (tmp_path / "s").exists()
 

@@ -43,6 +43,7 @@ from tests.unit.interrupted_storage import (
 )
 from tests.unit.small_shuffles import (
     SCHEMA,
+    N,
     begin,
     files_below,
     numbered,
@@ -53,7 +54,6 @@ from tests.unit.small_shuffles import (
 
 NONE = timedelta(0)
 DAY = timedelta(days=1)
-N = 5
 ROOT = Path(__file__).parents[2]
 
 

@@ -22,6 +22,7 @@ from arrow_format.target import open_target
 from tests.unit.small_shuffles import (
     FAST,
     SCHEMA,
+    N,
     begin,
     files_below,
     numbered,
@@ -29,14 +30,6 @@ from tests.unit.small_shuffles import (
     values,
     write_tasks,
 )
-
-N = 5
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "shuffle"
-
 
 # Commit -------------------------------------------------------------------------------------------
 
