@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from arrow_format.batch_stream import reader_of
@@ -29,9 +27,14 @@ from arrow_format.index_cache import IndexCache
 from arrow_format.options import check_read_options
 from arrow_format.partitioner import Partitioner, partitioner_from_description
 from arrow_format.read_buffer_pool import ReadBufferPool
-from arrow_format.read_plan import group_adjacent
+from arrow_format.read_plan import check_subpartitions, group_adjacent
 from arrow_format.read_scheduler import ReadScheduler
 from arrow_format.result_description import released_error
+from arrow_format.size_estimates import (
+    estimate_raw_bytes,
+    estimate_read_bytes,
+    estimate_region_bytes,
+)
 from arrow_format.sorted_reader import sorted_rows
 from arrow_format.storage import Place, Storage, open_storage
 from arrow_format.subpartition_reader import (
@@ -42,7 +45,7 @@ from arrow_format.verify import VerifyReport, verify_snapshot
 from arrow_format.version_plan import ReadPlan, plan_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.batching import Rows
     from arrow_format.log_entry import LogEntry
@@ -53,12 +56,6 @@ if TYPE_CHECKING:
     from arrow_format.sort_order import SortBy
 
 BATCH_ROWS = 64 << 10
-
-LARGEST_ESTIMATE = 1 << 48
-"""Bytes; the sum over a million subpartitions still fits into 64 bits."""
-
-MAX_REGIONS = 1 << 26
-"""Regions a version may have to be cut by region: more would be petabytes."""
 
 PINNED_KEPT = 2
 """Pinned shuffles that a process keeps with their indexes: what a task needs, the next one does."""
@@ -204,43 +201,18 @@ class Shuffle:
 
     @property
     def read_bytes(self) -> pa.Int64Array:
-        """Stored bytes that a reader of each subpartition reads, about.
-
-        More than :attr:`subpartition_bytes` where rows are broadcast: those are stored once, and
-        each subpartition reads them all.
-        """
-        rows = sum(file.num_broadcast_rows for output in self.map_outputs for file in output.files)
-        if rows == 0:
-            return self.subpartition_bytes
-        n = self.num_subpartitions
-        return pa.array(self._totals[1] + self.num_bytes * rows // self.num_rows * (n - 1) // n)
+        """Stored bytes that a reader of each subpartition reads, about."""
+        return pa.array(estimate_read_bytes(self._snapshot, self._totals[1]))
 
     @property
     def raw_bytes(self) -> pa.Int64Array:
-        """Bytes that the rows a reader of each subpartition gets take in Arrow, estimated.
-
-        The larger of two estimates, from rows and from stored bytes: rows may be larger than the
-        average, or compress better.
-        """
-        raw = sum(output.raw_bytes for output in self.map_outputs)
-        by_rows = self._totals[0] * (raw / max(self.num_rows, 1))
-        by_bytes = self._totals[1] * (raw / max(self.num_bytes, 1))
-        larger = np.minimum(np.ceil(np.maximum(by_rows, by_bytes)), LARGEST_ESTIMATE)
-        return pa.array(larger.astype(np.int64))
+        """Bytes that the rows a reader of each subpartition gets take in Arrow, about."""
+        return pa.array(estimate_raw_bytes(self._snapshot, *self._totals))
 
     @property
     def region_bytes(self) -> Int64Array:
-        """Stored bytes of each region, numbered through the version in reading order, about.
-
-        Every region of a file counts for the same.
-        """
-        files = [file for output in self.map_outputs for file in output.files]
-        counts = np.array([file.num_regions for file in files], np.int64)
-        sizes = np.array([file.data_bytes for file in files], np.int64)
-        if int(counts.sum()) > MAX_REGIONS:
-            msg = f"{self.path}: the log names {counts.sum():,} regions; restore it from a copy"
-            raise CorruptShuffleError(msg)
-        return np.repeat(sizes // np.maximum(counts, 1), counts)
+        """Stored bytes of each region, numbered through the version in reading order, about."""
+        return estimate_region_bytes(self._snapshot, self.path)
 
     def subpartition(
         self,
@@ -444,34 +416,6 @@ class Shuffle:
         if report.problems and has_expired(self._storage, needed):
             raise expired_error(self._storage, needed) from report.problems[0]
         return report
-
-
-def check_subpartitions(
-    subpartitions: int | Iterable[int] | None, num_subpartitions: int
-) -> list[int] | None:
-    """Return the subpartitions wanted, ascending without repetition; None for all.
-
-    Raises
-    ------
-    OptionError
-        One is not a whole number or out of range.
-    """
-    if subpartitions is None:
-        return None
-    if isinstance(subpartitions, range) and len(subpartitions) > num_subpartitions:
-        subpartitions = [subpartitions[0], subpartitions[-1]]  # one of them is out of range
-    several = list(subpartitions) if isinstance(subpartitions, Iterable) else [subpartitions]
-    for one in several:
-        if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
-            msg = f"subpartition {one!r}: expected a whole number"
-            raise OptionError(msg)
-        if not 0 <= one < num_subpartitions:
-            msg = (
-                f"subpartition {one} is out of range; the shuffle has {num_subpartitions}, "
-                f"0 to {num_subpartitions - 1}"
-            )
-            raise OptionError(msg)
-    return sorted({int(one) for one in several})
 
 
 @lru_cache(PINNED_KEPT)

@@ -6,13 +6,16 @@ region, two where the range crosses the region's rotation. Source: FLIP-148, "I/
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.errors import OptionError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from arrow_format.model import Int64Array, Region
 
@@ -110,6 +113,34 @@ def merge_reads(
 def _range_read(chunks: list[ChunkRead]) -> RangeRead:
     offset = chunks[0].offset
     return RangeRead(offset, chunks[-1].offset + chunks[-1].length - offset, tuple(chunks))
+
+
+def check_subpartitions(
+    subpartitions: int | Iterable[int] | None, num_subpartitions: int
+) -> list[int] | None:
+    """Return the subpartitions wanted, ascending without repetition; None for all.
+
+    Raises
+    ------
+    OptionError
+        One is not a whole number or out of range.
+    """
+    if subpartitions is None:
+        return None
+    if isinstance(subpartitions, range) and len(subpartitions) > num_subpartitions:
+        subpartitions = [subpartitions[0], subpartitions[-1]]  # one of them is out of range
+    several = list(subpartitions) if isinstance(subpartitions, Iterable) else [subpartitions]
+    for one in several:
+        if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
+            msg = f"subpartition {one!r}: expected a whole number"
+            raise OptionError(msg)
+        if not 0 <= one < num_subpartitions:
+            msg = (
+                f"subpartition {one} is out of range; the shuffle has {num_subpartitions}, "
+                f"0 to {num_subpartitions - 1}"
+            )
+            raise OptionError(msg)
+    return sorted({int(one) for one in several})
 
 
 def group_adjacent(

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from arrow_format.dataset import check_subpartitions, open_shuffle
+from arrow_format.dataset import open_shuffle
 from arrow_format.errors import OptionError
 from arrow_format.options import check_integer
+from arrow_format.read_plan import check_subpartitions
 from arrow_format.subpartition_reader import SUBPARTITION_COLUMN, select_columns
 from connector.described_source import described_format
 from connector.source_options import (

@@ -13,8 +13,9 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from arrow_format.arrow_types import conform
 from arrow_format.batching import as_batches
-from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
+from arrow_format.dataset import Shuffle, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.read_plan import check_subpartitions
 from arrow_format.result_request import await_result
 from arrow_format.shards import plan_shards
 from arrow_format.storage import open_storage

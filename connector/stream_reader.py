@@ -32,8 +32,9 @@ from arrow_format.changes import (
 )
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumption import Consumer
-from arrow_format.dataset import Shuffle, check_subpartitions, open_pinned
+from arrow_format.dataset import Shuffle, open_pinned
 from arrow_format.errors import ConsumerError, OptionError, ShuffleNotFoundError
+from arrow_format.read_plan import check_subpartitions
 from arrow_format.result_description import released_error
 from arrow_format.result_request import await_result
 from connector.source_reader import (

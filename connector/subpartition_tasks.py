@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from arrow_format.arrow_types import conform
 from arrow_format.batching import rebatched
 from arrow_format.co_partitioning import is_broadcast
-from arrow_format.dataset import Shuffle, check_subpartitions, open_shuffle
+from arrow_format.dataset import Shuffle, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.options import check_integer, check_read_options
-from arrow_format.read_plan import adjacent_ranges
+from arrow_format.read_plan import adjacent_ranges, check_subpartitions
 from connector.source_reader import BATCH_BYTES, BATCH_ROWS, partition_bytes
 from connector.spark_types import arrow_schema_of
 
