@@ -25,6 +25,7 @@ from arrow_format.errors import (
     OptionError,
     RequestTimeoutError,
     ResultReleasedError,
+    ShuffleNotFoundError,
 )
 from arrow_format.storage import open_storage
 
@@ -120,6 +121,22 @@ def test_a_consumption_that_fails_is_repeated(spark, tmp_path):
         raise KeyError(values(one.read()))
     with connector.consume(spark, path, consumer="a") as again:
         assert values(again.read()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("wait", ["0s", "300ms"])
+def test_a_consumer_at_a_mistyped_path_leaves_nothing(spark, tmp_path, wait):
+    path = tmp_path / "mistyped"
+    with pytest.raises(ShuffleNotFoundError):
+        connector.consume(spark, path, consumer="a", request_timeout=wait)
+    rows = spark.readStream.format("arrow_shuffle").schema("k bigint").option("consumer", "a")
+    sink = rows.option("requestTimeout", wait).load(str(path)).writeStream.format("noop")
+    query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(Exception, match="holds no committed shuffle"):
+        query.awaitTermination(60)
+    deadline = time.monotonic() + 10  # the source is stopped behind the query
+    while path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("write", [write_by_hook, write_by_data_source])
