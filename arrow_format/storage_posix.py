@@ -203,18 +203,24 @@ class PosixStorage:
 
     def make_directory(self, path: str, *, sync: bool) -> None:
         """See :meth:`Storage.make_directory`."""
-        target = self._root / path
-        with _os_errors("make the directory", target):
-            missing = []
-            parent = self._root
-            while not parent.exists():
-                missing.append(parent)
-                parent = parent.parent
-            self._root.mkdir(parents=True, exist_ok=True)
-            if sync:
-                for made in missing:
-                    sync_directory(Root(made.parent), "")
-            make_directories(self._base, path, sync=sync)
+        with _os_errors("make the directory", self._root / path):
+            try:
+                self._make_directory(path, sync=sync)
+            except FileNotFoundError:
+                # Another removed an empty one on the way: a job that ended, a request in vain.
+                self._make_directory(path, sync=sync)
+
+    def _make_directory(self, path: str, *, sync: bool) -> None:
+        missing = []
+        parent = self._root
+        while not parent.exists():
+            missing.append(parent)
+            parent = parent.parent
+        self._root.mkdir(parents=True, exist_ok=True)
+        if sync:
+            for made in missing:
+                sync_directory(Root(made.parent), "")
+        make_directories(self._base, path, sync=sync)
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """See :meth:`Storage.open_writer`."""

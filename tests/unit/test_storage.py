@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from arrow_format import storage_posix
 from arrow_format import storage_posix as storage_module
 from arrow_format.errors import (
     ClosedError,
@@ -202,6 +203,22 @@ def test_make_directory(storage, root):
     put(storage, "file", b"")
     with pytest.raises(StorageError, match="root/file"):
         storage.make_directory("file/below", sync=False)
+
+
+def test_a_directory_is_made_though_another_prunes_the_way_to_it(storage, root, monkeypatch):
+    real = storage_posix.make_directories
+    pruned = []
+
+    def prune_first(*arguments, **how):
+        if not pruned:
+            storage.prune("", and_root=True)
+            pruned.append(not root.exists())
+        real(*arguments, **how)
+
+    monkeypatch.setattr(storage_posix, "make_directories", prune_first)
+    storage.make_directory("a/b", sync=True)
+    assert pruned == [True]
+    assert files_below(root) == ["a", "a/b"]
 
 
 # Opening ------------------------------------------------------------------------------------------
