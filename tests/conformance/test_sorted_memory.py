@@ -1,11 +1,8 @@
 """The memory bound of a map task holds when it sorts, whatever it sorts by."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.conformance.test_memory import PROJECT, STREAM
+from tests.conformance.test_memory import STREAM, checked_peak
 
 
 @pytest.mark.parametrize(
@@ -19,15 +16,4 @@ from tests.conformance.test_memory import PROJECT, STREAM
 def test_peak_memory_of_a_sorted_write(tmp_path, shape, sort_by, gigabytes):
     program = STREAM.replace('keys="k",', f'keys="k", sort_by={sort_by.split(", ")!r},')
     assert program != STREAM
-    done = subprocess.run(
-        [sys.executable, "-c", program, shape, "zstd", str(tmp_path), gigabytes],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=PROJECT,
-    )
-    assert done.returncode == 0, done.stderr
-    base, peak, largest, buffer = map(int, done.stdout.split())
-    bound = base + 1.25 * buffer + (64 << 20) + largest
-    print(f"{peak - base >> 20} MiB over base, {int(bound) - base >> 20} allowed")
-    assert peak <= bound, f"{peak - base >> 20} MiB over base, {int(bound) - base >> 20} allowed"
+    checked_peak(program, shape, "zstd", tmp_path, gigabytes)
