@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from arrow_format.back_pressure import unconsumed_after
-from arrow_format.consumers import (
-    CONSUMER_DIRECTORY,
-    ConsumerRegistry,
-    check_consumer,
-    consumer_directory,
-)
+from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import ClosedError, ConsumerError, OptionError, ShuffleError
 from arrow_format.garbage import collect_garbage
+from arrow_format.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.lease import Lease, end_leases, holder_of, take_lease
+from arrow_format.log_index import LOG_DIRECTORY
 from arrow_format.result_keeping import RELEASED_TOGETHER, release_consumed
 from arrow_format.result_release import release_versions
 from arrow_format.result_request import await_result
@@ -111,12 +108,12 @@ class Consumer:
                 self.storage.prune(consumer_directory(self.name), and_root=self._makes_root)
 
     def _is_in_vain(self) -> bool:
-        """Whether nothing is here but consumers, and this one's name is nobody else's."""
+        """Whether no shuffle is here nor begun, and this one's name is nobody else's."""
         if not self._makes_name:
             return False
         try:
             self._lease.check()
-            return self.storage.list("") == [CONSUMER_DIRECTORY]
+            return not {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY} & set(self.storage.list(""))
         except ShuffleError:
             return False
 

@@ -329,10 +329,12 @@ def test_a_producer_with_mode_errorifexists_is_not_stopped_by_who_waits(tmp_path
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_a_request_for_what_never_was_there_leaves_nothing(tmp_path, timeout):
     (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "mistyped", tmp_path / "empty"):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "table.parquet").write_bytes(b"somebody's")
+    for name in ("mistyped", "empty", "other"):
         with pytest.raises(ShuffleNotFoundError):
-            take(path, "a", request_timeout=timeout)
-    assert files_below(tmp_path) == ["empty"], "the user's own directory stays"
+            take(tmp_path / name, "a", request_timeout=timeout)
+    assert files_below(tmp_path) == ["empty", "other", "other/table.parquet"]
 
 
 def test_a_request_that_does_not_wait_makes_no_directory_on_the_way(tmp_path):
