@@ -7,6 +7,7 @@ import time
 import uuid
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from arrow_format.log_index import totals_path
 from arrow_format.log_record import PENDING, PENDING_OVERWRITE, Fence, Pending, entry_of
 from arrow_format.log_totals import encode_totals
 from arrow_format.options import check_mode
-from arrow_format.pending import pending_outputs
+from arrow_format.pending import pending_entry, pending_numbers
 from arrow_format.receipt import ShuffleReceipt
 from arrow_format.result_description import describe_result
 from arrow_format.root_list import ROOT_LIST_NAME
@@ -182,11 +183,12 @@ def _fits_what_is_pending(job: ShuffleJob, log: CommitLog, flushes: tuple[int, .
     SchemaError
         The job has another schema, partitioner or number of subpartitions than what is pending.
     """
-    there = pending_outputs(log, log.index())
+    there = log.read(partial(pending_numbers, log))
     if flushes:
         return there.begins_with(flushes)
-    if there.entries:
-        check_mode_allows(job, "append", Snapshot(there.entries[-1:]))
+    if there.numbers:
+        last = pending_entry(log, there.numbers[-1])
+        check_mode_allows(job, "append", Snapshot((last,)))
     return True
 
 

@@ -11,6 +11,7 @@ import time
 import uuid
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from arrow_format.errors import ShuffleError
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_totals import encode_totals
-from arrow_format.pending import pending_outputs
+from arrow_format.pending import pending_numbers
 from arrow_format.replacement import PlacedOutputs
 from arrow_format.result_description import Released
 
@@ -117,7 +118,7 @@ def release_versions(
             return None
         if only is not None and newest.newest.commit_id != only:
             return None
-        if unless_pending and pending_outputs(log, log.index()).entries:
+        if unless_pending and log.read(partial(pending_numbers, log)).numbers:
             return None
         left: tuple[LogEntry, ...] = ()
         if through is not None:

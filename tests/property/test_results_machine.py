@@ -48,6 +48,7 @@ from arrow_format.errors import (
 )
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.partitioner import HashPartitioner
+from arrow_format.pending import pending_by_entries, pending_outputs
 from arrow_format.storage import PosixStorage
 from arrow_format.target import open_target
 from tests.unit.small_shuffles import FAST, SCHEMA, numbered
@@ -309,6 +310,14 @@ class ResultsMachine(RuleBasedStateMachine):
                 act()
             except StorageError:
                 return
+
+    @invariant()
+    def what_is_pending_is_told_by_entries_and_checkpoints(self):
+        log = self.log()
+        index = log.index()
+        found = pending_outputs(log, index)
+        assert found == pending_by_entries(log, index)
+        assert [one.num_rows for one in found.entries] == [len(rows) for _, rows in self.pending]
 
     @invariant()
     def what_is_left_can_be_read(self):
