@@ -30,12 +30,12 @@ from arrow_format.log_index import totals_path
 from arrow_format.log_record import PENDING, PENDING_OVERWRITE, Fence, Pending, entry_of
 from arrow_format.log_totals import encode_totals
 from arrow_format.options import check_mode
-from arrow_format.pending import pending_entry, pending_numbers
+from arrow_format.pending import pending_numbers
 from arrow_format.receipt import ShuffleReceipt
 from arrow_format.result_description import describe_result
 from arrow_format.root_list import ROOT_LIST_NAME
 from arrow_format.root_removal import clear_roots, is_any_there, remove_root_list
-from arrow_format.target import check_mode_allows
+from arrow_format.target import check_fits_pending, check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
 
 if TYPE_CHECKING:
@@ -122,9 +122,11 @@ def commit_job(
         before = None if transaction is None else find_transaction(log, transaction)
         if before is not None:
             return None
-        if (pending or flushes) and not _fits_what_is_pending(job, log, flushes):
+        if flushes and not log.read(partial(pending_numbers, log)).begins_with(flushes):
             return None
         check_mode_allows(job, mode, newest)
+        if pending:
+            check_fits_pending(job, log)
         if newest is not None and newest.ended is not None:
             newest = None  # a result that was released as a whole is no shuffle any more
         if newest is not None and mode == "ignore":
@@ -173,23 +175,6 @@ def commit_job(
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
     return _receipt(job.storage, entry, rows, sizes)
-
-
-def _fits_what_is_pending(job: ShuffleJob, log: CommitLog, flushes: tuple[int, ...]) -> bool:
-    """Whether numbers are still to be flushed; without any, that the job fits what is pending.
-
-    Raises
-    ------
-    SchemaError
-        The job has another schema, partitioner or number of subpartitions than what is pending.
-    """
-    there = log.read(partial(pending_numbers, log))
-    if flushes:
-        return there.begins_with(flushes)
-    if there.numbers:
-        last = pending_entry(log, there.numbers[-1])
-        check_mode_allows(job, "append", Snapshot((last,)))
-    return True
 
 
 def _await_consumers(

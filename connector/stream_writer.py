@@ -87,7 +87,7 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         self._job = begin_target_job(parsed.target, schema, overwrite=overwrite)
         self._flush = parsed.flush
         self._waits = parsed.waits(self._job.partitioner, self._job.sort_by)
-        check_target(self._job, self._mode)
+        check_target(self._job, self._mode, pending=self._waits)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
         """Write one Spark partition of a micro-batch; runs in the task."""
