@@ -108,6 +108,16 @@ def pending_by_entries(log: LogReader, index: LogIndex) -> PendingOutputs:
     return pending_outputs(log, replace(index, checkpoints=frozenset()))
 
 
+def last_pending(log: LogReader) -> LogEntry | None:
+    """Return the entry of what was committed last of all that is pending; None: nothing is."""
+
+    def last(index: LogIndex) -> LogEntry | None:
+        numbers = pending_numbers(log, index).numbers
+        return pending_entry(log, numbers[-1]) if numbers else None
+
+    return log.read(last)
+
+
 def pending_entry(log: LogReader, number: int) -> LogEntry:
     """Read the entry of a number that is pending.
 

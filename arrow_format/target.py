@@ -17,7 +17,7 @@ from arrow_format.errors import (
 from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.options import check_mode
 from arrow_format.partitioner import partitioner_from_description
-from arrow_format.pending import pending_entry, pending_numbers
+from arrow_format.pending import last_pending
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_description import describe_result
 from arrow_format.root_removal import clear_roots, remove_root_list
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.log_entry import LogEntry
-    from arrow_format.log_index import LogIndex
     from arrow_format.partitioner import Partitioner
 
 
@@ -100,12 +98,7 @@ def check_fits_pending(job: ShuffleJob, log: CommitLog) -> None:
     SchemaError, OptionError
         Its schema, partitioner, number of subpartitions or result type is another.
     """
-
-    def last(index: LogIndex) -> LogEntry | None:
-        numbers = pending_numbers(log, index).numbers
-        return pending_entry(log, numbers[-1]) if numbers else None
-
-    there = log.read(last)
+    there = last_pending(log)
     if there is None:
         return
     try:

@@ -245,12 +245,13 @@ class ResultsMachine(RuleBasedStateMachine):
         self.progress.pop(name, None)
         self.known_rows.pop(name, None)
 
-    @precondition(lambda self: self.is_there)
+    @precondition(lambda self: self.is_there or self.pending)
     @rule(event=EVENTS)
     def release(self, event):
+        before = self.newest()
         self.amid(event, lambda: release_shuffle(self.path))
         newest = self.log().snapshot()
-        if newest.ended is not None:
+        if newest is not None and newest.ended is not None and newest.version > before:
             self.pending = []
             self.begin_anew(newest.version)
 

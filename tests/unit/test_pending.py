@@ -159,6 +159,24 @@ def test_what_is_pending_goes_with_the_result_that_is_released(tmp_path):
     assert rows(path) == [(1, 2)]
 
 
+def test_what_is_pending_is_released_where_there_is_no_version_too(tmp_path):
+    path = tmp_path / "s"
+    assert not release_shuffle(path)
+    put(path, [(1, 1)])
+    assert release_shuffle(path)
+    with pytest.raises(ResultReleasedError, match=r"it had no version\. Write it again"):
+        open_shuffle(path)
+    assert flush(path) is None
+    assert not [one for one in files_below(path) if one.endswith(".data")]
+    assert not release_shuffle(path)
+    put(path, [(2, 2)], schema=pa.schema([("k", pa.int64()), ("w", pa.int64())]))
+    put(path, [(2, 3)], schema=pa.schema([("k", pa.int64()), ("w", pa.int64())]))
+    flush(path)
+    assert rows(path) == [(2, 3)]
+    with consume(path, consumer="a") as consumption:
+        assert consumption.shuffle.num_rows == 1
+
+
 def test_it_is_flushed_for_a_query_whose_last_batch_is_pending_and_for_no_other(tmp_path):
     path = tmp_path / "s"
     storage, options = open_storage(path), WriteOptions(sync=False)
