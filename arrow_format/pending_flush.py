@@ -14,11 +14,12 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from arrow_format.applications import last_commit
-from arrow_format.commit import abort_after, commit_job, receipt_of
+from arrow_format.commit import commit_job, receipt_of
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.job import ShuffleJob, run_map_task
+from arrow_format.job_removal import abort_after
 from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.latest_rows import KEY_BYTES, latest_in_passes
 from arrow_format.log_record import Pending

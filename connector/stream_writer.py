@@ -18,9 +18,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from arrow_format.applications import find_transaction
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, ShuffleError
+from arrow_format.job_removal import abort_job
 from arrow_format.model import Transaction
 from arrow_format.pending import pending_outputs
 from arrow_format.pending_flush import flush_if_due, flush_if_last
