@@ -116,19 +116,19 @@ def encode_checkpoint(
     for job_id, end in checkpoint.jobs.items():
         ends[end.fenced].append([end.version, job_id])
     last = [[one.version, name, one.number] for name, one in checkpoint.applications.items()]
+    # Left out where it says nothing: such checkpoints have the bytes they always had.
+    later: dict[str, Any] = {}
+    if last:
+        later["applications"] = last
+    if checkpoint.pending != NOTHING_PENDING:
+        later["pending"] = _pending_to_json(checkpoint.pending)
     value = {
         "format_version": FORMAT_VERSION,
         "number": checkpoint.number,
         "entry": entry,
         "committed": ends[False],
         "fenced": ends[True],
-        # Left out where there is none: such checkpoints have the bytes they always had.
-        **({"applications": last} if last else {}),
-        **(
-            {"pending": _pending_to_json(checkpoint.pending)}
-            if checkpoint.pending != NOTHING_PENDING
-            else {}
-        ),
+        **later,
     }
     body = json.dumps(value, separators=(",", ":")).encode()
     frame = zstandard.ZstdCompressor(level=_LEVEL).compress(body)
