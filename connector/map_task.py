@@ -16,10 +16,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.given_bounds import WHAT
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.options import check_num_subpartitions
 from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.process_identity import java_above, this_process

@@ -24,8 +24,9 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format import storage_posix as storage_module
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.root_list import ROOT_LIST_NAME
 from arrow_format.roots import MARKER_NAME, make_roots, root_path
