@@ -13,6 +13,8 @@ ANY_PY  = $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON))
 export PYSPARK_PYTHON        := $(PY)
 export PYSPARK_DRIVER_PYTHON := $(PY)
 unexport SPARK_HOME
+# Spark starts a Python process for each plan: they compile the packages once, not every time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from arrow_format.flush_options import FlushOptions
     from arrow_format.garbage import collect_garbage
     from arrow_format.gc_report import GcReport
+    from arrow_format.given_bounds import sample_bounds
     from arrow_format.latest_by_key import latest_per_key
     from arrow_format.merge_job import MergeReport, merge_shuffle
     from arrow_format.merge_policy import MergePolicy
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
         RoundRobinPartitioner,
     )
     from arrow_format.pending_flush import flush_pending
-    from arrow_format.range_partitioner import RangePartitioner, sample_bounds
+    from arrow_format.range_partitioner import RangePartitioner
     from arrow_format.read_buffer_pool import ReadBufferPool
     from arrow_format.read_scheduler import ReadScheduler
     from arrow_format.receipt import ShuffleReceipt
@@ -111,6 +112,7 @@ _HOME = {
     "flush_options": ("FlushOptions",),
     "garbage": ("collect_garbage",),
     "gc_report": ("GcReport",),
+    "given_bounds": ("sample_bounds",),
     "latest_by_key": ("latest_per_key",),
     "merge_job": ("MergeReport", "merge_shuffle"),
     "merge_policy": ("MergePolicy",),
@@ -127,7 +129,7 @@ _HOME = {
         "RoundRobinPartitioner",
     ),
     "pending_flush": ("flush_pending",),
-    "range_partitioner": ("RangePartitioner", "sample_bounds"),
+    "range_partitioner": ("RangePartitioner",),
     "read_buffer_pool": ("ReadBufferPool",),
     "read_scheduler": ("ReadScheduler",),
     "receipt": ("ShuffleReceipt",),

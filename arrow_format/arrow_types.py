@@ -8,15 +8,14 @@ of a map task has the same layout.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as pt
 
+from arrow_format.array_conversion import convert, is_list
 from arrow_format.errors import SchemaError
-from arrow_format.row_runs import positions_of
+from arrow_format.null_checks import check_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,7 +93,7 @@ def normalise(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             _refuse_names(have.names, schema.names)
         return batch.replace_schema_metadata(schema.metadata)
     if have.equals(schema):
-        _check_nulls_of(batch, schema)
+        check_nulls(batch, schema)
         if have.equals(schema, check_metadata=True):
             return batch
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
@@ -102,7 +101,7 @@ def normalise(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         _refuse_names(have.names, schema.names)
     columns = [_fit(column, field) for column, field in zip(batch.columns, schema, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    _check_nulls_of(batch, schema)
+    check_nulls(batch, schema)
     return batch
 
 
@@ -190,34 +189,6 @@ def _stored_type(type_: pa.DataType, path: str) -> pa.DataType:
     raise SchemaError(msg)
 
 
-def is_list(type_: pa.DataType) -> bool:
-    """Whether values are lists of any length, whatever their layout (a map is not)."""
-    return bool(pt.is_list(type_) or pt.is_large_list(type_) or is_list_view(type_))
-
-
-def is_list_view(type_: pa.DataType) -> bool:
-    """Whether values are lists that may lie in any order and share items."""
-    return bool(pt.is_list_view(type_) or pt.is_large_list_view(type_))
-
-
-def can_be_taken(type_: pa.DataType) -> bool:
-    """Whether Arrow's ``take`` has a kernel for a type: there are none for views of text and runs.
-
-    A dictionary is taken by its indices, whatever its values.
-    """
-    if isinstance(type_, pa.BaseExtensionType):
-        return can_be_taken(type_.storage_type)
-    if pt.is_struct(type_):
-        return all(can_be_taken(field.type) for field in type_)
-    if pt.is_map(type_):
-        return can_be_taken(type_.key_type) and can_be_taken(type_.item_type)
-    if is_list(type_) or pt.is_fixed_size_list(type_):
-        return can_be_taken(type_.value_type)
-    return not (
-        pt.is_string_view(type_) or pt.is_binary_view(type_) or pt.is_run_end_encoded(type_)
-    )
-
-
 # Making a column fit -----------------------------------------------------------------------------
 
 
@@ -256,7 +227,7 @@ def _convert_or_refuse(
     array: pa.Array, given: pa.DataType, target: pa.DataType, path: str
 ) -> pa.Array:
     try:
-        return _convert(array, target)
+        return convert(array, target)
     except pa.ArrowException as error:
         msg = (
             f"column {path!r} of type {given} does not fit into {target}: {error}; "
@@ -295,158 +266,7 @@ def same_but_labels(one: pa.DataType, other: pa.DataType) -> bool:
     return bool(nested and same_but_labels(one.value_type, other.value_type))
 
 
-def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Rebuild ``array`` as ``target``, which :func:`same_but_labels` has allowed.
-
-    Lists are rebuilt here and not cast: casting a slice of a list view gives wrong values
-    (pyarrow 26), and casting a run-end encoded array or a dictionary of lists is refused.
-    """
-    type_ = array.type
-    if type_.equals(target):
-        return array
-    if isinstance(type_, pa.BaseExtensionType):
-        return _convert(array.storage, target)
-    if pt.is_dictionary(type_):
-        # The few distinct values first: views can be cast but not taken.
-        return _convert(array.dictionary, target).take(array.indices)
-    if pt.is_run_end_encoded(type_):
-        rows = np.arange(array.offset, array.offset + len(array))
-        runs = np.searchsorted(array.run_ends.to_numpy(), rows, side="right")
-        return _convert(array.values, target).take(pa.array(runs))
-    if pt.is_timestamp(type_):
-        return array.view(target)
-    if pt.is_struct(type_):
-        children = [
-            _convert(_hide(array.field(i), array, 1, child.type), child.type)
-            for i, child in enumerate(target)
-        ]
-        return _assemble(array, target, [], children)
-    if pt.is_map(type_):
-        offsets, (keys, items) = _unnest(array, [array.keys, array.items])
-        entries = pa.StructArray.from_arrays(
-            [_convert(keys, target.key_type), _convert(items, target.item_type)],
-            fields=[target.key_field, target.item_field],
-        )
-        return _assemble(array, target, [offsets], [entries])
-    if pt.is_fixed_size_list(type_):
-        values = array.values.slice(array.offset * type_.list_size, len(array) * type_.list_size)
-        values = _hide(values, array, type_.list_size, target.value_type)
-        return _assemble(array, target, [], [_convert(values, target.value_type)])
-    if is_list_view(type_):
-        offsets, values = _gather_views(array, target.value_type)
-        return _assemble(array, target, [offsets], [values])
-    if is_list(type_):
-        offsets, (values,) = _unnest(array, [array.values])
-        return _assemble(array, target, [offsets], [_convert(values, target.value_type)])
-    return array.cast(target)  # views and 64-bit offsets of text and bytes
-
-
-def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[pa.Array]]:
-    """Offsets from 0, and the part of each child that the rows of a (sliced) list point to."""
-    first = array.offsets[0].as_py()
-    num_values = array.offsets[-1].as_py() - first
-    offsets = pc.subtract(array.offsets, pa.scalar(first, array.offsets.type)).cast(pa.int32())
-    return offsets.buffers()[1], [child.slice(first, num_values) for child in children]
-
-
-def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.Array]:
-    """Offsets and values, as ``target``, of the list array with the lists of a (sliced) list view.
-
-    Of the values, only those between the first and the last that a row points to are looked at.
-    """
-    sizes = array.sizes.to_numpy().astype(np.int64)
-    if array.null_count:  # a null list may point to values all the same
-        sizes[array.is_null().to_numpy(zero_copy_only=False)] = 0
-    offsets = pa.array(np.append(0, np.cumsum(sizes))).cast(pa.int32()).buffers()[1]
-    positions = positions_of(array.offsets.to_numpy()[: len(sizes)].astype(np.int64), sizes)
-    if not len(positions):
-        return offsets, _convert(array.values.slice(0, 0), target)
-    low = int(positions.min())
-    values = array.values.slice(low, int(positions.max()) + 1 - low)
-    index = pa.array(positions - low)
-    if can_be_taken(values.type):  # as long as it may be short: a dictionary, say
-        return offsets, _convert(values.take(index), target)
-    return offsets, _convert(values, target).take(index)
-
-
-def _hide(child: pa.Array, array: pa.Array, times: int, target: pa.DataType) -> pa.Array:
-    """Make null what stands inside null rows, ``times`` values in each, if it will be looked at.
-
-    There an index may lead out of its dictionary.
-    """
-    if not array.null_count or child.type.equals(target) or pt.is_run_end_encoded(child.type):
-        return child
-    hidden = np.repeat(array.is_null().to_numpy(zero_copy_only=False), times)
-    return pa.StructArray.from_arrays([child], ["child"], mask=pa.array(hidden)).flatten()[0]
-
-
-def _assemble(
-    array: pa.Array, target: pa.DataType, offsets: list[pa.Buffer], children: list[pa.Array]
-) -> pa.Array:
-    """Nested array of type ``target`` with the nulls of ``array``, which may be a slice."""
-    valid = array.is_valid().buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(target, len(array), [valid, *offsets], children=children)
-
-
 # Refusals ----------------------------------------------------------------------------------------
-
-
-def _check_nulls_of(batch: pa.RecordBatch, schema: pa.Schema) -> None:
-    for i, field in enumerate(schema):
-        # Making a column object costs more than this question.
-        if not field.nullable or field.type.num_fields:
-            _check_nulls(batch.column(i), field, field.name)
-
-
-def _check_nulls(array: pa.Array, field: pa.Field, path: str) -> None:
-    if not field.nullable and array.null_count:
-        msg = (
-            f"column {path!r} is declared non-nullable but has {array.null_count} null(s) in one "
-            "batch; declare it nullable or fill them"
-        )
-        raise SchemaError(msg)
-    type_ = field.type
-    if type_.num_fields:
-        _check_nulls_inside(array, type_, path)
-
-
-def _check_nulls_inside(array: pa.Array, type_: pa.DataType, path: str) -> None:
-    """Look for nulls inside the values that are there; what a null row hides does not count."""
-    if not _declares_non_null(type_):
-        return
-    if pt.is_map(type_):
-        # A map has no flatten of its own; as the list of structs it is, it does.
-        entries = pa.struct([type_.key_field, type_.item_field])
-        as_list = pa.Array.from_buffers(
-            pa.list_(pa.field("entries", entries, nullable=False)),
-            len(array),
-            array.buffers()[:2],
-            offset=array.offset,
-            children=[pa.StructArray.from_arrays([array.keys, array.items], fields=list(entries))],
-        )
-        inside = as_list.flatten()
-        _check_nulls(inside.field(0), type_.key_field, f"{path}.key")
-        _check_nulls(inside.field(1), type_.item_field, f"{path}.value")
-    elif pt.is_struct(type_):
-        present = array.drop_null() if array.null_count else array
-        for i, child in enumerate(type_):
-            _check_nulls(present.field(i), child, f"{path}.{child.name}")
-    else:
-        _check_nulls(array.flatten(), type_.value_field, f"{path}.element")
-
-
-def _declares_non_null(type_: pa.DataType) -> bool:
-    """Whether something inside ``type_`` may not be null; the key of a map never is."""
-    if pt.is_map(type_):
-        item = type_.item_field
-        return not item.nullable or any(
-            part.num_fields and _declares_non_null(part) for part in (type_.key_type, item.type)
-        )
-    children: Any = type_ if pt.is_struct(type_) else [type_.value_field]
-    return any(
-        not child.nullable or (child.type.num_fields > 0 and _declares_non_null(child.type))
-        for child in children
-    )
 
 
 def _refuse_names(have: list[str], want: list[str]) -> NoReturn:

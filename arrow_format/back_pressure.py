@@ -127,5 +127,6 @@ def _message(
         f"{storage.root}: waited {timeout:g} s for {whom}; {there.num_versions} versions of "
         f"{format_bytes(there.num_bytes)} are unconsumed, {format_bytes(num_bytes)} were to come, "
         f"and the bounds are {' and '.join(filter(None, bounds))}. Nothing was committed. "
-        f"{advice}, wait longer (backPressureTimeout), or set wider bounds"
+        f"{advice}, wait longer (backPressureTimeout; arrow-shuffle flush --timeout), or set wider "
+        "bounds"
     )

@@ -1,8 +1,8 @@
 """A checkpoint: what all entries of the commit log up to one of them say together, in one file.
 
 It makes opening a long log short, and it is what remains of entries that garbage collection
-removed. It holds one whole entry in the place of many, their totals, how every job ended, and what
-each application committed last.
+removed. It holds one whole entry in the place of many, their totals, how every job ended, what each
+application committed last, and what was pending.
 See ``docs/format/v1.md``.
 """
 
@@ -12,6 +12,7 @@ import json
 import struct
 import zlib
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from arrow_format.log_entry import (
 )
 from arrow_format.log_index import checkpoint_path
 from arrow_format.log_lines import check_format_version
-from arrow_format.log_record import JobEnd, LastCommit
+from arrow_format.log_record import JobEnd, LastCommit, PendingNumbers
 from arrow_format.log_totals import encode_totals
 from arrow_format.model import FORMAT_VERSION
 from arrow_format.replacement import PlacedOutputs
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 MAGIC = b"ASHFCHK1"
 _HEADER = struct.Struct("<8sQII")
 HEADER_BYTES = _HEADER.size
+
+NOTHING_PENDING = PendingNumbers()
 
 _LEVEL = 3
 
@@ -61,6 +64,8 @@ class Checkpoint:
     """How each job ended that ended by then."""
     applications: Mapping[str, LastCommit] = field(default_factory=dict)
     """The newest commit of each application that had any by then."""
+    pending: PendingNumbers = NOTHING_PENDING
+    """What was pending then."""
 
 
 def compose(entries: Sequence[LogEntry]) -> LogEntry:
@@ -111,14 +116,19 @@ def encode_checkpoint(
     for job_id, end in checkpoint.jobs.items():
         ends[end.fenced].append([end.version, job_id])
     last = [[one.version, name, one.number] for name, one in checkpoint.applications.items()]
+    # Left out where it says nothing: such checkpoints have the bytes they always had.
+    later: dict[str, Any] = {}
+    if last:
+        later["applications"] = last
+    if checkpoint.pending != NOTHING_PENDING:
+        later["pending"] = _pending_to_json(checkpoint.pending)
     value = {
         "format_version": FORMAT_VERSION,
         "number": checkpoint.number,
         "entry": entry,
         "committed": ends[False],
         "fenced": ends[True],
-        # Left out where there is none: such checkpoints have the bytes they always had.
-        **({"applications": last} if last else {}),
+        **later,
     }
     body = json.dumps(value, separators=(",", ":")).encode()
     frame = zstandard.ZstdCompressor(level=_LEVEL).compress(body)
@@ -180,6 +190,9 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
             for version, name, batch in value.get("applications", ())
         }
         number = natural(value["number"])
+        pending = (
+            _pending_from_json(value["pending"], number) if "pending" in value else NOTHING_PENDING
+        )
     except (
         KeyError,
         TypeError,
@@ -200,7 +213,22 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
     if end != num_bytes:
         msg = f"checkpoint has {num_bytes} bytes, expected {end}"
         raise CorruptShuffleError(msg)
-    return Checkpoint(number, entry, jobs, applications)
+    return Checkpoint(number, entry, jobs, applications, pending)
+
+
+def _pending_to_json(pending: PendingNumbers) -> dict[str, Any]:
+    return {"numbers": list(pending.numbers), "flushed_at_ms": pending.flushed_at_ms}
+
+
+def _pending_from_json(value: Mapping[str, Any], newest: int) -> PendingNumbers:
+    """Inverse of :func:`_pending_to_json`, of a checkpoint of number ``newest``."""
+    numbers = tuple(map(natural, value["numbers"]))
+    bounds = (0, *numbers, newest + 1)
+    if any(before >= after for before, after in pairwise(bounds)):
+        msg = f"numbers that are pending do not ascend from 1 to {newest}"
+        raise ValueError(msg)
+    flushed_at_ms = value["flushed_at_ms"]
+    return PendingNumbers(numbers, None if flushed_at_ms is None else natural(flushed_at_ms))
 
 
 def _most(frame: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The end of a job: its map outputs become a version, or everything it wrote is removed."""
+"""The commit of a job: its map outputs become a version, or wait to become one."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ import time
 import uuid
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from arrow_format.applications import find_transaction
 from arrow_format.back_pressure import await_room
-from arrow_format.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
+from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.completeness import check_files, complete_outputs, total_subpartitions
-from arrow_format.consumers import CONSUMER_DIRECTORY, ConsumerRegistry
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.counters import sum_counters
-from arrow_format.decision import DECISION_NAME, decide_abort, decide_commit, withdraw
+from arrow_format.decision import decide_commit, withdraw
 from arrow_format.errors import (
     CorruptShuffleError,
     ShuffleError,
-    StorageError,
-    UnsettledCommitError,
 )
+from arrow_format.job_removal import abort_job, clean_up, remove_losers
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
-from arrow_format.log_record import PENDING, PENDING_OVERWRITE, Fence, Pending, entry_of
+from arrow_format.log_record import PENDING, PENDING_OVERWRITE, Pending, entry_of
 from arrow_format.log_totals import encode_totals
 from arrow_format.options import check_mode
-from arrow_format.pending import pending_outputs
+from arrow_format.pending import pending_numbers
 from arrow_format.receipt import ShuffleReceipt
 from arrow_format.result_description import describe_result
-from arrow_format.root_list import ROOT_LIST_NAME
-from arrow_format.root_removal import clear_roots, is_any_there, remove_root_list
-from arrow_format.target import check_mode_allows
+from arrow_format.target import check_fits_pending, check_mode_allows
 from arrow_format.widening import widen, widen_spark_schema
 
 if TYPE_CHECKING:
@@ -121,9 +119,11 @@ def commit_job(
         before = None if transaction is None else find_transaction(log, transaction)
         if before is not None:
             return None
-        if (pending or flushes) and not _fits_what_is_pending(job, log, flushes):
+        if flushes and not log.read(partial(pending_numbers, log)).begins_with(flushes):
             return None
         check_mode_allows(job, mode, newest)
+        if pending:
+            check_fits_pending(job, log)
         if newest is not None and newest.ended is not None:
             newest = None  # a result that was released as a whole is no shuffle any more
         if newest is not None and mode == "ignore":
@@ -174,22 +174,6 @@ def commit_job(
     return _receipt(job.storage, entry, rows, sizes)
 
 
-def _fits_what_is_pending(job: ShuffleJob, log: CommitLog, flushes: tuple[int, ...]) -> bool:
-    """Whether numbers are still to be flushed; without any, that the job fits what is pending.
-
-    Raises
-    ------
-    SchemaError
-        The job has another schema, partitioner or number of subpartitions than what is pending.
-    """
-    there = pending_outputs(log, log.index())
-    if flushes:
-        return there.begins_with(flushes)
-    if there.entries:
-        check_mode_allows(job, "append", Snapshot(there.entries[-1:]))
-    return True
-
-
 def _await_consumers(
     job: ShuffleJob, outputs: Sequence[MapOutput], there: ResultDescription, mode: str
 ) -> None:
@@ -224,12 +208,6 @@ def _committed_entry(job: ShuffleJob, log: CommitLog) -> LogEntry | None:
     return log.committed(end.version)
 
 
-def is_committed(job: ShuffleJob, log: CommitLog) -> bool:
-    """Whether a job is in the log as a version, though that may have expired."""
-    end = log.find_job(job.job_id, after=job.base_version)
-    return end is not None and not end.fenced
-
-
 def _entry(
     job: ShuffleJob,
     commit_id: str,
@@ -261,134 +239,6 @@ def _entry(
             job.options, job.owner, None if appended_to is None else appended_to.newest.result
         ),
     )
-
-
-def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseException) -> None:
-    """After a commit that raised: take its traces back, unless it went through after all.
-
-    Raises
-    ------
-    UnsettledCommitError
-        It may still go through.
-    """
-    try:
-        log.settle(sync=job.options.sync)
-    except ShuffleError as another:
-        # The decision stays, so that no abort removes what the entry names.
-        msg = (
-            f"{job.storage.root}: the store did not answer, and it is not known whether job "
-            f"{job.job_id} was committed ({error}; {another}). Its files were left; look whether "
-            "there is a new version before the rows are written again"
-        )
-        if isinstance(error, Exception):
-            raise UnsettledCommitError(msg) from error
-        error.add_note(msg)  # it was interrupted, and shall end
-        return
-    try:
-        committed = log.find_job(job.job_id, after=job.base_version)
-        if committed is None or committed.fenced:
-            job.storage.delete(totals.path)
-            withdraw(job)
-            job.storage.prune(LOG_DIRECTORY, and_root=False)
-            job.storage.prune(job.directory, and_root=job.makes_root)
-    except ShuffleError as another:
-        error.add_note(f"and what it left could not be removed: {another}")
-        return
-    if committed is not None and not committed.fenced:
-        but = (
-            "it is there for good, but the commit ended with an error"
-            if job.storage.keeps_what_it_shows
-            else "but it is not known whether that would survive a power failure"
-        )
-        msg = (
-            f"{job.storage.root}: committed as version {committed.version}, {but} ({error}). "
-            "Do not write the rows again"
-        )
-        if isinstance(error, Exception):
-            raise StorageError(msg) from error
-        error.add_note(msg)
-
-
-def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
-    """Remove what failed attempts of this job left; one that still runs is harmless."""
-    live = {
-        path.rpartition("/")[2]
-        for output in outputs
-        for file in output.files
-        for path in (file.data_path, file.index_path)
-    }
-    try:
-        there = job.storage.list(job.directory)
-        job.storage.delete_all([f"{job.directory}/{name}" for name in there if name not in live])
-        job.storage.prune(job.directory, and_root=False)
-    finally:
-        clear_roots(job.local_roots, job.job_id, live)
-
-
-def abort_job(job: ShuffleJob) -> None:
-    """Remove everything the job wrote, unless it was committed or is being committed.
-
-    Raises
-    ------
-    ShuffleError
-        Something could not be removed; the rest was, and it may be tried again.
-    """
-    log = CommitLog(job.storage)
-    if is_committed(job, log):
-        return
-    # Where nothing is there is nothing to remove. But the job's directory alone does not tell: a
-    # commit prunes it when all files are in local roots.
-    if job.storage.stat(job.directory) is None and not is_any_there(job.local_roots):
-        return
-    if not decide_abort(job):
-        return
-    try:
-        # A commit may have come in between and have let go of its decision already.
-        if not is_committed(job, log):
-            _remove_files(job)
-            _tell_consumers(job, log)
-    finally:
-        # Last of all: from here on another process may commit what it finds.
-        withdraw(job)
-        job.storage.prune(job.directory, and_root=job.makes_root)
-
-
-def _tell_consumers(job: ShuffleJob, log: CommitLog) -> None:
-    """Let those that wait for a result know that its producer failed."""
-    if not job.storage.list(CONSUMER_DIRECTORY) or log.snapshot() is not None:
-        return
-    now_ms = time.time_ns() // 1_000_000
-    log.append(
-        lambda _: Fence(0, uuid.uuid4().hex, now_ms, (job.job_id,), failed=True),
-        sync=job.options.sync,
-        job_id=job.job_id,
-        after=job.base_version,
-    )
-
-
-def _remove_files(job: ShuffleJob) -> None:
-    kept = (DECISION_NAME, ROOT_LIST_NAME)
-    try:
-        clear_roots(job.local_roots, job.job_id)
-        # Only now: after a crash the list tells where files are.
-        remove_root_list(job.storage, job.directory, job.local_roots)
-    finally:
-        # More than once: a task that still runs may put a file there meanwhile.
-        for _ in range(3):
-            there = job.storage.list(job.directory)
-            job.storage.delete_all(
-                [f"{job.directory}/{name}" for name in there if name not in kept]
-            )
-
-
-def abort_after(job: ShuffleJob, error: BaseException) -> None:
-    """Abort because of ``error``, which stays the one that is told."""
-    if isinstance(error, UnsettledCommitError):
-        return
-    try:
-        abort_job(job)
-    except ShuffleError as another:
-        error.add_note(f"and what the job had written could not be removed: {another}")
 
 
 def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:

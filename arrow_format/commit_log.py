@@ -24,6 +24,7 @@ from arrow_format.errors import CommitConflictError, ShuffleError
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
 from arrow_format.log_reader import LogReader
 from arrow_format.log_record import Fence, LogRecord, encode_record, numbered
+from arrow_format.pending import pending_numbers
 from arrow_format.snapshot import Snapshot
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
@@ -211,6 +212,7 @@ class CommitLog(LogReader):
             None if snapshot is None else compose(snapshot.entries),
             self.all_ends(index, number),
             all_last_commits(self, index, number),
+            pending_numbers(self, index, number),
         )
         totals = None if snapshot is None else self.totals(snapshot)
         with contextlib.suppress(ObjectExistsError):  # another writer put the same

@@ -273,6 +273,7 @@ def check_timeout(name: str, seconds: object) -> float:
 def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = None) -> bool:
     """Release a result as a whole, whatever its type, and remove its files.
 
+    What a stream with a flush interval has pending goes too, also where there is no version yet.
     Whoever asks for it from then on gets a :class:`ResultReleasedError`; a new one may be written
     in its place.
 

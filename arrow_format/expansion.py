@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.array_buffers import fixed_width_values, validity
-from arrow_format.arrow_types import is_list, is_list_view, plain_dictionary, same_but_labels
+from arrow_format.array_conversion import is_list, is_list_view
+from arrow_format.arrow_types import plain_dictionary, same_but_labels
 from arrow_format.row_runs import positions_of, runs_within
 
 if TYPE_CHECKING:

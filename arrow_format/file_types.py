@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.arrow_types import data_schema, is_list, normalise, same_but_labels
+from arrow_format.array_conversion import is_list
+from arrow_format.arrow_types import data_schema, normalise, same_but_labels
 from arrow_format.errors import SchemaError
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
 from arrow_format.log_record import Fence
 from arrow_format.merger import ignore
-from arrow_format.pending import pending_outputs
+from arrow_format.pending import pending_by_entries
 from arrow_format.result_keeping import first_to_keep, owner_is_gone, release_consumed
 from arrow_format.result_release import release_versions
 from arrow_format.storage import Place, Storage, open_storage
@@ -225,7 +225,7 @@ class _Collection:
             ]
             last, slowest = max(releases, default=0), min(progress, default=None)
             oldest = first_to_keep(versions, oldest, newest, last, slowest)
-        pending = pending_outputs(self.log, index)
+        pending = pending_by_entries(self.log, index)
         if pending.entries:  # they stay, and the log that tells of them
             before = (one for one in versions if one < pending.numbers[0])
             oldest = min(oldest, max(before, default=index.oldest))

@@ -15,7 +15,7 @@ from arrow_format.gc_files import JobFiles, StoredFile, by_job, jobs_there, stor
 from arrow_format.gc_plan import TEMPORARY, live_files, log_garbage, roots_of_jobs
 from arrow_format.gc_report import RemovedFile
 from arrow_format.log_entry import LogEntry
-from arrow_format.pending import pending_outputs
+from arrow_format.pending import pending_by_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -71,7 +71,7 @@ class Removal:
             for number, record in records.items()
             if number > self.oldest and isinstance(record, LogEntry)
         ]
-        waiting = pending_outputs(self.log, index).entries
+        waiting = pending_by_entries(self.log, index).entries
         live = live_files(chain(base.entries if base else (), later, waiting))
         # Entries that an earlier collection removed live on in checkpoints, until those go as well.
         remembered = [

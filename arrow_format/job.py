@@ -1,7 +1,7 @@
 """One write of a shuffle: the job, and its map tasks, as Spark and one process share them.
 
 ``begin_job`` on the driver, ``run_map_task`` for every map task; then ``commit.commit_job`` or
-``commit.abort_job`` on the driver. Nothing is visible to readers before the commit,
+``job_removal.abort_job`` on the driver. Nothing is visible to readers before the commit,
 and everything after it.
 """
 

@@ -108,6 +108,20 @@ class LastCommit:
     """The largest that is committed, see :class:`~arrow_format.model.Transaction`."""
 
 
+@dataclass(frozen=True, slots=True)
+class PendingNumbers:
+    """What waits to be flushed, according to the log."""
+
+    numbers: tuple[int, ...] = ()
+    """Numbers of the log that are pending, ascending."""
+    flushed_at_ms: int | None = None
+    """When the last flush was committed, milliseconds since 1970; None: there was none."""
+
+    def begins_with(self, numbers: tuple[int, ...]) -> bool:
+        """Whether these numbers are pending still, and none before them is."""
+        return bool(numbers) and self.numbers[: len(numbers)] == numbers
+
+
 def ends_of(record: LogRecord) -> dict[str, JobEnd]:
     """Return the jobs that ended with a record."""
     if isinstance(record, Fence):

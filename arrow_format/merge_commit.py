@@ -7,9 +7,9 @@ import uuid
 import zlib
 from typing import TYPE_CHECKING
 
-from arrow_format.commit import clean_up
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import CommitConflictError, CorruptShuffleError
+from arrow_format.job_removal import clean_up
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_totals import encode_totals

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arrow_format.commit import abort_after, remove_losers
 from arrow_format.commit_log import Snapshot
 from arrow_format.counters import sum_counters
 from arrow_format.dataset import Shuffle, open_shuffle
@@ -28,6 +27,7 @@ from arrow_format.errors import (
 from arrow_format.expiry import has_expired
 from arrow_format.index_cache import IndexCache
 from arrow_format.job import ShuffleJob
+from arrow_format.job_removal import abort_after, remove_losers
 from arrow_format.merge_commit import commit_replacements
 from arrow_format.merge_policy import Facts, MergePolicy, PlannedMerge
 from arrow_format.merged_file import merge_files

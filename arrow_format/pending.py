@@ -7,11 +7,14 @@ dies, the log says what is pending. Source: FLIP-365, with a log in the place of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from arrow_format.errors import CorruptShuffleError
 from arrow_format.log_entry import LogEntry
-from arrow_format.log_record import PENDING_OVERWRITE, Pending
+from arrow_format.log_index import entry_path
+from arrow_format.log_record import PENDING_OVERWRITE, Pending, PendingNumbers
+from arrow_format.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from arrow_format.log_index import LogIndex
@@ -24,8 +27,6 @@ class PendingOutputs:
 
     entries: tuple[LogEntry, ...]
     """Of each commit that is pending, oldest first."""
-    flushed_at_ms: int | None
-    """When the last flush was committed, milliseconds since 1970; None: there was none."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -52,25 +53,84 @@ class PendingOutputs:
         )
         return self.entries[max(anew, default=0) :]
 
-    def begins_with(self, numbers: tuple[int, ...]) -> bool:
-        """Whether these numbers are pending still, and none before them is."""
-        return bool(numbers) and self.numbers[: len(numbers)] == numbers
 
+def pending_numbers(log: LogReader, index: LogIndex, number: int | None = None) -> PendingNumbers:
+    """Return what was pending when the log had come to a number: few reads, however long it is.
 
-def pending_outputs(log: LogReader, index: LogIndex) -> PendingOutputs:
-    """Return what is pending according to a listing of the log."""
-    found: list[LogEntry] = []
+    Parameters
+    ----------
+    log, index
+        The log, and a listing of it.
+    number
+        The newest when None.
+    """
+    number = index.newest if number is None else number
+    found: list[int] = []
     flushed_at_ms: int | None = None
-    number, last = index.newest, index.oldest - 1
+    last = 0
+    ahead = ReadAhead(log.record, log.max_requests, index.checkpoints, floor=index.oldest - 1)
     while number > last:
+        if number in index.checkpoints:
+            before = log.checkpoint(number).pending
+            found += (one for one in reversed(before.numbers) if one > last)
+            if flushed_at_ms is None:
+                flushed_at_ms = before.flushed_at_ms
+            break
+        if number < index.oldest:  # what is pending does not expire
+            break
+        ahead.come_to(number)
         record = log.record(number)
         if isinstance(record, Pending):
-            found.append(record.entry)
+            found.append(number)
         elif isinstance(record, LogEntry) and record.flushed is not None:
             # What was put while it was flushed stands before it, and is pending still.
             last = max(last, record.flushed)
-            flushed_at_ms = flushed_at_ms or record.committed_at_ms
+            if flushed_at_ms is None:
+                flushed_at_ms = record.committed_at_ms
         elif isinstance(record, LogEntry) and record.released and record.released.ended:
             last = number  # the result was given up as a whole, with what was pending
         number -= 1
-    return PendingOutputs(tuple(reversed(found)), flushed_at_ms)
+    return PendingNumbers(tuple(reversed(found)), flushed_at_ms)
+
+
+def pending_outputs(log: LogReader, index: LogIndex) -> PendingOutputs:
+    """Return what is pending according to a listing of the log, with all its entries."""
+    numbers = pending_numbers(log, index).numbers
+    log.records(numbers)
+    return PendingOutputs(tuple(pending_entry(log, number) for number in numbers))
+
+
+def pending_by_entries(log: LogReader, index: LogIndex) -> PendingOutputs:
+    """Return what is pending as :func:`pending_outputs`, of whoever has read all entries anyway.
+
+    What is removed for good is not decided by a copy of what they say.
+    """
+    return pending_outputs(log, replace(index, checkpoints=frozenset()))
+
+
+def last_pending(log: LogReader) -> LogEntry | None:
+    """Return the entry of what was committed last of all that is pending; None: nothing is."""
+
+    def last(index: LogIndex) -> LogEntry | None:
+        numbers = pending_numbers(log, index).numbers
+        return pending_entry(log, numbers[-1]) if numbers else None
+
+    return log.read(last)
+
+
+def pending_entry(log: LogReader, number: int) -> LogEntry:
+    """Read the entry of a number that is pending.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It is not, or damaged, or missing.
+    """
+    record = log.record(number)
+    if not isinstance(record, Pending):
+        msg = (
+            f"{log.root}/{entry_path(number)}: is not pending, as a checkpoint after it says. "
+            "Restore the log from a copy"
+        )
+        raise CorruptShuffleError(msg)
+    return record.entry

@@ -14,17 +14,18 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from arrow_format.applications import last_commit
-from arrow_format.commit import abort_after, commit_job, receipt_of
+from arrow_format.commit import commit_job, receipt_of
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.job import ShuffleJob, run_map_task
+from arrow_format.job_removal import abort_after
 from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.latest_rows import KEY_BYTES, latest_in_passes
 from arrow_format.log_record import Pending
 from arrow_format.options import WriteOptions, check_integer
 from arrow_format.partitioner import HashPartitioner, partitioner_from_description
-from arrow_format.pending import PendingOutputs, pending_outputs
+from arrow_format.pending import pending_entry, pending_numbers, pending_outputs
 from arrow_format.read_plan import group_adjacent
 from arrow_format.storage import Place, open_storage
 from arrow_format.target import open_target
@@ -42,32 +43,44 @@ if TYPE_CHECKING:
     from arrow_format.storage import Storage
 
 
-def is_flush_due(there: PendingOutputs, options: FlushOptions, now_ms: int) -> bool:
+def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, now_ms: int) -> bool:
     """Whether what is pending is to be flushed: pure.
 
     Parameters
     ----------
-    there
-        What is pending.
+    since_ms
+        When it was flushed last, or where it never was, when the first of it was committed:
+        milliseconds since 1970. None: nothing is pending.
+    raw_bytes
+        Bytes that the rows that count take in Arrow; they matter with ``memory_buffer_only``.
     options
-        The interval, counted from the last flush, or from the first commit where there was none;
-        and with ``memory_buffer_only`` how many bytes may be pending.
+        The interval; and with ``memory_buffer_only`` how many bytes may be pending.
     now_ms
         Milliseconds since 1970.
     """
-    if not there.entries or options.max_interval is None:
+    if since_ms is None or options.max_interval is None:
         return False
-    if options.memory_buffer_only and there.raw_bytes >= options.max_buffered_bytes:
+    if options.memory_buffer_only and raw_bytes >= options.max_buffered_bytes:
         return True
-    since_ms = there.flushed_at_ms or there.entries[0].committed_at_ms
     return now_ms - since_ms >= options.max_interval.total_seconds() * 1000
 
 
 def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -> None:
     """Flush what is pending if that is due, see :func:`is_flush_due` and :func:`flush_pending`."""
     log = CommitLog(storage)
-    there = log.read(partial(pending_outputs, log))
-    if is_flush_due(there, flush, time.time_ns() // 1_000_000):
+
+    def is_due(index: LogIndex) -> bool:
+        there = pending_numbers(log, index)
+        since_ms = there.flushed_at_ms
+        if not there.numbers:
+            return False
+        if since_ms is None:
+            since_ms = pending_entry(log, there.numbers[0]).committed_at_ms
+        # Reading all of what is pending, with each batch, is for those who ask for it.
+        raw_bytes = pending_outputs(log, index).raw_bytes if flush.memory_buffer_only else 0
+        return is_flush_due(since_ms, raw_bytes, flush, time.time_ns() // 1_000_000)
+
+    if log.read(is_due):
         flush_pending(storage, max_bytes=flush.max_buffered_bytes, options=options)
 
 
@@ -147,7 +160,7 @@ def flush_pending(
         if isinstance(error, CorruptShuffleError | ShuffleNotFoundError):
             # Files of what was flushed go with the next collection, under whoever reads them still.
             newest = log.snapshot()
-            still = log.read(partial(pending_outputs, log))
+            still = log.read(partial(pending_numbers, log))
             if newest is not None and not still.begins_with(there.numbers):
                 return receipt_of(storage, newest.newest)
         raise
@@ -170,6 +183,7 @@ def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions
         msg = f"{storage.root}: what is pending has a partitioner that is not known here"
         raise OptionError(msg)
     result = last.result
+    patience = options.back_pressure_timeout if result.type.has_back_pressure else None
     return ShuffleJob(
         storage=storage,
         job_id=uuid.uuid4().hex,
@@ -183,6 +197,7 @@ def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions
             result_type=result.type,
             max_unconsumed_bytes=result.max_unconsumed_bytes,
             max_unconsumed_versions=result.max_unconsumed_versions,
+            back_pressure_timeout=patience,
         ),
         makes_root=False,
         base_version=log.newest_version(),

@@ -82,7 +82,7 @@ class Released:
     """What a release took away."""
 
     through: int
-    """All versions up to this one."""
+    """All versions up to this one; 0 where there was none, and only what was pending went."""
     by: str
     """Who released it and why, for people."""
     ended: bool
@@ -91,9 +91,9 @@ class Released:
 
 def released_error(root: str, released: Released) -> ResultReleasedError:
     """Return the error of whoever asks for what was released from the shuffle at ``root``."""
+    last = f"version {released.through} was its last" if released.through else "it had no version"
     what = (
-        f"the result was released ({released.by}); version {released.through} was its last. "
-        "Write it again"
+        f"the result was released ({released.by}); {last}. Write it again"
         if released.ended
         else f"all versions up to {released.through} were released ({released.by}). Begin anew "
         "at a later one"

@@ -11,6 +11,7 @@ import time
 import uuid
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ from arrow_format.errors import ShuffleError
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_totals import encode_totals
-from arrow_format.pending import pending_outputs
+from arrow_format.pending import last_pending, pending_numbers
 from arrow_format.replacement import PlacedOutputs
 from arrow_format.result_description import Released
 
@@ -90,7 +91,8 @@ def release_versions(
     by
         Who releases it and why, for people.
     through
-        The last version whose rows go; None for all, and then the result is gone.
+        The last version whose rows go; None for all, and then the result is gone, with what is
+        pending, also where that is all there is.
     only
         Commit id of the version that was found to be no longer needed: where another is the newest
         by now, nothing is released, since nobody has asked that one. None: whatever is there.
@@ -114,17 +116,24 @@ def release_versions(
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
         if newest is None or newest.ended is not None:
-            return None
+            if through is not None or only is not None or unless_pending:
+                return None
+            # Without a version there may be what waits to become one.
+            waiting = last_pending(log)
+            ended = None if newest is None else newest.ended
+            return waiting and release(waiting, (), ended.through if ended else 0)
         if only is not None and newest.newest.commit_id != only:
             return None
-        if unless_pending and pending_outputs(log, log.index()).entries:
+        if unless_pending and log.read(partial(pending_numbers, log)).numbers:
             return None
-        left: tuple[LogEntry, ...] = ()
-        if through is not None:
-            unconsumed = unconsumed_entries(log, log.index(), through)
-            if unconsumed is None or len(unconsumed) == len(newest.entries):
-                return None
-            left = unconsumed
+        if through is None:
+            return release(newest.newest, (), newest.version)
+        left = unconsumed_entries(log, log.index(), through)
+        if left is None or len(left) == len(newest.entries):
+            return None
+        return release(newest.newest, left, through)
+
+    def release(newest: LogEntry, left: tuple[LogEntry, ...], last: int) -> LogEntry:
         totals = encode_totals(*_totals(log, newest, left))
         # Each time another job: a collection may have taken the totals of the last round for those
         # of a dead one, and what it has fenced it removes, whoever commits it.
@@ -132,10 +141,9 @@ def release_versions(
         described = TotalsFile(totals_path(job_id, commit_id), len(totals), zlib.crc32(totals))
         storage.put_if_absent(described.path, totals, sync=sync)
         written.append(described.path)
-        last = newest.version if through is None else through
         placed = PlacedOutputs.of(left)
         return replace(
-            newest.newest,
+            newest,
             version=0,
             operation="release",
             job_id=job_id,
@@ -166,10 +174,10 @@ def release_versions(
 
 
 def _totals(
-    log: LogReader, newest: Snapshot, left: tuple[LogEntry, ...]
+    log: LogReader, newest: LogEntry, left: tuple[LogEntry, ...]
 ) -> tuple[Int64Array, Int64Array]:
     """Rows and bytes per subpartition of what is left."""
     if left:
         return log.totals(Snapshot(left))
-    nothing = np.zeros(newest.newest.num_subpartitions, np.int64)
+    nothing = np.zeros(newest.num_subpartitions, np.int64)
     return nothing, nothing

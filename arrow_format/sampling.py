@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrow_types import can_be_taken, data_schema, normalise
+from arrow_format.array_conversion import can_be_taken
+from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.errors import OptionError
 from arrow_format.expansion import pieces
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import secrets
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from arrow_format.errors import (
-    ClosedError,
     CorruptShuffleError,
-    OutOfDiskError,
     StorageError,
 )
 from arrow_format.storage_beneath import (
@@ -24,14 +19,19 @@ from arrow_format.storage_beneath import (
     look,
     make_directories,
     open_directory,
-    open_file,
     parent_of,
     parts_of,
     sync_directory,
 )
+from arrow_format.storage_posix_file import (
+    MappedReader,
+    PosixReader,
+    PosixWriter,
+    above,
+    os_errors,
+    unlink,
+)
 from arrow_format.storage_protocol import (
-    ByteSource,
-    ObjectExistsError,
     ObjectNotFoundError,
     ObjectReader,
     ObjectStat,
@@ -41,31 +41,9 @@ from arrow_format.storage_protocol import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_IOV_MAX = 1024
+    import pyarrow as pa
+
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@contextlib.contextmanager
-def _os_errors(what: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into ours, with what was tried and where."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        msg = f"{path}: not there; cannot {what}"
-        raise ObjectNotFoundError(msg) from error
-    except FileExistsError as error:
-        msg = f"{path}: exists already; cannot {what}"
-        raise ObjectExistsError(msg) from error
-    except PermissionError as error:
-        msg = f"{path}: permission denied; cannot {what}. Give this user access to it"
-        raise StorageError(msg) from error
-    except OSError as error:
-        if error.errno in _OUT_OF_SPACE:
-            msg = f"{path}: no space left; cannot {what}. Free space or write elsewhere"
-            raise OutOfDiskError(msg) from error
-        msg = f"{path}: {error.strerror or error}; cannot {what}"
-        raise StorageError(msg) from error
 
 
 @contextlib.contextmanager
@@ -81,79 +59,6 @@ def _links_needed(path: Path) -> Iterator[None]:
             "writers exactly one wins; nothing was written. Put the shuffle on one that has"
         )
         raise StorageError(msg) from error
-
-
-class _PosixWriter:
-    """An :class:`ObjectWriter` over one file descriptor."""
-
-    def __init__(self, root: Root, name: str, *, sync: bool) -> None:
-        self._root = root
-        self._name = name
-        self._path = root.path / name
-        self._sync = sync
-        with _os_errors("create it", self._path), parent_of(root, name) as (directory, last):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._handle: int | None = os.open(last, flags, 0o666, dir_fd=directory)
-
-    def writev(self, buffers: Sequence[ByteSource]) -> None:
-        if self._handle is None:
-            msg = f"{self._path}: already closed"
-            raise ClosedError(msg)
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
-        with _os_errors("write to it", self._path):
-            for start in range(0, len(views), _IOV_MAX):
-                _write_all(self._handle, views[start : start + _IOV_MAX])
-
-    def truncate(self, num_bytes: int) -> None:
-        if self._handle is None:
-            msg = f"{self._path}: already closed"
-            raise ClosedError(msg)
-        with _os_errors("cut it", self._path):
-            os.ftruncate(self._handle, num_bytes)
-            os.lseek(self._handle, num_bytes, os.SEEK_SET)
-
-    def close(self) -> None:
-        if self._handle is None:
-            return
-        with _os_errors("finish it", self._path):
-            if self._sync:
-                os.fsync(self._handle)
-        handle, self._handle = self._handle, None
-        with _os_errors("close it", self._path):
-            os.close(handle)
-            if self._sync:
-                sync_directory(self._root, _above(self._name))
-
-    def abort(self) -> None:
-        if self._handle is None:
-            return
-        handle, self._handle = self._handle, None
-        with contextlib.suppress(OSError):
-            os.close(handle)
-        with contextlib.suppress(OSError, CorruptShuffleError):
-            _unlink(self._root, self._name)
-
-
-def _above(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def _unlink(root: Root, path: str) -> None:
-    with parent_of(root, path) as (directory, name):
-        os.unlink(name, dir_fd=directory)
-
-
-def _write_all(handle: int, views: list[memoryview]) -> None:
-    """Write all views; a file system may take fewer bytes at a time than it is given."""
-    written = os.writev(handle, views)
-    if written == sum(len(view) for view in views):
-        return
-    for view in views:
-        taken = min(written, len(view))
-        written -= taken
-        rest = view[taken:]
-        while rest:
-            rest = rest[os.write(handle, rest) :]
 
 
 class PosixStorage:
@@ -203,7 +108,7 @@ class PosixStorage:
 
     def make_directory(self, path: str, *, sync: bool) -> None:
         """See :meth:`Storage.make_directory`."""
-        with _os_errors("make the directory", self._root / path):
+        with os_errors("make the directory", self._root / path):
             try:
                 self._make_directory(path, sync=sync)
             except FileNotFoundError:
@@ -225,17 +130,17 @@ class PosixStorage:
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """See :meth:`Storage.open_writer`."""
         if not self._makes_directories:
-            return _PosixWriter(self._base, path, sync=sync)
+            return PosixWriter(self._base, path, sync=sync)
         return self._create(path, sync=sync)
 
-    def _create(self, path: str, *, sync: bool) -> _PosixWriter:
+    def _create(self, path: str, *, sync: bool) -> PosixWriter:
         """Create a file; once more when another job removed its empty directory meanwhile."""
         try:
-            self.make_directory(_above(path), sync=sync)
-            return _PosixWriter(self._base, path, sync=sync)
+            self.make_directory(above(path), sync=sync)
+            return PosixWriter(self._base, path, sync=sync)
         except ObjectNotFoundError:
-            self.make_directory(_above(path), sync=sync)
-            return _PosixWriter(self._base, path, sync=sync)
+            self.make_directory(above(path), sync=sync)
+            return PosixWriter(self._base, path, sync=sync)
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         """See :meth:`Storage.put_if_absent`."""
@@ -255,7 +160,7 @@ class PosixStorage:
         try:
             writer.writev([data])
             writer.close()
-            with _os_errors("create it", target), _links_needed(target):
+            with os_errors("create it", target), _links_needed(target):
                 with parent_of(self._base, path) as (directory, name):
                     os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
                 if sync:
@@ -263,11 +168,11 @@ class PosixStorage:
         finally:
             writer.abort()
             with contextlib.suppress(OSError, CorruptShuffleError):
-                _unlink(self._base, beside)
+                unlink(self._base, beside)
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         """See :meth:`Storage.open_reader`."""
-        return _MappedReader(self._base, path) if mapped else _PosixReader(self._base, path)
+        return MappedReader(self._base, path) if mapped else PosixReader(self._base, path)
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """See :meth:`Storage.get_ranges`."""
@@ -289,7 +194,7 @@ class PosixStorage:
     def stat(self, path: str) -> ObjectStat | None:
         """See :meth:`Storage.stat`."""
         target = self._root / path
-        with _os_errors("look at it", target):
+        with os_errors("look at it", target):
             try:
                 found = look(self._base, path)
             except (FileNotFoundError, NotADirectoryError):
@@ -303,7 +208,7 @@ class PosixStorage:
     def list(self, path: str) -> list[str]:
         """See :meth:`Storage.list`."""
         target = self._root / path
-        with _os_errors("list it", target):
+        with os_errors("list it", target):
             try:
                 handle = open_directory(self._base, path)
             except (FileNotFoundError, NotADirectoryError):
@@ -333,8 +238,8 @@ class PosixStorage:
     def delete(self, path: str) -> None:
         """See :meth:`Storage.delete`."""
         target = self._root / path
-        with _os_errors("delete it", target), contextlib.suppress(FileNotFoundError):
-            _unlink(self._base, path)
+        with os_errors("delete it", target), contextlib.suppress(FileNotFoundError):
+            unlink(self._base, path)
 
     def prune(self, path: str, *, and_root: bool) -> None:
         """See :meth:`Storage.prune`."""
@@ -352,82 +257,13 @@ class PosixStorage:
             if not os.path.lexists(self._root):
                 # Or a power failure brings it back with its files, when what told of it is gone.
                 with (
-                    _os_errors("remove it for good", self._root),
+                    os_errors("remove it for good", self._root),
                     contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
                 ):
                     sync_directory(Root(self._root.parent), "")
 
     def free_bytes(self) -> int | None:
         """See :meth:`Storage.free_bytes`."""
-        with _os_errors("ask for free space", self._root):
+        with os_errors("ask for free space", self._root):
             found = os.statvfs(self._root)
             return found.f_bavail * found.f_frsize
-
-
-class _PosixReader:
-    """A file that is read by ``pread`` into buffers of our own.
-
-    A mapped file that is cut short kills the process that reads it; here it is an error.
-    """
-
-    def __init__(self, root: Root, path: str) -> None:
-        self._path = root.path / path
-        with _os_errors("read it", self._path):
-            self._handle = open_file(root, path)
-
-    def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        with _os_errors("read it", self._path):
-            _check_ranges(ranges, os.fstat(self._handle).st_size, self._path)
-            return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, -1
-        if handle >= 0:
-            os.close(handle)
-
-
-class _MappedReader:
-    """A mapped file: no copy, for files that nobody changes while they are read."""
-
-    def __init__(self, root: Root, path: str) -> None:
-        self._path = root.path / path
-        with _os_errors("map it", self._path):
-            handle = open_file(root, path)
-            try:
-                size = os.fstat(handle).st_size
-                # An empty file cannot be mapped. The mapping outlives the descriptor.
-                whole = mmap.mmap(handle, size, prot=mmap.PROT_READ) if size else b""
-                self._whole = pa.py_buffer(whole)
-            finally:
-                os.close(handle)
-
-    def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        _check_ranges(ranges, self._whole.size, self._path)
-        return [self._whole.slice(offset, length) for offset, length in ranges]
-
-    def close(self) -> None:
-        self._whole = pa.py_buffer(b"")
-
-
-def _check_ranges(ranges: Sequence[tuple[int, int]], num_bytes: int, path: Path) -> None:
-    """Refuse what lies outside, before anything is allocated: damage may name any length."""
-    for offset, length in ranges:
-        if offset < 0 or length < 0 or offset + length > num_bytes:
-            msg = (
-                f"{path}: has {num_bytes} bytes, expected at least {offset + length}; "
-                "it was truncated or replaced after the commit"
-            )
-            raise CorruptShuffleError(msg)
-
-
-def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:
-    buffer = pa.allocate_buffer(length)
-    view = memoryview(buffer)
-    done = 0
-    while done < length:
-        count = os.preadv(handle, [view[done:]], offset + done)
-        if count == 0:
-            msg = f"{path}: ended {length - done} bytes early; it was truncated while it was read"
-            raise CorruptShuffleError(msg)
-        done += count
-    return buffer

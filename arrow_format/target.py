@@ -17,6 +17,7 @@ from arrow_format.errors import (
 from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.options import check_mode
 from arrow_format.partitioner import partitioner_from_description
+from arrow_format.pending import last_pending
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_description import describe_result
 from arrow_format.root_removal import clear_roots, remove_root_list
@@ -30,8 +31,15 @@ if TYPE_CHECKING:
     from arrow_format.partitioner import Partitioner
 
 
-def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
+def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapshot | None:
     """Check the path against the write mode; return the newest version there, if any.
+
+    Parameters
+    ----------
+    job, mode
+        Who writes, and how.
+    pending
+        Whether it is to be pending when it is committed, with what is so already.
 
     Raises
     ------
@@ -39,7 +47,7 @@ def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
         The path is a file, holds something that is no shuffle, or a shuffle where the mode wants
         none.
     SchemaError
-        Mode append, and schema, partitioner or number of subpartitions differ.
+        Mode append, or what is pending: schema, partitioner or number of subpartitions differ.
     """
     check_mode(mode)
     storage = job.storage
@@ -47,8 +55,11 @@ def check_target(job: ShuffleJob, mode: str) -> Snapshot | None:
     if stat is not None and not stat.is_directory:
         msg = f"{storage.root}: is a file; give a directory for the shuffle"
         raise ShuffleExistsError(msg)
-    snapshot = CommitLog(storage).snapshot()
+    log = CommitLog(storage)
+    snapshot = log.snapshot()
     check_mode_allows(job, mode, snapshot)
+    if pending:
+        check_fits_pending(job, log)
     return snapshot
 
 
@@ -77,6 +88,27 @@ def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> 
         raise ShuffleExistsError(msg)
     elif mode == "append":
         _check_appendable(job, snapshot)
+
+
+def check_fits_pending(job: ShuffleJob, log: CommitLog) -> None:
+    """Check that a job can be flushed together with what is pending, if anything is.
+
+    Raises
+    ------
+    SchemaError, OptionError
+        Its schema, partitioner, number of subpartitions or result type is another.
+    """
+    there = last_pending(log)
+    if there is None:
+        return
+    try:
+        _check_appendable(job, Snapshot((there,)))
+    except (SchemaError, OptionError) as error:
+        msg = (
+            f"{error}. That is what waits to be flushed: write as it was written, or flush it "
+            f"(arrow-shuffle flush {job.storage.root}) and overwrite the shuffle"
+        )
+        raise type(error)(msg) from error
 
 
 def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrow_format.commit import abort_after, commit_job, receipt_of
+from arrow_format.commit import commit_job, receipt_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_after
 from arrow_format.options import WriteOptions, check_mode
 from arrow_format.partitioner import Partitioner, choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner

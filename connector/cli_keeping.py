@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Annotated
 
 import typer
 
-from arrow_format.errors import OptionError, ShuffleNotFoundError
+from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
 from connector.cli_app import JsonOption, PathArgument
 from connector.cli_output import progress, show_result
 
@@ -96,12 +97,13 @@ def release(
         bool, typer.Option("--yes", help="Do it: all rows are removed, for good.")
     ] = False,
 ) -> None:
-    """Release a shuffle as a whole: remove its rows, and tell whoever asks for them."""
-    from arrow_format.consumption import release_shuffle
-    from arrow_format.dataset import open_shuffle
+    """Release a shuffle as a whole: remove its rows, and tell whoever asks for them.
 
-    shuffle = open_shuffle(path)
-    what = f"{shuffle.path}: {shuffle.num_rows:,} rows in version {shuffle.version}"
+    What a stream with a flush interval has pending goes too.
+    """
+    from arrow_format.consumption import release_shuffle
+
+    what = _what_is_released(path)
     if not yes:
         msg = f"{what} would be removed for good; give --yes to do it"
         raise OptionError(msg)
@@ -109,13 +111,47 @@ def release(
     show_result([f"{what}: released"])
 
 
-def flush(path: PathArgument, as_json: JsonOption = False) -> None:
-    """Make a version of what a stream with a flush interval has pending, without waiting."""
+def _what_is_released(path: str) -> str:
+    """Describe all that a release takes away; ShuffleNotFoundError where that is nothing."""
+    from arrow_format.dataset import open_shuffle
+    from connector.pending_facts import pending_facts, pending_text
+
+    try:
+        shuffle = open_shuffle(path)
+    except ShuffleNotFoundError:
+        waiting = pending_facts(path)
+        if not waiting.num_commits:
+            raise
+        return f"{waiting.path}: {pending_text(waiting)}, and no version"
+    what = f"{shuffle.path}: {shuffle.num_rows:,} rows in version {shuffle.version}"
+    with contextlib.suppress(ShuffleError):  # of a damaged log: it can be released all the same
+        waiting = pending_facts(path)
+        return f"{what}, and {pending_text(waiting)}" if waiting.num_commits else what
+    return what
+
+
+def flush(
+    path: PathArgument,
+    timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="30s",
+            help="How long to wait for the consumers of a bounded result that is full: a number "
+            "with s, m, h or d.",
+        ),
+    ] = "30s",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a version of what a stream with a flush interval has pending, before its time."""
     from arrow_format.commit_log import CommitLog
+    from arrow_format.options import WriteOptions
     from arrow_format.pending_flush import flush_pending
     from arrow_format.storage import open_storage
+    from connector.duration import parse_duration
 
-    receipt = flush_pending(path)
+    patience = parse_duration(timeout, "--timeout")
+    options = WriteOptions(back_pressure_timeout=patience.total_seconds())
+    receipt = flush_pending(path, options=options)
     if receipt is None and not CommitLog(open_storage(path)).newest_version():
         msg = f"{path}: holds no shuffle, and nothing is pending; check the path"
         raise ShuffleNotFoundError(msg)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from arrow_format.errors import ShuffleNotFoundError
 from connector.cli_app import FOUND_WRONG, JsonOption, PathArgument, VersionOption
 from connector.cli_output import print_error, print_json, progress, show_result, stdout
 from connector.cli_tables import show_facts, show_report, show_rows
@@ -19,8 +20,17 @@ def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOpti
     """Show schema, versions, sizes, layout and how evenly rows are spread."""
     from arrow_format.dataset import open_shuffle
     from connector.inspection import facts_as_json, inspect_shuffle
+    from connector.pending_facts import pending_as_json, pending_facts, pending_lines
 
-    facts = inspect_shuffle(open_shuffle(path, version))
+    try:
+        shuffle = open_shuffle(path, version)
+    except ShuffleNotFoundError:
+        waiting = pending_facts(path) if version is None else None
+        if waiting is None or not waiting.num_commits:
+            raise
+        show_result(pending_as_json(waiting) if as_json else pending_lines(waiting))
+        return
+    facts = inspect_shuffle(shuffle)
     if as_json:
         print_json(facts_as_json(facts))
     else:

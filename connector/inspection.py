@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from arrow_format.errors import ShuffleError
 from arrow_format.index_cache import IndexCache
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_record import FENCE, Fence, Pending
-from arrow_format.pending import pending_outputs
+from arrow_format.pending import pending_numbers
 from arrow_format.result_type import ResultPartitionType
 from connector.picture import count_of
 
@@ -195,7 +196,7 @@ def _consumers(shuffle: Shuffle) -> Mapping[str, int]:
 
 def _num_pending(log: CommitLog) -> int:
     try:
-        return len(pending_outputs(log, log.index()).entries)
+        return len(log.read(partial(pending_numbers, log)).numbers)
     except ShuffleError:
         return 0
 

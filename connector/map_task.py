@@ -16,13 +16,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.given_bounds import WHAT
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.options import check_num_subpartitions
 from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.process_identity import java_above, this_process
-from arrow_format.range_partitioner import WHAT, RangePartitioner
+from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.sort_order import normalise_sort_by
 from arrow_format.storage import open_storage
 from connector.map_status import status_from_row, status_to_row

@@ -8,8 +8,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from arrow_format.arrow_types import data_schema, normalise
+from arrow_format.given_bounds import WHAT
 from arrow_format.options import check_num_subpartitions
-from arrow_format.range_partitioner import WHAT, RangePartitioner
+from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.sampling import SEED, sample_size
 from arrow_format.sort_order import key_fields
 from connector.sort_keys import check_sort_keys

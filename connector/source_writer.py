@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from arrow_format.arrow_types import data_schema
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.errors import OptionError
+from arrow_format.given_bounds import WHAT, bounds_of_rows
+from arrow_format.job_removal import abort_job
 from arrow_format.partitioner import partitioner_from_description
-from arrow_format.range_partitioner import WHAT, RangePartitioner, bounds_of_rows
+from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.range_target import inherit_bounds, newest_entry
 from arrow_format.sort_order import key_fields
 from arrow_format.storage import open_storage

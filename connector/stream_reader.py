@@ -37,6 +37,8 @@ from arrow_format.errors import ConsumerError, OptionError, ShuffleNotFoundError
 from arrow_format.read_plan import check_subpartitions
 from arrow_format.result_description import released_error
 from arrow_format.result_request import await_result
+from connector import idle_looks
+from connector.idle_looks import IdleLooks
 from connector.source_reader import (
     SubpartitionRanges,
     check_columns,
@@ -106,6 +108,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """In the process that finds offsets, from its first question on."""
         self._recorded: int | None = None
         """Up to which version this has recorded what is consumed."""
+        # On a local disk a look costs next to nothing.
+        self._looks = IdleLooks(idle_looks.INTERVAL if self._storage.max_requests > 1 else 0.0)
         self._goes_on = False
         """Whether the query was found to go on where its consumer is."""
 
@@ -154,6 +158,9 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return up to where the next batch goes; ``start`` where nothing was added.
 
+        Asked again for what was not there, it waits before it looks in a store, see
+        :class:`~connector.idle_looks.IdleLooks`.
+
         Parameters
         ----------
         start
@@ -173,8 +180,11 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = StepLimits()
         if not isinstance(limit, ReadAllAvailable):
             limits = self._options.limits.tightened(_limits_of(limit))
+        if self._target is None:  # else it ends when nothing is new
+            self._looks.wait()
         log = CommitLog(self._storage)
         end = log.read(partial(self._end, log, seen, limits))
+        self._looks.tell(found=end is not None)
         if end is not None:
             return StreamOffset(end.version, end.commit_id).to_json()
         if not seen.begins:
@@ -291,7 +301,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._recorded = version
 
     def stop(self) -> None:
-        """Let go of the consumer's name."""
+        """Let go of the consumer's name, and wait for nothing more."""
+        self._looks.stop()
         if self._consumer is not None:
             self._consumer.close()
 

@@ -18,9 +18,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from arrow_format.applications import find_transaction
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, ShuffleError
+from arrow_format.job_removal import abort_job
 from arrow_format.model import Transaction
 from arrow_format.pending import pending_outputs
 from arrow_format.pending_flush import flush_if_due, flush_if_last
@@ -87,7 +88,7 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         self._job = begin_target_job(parsed.target, schema, overwrite=overwrite)
         self._flush = parsed.flush
         self._waits = parsed.waits(self._job.partitioner, self._job.sort_by)
-        check_target(self._job, self._mode)
+        check_target(self._job, self._mode, pending=self._waits)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
         """Write one Spark partition of a micro-batch; runs in the task."""

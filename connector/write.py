@@ -6,9 +6,10 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.commit import abort_after, receipt_of
+from arrow_format.commit import receipt_of
 from arrow_format.dataset_scan import plan_scan
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.job_removal import abort_after
 from arrow_format.options import check_mode
 from arrow_format.partitioner import choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner

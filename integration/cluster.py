@@ -27,14 +27,13 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from integration.processes import descendants, executors
+from tests.spark_session import QUICK_START
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 NUM_WORKERS = 2
-QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Options of a JVM that lives for a few small jobs: it compiles little and has few threads."""
 
 STARTS_WITHIN_S = 60
 STOPS_WITHIN_S = 10
@@ -104,7 +103,6 @@ def session_settings() -> dict[str, str]:
         "spark.executor.cores": "1",
         "spark.executor.memory": "1g",
         "spark.executor.extraJavaOptions": QUICK_START,
-        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.scheduler.minRegisteredResourcesRatio": "1",
         # Whoever fetches from an executor that was killed gives up at once, not after 15 s.

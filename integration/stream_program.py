@@ -14,7 +14,6 @@ from collections import defaultdict
 from pathlib import Path
 
 from arrow_format import ShuffleNotFoundError, open_shuffle
-from integration.cluster import QUICK_START
 from tests.spark_session import spark_session
 
 ROWS_PER_BATCH = 200
@@ -48,7 +47,6 @@ def windows_in(path: Path) -> int:
 def main(directory: Path, num_windows: int) -> None:
     """Run until so many windows are in both shuffles."""
     settings = {
-        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.metricsEnabled": "false",
     }

@@ -12,8 +12,9 @@ import pytest
 
 import connector
 from arrow_format import ColumnPartitioner, ShuffleExistsError, open_shuffle
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.storage import ObjectNotFoundError
 from arrow_format.target import open_target
 from integration.ways import FAST, WAYS, by_function

@@ -18,7 +18,7 @@ import connector
 from arrow_format import RangePartitioner, open_shuffle
 from integration.datasets import NUM_FLIGHTS, flights
 from integration.ways import WAYS
-from tests.spark_session import SESSION_TIME_ZONE
+from tests.spark_session import QUICK_START, SESSION_TIME_ZONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -166,6 +166,7 @@ def main(directory: Path, scratch: Path) -> None:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", QUICK_START)
     builder = builder.config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
     spark = builder.config("spark.local.dir", str(scratch / "local")).getOrCreate()
     spark.conf.set("spark.sql.session.timeZone", SESSION_TIME_ZONE)

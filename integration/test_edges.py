@@ -185,7 +185,7 @@ def test_hundreds_of_regions_read_back_like_one(spark: SparkSession, tmp_path: P
         options = WriteOptions(sort_buffer_bytes=size, sync=False)
         path = tmp_path / name
         connector.write_shuffle(
-            df, path, keys="k", num_subpartitions=50, options=options
+            df, path, keys="k", num_subpartitions=20, options=options
         )  # fmt: skip
         regions = num_regions(path)
         assert all(n == 1 if name == "one" else n >= 200 for n in regions), regions
@@ -207,11 +207,11 @@ def test_sort_buffer_option_of_the_data_source(spark: SparkSession, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def scattered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200,000 rows in 100 subpartitions, in chunks and regions of a few rows each."""
+    """200,000 rows in 40 subpartitions, in chunks and regions of a few rows each."""
     path = tmp_path_factory.mktemp("scattered") / "shuffle"
     options = WriteOptions(sort_buffer_bytes=1 << 20, chunk_bytes=1 << 10, sync=False)
     df = spark.range(0, 200_000, 1, 2).selectExpr("id AS k", "id * 3 AS v", "id % 7 AS a")
-    connector.write_shuffle(df, path, keys="k", num_subpartitions=100, options=options)
+    connector.write_shuffle(df, path, keys="k", num_subpartitions=40, options=options)
     return path
 
 
@@ -255,13 +255,13 @@ def test_coalesced_spark_partitions_are_adjacent_and_bounded(spark: SparkSession
     target = int(sizes.sum()) // 5
 
     assert read().rdd.getNumPartitions() == 1
-    assert read(coalesce=False).rdd.getNumPartitions() == 100
-    assert extents(read(coalesce=False)) == [(i, i) for i in range(100)]
+    assert read(coalesce=False).rdd.getNumPartitions() == 40
+    assert extents(read(coalesce=False)) == [(i, i) for i in range(40)]
     some = read(target_partition_bytes=target)
     found = extents(some)
     assert 5 <= some.rdd.getNumPartitions() == len(found) <= 7
     assert found[0][0] == 0
-    assert found[-1][1] == 99
+    assert found[-1][1] == 39
     assert all(a[1] + 1 == b[0] for a, b in pairwise(found))
     assert all(sizes[first : last + 1].sum() <= target for first, last in found)
 
@@ -382,7 +382,7 @@ def test_the_time_zone_may_change_between_write_and_read(spark: SparkSession, tm
     df = spark.range(-3, 3).selectExpr(
         "timestamp_micros(id * 7200000000 + 1) AS k", "timestamp_ntz '2024-03-10 02:30' AS n", "id"
     )
-    n = 1_000
+    n = 100
     moved = df.repartition(n, "k").select("id", F.spark_partition_id()).collect()
     by_sql(df, path, ["k"], n)
 

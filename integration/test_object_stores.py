@@ -19,8 +19,8 @@ import pytest
 
 import arrow_format
 from arrow_format import CorruptShuffleError, ShuffleNotFoundError, WriteOptions
-from arrow_format.commit import abort_job
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.merge_job import merge_shuffle
 from arrow_format.merge_policy import MergePolicy
 from arrow_format.partitioner import HashPartitioner

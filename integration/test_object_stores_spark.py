@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 import connector
+from arrow_format import write_shuffle
 from integration.ways import assert_same_rows
 from tests.s3_server import KEY_ID, SECRET
 from tests.spark_session import spark_session
@@ -234,6 +236,33 @@ def test_a_dataset_in_the_store_becomes_a_shuffle_in_the_store(spark: SparkSessi
     )
     found = connector.read_shuffle(spark, path, storage_options=s3.options).toArrow()
     assert_same_rows(found, dataset.to_table())
+
+
+def test_an_idle_stream_asks_the_store_seldom_and_stops_soon(
+    spark: SparkSession, s3: S3Server, tmp_path: Path
+):
+    bucket = s3.new_bucket()
+    path = f"s3://{bucket}/shuffle"
+    write_shuffle(
+        pa.table({"v": [1, 2, 3]}), path, num_subpartitions=N, keys="v", storage_options=s3.options
+    )
+    rows = spark.readStream.format("arrow_shuffle").options(
+        **{f"storage.{name}": value for name, value in s3.options.items()}
+    )
+    query = (
+        rows.load(path)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    query.processAllAvailable()
+    with s3.requests(bucket) as requests:
+        time.sleep(3)
+    started = time.monotonic()
+    query.stop()
+    assert time.monotonic() - started < 5
+    listings = [one for one in requests if "list-type=2" in one.path]
+    assert 2 <= len(listings) <= 10, "one for what is new and one for the progress, each second"
 
 
 if __name__ == "__main__":

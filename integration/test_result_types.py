@@ -28,6 +28,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.storage import open_storage
+from tests.spark_session import QUICK_START
 
 pytestmark = pytest.mark.spark
 
@@ -245,7 +246,8 @@ import connector
 from arrow_format import WriteOptions
 spark = (
     SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    .config("spark.sql.artifact.isolation.enabled", "false").getOrCreate()
+    .config("spark.sql.artifact.isolation.enabled", "false")
+    .config("spark.driver.extraJavaOptions", sys.argv[2]).getOrCreate()
 )
 df = spark.range(5).withColumnRenamed("id", "k")
 connector.write_shuffle(df, sys.argv[1] + "/function", num_subpartitions=2, keys="k",
@@ -263,7 +265,7 @@ def test_results_of_a_dead_application_are_found_by_gc(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        [sys.executable, "-c", APPLICATION, str(tmp_path)],
+        [sys.executable, "-c", APPLICATION, str(tmp_path), QUICK_START],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

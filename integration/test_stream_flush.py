@@ -6,12 +6,9 @@ has begun.
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
@@ -20,7 +17,7 @@ from arrow_format import ShuffleNotFoundError, flush_pending, open_shuffle
 from arrow_format.commit_log import CommitLog
 from arrow_format.pending import pending_outputs
 from arrow_format.storage import PosixStorage
-from integration.test_streams import Pipe
+from integration.test_streams import Pipe, put_newest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,21 +29,14 @@ HELD = {"flush.maxInterval": "1h"}
 DUE = {"flush.maxInterval": "1ms"}
 
 
-@dataclass
 class Values(Pipe):
     """A streaming query over files of keys and values, each a micro-batch."""
 
-    fed: int = 0
-
     def put(self, *rows: tuple[int, int]) -> None:
         """Add a file, which is newer than those before: rows of one key and value each."""
-        directory = self.directory / "values"
-        directory.mkdir(parents=True, exist_ok=True)
         keys, values = zip(*rows, strict=True)
-        file = directory / f"{self.fed}.parquet"
-        pq.write_table(pa.table({"k": pa.array(keys, pa.int64()), "v": list(values)}), file)
-        os.utime(file, (1_700_000_000 + self.fed,) * 2)
-        self.fed += 1
+        table = pa.table({"k": pa.array(keys, pa.int64()), "v": list(values)})
+        put_newest(self.directory / "values", table)
 
     def values(self) -> DataFrame:
         """Return the files, in order."""

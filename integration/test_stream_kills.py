@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KILLS = int(os.environ.get("STREAM_KILLS", "2"))
+KILLS = int(os.environ.get("STREAM_KILLS", "1"))
 SEED = int(os.environ.get("STREAM_SEED", "1"))
 PATIENCE_S = 180
 """For a child to start and to come on; on an idle machine ten seconds do."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 import arrow_format
@@ -37,6 +40,15 @@ def add(path: Path, first: int, count: int = 10, mode: str = "append", n: int = 
     ).version
 
 
+def put_newest(directory: Path, table: pa.Table) -> None:
+    """Add a Parquet file that is newer than those before: Spark takes the oldest first."""
+    directory.mkdir(parents=True, exist_ok=True)
+    number = len(list(directory.iterdir()))
+    file = directory / f"{number}.parquet"
+    pq.write_table(table, file)
+    os.utime(file, (1_700_000_000 + number,) * 2)
+
+
 def ids_in(path: Path) -> list[int]:
     return sorted(open_shuffle(path).read(columns=["id"]).read_all()["id"].to_pylist())
 
@@ -61,7 +73,7 @@ class Pipe:
     progress: list[dict[str, Any]] = field(default_factory=list)
     """Of the last run."""
     partitions: list[int] = field(default_factory=list)
-    """How many Spark partitions each batch of the last :meth:`follow` had."""
+    """How many Spark partitions with rows each batch of the last :meth:`follow` had."""
 
     @property
     def checkpoint(self) -> Path:
@@ -73,8 +85,8 @@ class Pipe:
 
     def feed(self, first: int, count: int = 10) -> None:
         """Add a file to the input of :meth:`files`: one micro-batch."""
-        rows = self.spark.range(first, first + count, 1, 2)
-        rows.coalesce(1).write.mode("append").parquet(str(self.directory / "input"))
+        table = pa.table({"id": pa.array(range(first, first + count), pa.int64())})
+        put_newest(self.directory / "input", table)
 
     def files(self) -> DataFrame:
         """A stream of the files, each a batch of two Spark partitions."""
@@ -95,7 +107,9 @@ class Pipe:
             reader = reader.schema(schema)
 
         def keep(batch: DataFrame, _: int) -> None:
-            batches.append((batch.rdd.getNumPartitions(), sorted(batch.collect())))
+            found = batch.withColumn("p", F.spark_partition_id()).collect()
+            rows = sorted(Row(**{name: row[name] for name in batch.columns}) for row in found)
+            batches.append((len({row.p for row in found}), rows))
 
         self._finish(reader.load(str(path)).writeStream.foreachBatch(keep))
         self.partitions = [count for count, rows in batches if rows]

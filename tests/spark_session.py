@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 SESSION_TIME_ZONE = "America/New_York"
 """Neither UTC nor free of daylight saving, so that a mixed-up time zone shows."""
 
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of a JVM that lives for many small jobs: it compiles little and has few threads."""
+
 
 @contextmanager
 def spark_session(
@@ -32,6 +35,7 @@ def spark_session(
         .appName("arrow-shuffle tests")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", QUICK_START)
         .config("spark.driver.memory", "1g")
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.sql.session.timeZone", SESSION_TIME_ZONE)

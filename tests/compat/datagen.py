@@ -300,6 +300,21 @@ def results() -> None:
     flush_pending(storage, options=WriteOptions(sync=False))
 
 
+def waiting() -> None:
+    """Batches of which two were flushed and one is pending still, as a checkpoint says."""
+    golden = Golden("waiting", 3, HashPartitioner("id"))
+    golden.commit("errorifexists", [flights(0, 10)])
+    held = [flights(20, 5), flights(22, 5), flights(30, 4)]
+    for number, rows in enumerate(held[:2]):
+        golden.commit("append", [rows], Transaction("a-query", number), pending=True)
+    golden.expect(4, [pa.concat_tables([held[0].slice(0, 2), held[1]])])
+    storage = open_storage(str(golden.directory / "shuffle"))
+    flush_pending(storage, options=WriteOptions(sync=False))
+    golden.commit("append", [held[2]], Transaction("a-query", 2), pending=True)
+    CommitLog(storage).put_checkpoint(5, sync=False)
+    golden.commit("append", [flights(40, 5)])
+
+
 ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     # The first chunks of codec zstd were Arrow messages. With so few bytes for each column they
     # still are.
@@ -320,6 +335,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (14_000, collected),
     (15_000, transactions),
     (16_000, results),
+    (17_000, waiting),
 )
 
 

@@ -1,6 +1,7 @@
 """Shuffles written when format version 1 was made are read, for ever, as they were then."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +13,10 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import ShuffleNotFoundError
 from arrow_format.log_entry import LogEntry
-from arrow_format.log_record import LastCommit, Pending
+from arrow_format.log_record import LastCommit, Pending, PendingNumbers
 from arrow_format.model import Encoding, RegionKind, Transaction
 from arrow_format.partitioned_file import PartitionedFileReader
-from arrow_format.pending import pending_outputs
+from arrow_format.pending import pending_numbers, pending_outputs
 from arrow_format.result_description import Released, ResultDescription
 from arrow_format.result_type import ResultPartitionType
 from arrow_format.storage import PosixStorage
@@ -150,6 +151,21 @@ def test_what_was_consumed_released_and_flushed_is_known():
     assert all(isinstance(one, Pending) for one in pending)
     assert log.entry(6).flushed == 5
     assert pending_outputs(log, log.index()).entries == ()
+
+
+def test_what_is_pending_is_known_with_the_checkpoint_and_without():
+    path = HERE / "v1/waiting/shuffle"
+    log = CommitLog(PosixStorage(str(path)))
+    index = log.index()
+    assert index.checkpoints == {5}
+    expected = PendingNumbers((5,), 1_700_000_000_000)
+    assert log.checkpoint(5).pending == expected
+    for checkpoints in (index.checkpoints, frozenset()):
+        assert pending_numbers(log, replace(index, checkpoints=checkpoints)) == expected
+    assert pending_outputs(log, index).entries[0].transaction == Transaction("a-query", 2)
+    for name, number in (("collected", 3), ("transactions", 3)):
+        older = CommitLog(PosixStorage(str(HERE / "v1" / name / "shuffle"))).checkpoint(number)
+        assert older.pending == PendingNumbers()
 
 
 def test_codec_none_is_an_arrow_file_for_everyone():

@@ -28,8 +28,9 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.model import Transaction
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.target import open_target

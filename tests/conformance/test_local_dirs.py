@@ -24,11 +24,13 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format import storage_posix as storage_module
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.root_list import ROOT_LIST_NAME
 from arrow_format.roots import MARKER_NAME, make_roots, root_path
+from arrow_format.storage_posix_file import PosixWriter
 from arrow_format.target import open_target
 from connector.map_task import ShuffleMapTask, abort_shuffle
 from tests.conformance.spread_shuffles import (
@@ -269,7 +271,7 @@ def test_a_directory_in_the_shuffle_is_refused_before_any_row(tmp_path, below):
 @CODECS
 def test_a_directory_that_fails_in_the_middle(tmp_path, codec, monkeypatch):
     """From some write on, its device takes nothing more into the data file."""
-    real = storage_module._PosixWriter.writev
+    real = PosixWriter.writev
 
     def writev(self, buffers):
         if "/d1/" in str(self._path) and self._path.stat().st_size > 1_000_000:
@@ -277,7 +279,7 @@ def test_a_directory_that_fails_in_the_middle(tmp_path, codec, monkeypatch):
             raise StorageError(msg)
         real(self, buffers)
 
-    monkeypatch.setattr(storage_module._PosixWriter, "writev", writev)
+    monkeypatch.setattr(PosixWriter, "writev", writev)
     monkeypatch.setattr("arrow_format.map_output_writer.first_root", lambda _, turn, n: 1 - turn)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
@@ -309,10 +311,10 @@ def test_a_disk_that_turns_read_only_before_its_first_region(tmp_path, monkeypat
     job = begin(tmp_path / "s", options_of(local))
     monkeypatch.setattr("arrow_format.map_output_writer.first_root", lambda _, turn, n: 1 - turn)
     with monkeypatch.context() as patch:
-        refusing(storage_module._PosixWriter, "writev", lambda self: str(self._path))
+        refusing(PosixWriter, "writev", lambda self: str(self._path))
         refusing(storage_module.PosixStorage, "delete", lambda self: self.root)
         # It unlinks too, and takes no notice of failure.
-        patch.setattr(storage_module._PosixWriter, "abort", lambda self: None)
+        patch.setattr(PosixWriter, "abort", lambda self: None)
         status = run_map_task(job, 0, 0, table_of(100).to_batches())
     assert refused == ["writev", "delete"]
     assert [file.root for file in status.output.files] == [0]

@@ -34,8 +34,9 @@ from arrow_format import (
     merge_shuffle,
     open_shuffle,
 )
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.job import ShuffleJob, begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.target import open_target
 from tests.conformance.system_calls import FAULTS, SystemCalls

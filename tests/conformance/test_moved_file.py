@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import OutOfDiskError, StorageError
-from arrow_format import storage_posix as storage_module
+from arrow_format import storage_posix_file as storage_module
 from arrow_format.commit import commit_job
 from arrow_format.job import run_map_task
 from arrow_format.storage import PosixStorage
@@ -34,10 +34,10 @@ class Disk:
         self.max_bytes = max_bytes
         self.mark = f"/{name}/"
         for kind, method in (
-            (storage_module._PosixWriter, "writev"),
-            (storage_module._PosixWriter, "truncate"),
+            (storage_module.PosixWriter, "writev"),
+            (storage_module.PosixWriter, "truncate"),
             (PosixStorage, "open_writer"),
-            (storage_module._PosixReader, "get_ranges"),
+            (storage_module.PosixReader, "get_ranges"),
         ):
             self.patch(monkeypatch, kind, method)
         fsync = os.fsync
@@ -177,7 +177,7 @@ def test_no_two_files_of_an_attempt_share_a_name(tmp_path, monkeypatch):
             lambda self, path: None if "/d1/" in self.root else delete(self, path),
         )
         patch.setattr(
-            storage_module._PosixWriter,
+            storage_module.PosixWriter,
             "abort",
             lambda self: setattr(self, "_handle", None),
         )

@@ -24,9 +24,10 @@ from hypothesis.stateful import (
 )
 
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import CommitConflictError, ShuffleNotFoundError
+from arrow_format.job_removal import abort_job
 from arrow_format.storage import PosixStorage
 from arrow_format.target import open_target
 from tests.unit.interrupted_storage import dies_after

@@ -47,6 +47,7 @@ from arrow_format.errors import (
 )
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.partitioner import HashPartitioner
+from arrow_format.pending import pending_by_entries, pending_outputs
 from arrow_format.storage import PosixStorage
 from arrow_format.target import open_target
 from tests.unit.interrupted_storage import dies_after, instead_of_first_entry
@@ -251,12 +252,13 @@ class ResultsMachine(RuleBasedStateMachine):
         self.progress.pop(name, None)
         self.known_rows.pop(name, None)
 
-    @precondition(lambda self: self.is_there)
+    @precondition(lambda self: self.is_there or self.pending)
     @rule(event=EVENTS)
     def release(self, event):
+        before = self.newest()
         self.amid(event, lambda: release_shuffle(self.path))
         newest = self.log().snapshot()
-        if newest.ended is not None:
+        if newest is not None and newest.ended is not None and newest.version > before:
             self.pending = []
             self.begin_anew(newest.version)
 
@@ -288,6 +290,14 @@ class ResultsMachine(RuleBasedStateMachine):
 
         with instead_of_first_entry(come_first):
             act()
+
+    @invariant()
+    def what_is_pending_is_told_by_entries_and_checkpoints(self):
+        log = self.log()
+        index = log.index()
+        found = pending_outputs(log, index)
+        assert found == pending_by_entries(log, index)
+        assert [one.num_rows for one in found.entries] == [len(rows) for _, rows in self.pending]
 
     @invariant()
     def what_is_left_can_be_read(self):

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from arrow_format import WriteOptions, consume, open_shuffle, write_shuffle
+from arrow_format import WriteOptions, consume, open_shuffle, pending_flush, write_shuffle
 from arrow_format.commit import commit_job
 from arrow_format.errors import ResultReleasedError
 from arrow_format.job import begin_job, run_map_task
@@ -105,6 +105,90 @@ def test_flush_makes_a_version_of_what_is_pending(run, path):
     assert status == 0
     assert "version 4: 2 rows" in out
     assert json.loads(run("flush", path, "--json")[1]) == {"path": str(path), "flushed": None}
+
+
+def put_pending(path, *values, **options):
+    """Commit a row for each value, as a micro-batch of a stream with a flush interval does."""
+    schema = pa.schema([("k", pa.int64())])
+    job = begin_job(
+        path,
+        schema,
+        num_subpartitions=2,
+        partitioner=HashPartitioner("k"),
+        options=WriteOptions(sync=False, **options),
+    )
+    rows = pa.record_batch([values], schema=schema)
+    return commit_job(job, [run_map_task(job, 0, 0, [rows])], mode="append", pending=True)
+
+
+def test_a_flush_that_waits_for_a_consumer_ends_soon_and_names_it(run, tmp_path):
+    path = tmp_path / "s"
+    bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 1}
+    put_pending(path, 1, **bounded)
+    assert run("flush", path)[0] == 0
+    with consume(path, consumer="slow") as consumption:
+        consumption.close()
+    put_pending(path, 2)
+    status, out, err = run("flush", path, "--timeout", "0s")
+    assert (status, out) == (1, "")
+    assert "waited 0 s for consumer 'slow', which has consumed up to version 0" in err
+    assert "wait longer (backPressureTimeout; arrow-shuffle flush --timeout)" in err
+    assert run("flush", path, "--timeout", "soon")[0] == 2
+    assert "1 pending commit of a stream" in run("inspect", path)[1]
+    with consume(path, consumer="slow"):
+        pass
+    assert run("flush", path, "--timeout", "0s")[0] == 0
+
+
+def test_a_flush_waits_for_half_a_minute_unless_told_otherwise(run, path, monkeypatch):
+    put_pending(path, 1)
+    given = []
+
+    def flush_pending(path, *, options):
+        given.append(options.back_pressure_timeout)
+
+    monkeypatch.setattr(pending_flush, "flush_pending", flush_pending)
+    for arguments in ((), ("--timeout", "2m")):
+        run("flush", path, *arguments)
+    assert given == [30, 120]
+
+
+def test_what_only_waits_is_shown_and_can_be_released(run, tmp_path):
+    path = tmp_path / "s"
+    put_pending(path, 1, 2)
+    put_pending(path, 3)
+    status, out, err = run("inspect", path)
+    assert (status, err) == (0, "")
+    first, second = out.splitlines()
+    assert first == str(path)
+    assert second.startswith("  no version yet; 2 pending commits of 3 rows, ")
+    assert second.endswith(": 'arrow-shuffle flush' makes one")
+    found = json.loads(run("inspect", path, "--json")[1])
+    assert found.pop("num_pending_bytes") > 0
+    assert found == {"path": str(path), "version": None, "num_pending": 2, "num_pending_rows": 3}
+    assert "version 1 is not there" in run("inspect", path, "--version", "1")[2]
+
+    status, _, err = run("release", path)
+    assert status == 2
+    assert "2 pending commits of 3 rows" in err
+    assert "and no version would be removed for good; give --yes" in err
+    status, out, _ = run("release", path, "--yes")
+    assert status == 0
+    assert out.endswith("and no version: released\n")
+    assert not list(path.glob("map_outputs/*/*"))
+    for command in ("inspect", "release"):
+        status, _, err = run(command, path)
+        assert status == 1
+        assert "the result was released (released by name); it had no version" in err
+
+    put_pending(path, 4)
+    assert "no version yet; 1 pending commit of 1 row, " in run("inspect", path)[1]
+    assert run("flush", path)[0] == 0
+    assert open_shuffle(path).num_rows == 1
+    put_pending(path, 5, 6)
+    assert "1 rows in version 5, and 1 pending commit of 2 rows" in run("release", path)[2]
+    assert run("release", path, "--yes")[0] == 0
+    assert "ResultReleasedError" in run("release", path, "--yes")[2]
 
 
 @pytest.mark.parametrize("command", ["consumers", "release", "flush"])

@@ -30,7 +30,6 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.back_pressure import Unconsumed, has_room
-from arrow_format.commit import abort_after
 from arrow_format.consumers import ConsumerRegistry, consumer_directory, progress_path
 from arrow_format.consumption import Consumer
 from arrow_format.errors import (
@@ -46,6 +45,7 @@ from arrow_format.errors import (
     StorageError,
 )
 from arrow_format.job import begin_job
+from arrow_format.job_removal import abort_after
 from arrow_format.lease import take_lease
 from arrow_format.log_lines import to_lines
 from arrow_format.partitioner import HashPartitioner

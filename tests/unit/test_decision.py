@@ -12,13 +12,14 @@ from arrow_format import (
     ColumnPartitioner,
     CorruptShuffleError,
     ShuffleError,
-    commit,
+    job_removal,
     open_shuffle,
 )
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.decision import decide_abort, decide_commit
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.options import WriteOptions
 from arrow_format.root_list import ROOT_LIST_NAME
 from arrow_format.storage import PosixStorage
@@ -189,7 +190,7 @@ def test_a_commit_tried_again_is_not_aborted_though_its_directory_was_pruned(tmp
 def test_no_commit_comes_between_the_files_of_an_abort(tmp_path, monkeypatch):
     """Until the last file is gone, also in local directories, the decision stands."""
     job, statuses = begin_in_local_directory(tmp_path, monkeypatch)
-    real, refused = commit.clear_roots, []
+    real, refused = job_removal.clear_roots, []
 
     def clear(*arguments):
         with pytest.raises(ShuffleError, match="was aborted"):
@@ -197,7 +198,7 @@ def test_no_commit_comes_between_the_files_of_an_abort(tmp_path, monkeypatch):
         refused.append(True)
         real(*arguments)
 
-    monkeypatch.setattr(commit, "clear_roots", clear)
+    monkeypatch.setattr(job_removal, "clear_roots", clear)
     abort_job(job)
     assert refused
     assert files_below(tmp_path) == ["local"]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import arrow_format.job
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import (
     CommitConflictError,
@@ -31,6 +31,7 @@ from arrow_format.errors import (
 )
 from arrow_format.gc_plan import oldest_live
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.job_removal import abort_job
 from arrow_format.options import WriteOptions
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.storage import ObjectExistsError, PosixStorage

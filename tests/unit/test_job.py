@@ -16,7 +16,8 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
+from arrow_format.job_removal import abort_job
 from arrow_format.storage import PosixStorage
 from arrow_format.target import open_target
 from tests.unit.small_shuffles import (

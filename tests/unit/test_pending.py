@@ -2,7 +2,7 @@
 
 import json
 import threading
-from dataclasses import replace
+import time
 from datetime import timedelta
 
 import pyarrow as pa
@@ -34,8 +34,8 @@ from arrow_format.log_record import Pending, decode_record, encode_record
 from arrow_format.model import Transaction
 from arrow_format.options import WriteOptions
 from arrow_format.partitioner import HashPartitioner, RoundRobinPartitioner
-from arrow_format.pending import PendingOutputs, pending_outputs
-from arrow_format.pending_flush import flush_if_last, is_flush_due
+from arrow_format.pending import pending_outputs
+from arrow_format.pending_flush import flush_if_due, flush_if_last, is_flush_due
 from arrow_format.storage import open_storage
 from arrow_format.target import open_target
 from connector import cli
@@ -45,6 +45,11 @@ from tests.unit.small_shuffles import files_below
 N = 4
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 NONE = timedelta(0)
+MEMORY_ONLY = {
+    "max_interval": timedelta(days=1),
+    "memory_buffer_only": True,
+    "max_buffered_bytes": 1 << 16,
+}
 
 
 def put(path, rows, *, batch=None, mode="append", pending=True, partitioner=None, schema=SCHEMA):
@@ -166,6 +171,24 @@ def test_what_is_pending_goes_with_the_result_that_is_released(tmp_path):
     put(path, [(1, 2)])
     flush(path)
     assert rows(path) == [(1, 2)]
+
+
+def test_what_is_pending_is_released_where_there_is_no_version_too(tmp_path):
+    path = tmp_path / "s"
+    assert not release_shuffle(path)
+    put(path, [(1, 1)])
+    assert release_shuffle(path)
+    with pytest.raises(ResultReleasedError, match=r"it had no version\. Write it again"):
+        open_shuffle(path)
+    assert flush(path) is None
+    assert not [one for one in files_below(path) if one.endswith(".data")]
+    assert not release_shuffle(path)
+    put(path, [(2, 2)], schema=pa.schema([("k", pa.int64()), ("w", pa.int64())]))
+    put(path, [(2, 3)], schema=pa.schema([("k", pa.int64()), ("w", pa.int64())]))
+    flush(path)
+    assert rows(path) == [(2, 3)]
+    with consume(path, consumer="a") as consumption:
+        assert consumption.shuffle.num_rows == 1
 
 
 def test_it_is_flushed_for_a_query_whose_last_batch_is_pending_and_for_no_other(tmp_path):
@@ -329,41 +352,51 @@ def test_pending_stands_in_the_log_and_every_flip_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("there", "flush_options", "now_ms", "expected"),
+    ("since_ms", "raw_bytes", "flush_options", "now_ms", "expected"),
     [
-        ((1000, None), {"max_interval": timedelta(seconds=5)}, 5999, False),
-        ((1000, None), {"max_interval": timedelta(seconds=5)}, 6000, True),
-        ((9000, 1000), {"max_interval": timedelta(seconds=5)}, 6000, True),
-        ((9000, 8000), {"max_interval": timedelta(seconds=5)}, 12_999, False),
-        ((None, 1000), {"max_interval": timedelta(seconds=5)}, 10**9, False),
-        ((1000, None), {}, 10**9, False),
-        (
-            (1000, None),
-            {
-                "max_interval": timedelta(days=1),
-                "memory_buffer_only": True,
-                "max_buffered_bytes": 1 << 16,
-            },
-            2000,
-            True,
-        ),
-        (
-            (1000, None),
-            {"max_interval": timedelta(days=1), "max_buffered_bytes": 1 << 16},
-            2000,
-            False,
-        ),
+        (1000, 0, {"max_interval": timedelta(seconds=5)}, 5999, False),
+        (1000, 0, {"max_interval": timedelta(seconds=5)}, 6000, True),
+        (None, 0, {"max_interval": timedelta(seconds=5)}, 10**9, False),
+        (1000, 0, {}, 10**9, False),
+        (1000, 1 << 16, MEMORY_ONLY, 2000, True),
+        (1000, (1 << 16) - 1, MEMORY_ONLY, 2000, False),
+        (1000, 1 << 16, MEMORY_ONLY | {"memory_buffer_only": False}, 2000, False),
     ],
 )
-def test_when_a_flush_is_due(tmp_path, there, flush_options, now_ms, expected):
-    put(tmp_path / "s", [(key, 1) for key in range(5000)])
-    (entry,) = pending(tmp_path / "s").entries
-    first_ms, flushed_at_ms = there
-    entries = () if first_ms is None else (replace(entry, committed_at_ms=first_ms),)
-    found = is_flush_due(
-        PendingOutputs(entries, flushed_at_ms), FlushOptions(**flush_options), now_ms
+def test_when_a_flush_is_due(since_ms, raw_bytes, flush_options, now_ms, expected):
+    assert is_flush_due(since_ms, raw_bytes, FlushOptions(**flush_options), now_ms) is expected
+
+
+@pytest.mark.parametrize(
+    ("flushed", "first", "now", "memory_only", "expected"),
+    [
+        (None, 1, 5.999, False, False),
+        (None, 1, 6, False, True),
+        (1, 9, 6, False, True),
+        (8, 9, 12.999, False, False),
+        (8, 9, 9, True, True),
+        (1, None, 99, False, False),
+    ],
+)
+def test_the_interval_begins_with_the_last_flush_or_the_first_commit(
+    tmp_path, monkeypatch, flushed, first, now, memory_only, expected
+):
+    path = tmp_path / "s"
+    for when, rows_then in ((flushed, [(1, 1)]), (first, [(key, 1) for key in range(5000)])):
+        if when is not None:
+            monkeypatch.setattr(time, "time_ns", lambda when=when: int(when * 1e9))
+            put(path, rows_then)
+            if when == flushed:
+                flush(path)
+    before = pending(path).numbers
+    monkeypatch.setattr(time, "time_ns", lambda: int(now * 1e9))
+    options = FlushOptions(
+        max_interval=timedelta(seconds=5),
+        memory_buffer_only=memory_only,
+        max_buffered_bytes=1 << 16,
     )
-    assert found is expected
+    flush_if_due(open_storage(path), options, WriteOptions(sync=False))
+    assert (pending(path).numbers != before) is expected
 
 
 STEPS = st.lists(
@@ -373,9 +406,17 @@ STEPS = st.lists(
             st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=5),
         ),
         st.sampled_from([("flush", None), ("gc", None)]),
+        st.tuples(st.just("checkpoint"), st.integers(0, 20)),
     ),
     max_size=12,
 )
+
+
+def checkpoint(path, place):
+    """Let a checkpoint stand for the log up to one of its numbers."""
+    log = CommitLog(open_storage(path))
+    index = log.index()
+    log.put_checkpoint(index.oldest + place % (index.newest - index.oldest + 1), sync=False)
 
 
 @settings(max_examples=25, deadline=None)
@@ -401,8 +442,11 @@ def test_any_sequence_gives_what_a_plain_model_gives(tmp_path_factory, steps):
                 latest = {key: value for batch in waiting for key, value in batch}
                 versions = ([] if anew or versions is None else versions) + list(latest.items())
                 waiting, anew = [], False
+        elif what == "checkpoint" and path.exists():
+            checkpoint(path, given_rows)
         elif path.exists():
             collect_garbage(path, retention=NONE)
+        assert [entry.num_rows for entry in pending(path).counting] == list(map(len, waiting))
         if versions is None:
             with pytest.raises(ShuffleNotFoundError):
                 open_shuffle(path)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 
 from arrow_format import OptionError, RangePartitioner, SchemaError, sample_bounds
+from arrow_format.given_bounds import bounds_of_rows
 from arrow_format.partitioner import check_description, partitioner_from_description
-from arrow_format.range_partitioner import bounds_of_rows
 from arrow_format.sampling import MAX_ROWS, sample_columns, sample_positions, sample_size
 from connector.inspection import partitioner_text
 from tests.unit.spark_order_model import sorted_rows

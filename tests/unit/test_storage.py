@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from arrow_format import storage_posix
-from arrow_format import storage_posix as storage_module
+from arrow_format import storage_posix_file as storage_module
 from arrow_format.errors import (
     ClosedError,
     CorruptShuffleError,

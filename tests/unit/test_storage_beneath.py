@@ -20,7 +20,8 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.commit import abort_job, commit_job
+from arrow_format.commit import commit_job
+from arrow_format.job_removal import abort_job
 from arrow_format.root_removal import clear_roots
 from arrow_format.roots import MARKER_NAME, make_root
 from arrow_format.storage import ObjectStat, PosixStorage

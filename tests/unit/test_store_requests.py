@@ -13,8 +13,9 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.job import begin_job
 from arrow_format.log_index import entry_path
 from arrow_format.log_reader import LogReader
-from arrow_format.log_record import encode_record
+from arrow_format.log_record import PendingNumbers, encode_record
 from arrow_format.partitioner import ColumnPartitioner
+from arrow_format.pending import pending_numbers
 from arrow_format.storage import open_storage
 from arrow_format.storage_object import MAX_REQUESTS
 from tests.s3_server import most_at_once, round_trips
@@ -71,6 +72,10 @@ class TestLog:
         assert round_trips(requests) <= 20
         with s3.requests(bucket) as requests:
             assert len(LogReader(storage).all_ends(index, 40)) == 2
+        assert len(requests) == 40
+        assert round_trips(requests) <= 20
+        with s3.requests(bucket) as requests:
+            assert pending_numbers(LogReader(storage), index) == PendingNumbers()
         assert len(requests) == 40
         assert round_trips(requests) <= 20
 

@@ -178,6 +178,43 @@ class TestEmpty:
             assert log_of(tmp_path).newest_version() == number
 
 
+WIDER = StructType(SCHEMA.fields[:]).add("more", LongType())
+HELD = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"keys": "p,v"}, r"partitioned by {.*'keys': \['p'\]"),
+        ({"numsubpartitions": "3"}, "has 5 subpartitions; cannot append with 3"),
+        (
+            {"schema": StructType(SCHEMA.fields[:]).add("more", LongType())},
+            "more: absent there, int64 here",
+        ),
+        ({"resulttype": "PIPELINED"}, "result_type=PIPELINED"),
+    ],
+)
+def test_no_task_runs_for_what_does_not_fit_what_is_pending(
+    tmp_path, overwrite, is_there, change, message
+):
+    for batch in range(2):
+        messages = write(writer_of(tmp_path, **HELD), batch, 0)
+        writer_of(tmp_path, **HELD).commit(messages, batch)
+        if is_there and batch == 0:
+            flush_pending(tmp_path, options=FAST)
+    there = files_below(tmp_path)
+    with pytest.raises((SchemaError, OptionError), match=message) as raised:
+        writer_of(tmp_path, overwrite=overwrite, **HELD | change)
+    if overwrite or not is_there:
+        assert "waits to be flushed: write as it was written, or flush it" in str(raised.value)
+    assert files_below(tmp_path) == there
+    flush_pending(tmp_path, options=FAST)
+    if overwrite:
+        writer_of(tmp_path, overwrite=True, **HELD | change)
+
+
 def test_complete_batches_overwrite(tmp_path):
     for batch in range(2):
         run(tmp_path, batch, 10 * batch, overwrite=True)
