@@ -32,7 +32,7 @@ from arrow_format.options import check_mode
 from arrow_format.pending import pending_numbers
 from arrow_format.receipt import ShuffleReceipt
 from arrow_format.result_description import describe_result
-from arrow_format.target import check_fits_pending, check_mode_allows
+from arrow_format.target import check_fits_pending, check_mode_allows, comes_before_pending
 from arrow_format.widening import widen, widen_spark_schema
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def commit_job(
         if flushes and not log.read(partial(pending_numbers, log)).begins_with(flushes):
             return None
         check_mode_allows(job, mode, newest)
-        if pending:
-            check_fits_pending(job, log)
+        if pending or (comes_before_pending(mode, newest) and not flushes):
+            check_fits_pending(job, log, pending=pending)
         if newest is not None and newest.ended is not None:
             newest = None  # a result that was released as a whole is no shuffle any more
         if newest is not None and mode == "ignore":

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.log_entry import LogEntry
     from arrow_format.partitioner import Partitioner
 
 
@@ -47,7 +48,8 @@ def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapsh
         The path is a file, holds something that is no shuffle, or a shuffle where the mode wants
         none.
     SchemaError
-        Mode append, or what is pending: schema, partitioner or number of subpartitions differ.
+        Mode append, or what is pending, with this or to be added to it: schema, partitioner or
+        number of subpartitions differ.
     """
     check_mode(mode)
     storage = job.storage
@@ -58,8 +60,8 @@ def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapsh
     log = CommitLog(storage)
     snapshot = log.snapshot()
     check_mode_allows(job, mode, snapshot)
-    if pending:
-        check_fits_pending(job, log)
+    if pending or comes_before_pending(mode, snapshot):
+        check_fits_pending(job, log, pending=pending)
     return snapshot
 
 
@@ -90,8 +92,20 @@ def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> 
         _check_appendable(job, snapshot)
 
 
-def check_fits_pending(job: ShuffleJob, log: CommitLog) -> None:
-    """Check that a job can be flushed together with what is pending, if anything is.
+def comes_before_pending(mode: str, snapshot: Snapshot | None) -> bool:
+    """Whether what is pending is to be added to the version that a job makes: it is the first."""
+    return mode != "overwrite" and (snapshot is None or snapshot.ended is not None)
+
+
+def check_fits_pending(job: ShuffleJob, log: CommitLog, *, pending: bool) -> None:
+    """Check that what is pending, if anything is, can be flushed together with a job, or after it.
+
+    Parameters
+    ----------
+    job, log
+        The job and the log.
+    pending
+        Whether it is to be pending itself; otherwise it makes the first version.
 
     Raises
     ------
@@ -103,12 +117,22 @@ def check_fits_pending(job: ShuffleJob, log: CommitLog) -> None:
         return
     try:
         _check_appendable(job, Snapshot((there,)))
+        if not pending:
+            _check_result_of_first(job, there)
     except (SchemaError, OptionError) as error:
         msg = (
             f"{error}. That is what waits to be flushed: write as it was written, or flush it "
             f"(arrow-shuffle flush {job.storage.root}) and overwrite the shuffle"
         )
         raise type(error)(msg) from error
+
+
+def _check_result_of_first(job: ShuffleJob, waiting: LogEntry) -> None:
+    """Check that the first version is of the type that what waits is to be added to."""
+    made, kind = describe_result(job.options, job.owner, None).type, waiting.result.type
+    if made is not kind:
+        msg = f"{job.storage.root}: result type {made.name} is not {kind.name}"
+        raise OptionError(msg)
 
 
 def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:

@@ -18,6 +18,7 @@ from arrow_format import (
     open_shuffle,
     open_shuffle_changes,
     release_shuffle,
+    write_shuffle,
 )
 from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
@@ -52,14 +53,17 @@ MEMORY_ONLY = {
 }
 
 
-def put(path, rows, *, batch=None, mode="append", pending=True, partitioner=None, schema=SCHEMA):
+def put(
+    path, rows, *, batch=None, mode="append", pending=True, partitioner=None, schema=SCHEMA,
+    result_type=None,
+):  # fmt: skip
     """Commit rows (pairs of k and v) as pending, as a micro-batch of a query does."""
     job = begin_job(
         path,
         schema,
         num_subpartitions=N,
         partitioner=partitioner or HashPartitioner("k"),
-        options=WriteOptions(sync=False),
+        options=WriteOptions(sync=False, result_type=result_type),
     )
     open_target(job, mode)
     columns = [list(one) for one in zip(*rows, strict=True)] or [[], []]
@@ -303,6 +307,25 @@ def test_what_does_not_fit_what_is_pending_is_refused(tmp_path):
     with pytest.raises(SchemaError, match="cannot append rows of another schema: v: int64 there"):
         put(path, [(1, "x")], schema=other)
     assert pending(path).numbers == (1,)
+
+
+def test_a_first_version_that_what_is_pending_could_not_follow_is_refused(tmp_path):
+    def write(column, kind=None):
+        options = WriteOptions(sync=False, result_type=kind)
+        table = pa.table({"k": [2], "v": column})
+        write_shuffle(table, path, num_subpartitions=N, keys="k", options=options)
+
+    path = tmp_path / "s"
+    put(path, [(1, 1)], result_type="PIPELINED")
+    schema = "cannot append rows of another schema: v: int64 there"
+    with pytest.raises(SchemaError, match=f"{schema}.*waits to be flushed"):
+        write(["x"])
+    kind = "result type BLOCKING_PERSISTENT is not PIPELINED"
+    with pytest.raises(OptionError, match=f"{kind}.*waits to be flushed"):
+        write([2])
+    write([2], "PIPELINED")
+    flush(path)
+    assert rows(path) == [(1, 1), (2, 2)]
 
 
 def test_rows_that_have_no_place_by_key_cannot_be_flushed(tmp_path):
