@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test integration torture damage bench load crashes lint typecheck check docs \
-    clean python java
+    clean python java integration-session integration-processes
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,14 @@ test: java $(STAMP) ## Run the tests
 	"$(PY)" -m pytest tests
 
 integration: java $(STAMP) ## Run the tests on several Spark processes and real data
-	"$(PY)" -m pytest integration
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=line \
+	    integration-session integration-processes
+
+integration-session:
+	"$(PY)" -m pytest integration -m "not processes"
+
+integration-processes:
+	"$(PY)" -m pytest integration -m processes
 
 torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; ROUND=7 repeats one)
 	"$(PY)" -m integration.torture $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \

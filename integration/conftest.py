@@ -2,6 +2,9 @@
 
 ``INTEGRATION_MASTER`` chooses another master, such as ``local[2,2]``: two cores in the driver's
 process and two tries for each task, as many as on the cluster.
+
+Tests that do without the session are marked ``processes``: they run processes of their own.
+``make integration`` runs them beside the others, since both wait half of the time.
 """
 
 from __future__ import annotations
@@ -16,19 +19,28 @@ import pytest
 from integration.cluster import Cluster, running_cluster, session_settings
 from tests.azure_server import azure
 from tests.s3_server import s3
-from tests.spark_session import pytest_collection_modifyitems, spark_session
+from tests.spark_session import mark_spark, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-__all__ = ["azure", "pytest_collection_modifyitems", "s3"]
+__all__ = ["azure", "s3"]
 
 # One failure is survived. Each try of the many tasks that are to fail takes a new Python worker.
 _SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}
 
 _logs = pytest.StashKey[Path]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the session, and what does not."""
+    mark_spark(items)
+    for item in items:
+        if "spark" not in getattr(item, "fixturenames", ()):
+            item.add_marker("processes")
 
 
 @pytest.fixture(scope="session")

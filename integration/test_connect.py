@@ -208,6 +208,7 @@ def test_the_same_program_finds_the_same(
     assert found == expected
 
 
+@pytest.mark.usefixtures("spark")  # so that it is where the others are, and what they share
 def test_what_was_found_is_right(through_connect: tuple[Found, Path]):
     found, _ = through_connect
 
