@@ -33,7 +33,8 @@ test: java $(STAMP) ## Run the tests
 	"$(PY)" -m pytest tests
 
 integration: java $(STAMP) ## Run the tests on several Spark processes and real data
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=line \
+	@echo "Two runs at once, a quarter of an hour at most; each is shown when it ends."
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target \
 	    integration-session integration-processes
 
 integration-session:

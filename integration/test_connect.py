@@ -18,7 +18,7 @@ import connector
 from arrow_format import RangePartitioner, open_shuffle
 from integration.datasets import NUM_FLIGHTS, flights
 from integration.ways import WAYS
-from tests.spark_session import QUICK_START, SESSION_TIME_ZONE
+from tests.spark_session import QUICK_START, SESSION_TIME_ZONE, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 N = 8
 
 Found = dict[str, Any]
+
+pytestmark = pytest.mark.spark
 
 
 def program(spark: SparkSession, directory: Path) -> Found:
@@ -161,7 +163,26 @@ def said(act: Callable[[], object]) -> str:
     return "nothing"
 
 
-def main(directory: Path, scratch: Path) -> None:
+def compared(spark: SparkSession, written: Path) -> Found:
+    """What a session without Connect finds in the shuffles written through it, and in their source.
+
+    Parameters
+    ----------
+    written
+        The directory that :func:`program` had.
+    """
+    df = spark.read.parquet(str(flights()))
+    moved = df.repartition(N, "dest").withColumn("_subpartition", F.spark_partition_id())
+    read = {}
+    for name in WAYS:
+        path = written / name.replace(".", "-")
+        assert open_shuffle(path).verify().ok
+        first = connector.read_shuffle(spark, path, version=1, with_subpartition=True)
+        read[f"written by {name}"] = digest(first)
+    return {"flights": [df.schema.json(), digest(moved)], "read": read}
+
+
+def through_connect(directory: Path, scratch: Path) -> Found:
     """Run the program through Spark Connect."""
     from pyspark.sql import SparkSession
 
@@ -172,16 +193,20 @@ def main(directory: Path, scratch: Path) -> None:
     spark.conf.set("spark.sql.session.timeZone", SESSION_TIME_ZONE)
     try:
         assert type(spark).__module__ == "pyspark.sql.connect.session"
-        print(json.dumps(program(spark, directory)))
+        return program(spark, directory)
     finally:
         spark.stop()
 
 
-@pytest.fixture(scope="module")
-def through_connect(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path]:
-    directory, scratch = tmp_path_factory.mktemp("shuffles"), tmp_path_factory.mktemp("connect")
+def without_connect(directory: Path, scratch: Path, written: Path) -> Found:
+    """Run the program in a classic session, which looks at what was written through Connect too."""
+    with spark_session(scratch) as spark:
+        return program(spark, directory) | compared(spark, written)
+
+
+def run(way: str, *directories: Path) -> Found:
     done = subprocess.run(
-        [sys.executable, "-m", "integration.test_connect", str(directory), str(scratch)],
+        [sys.executable, "-m", "integration.test_connect", way, *map(str, directories)],
         capture_output=True,
         text=True,
         cwd=Path(__file__).resolve().parents[1],
@@ -191,27 +216,44 @@ def through_connect(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Pa
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1]), directory
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_same_program_finds_the_same(
-    spark: SparkSession, tmp_path: Path, through_connect: tuple[Found, Path]
-):
-    found, directory = through_connect
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the shuffles are that are written through Connect."""
+    return tmp_path_factory.mktemp("shuffles")
 
-    expected = json.loads(json.dumps(program(spark, tmp_path)))
 
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, written: Path) -> Found:
+    """What the program found through Connect."""
+    return run("connect", written, tmp_path_factory.mktemp("connect"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where those are that are written without."""
+    return tmp_path_factory.mktemp("shuffles")
+
+
+@pytest.fixture(scope="module")
+def classic(
+    tmp_path_factory: pytest.TempPathFactory, other: Path, written: Path, found: Found
+) -> Found:
+    """What it found without."""
+    assert found, "they are written"
+    return run("classic", other, tmp_path_factory.mktemp("classic"), written)
+
+
+def test_the_same_program_finds_the_same(found: Found, classic: Found, written: Path, other: Path):
     # Their paths differ, and only those.
-    expected["errors"] = [
-        text.replace(str(tmp_path), str(directory)) for text in expected["errors"]
-    ]
+    errors = [text.replace(str(other), str(written)) for text in classic["errors"]]
+    expected = {name: classic[name] for name in found} | {"errors": errors}
     assert found == expected
 
 
-@pytest.mark.usefixtures("spark")  # so that it is where the others are, and what they share
-def test_what_was_found_is_right(through_connect: tuple[Found, Path]):
-    found, _ = through_connect
-
+def test_what_was_found_is_right(found: Found):
     columns = ["k", "d", "t", "s", "m"]
     first, *others = [found[f"written by {name}"] for name in WAYS]
     assert first[:2] == [[*columns, "_subpartition"], 5_000]
@@ -235,28 +277,18 @@ def test_what_was_found_is_right(through_connect: tuple[Found, Path]):
     assert kinds == ["ShuffleExistsError", "SchemaError", "OptionError", "ShuffleNotFoundError"]
 
 
-def test_a_dataset_through_connect_is_what_spark_reads(
-    spark: SparkSession, through_connect: tuple[Found, Path]
-):
-    num_map_outputs, schema, rows = through_connect[0]["lane"]
-    df = spark.read.parquet(str(flights()))
-    moved = df.repartition(N, "dest").withColumn("_subpartition", F.spark_partition_id())
+def test_a_dataset_through_connect_is_what_spark_reads(found: Found, classic: Found):
+    num_map_outputs, *lane = found["lane"]
     assert num_map_outputs == 2
-    assert schema == df.schema.json()
-    assert rows == digest(moved)
-    assert rows[1] == NUM_FLIGHTS
+    assert lane == classic["flights"]
+    assert lane[1][1] == NUM_FLIGHTS
 
 
-def test_shuffles_written_through_connect_are_read_without_it(
-    spark: SparkSession, through_connect: tuple[Found, Path]
-):
-    found, directory = through_connect
-    for name in WAYS:
-        path = directory / name.replace(".", "-")
-        assert open_shuffle(path).verify().ok
-        first = connector.read_shuffle(spark, path, version=1, with_subpartition=True)
-        assert digest(first) == found[f"written by {name}"]
+def test_shuffles_written_through_connect_are_read_without_it(found: Found, classic: Found):
+    assert classic["read"] == {name: found[name] for name in classic["read"]}
+    assert len(classic["read"]) == len(WAYS)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    way = {"connect": through_connect, "classic": without_connect}[sys.argv[1]]
+    print(json.dumps(way(*map(Path, sys.argv[2:]))))
