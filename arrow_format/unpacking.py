@@ -243,7 +243,8 @@ class _Reader:
     ) -> tuple[pa.Buffer | None, int]:
         codes = self._codes(length, width)
         self._spend(4 * length)
-        if width > 4 or base < 0 or length * base > MAX_LENGTH:
+        # Of no lengths too: the base goes where 32 bits are.
+        if width > 4 or not 0 <= base <= MAX_LENGTH or length * base > MAX_LENGTH:
             msg = f"{length} lengths of {width} bytes, of {base} or more"
             raise ValueError(msg)
         # No length is below 0, so that no sum on the way is larger than the last. What lengths of

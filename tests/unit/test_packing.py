@@ -194,6 +194,13 @@ def test_lengths_that_add_up_to_more_than_offsets_reach_are_refused():
         Unpacker(pa.schema([("c", pa.string())])).unpack(pa.py_buffer(message), 2)
 
 
+def test_a_base_that_no_offset_reaches_is_refused_even_of_no_lengths():
+    message = PREAMBLE.pack(1, 2) + NODE.pack(0, 0, 0) + NODE.pack(0, 0, 1 << 31)
+    unpacker = Unpacker(pa.schema([("c", pa.list_(pa.string()))]))
+    with pytest.raises(ValueError, match=f"0 lengths of 0 bytes, of {1 << 31} or more"):
+        unpacker.unpack(pa.py_buffer(message), 1)
+
+
 @pytest.mark.parametrize("num_rows", [2, 4, (1 << 32) - 1])
 def test_another_number_of_rows_is_refused_before_anything_is_made(num_rows):
     message = bytearray(PackedRows(column([7] * 3, pa.int64())).message(0, 3))
