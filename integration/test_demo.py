@@ -10,6 +10,7 @@ import pytest
 
 from arrow_format import open_shuffle
 from integration.datasets import NUM_FLIGHTS
+from tests.spark_session import QUICK_START
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,6 +21,7 @@ def run_demo(*arguments, **environment):
     """Run the demo with the environment that the Makefile sets."""
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    python["SPARK_SUBMIT_OPTS"] = QUICK_START
     return subprocess.run(
         [sys.executable, "-m", "integration.demo", *map(str, arguments)],
         cwd=ROOT,
