@@ -64,8 +64,8 @@ class Checkpoint:
     """How each job ended that ended by then."""
     applications: Mapping[str, LastCommit] = field(default_factory=dict)
     """The newest commit of each application that had any by then."""
-    pending: PendingNumbers = NOTHING_PENDING
-    """What was pending then."""
+    pending: PendingNumbers | None = NOTHING_PENDING
+    """What was pending then; None where whoever wrote it did not know of that."""
 
 
 def compose(entries: Sequence[LogEntry]) -> LogEntry:
@@ -116,11 +116,12 @@ def encode_checkpoint(
     for job_id, end in checkpoint.jobs.items():
         ends[end.fenced].append([end.version, job_id])
     last = [[one.version, name, one.number] for name, one in checkpoint.applications.items()]
-    # Left out where it says nothing: such checkpoints have the bytes they always had.
+    # Left out where there are none: such checkpoints have the bytes they always had. Only
+    # applications have anything pending, so that both say what there is, or neither.
     later: dict[str, Any] = {}
     if last:
         later["applications"] = last
-    if checkpoint.pending != NOTHING_PENDING:
+    if checkpoint.pending is not None and (last or checkpoint.pending != NOTHING_PENDING):
         later["pending"] = _pending_to_json(checkpoint.pending)
     value = {
         "format_version": FORMAT_VERSION,
@@ -190,9 +191,9 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
             for version, name, batch in value.get("applications", ())
         }
         number = natural(value["number"])
-        pending = (
-            _pending_from_json(value["pending"], number) if "pending" in value else NOTHING_PENDING
-        )
+        pending = None if applications else NOTHING_PENDING
+        if "pending" in value:
+            pending = _pending_from_json(value["pending"], number)
     except (
         KeyError,
         TypeError,

@@ -29,10 +29,10 @@ from arrow_format.log_index import totals_path
 from arrow_format.log_record import PENDING, PENDING_OVERWRITE, Pending, entry_of
 from arrow_format.log_totals import encode_totals
 from arrow_format.options import check_mode
-from arrow_format.pending import pending_numbers
+from arrow_format.pending import last_pending, pending_numbers
 from arrow_format.receipt import ShuffleReceipt
-from arrow_format.result_description import describe_result
-from arrow_format.target import check_fits_pending, check_mode_allows, comes_before_pending
+from arrow_format.result_description import describe_result, released_error
+from arrow_format.target import check_fits_pending, check_mode_allows, is_added_to
 from arrow_format.widening import widen, widen_spark_schema
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def commit_job(
         As :func:`check_target`; another writer may have been faster.
     BackPressureTimeoutError
         The consumers of a bounded result left no room for it in time.
+    ResultReleasedError
+        What was to be flushed was released meanwhile.
     """
     check_mode(mode)
     log = CommitLog(job.storage)
@@ -122,7 +124,7 @@ def commit_job(
         if flushes and not log.read(partial(pending_numbers, log)).begins_with(flushes):
             return None
         check_mode_allows(job, mode, newest)
-        if pending or (comes_before_pending(mode, newest) and not flushes):
+        if pending or (not flushes and is_added_to(mode, newest)):
             check_fits_pending(job, log, pending=pending)
         if newest is not None and newest.ended is not None:
             newest = None  # a result that was released as a whole is no shuffle any more
@@ -135,6 +137,11 @@ def commit_job(
             job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
         entry = _entry(job, commit_id, outputs, described, newest if mode == "append" else None)
+        if pending and newest is None:
+            # The version that comes of all that is pending is of one type.
+            waiting = last_pending(log)
+            there = None if waiting is None else waiting.result
+            entry = replace(entry, result=describe_result(job.options, job.owner, there))
         entry = replace(entry, transaction=transaction, flushed=flushes[-1] if flushes else None)
         if not pending:
             return entry
@@ -167,6 +174,8 @@ def commit_job(
         if newest is None:
             msg = f"{job.storage.root}: the shuffle that was there is gone"
             raise CorruptShuffleError(msg)
+        if newest.ended is not None:  # with what was to be flushed
+            raise released_error(job.storage.root, newest.ended)
         return receipt_of(job.storage, newest.newest)
     # The version is out: whatever fails from here on must not look like a failed write.
     with contextlib.suppress(ShuffleError):

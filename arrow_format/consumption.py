@@ -97,7 +97,7 @@ class Consumer:
         A name that became known here is forgotten where there never was anything to consume: below
         a path that was mistyped nothing is to stay.
         """
-        is_in_vain = self._is_in_vain()
+        is_in_vain, self._makes_name = self._is_in_vain(), False  # only once: a name may be reused
         if is_in_vain:
             with contextlib.suppress(ShuffleError):
                 self._registry.forget(self.name)  # while nobody else has the name
@@ -109,7 +109,7 @@ class Consumer:
 
     def _is_in_vain(self) -> bool:
         """Whether no shuffle is here nor begun, and this one's name is nobody else's."""
-        if not self._makes_name:
+        if not (self._makes_name and self._lease.is_first):
             return False
         try:
             self._lease.check()
@@ -241,7 +241,8 @@ def request_result(
     timeout = check_timeout("request_timeout", request_timeout)
     storage = open_storage(path, storage_options)
     check_consumer(consumer)
-    if not timeout:
+    stat = storage.stat("")
+    if not timeout or (stat is not None and not stat.is_directory):
         check_there(storage)  # before anything is made there
     end = time.monotonic() + timeout
     holder = Consumer(storage, consumer, timeout=timeout)

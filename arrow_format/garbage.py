@@ -32,16 +32,16 @@ from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
 from arrow_format.log_record import Fence
 from arrow_format.merger import ignore
-from arrow_format.pending import pending_by_entries
+from arrow_format.pending import last_pending, pending_by_entries
 from arrow_format.result_keeping import first_to_keep, owner_is_gone, release_consumed
 from arrow_format.result_release import release_versions
+from arrow_format.snapshot import Snapshot
 from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from arrow_format.log_record import LogRecord
-    from arrow_format.snapshot import Snapshot
     from arrow_format.storage import ObjectStat
 
 DEFAULT_RETENTION = timedelta(hours=24)
@@ -134,9 +134,12 @@ class _Collection:
     def release_results(self) -> None:
         """Release ephemeral results that were consumed, or whose application is gone."""
         newest = self.log.snapshot()
-        if newest is None or newest.newest.result.type.is_persistent:
+        if newest is None or newest.ended is not None:
+            waiting = last_pending(self.log)  # may be all there is
+            newest = None if waiting is None else Snapshot((waiting,))
+        elif release_consumed(self.storage) is not None:
             return
-        if release_consumed(self.storage) is not None:
+        if newest is None or newest.newest.result.type.is_persistent:
             return
         (committed_ms,) = self._committed_ms([newest.newest], {})
         if owner_is_gone(newest, committed_ms, self.cutoff_ms):

@@ -56,6 +56,11 @@ class Lease:
         self._thread = threading.Thread(target=self._keep, name="arrow-shuffle-lease", daemon=True)
         self._thread.start()
 
+    @property
+    def is_first(self) -> bool:
+        """Whether nobody had the place before, as far as it tells."""
+        return self._term == 1
+
     def check(self) -> None:
         """Check that the place is still held.
 

@@ -70,8 +70,8 @@ def pending_numbers(log: LogReader, index: LogIndex, number: int | None = None) 
     last = 0
     ahead = ReadAhead(log.record, log.max_requests, index.checkpoints, floor=index.oldest - 1)
     while number > last:
-        if number in index.checkpoints:
-            before = log.checkpoint(number).pending
+        before = log.checkpoint(number).pending if number in index.checkpoints else None
+        if before is not None:
             found += (one for one in reversed(before.numbers) if one > last)
             if flushed_at_ms is None:
                 flushed_at_ms = before.flushed_at_ms

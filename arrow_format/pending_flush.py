@@ -27,6 +27,7 @@ from arrow_format.options import WriteOptions, check_integer
 from arrow_format.partitioner import HashPartitioner, partitioner_from_description
 from arrow_format.pending import pending_entry, pending_numbers, pending_outputs
 from arrow_format.read_plan import group_adjacent
+from arrow_format.result_description import released_error
 from arrow_format.storage import Place, open_storage
 from arrow_format.target import open_target
 from arrow_format.widening import widen, widen_spark_schema
@@ -132,6 +133,8 @@ def flush_pending(
     ------
     ShuffleNotFoundError
         The path is not there.
+    ResultReleasedError
+        What was pending was released meanwhile.
     OptionError
         What is pending is not partitioned by the hash of keys.
     ShuffleError
@@ -162,6 +165,8 @@ def flush_pending(
             newest = log.snapshot()
             still = log.read(partial(pending_numbers, log))
             if newest is not None and not still.begins_with(there.numbers):
+                if newest.ended is not None:
+                    raise released_error(storage.root, newest.ended) from error
                 return receipt_of(storage, newest.newest)
         raise
 

@@ -94,8 +94,9 @@ def release_versions(
         The last version whose rows go; None for all, and then the result is gone, with what is
         pending, also where that is all there is.
     only
-        Commit id of the version that was found to be no longer needed: where another is the newest
-        by now, nothing is released, since nobody has asked that one. None: whatever is there.
+        Commit id of the version that was found to be no longer needed, or where there is none, of
+        what was pending last: where another is the newest by now, nothing is released, since nobody
+        has asked that one. None: whatever is there.
     unless_pending
         Release nothing while anything is pending, which a release as a whole gives up too.
     sync
@@ -116,12 +117,14 @@ def release_versions(
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
         if newest is None or newest.ended is not None:
-            if through is not None or only is not None or unless_pending:
+            if through is not None or unless_pending:
                 return None
             # Without a version there may be what waits to become one.
             waiting = last_pending(log)
+            if waiting is None or only not in (None, waiting.commit_id):
+                return None
             ended = None if newest is None else newest.ended
-            return waiting and release(waiting, (), ended.through if ended else 0)
+            return release(waiting, (), ended.through if ended else 0)
         if only is not None and newest.newest.commit_id != only:
             return None
         if unless_pending and log.read(partial(pending_numbers, log)).numbers:

@@ -60,7 +60,7 @@ def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapsh
     log = CommitLog(storage)
     snapshot = log.snapshot()
     check_mode_allows(job, mode, snapshot)
-    if pending or comes_before_pending(mode, snapshot):
+    if pending or is_added_to(mode, snapshot):
         check_fits_pending(job, log, pending=pending)
     return snapshot
 
@@ -92,9 +92,9 @@ def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> 
         _check_appendable(job, snapshot)
 
 
-def comes_before_pending(mode: str, snapshot: Snapshot | None) -> bool:
-    """Whether what is pending is to be added to the version that a job makes: it is the first."""
-    return mode != "overwrite" and (snapshot is None or snapshot.ended is not None)
+def is_added_to(mode: str, snapshot: Snapshot | None) -> bool:
+    """Whether what is pending is to be added to what a job makes: all that is there then."""
+    return mode == "overwrite" or snapshot is None or snapshot.ended is not None
 
 
 def check_fits_pending(job: ShuffleJob, log: CommitLog, *, pending: bool) -> None:
@@ -105,7 +105,7 @@ def check_fits_pending(job: ShuffleJob, log: CommitLog, *, pending: bool) -> Non
     job, log
         The job and the log.
     pending
-        Whether it is to be pending itself; otherwise it makes the first version.
+        Whether it is to be pending itself; otherwise it makes all that is there.
 
     Raises
     ------

@@ -337,6 +337,25 @@ def test_a_request_for_what_never_was_there_leaves_nothing(tmp_path, timeout):
     assert files_below(tmp_path) == ["empty", "other", "other/table.parquet"]
 
 
+def test_who_has_let_go_of_a_name_takes_it_from_nobody(tmp_path):
+    storage = open_storage(tmp_path / "s")
+    first = Consumer(storage, "a")
+    first.register(0)
+    first.close()
+    second = Consumer(storage, "a")
+    second.register(0)
+    first.close()
+    assert ConsumerRegistry(storage).names() == ["a"]
+    second.close()
+
+
+def test_a_request_for_a_file_says_so(tmp_path):
+    (tmp_path / "file").write_text("somebody's")
+    for timeout in (0.0, 0.1):
+        with pytest.raises(ShuffleNotFoundError, match="is a file, not the directory"):
+            take(tmp_path / "file", "a", request_timeout=timeout)
+
+
 def test_a_request_that_does_not_wait_makes_no_directory_on_the_way(tmp_path):
     with pytest.raises(ShuffleNotFoundError, match="mistyped: is not there"):
         take(tmp_path / "not" / "mistyped", "a")

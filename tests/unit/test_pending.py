@@ -1,6 +1,8 @@
 """Pending map outputs: durable, unseen until they are flushed, the latest row of each key, once."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -17,6 +19,7 @@ from arrow_format import (
     flush_pending,
     open_shuffle,
     open_shuffle_changes,
+    pending_flush,
     release_shuffle,
     write_shuffle,
 )
@@ -37,8 +40,9 @@ from arrow_format.options import WriteOptions
 from arrow_format.partitioner import HashPartitioner, RoundRobinPartitioner
 from arrow_format.pending import pending_outputs
 from arrow_format.pending_flush import flush_if_due, flush_if_last, is_flush_due
+from arrow_format.process_identity import ProcessIdentity
 from arrow_format.storage import open_storage
-from arrow_format.target import open_target
+from arrow_format.target import check_target, open_target
 from connector import cli
 from tests.unit.recording_storage import RecordingStorage
 from tests.unit.small_shuffles import files_below
@@ -55,7 +59,7 @@ MEMORY_ONLY = {
 
 def put(
     path, rows, *, batch=None, mode="append", pending=True, partitioner=None, schema=SCHEMA,
-    result_type=None,
+    result_type=None, owner=None,
 ):  # fmt: skip
     """Commit rows (pairs of k and v) as pending, as a micro-batch of a query does."""
     job = begin_job(
@@ -64,8 +68,12 @@ def put(
         num_subpartitions=N,
         partitioner=partitioner or HashPartitioner("k"),
         options=WriteOptions(sync=False, result_type=result_type),
+        owner=owner,
     )
-    open_target(job, mode)
+    if pending:
+        check_target(job, mode, pending=True)
+    else:
+        open_target(job, mode)
     columns = [list(one) for one in zip(*rows, strict=True)] or [[], []]
     batches = [pa.record_batch(columns, schema=schema)]
     return commit_job(
@@ -326,6 +334,65 @@ def test_a_first_version_that_what_is_pending_could_not_follow_is_refused(tmp_pa
     write([2], "PIPELINED")
     flush(path)
     assert rows(path) == [(1, 1), (2, 2)]
+
+
+def test_what_is_pending_is_of_one_type_before_there_is_a_version(tmp_path):
+    path = tmp_path / "s"
+    put(path, [(1, 1)], result_type="PIPELINED")
+    put(path, [(2, 2)])
+    flush(path)
+    assert open_shuffle(path).result.type.name == "PIPELINED"
+
+
+def test_an_overwrite_that_what_is_pending_could_not_follow_waits_for_its_flush(tmp_path):
+    path = tmp_path / "s"
+    table = pa.table({"k": [2], "v": [2]})
+
+    def overwrite():
+        options = WriteOptions(sync=False)
+        write_shuffle(
+            table, path, num_subpartitions=N + 1, keys="k", mode="overwrite", options=options
+        )
+
+    put(path, [(0, 0)], pending=False)
+    put(path, [(1, 1)])
+    with pytest.raises(SchemaError, match=r"append with 5\. That is what waits to be flushed"):
+        overwrite()
+    flush(path)
+    assert rows(path) == [(0, 0), (1, 1)]
+    overwrite()
+    assert rows(path) == [(2, 2)]
+
+
+def test_a_flush_that_a_release_overtakes_says_so(tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    put(path, [(1, 1)])
+    run = pending_flush.run_map_task
+
+    def run_and_release(*arguments):
+        status = run(*arguments)
+        release_shuffle(path)
+        return status
+
+    monkeypatch.setattr(pending_flush, "run_map_task", run_and_release)
+    with pytest.raises(ResultReleasedError, match="released by name"):
+        flush(path)
+
+
+@pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
+def test_what_a_dead_application_has_pending_goes_if_it_is_its_own(tmp_path, kind):
+    program = (
+        "import json; from arrow_format.process_identity import this_process; "
+        "print(json.dumps(this_process().to_json()))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    dead = ProcessIdentity.from_json(json.loads(told))
+    put(tmp_path / "s", [(1, 1)], result_type=kind, owner=dead)
+    put(tmp_path / "mine", [(1, 1)], result_type=kind)
+    for name in ("s", "mine"):
+        collect_garbage(tmp_path / name, retention=NONE)
+    assert pending(tmp_path / "mine").numbers == (1,)
+    assert pending(tmp_path / "s").numbers == (() if kind == "BLOCKING" else (1,))
 
 
 def test_rows_that_have_no_place_by_key_cannot_be_flushed(tmp_path):

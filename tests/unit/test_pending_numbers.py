@@ -137,6 +137,19 @@ def test_a_checkpoint_says_nothing_of_what_is_pending_where_there_was_none(path)
     assert "pending" not in json.loads(zstandard.decompress(body))
 
 
+def test_a_checkpoint_that_does_not_know_of_what_is_pending_does_not_hide_it(path):
+    put(path, [(2, 2)], batch=1)
+    log = log_of(path)
+    log.put_checkpoint(2, sync=False)
+    whole = log_of(path).checkpoint(2)
+    assert whole.pending == PendingNumbers((2,))
+    older = encode_checkpoint(replace(whole, pending=None), log.totals(log.snapshot(1)))
+    (path / checkpoint_path(2)).write_bytes(older)
+    put(path, [(3, 3)], batch=2)
+    assert log_of(path).checkpoint(2).pending is None
+    assert pending(path).numbers == (2, 3)
+
+
 @pytest.mark.parametrize("numbers", [(0,), (3,), (2, 1), (1, 1), (True,), ("1",), (1.0,)])
 def test_numbers_that_cannot_be_pending_then_are_damage(path, numbers):
     put(path, [(2, 2)], pending=False)
