@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class DataFile(Protocol):
 
 @dataclass(slots=True)
 class _Open:
-    users: int = 0
+    users: set[object] = field(default_factory=set)
     reads: int = 0
     reader: ObjectReader | None = None
 
@@ -76,22 +76,22 @@ class OpenFiles:
         """Return how many files are open."""
         return sum(found.reader is not None for found in list(self._files.values()))
 
-    def enter(self, file: DataFile) -> None:
-        """Count a reader of a file in; it is opened at the first read."""
-        with self._lock:
-            key = _key(file)
-            found = self._files.get(key) or _Open()
-            found.users += 1
-            self._files[key] = found
+    def use(self, user: object, files: Sequence[DataFile]) -> None:
+        """Say which files a reader needs now, if any, in place of those that it needed before.
 
-    def leave(self, file: DataFile) -> None:
-        """Count a reader out; the file is closed after the last one."""
+        Each is opened at the first read and closed after its last reader. Whoever is interrupted
+        here says it again: what was half said is made good.
+        """
         with self._lock:
-            self._files[_key(file)].users -= 1
+            wanted = {_key(file) for file in files}
+            for key in wanted:
+                self._files.setdefault(key, _Open()).users.add(user)
+            for key in self._files.keys() - wanted:
+                self._files[key].users.discard(user)
             self._close_idle()
 
     def read(self, file: DataFile, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        """Read ranges of a file that was entered; see ``Storage.get_ranges``."""
+        """Read ranges of a file that is in use; see ``Storage.get_ranges``."""
         key = _key(file)
         with self._lock:
             found = self._files[key]

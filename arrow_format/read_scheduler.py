@@ -188,7 +188,7 @@ class ReadScheduler:
                 )
                 return False
             held = num_bytes
-            reader.enter([file for file, _ in planned])
+            reader.use([file for file, _ in planned])
             buffers = run_at_once(
                 [partial(self._read, file, reads) for file, reads in planned],
                 planned[0][0].storage.max_requests,
@@ -218,7 +218,7 @@ class ReadScheduler:
                 if held:
                     pool.recycle(held)
                 if not queue.has_more:
-                    reader.enter([])
+                    reader.use([])
                 pool.changed.notify_all()
         return True
 
@@ -242,7 +242,8 @@ class ScheduledReader:
     def __init__(self, scheduler: ReadScheduler, queue: ReadQueue) -> None:
         self.queue = queue
         self._scheduler = scheduler
-        self._files: Sequence[DataFile] = ()
+        self._as_user = object()
+        """Stands for it where a reference to it would keep it from being collected."""
 
     @property
     def position(self) -> tuple[int, int]:
@@ -256,13 +257,9 @@ class ScheduledReader:
             self._scheduler.pool.recycle(num_bytes)
         return num_bytes > 0
 
-    def enter(self, files: Sequence[DataFile]) -> None:
-        """Say which files are read next, if any: each is closed after its last reader."""
-        before, self._files = self._files, files
-        for file in files:
-            self._scheduler._files.enter(file)
-        for file in before:
-            self._scheduler._files.leave(file)
+    def use(self, files: Sequence[DataFile]) -> None:
+        """Say which files are read next, if any; see :meth:`OpenFiles.use`."""
+        self._scheduler._files.use(self._as_user, files)
 
     def __iter__(self) -> ScheduledReader:
         return self
@@ -304,7 +301,7 @@ class ScheduledReader:
             if num_bytes:
                 pool.recycle(num_bytes)
             if not self.queue.is_served:
-                self.enter([])
+                self.use([])
             self._scheduler._leave(self)
             pool.changed.notify_all()
 
