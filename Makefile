@@ -30,7 +30,7 @@ demo: java $(STAMP) ## Write and read a shuffle on flight data (SCALE=1 for a la
 	"$(PY)" -m integration.demo $(if $(SCALE),--scale $(SCALE))
 
 test: java $(STAMP) ## Run the tests
-	"$(PY)" -m pytest tests
+	"$(PY)" -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 integration: java $(STAMP) ## Run the tests on several Spark processes and real data
 	@echo "Two runs at once, a quarter of an hour at most; each is shown when it ends."
