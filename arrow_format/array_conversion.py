@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
+from arrow_format.numpy_arrays import to_arrow, to_numpy, to_scalar
 from arrow_format.row_runs import positions_of
 
 
@@ -60,8 +61,8 @@ def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         return convert(array.dictionary, target).take(array.indices)
     if pt.is_run_end_encoded(type_):
         rows = np.arange(array.offset, array.offset + len(array))
-        runs = np.searchsorted(array.run_ends.to_numpy(), rows, side="right")
-        return convert(array.values, target).take(pa.array(runs))
+        runs = np.searchsorted(to_numpy(array.run_ends), rows, side="right")
+        return convert(array.values, target).take(to_arrow(runs))
     if pt.is_timestamp(type_):
         return array.view(target)
     if pt.is_struct(type_):
@@ -94,7 +95,7 @@ def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[
     """Offsets from 0, and the part of each child that the rows of a (sliced) list point to."""
     first = array.offsets[0].as_py()
     num_values = array.offsets[-1].as_py() - first
-    offsets = pc.subtract(array.offsets, pa.scalar(first, array.offsets.type)).cast(pa.int32())
+    offsets = pc.subtract(array.offsets, to_scalar(first, array.offsets.type)).cast(pa.int32())
     return offsets.buffers()[1], [child.slice(first, num_values) for child in children]
 
 
@@ -103,16 +104,16 @@ def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.A
 
     Of the values, only those between the first and the last that a row points to are looked at.
     """
-    sizes = array.sizes.to_numpy().astype(np.int64)
+    sizes = to_numpy(array.sizes).astype(np.int64)
     if array.null_count:  # a null list may point to values all the same
-        sizes[array.is_null().to_numpy(zero_copy_only=False)] = 0
-    offsets = pa.array(np.append(0, np.cumsum(sizes))).cast(pa.int32()).buffers()[1]
-    positions = positions_of(array.offsets.to_numpy()[: len(sizes)].astype(np.int64), sizes)
+        sizes[to_numpy(array.is_null())] = 0
+    offsets = to_arrow(np.append(0, np.cumsum(sizes))).cast(pa.int32()).buffers()[1]
+    positions = positions_of(to_numpy(array.offsets)[: len(sizes)].astype(np.int64), sizes)
     if not len(positions):
         return offsets, convert(array.values.slice(0, 0), target)
     low = int(positions.min())
     values = array.values.slice(low, int(positions.max()) + 1 - low)
-    index = pa.array(positions - low)
+    index = to_arrow(positions - low)
     if can_be_taken(values.type):  # as long as it may be short: a dictionary, say
         return offsets, convert(values.take(index), target)
     return offsets, convert(values, target).take(index)
@@ -125,8 +126,8 @@ def _hide(child: pa.Array, array: pa.Array, times: int, target: pa.DataType) -> 
     """
     if not array.null_count or child.type.equals(target) or pt.is_run_end_encoded(child.type):
         return child
-    hidden = np.repeat(array.is_null().to_numpy(zero_copy_only=False), times)
-    return pa.StructArray.from_arrays([child], ["child"], mask=pa.array(hidden)).flatten()[0]
+    hidden = np.repeat(to_numpy(array.is_null()), times)
+    return pa.StructArray.from_arrays([child], ["child"], mask=to_arrow(hidden)).flatten()[0]
 
 
 def _assemble(

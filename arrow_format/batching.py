@@ -12,6 +12,7 @@ from pyarrow import types as pt
 
 from arrow_format.array_buffers import text_offsets
 from arrow_format.gather import gather
+from arrow_format.numpy_arrays import to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,7 +87,7 @@ def as_batches(
     def batches() -> Iterator[pa.RecordBatch]:
         for run in rows:
             if with_subpartition:
-                columns = [*run.batch.columns, pa.array(run.subpartitions)]
+                columns = [*run.batch.columns, to_arrow(run.subpartitions)]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
             else:
                 yield run.batch
@@ -229,7 +230,7 @@ def _gathered(
     Column by column, so that only one is there three times.
     """
     schema = batches[0].schema
-    rows, stretches = pa.array(places), pa.array(order)
+    rows, stretches = to_arrow(places), to_arrow(order)
     gathered = []
     for i, field in enumerate(schema):
         column = pa.concat_arrays([batch.column(i) for batch in batches])

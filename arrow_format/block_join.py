@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.key_index import NO_ROW, KeyIndex
+from arrow_format.numpy_arrays import to_arrow
 from arrow_format.row_sizes import row_sizes
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class _TakenRows:
         self._is_slice = self._first != NO_ROW and bool((np.diff(rows) == 1).all())
         if not self._is_slice:
             missing = rows == NO_ROW
-            self._take = pa.array(rows, mask=missing if missing.any() else None)
+            self._take = to_arrow(rows, mask=missing if missing.any() else None)
 
     def column(self, name: str) -> pa.Array:
         column = self._batch.column(name)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from arrow_format.numpy_arrays import to_scalar
 
 
 def canonical_floats(array: pa.Array) -> pa.Array:
@@ -17,8 +20,8 @@ def canonical_floats(array: pa.Array) -> pa.Array:
     if not pa.types.is_float32(type_) and not pa.types.is_float64(type_):
         return array
     # The sum turns -0.0 into 0.0 and leaves all others.
-    zeroed = pc.add(array, pa.scalar(0.0, type_))
-    return pc.if_else(pc.is_nan(zeroed), pa.scalar(float("nan"), type_), zeroed)
+    zeroed = pc.add(array, to_scalar(0, type_))
+    return pc.if_else(pc.is_nan(zeroed), to_scalar(np.nan, type_), zeroed)
 
 
 def float_bits(array: pa.Array) -> pa.Array:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.errors import OptionError
+from arrow_format.numpy_arrays import to_arrow
 from arrow_format.partitioner import (
     BroadcastPartitioner,
     ColumnPartitioner,
@@ -196,7 +197,7 @@ def _unnamed(partitioner: RangePartitioner) -> RangePartitioner:
         return RangePartitioner(keys=keys)
     columns = [column.cast(_widest(column.type)) for column in bounds.columns]
     # Copied: what a slice or a null hides is no difference.
-    rows = pa.array(np.arange(bounds.num_rows))
+    rows = to_arrow(np.arange(bounds.num_rows))
     batch = pa.RecordBatch.from_arrays(columns, names=names).take(rows)
     return RangePartitioner(keys=keys, bounds=batch)
 

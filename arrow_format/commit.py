@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from arrow_format.applications import find_transaction
 from arrow_format.back_pressure import await_room
 from arrow_format.commit_log import CommitLog, Snapshot
@@ -28,6 +26,7 @@ from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_record import PENDING, PENDING_OVERWRITE, Pending, entry_of
 from arrow_format.log_totals import encode_totals
+from arrow_format.numpy_arrays import to_arrow
 from arrow_format.options import check_mode
 from arrow_format.pending import last_pending, pending_numbers
 from arrow_format.receipt import ShuffleReceipt
@@ -265,7 +264,7 @@ def _receipt(
         num_bytes=entry.num_bytes,
         num_map_outputs=len(entry.map_outputs),
         num_subpartitions=entry.num_subpartitions,
-        subpartition_rows=pa.array(rows),
-        subpartition_bytes=pa.array(sizes),
+        subpartition_rows=to_arrow(rows),
+        subpartition_bytes=to_arrow(sizes),
         counters=sum_counters(output.counters for output in entry.map_outputs),
     )

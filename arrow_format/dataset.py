@@ -6,8 +6,6 @@ import os
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from arrow_format.batch_stream import reader_of
 from arrow_format.batching import (
     ORDERING_BYTES,
@@ -24,6 +22,7 @@ from arrow_format.errors import (
 )
 from arrow_format.expiry import expired_error, expiry_told, has_expired
 from arrow_format.index_cache import IndexCache
+from arrow_format.numpy_arrays import to_arrow, to_numpy
 from arrow_format.options import check_read_options
 from arrow_format.partitioner import Partitioner, partitioner_from_description
 from arrow_format.read_buffer_pool import ReadBufferPool
@@ -46,6 +45,8 @@ from arrow_format.version_plan import ReadPlan, plan_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from arrow_format.batching import Rows
     from arrow_format.log_entry import LogEntry
@@ -192,22 +193,22 @@ class Shuffle:
     @property
     def subpartition_rows(self) -> pa.Int64Array:
         """Rows of each subpartition."""
-        return pa.array(self._totals[0])
+        return to_arrow(self._totals[0])
 
     @property
     def subpartition_bytes(self) -> pa.Int64Array:
         """Bytes of each subpartition: its share of the data files."""
-        return pa.array(self._totals[1])
+        return to_arrow(self._totals[1])
 
     @property
     def read_bytes(self) -> pa.Int64Array:
         """Stored bytes that a reader of each subpartition reads, about."""
-        return pa.array(estimate_read_bytes(self._snapshot, self._totals[1]))
+        return to_arrow(estimate_read_bytes(self._snapshot, self._totals[1]))
 
     @property
     def raw_bytes(self) -> pa.Int64Array:
         """Bytes that the rows a reader of each subpartition gets take in Arrow, about."""
-        return pa.array(estimate_raw_bytes(self._snapshot, *self._totals))
+        return to_arrow(estimate_raw_bytes(self._snapshot, *self._totals))
 
     @property
     def region_bytes(self) -> Int64Array:
@@ -319,7 +320,7 @@ class Shuffle:
 
     def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
         """Ranges of subpartitions that are read together."""
-        weights = self.raw_bytes.to_numpy() + ORDERING_BYTES * self._totals[0]
+        weights = to_numpy(self.raw_bytes) + ORDERING_BYTES * self._totals[0]
         return group_adjacent(weights, self._options.group_bytes, wanted)
 
     def _ordered(

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.numpy_arrays import to_scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +68,4 @@ class EventTime:
         column = batch.column(self.name)
         if limit is None:
             return column.is_valid()
-        return pc.fill_null(pc.greater(column, limit), pa.scalar(value=False))
+        return pc.fill_null(pc.greater(column, limit), to_scalar(0, pa.bool_()))

@@ -15,6 +15,7 @@ from pyarrow import types as pt
 from arrow_format.array_buffers import fixed_width_values, validity
 from arrow_format.array_conversion import is_list, is_list_view
 from arrow_format.arrow_types import plain_dictionary, same_but_labels
+from arrow_format.numpy_arrays import to_numpy
 from arrow_format.row_runs import positions_of, runs_within
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _bytes_in_dictionary(array: pa.Array, positions: Int64Array) -> Int64Array:
 
 
 def _bytes_in_runs(array: pa.Array, positions: Int64Array) -> Int64Array:
-    runs = np.searchsorted(array.run_ends.to_numpy(), array.offset + positions, side="right")
+    runs = np.searchsorted(to_numpy(array.run_ends), array.offset + positions, side="right")
     return _bytes_of(array.values, runs, runs + 1)
 
 
@@ -157,8 +158,8 @@ def _bytes_in_views(array: pa.Array, positions: Int64Array) -> Int64Array:
 
 
 def _bytes_in_list_views(array: pa.Array, positions: Int64Array) -> Int64Array:
-    starts = array.offsets.to_numpy()[positions].astype(np.int64)
-    sizes = _where_valid(array, positions, array.sizes.to_numpy()[positions].astype(np.int64))
+    starts = to_numpy(array.offsets)[positions].astype(np.int64)
+    sizes = _where_valid(array, positions, to_numpy(array.sizes)[positions].astype(np.int64))
     return OFFSET_BYTES + _bytes_of(array.values, starts, starts + sizes)
 
 

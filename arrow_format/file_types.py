@@ -16,6 +16,7 @@ from pyarrow import types as pt
 from arrow_format.array_conversion import is_list
 from arrow_format.arrow_types import data_schema, normalise, same_but_labels
 from arrow_format.errors import SchemaError
+from arrow_format.numpy_arrays import no_rows, to_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -146,7 +147,7 @@ def _rounded_down(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if not _has_nano(array.type):
         return array.cast(type_)
     if not len(array):
-        return pa.array([], type_)
+        return no_rows(type_)
     valid = array.is_valid().buffers()[1] if array.null_count else None
     buffers, children = [valid], []
     if pt.is_timestamp(array.type):
@@ -157,7 +158,7 @@ def _rounded_down(array: pa.Array, type_: pa.DataType) -> pa.Array:
     else:
         start = array.offsets[0].as_py()
         num_values = array.offsets[-1].as_py() - start
-        offsets = pc.subtract(array.offsets, pa.scalar(start, pa.int32()))
+        offsets = pc.subtract(array.offsets, to_scalar(start, pa.int32()))
         buffers.append(offsets.buffers()[1])
         if pt.is_map(type_):
             entries = pa.StructArray.from_arrays(

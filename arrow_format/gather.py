@@ -16,6 +16,7 @@ from pyarrow import types as pt
 
 from arrow_format.array_buffers import text_offsets
 from arrow_format.nested_items import has_items, items_per_row, num_items
+from arrow_format.numpy_arrays import to_numpy
 from arrow_format.row_runs import runs_within
 
 SLICE_ITEMS = 1 << 19
@@ -53,7 +54,7 @@ def _take(column: pa.Array, indices: pa.Array) -> pa.Array:
 
 
 def _gather_slices(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
-    rows = indices.to_numpy()
+    rows = to_numpy(indices)
     ends = np.cumsum(items_per_row(column)[rows])
     return [
         # Joining copies, so that no row keeps the whole column in memory.

@@ -13,6 +13,7 @@ from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.errors import OptionError
 from arrow_format.ipc_message import check_stream
 from arrow_format.layout_check import check_array
+from arrow_format.numpy_arrays import no_rows, to_arrow
 from arrow_format.options import check_num_subpartitions
 from arrow_format.range_bounds import bounds_of_sample, first_descent
 from arrow_format.sort_order import ORDERS, SortBy, key_fields, normalise_sort_by
@@ -91,7 +92,7 @@ def as_bounds(bounds: pa.Table | pa.RecordBatch | Iterable[Any], keys: SortBy) -
         msg = f"bounds={bounds!r}: expected values, tuples, or a pyarrow table of the key columns"
         raise OptionError(msg)
     # Copied: without the nulls' garbage and what a slice pins, equal bounds have equal bytes.
-    return batch.take(pa.array(np.arange(batch.num_rows)))
+    return batch.take(to_arrow(np.arange(batch.num_rows)))
 
 
 def _batch_of_columns(bounds: pa.Table | pa.RecordBatch, keys: SortBy) -> pa.RecordBatch:
@@ -106,7 +107,7 @@ def _batch_of_columns(bounds: pa.Table | pa.RecordBatch, keys: SortBy) -> pa.Rec
     selected = bounds.select(names)
     schema = pa.schema([(f.name, _bare(f.type)) for f in data_schema(selected.schema)])
     parts = selected.to_batches() if isinstance(selected, pa.Table) else [selected]
-    empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    empty = pa.RecordBatch.from_arrays([no_rows(f.type) for f in schema], schema=schema)
     return pa.concat_batches([empty, *(normalise(part, schema) for part in parts)])
 
 

@@ -11,16 +11,17 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from arrow_format.array_buffers import validity
 from arrow_format.canonical_floats import float_bits
 from arrow_format.errors import SchemaError
+from arrow_format.numpy_arrays import to_arrow
 from arrow_format.spark_hash import check_hashable, hash_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 SEED = 0x5EED
@@ -59,7 +60,7 @@ class HashPass:
         if self.modulus == 1:
             return batch
         hashes = self._hashes(batch)
-        return batch.filter(pa.array(hashes % np.uint32(self.modulus) == self.residue))
+        return batch.filter(to_arrow(hashes % np.uint32(self.modulus) == self.residue))
 
     def split(self, parts: int) -> list[HashPass]:
         """Return passes that take the rows of this one together."""

@@ -27,6 +27,7 @@ from arrow_format.model import (
     Region,
     RegionKind,
 )
+from arrow_format.numpy_arrays import to_arrow, to_numpy
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 from arrow_format.schema_text import schema_from_text, schema_to_text
 
@@ -86,9 +87,9 @@ def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -
     }
     schema = INDEX_SCHEMA.with_metadata({_KEY: json.dumps(described, sort_keys=True).encode()})
     columns = [
-        pa.array([int(region.kind) for region in regions], pa.uint8()),
-        pa.array([region.num_rows for region in regions], pa.int64()),
-        pa.array([region.first_subpartition for region in regions], pa.int32()),
+        to_arrow(np.array([int(region.kind) for region in regions], np.uint8)),
+        to_arrow(np.array([region.num_rows for region in regions], np.int64)),
+        to_arrow(np.array([region.first_subpartition for region in regions], np.int32)),
         _lists([region.ranks for region in regions], pa.int32()),
         _lists([region.row_offsets for region in regions], pa.int32()),
         *(
@@ -113,13 +114,13 @@ def _lists(values: Sequence[Any], dtype: pa.DataType) -> pa.ListArray:
     present = [v for v in values if v is not None]
     ends = np.cumsum([0, *(0 if v is None else len(v) for v in values)])
     flat = np.concatenate(present) if present else np.empty(0)
-    offsets = pa.array(
+    offsets = to_arrow(
         ends.astype(np.int32),
         mask=np.array([*(v is None for v in values), False])
         if len(present) < len(values)
         else None,
     )
-    return pa.ListArray.from_arrays(offsets, pa.array(flat).cast(dtype))
+    return pa.ListArray.from_arrays(offsets, to_arrow(flat).cast(dtype))
 
 
 def _split_footer(file: bytes) -> tuple[bytes, bytes]:
@@ -244,8 +245,8 @@ def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
 
 def _views(column: pa.ListArray) -> Callable[[int], Any]:
     """Return the function from a row to a NumPy view of its list, without a copy."""
-    offsets = column.offsets.to_numpy()
-    values = column.values.to_numpy()
+    offsets = to_numpy(column.offsets)
+    values = to_numpy(column.values)
     return lambda i: values[offsets[i] : offsets[i + 1]]
 
 

@@ -20,6 +20,7 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.expansion import pieces
 from arrow_format.model import BROADCAST, MapStatus, PartitionedFileMetadata
+from arrow_format.numpy_arrays import to_arrow
 from arrow_format.options import WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import check_description
 from arrow_format.process_identity import this_process
@@ -259,10 +260,10 @@ class _Router:
             self._partition.emit(rows, ids)
             return
         everyone = ids == BROADCAST
-        self._held.append(rows if everyone.all() else rows.filter(pa.array(everyone)))
+        self._held.append(rows if everyone.all() else rows.filter(to_arrow(everyone)))
         self._held_bytes += self._held[-1].nbytes
         if not everyone.all():
-            self._partition.emit(rows.filter(pa.array(~everyone)), ids[~everyone])
+            self._partition.emit(rows.filter(to_arrow(~everyone)), ids[~everyone])
         if self._held_bytes >= HELD_BROADCAST_BYTES or len(self._held) >= HELD_BATCHES:
             self.flush()
 

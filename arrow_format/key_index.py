@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.canonical_floats import float_bits
+from arrow_format.numpy_arrays import to_arrow, to_numpy, to_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -141,8 +142,8 @@ class KeyIndex:
 
 
 def _numbers(indices: pa.Array) -> NDArray[np.int64]:
-    filled = pc.fill_null(indices, pa.scalar(NO_ROW, indices.type))
-    numbers: NDArray[np.int64] = filled.to_numpy(zero_copy_only=False).astype(np.int64)
+    filled = pc.fill_null(indices, to_scalar(NO_ROW, indices.type))
+    numbers: NDArray[np.int64] = to_numpy(filled).astype(np.int64)
     return numbers
 
 
@@ -152,4 +153,4 @@ def _found(column: pa.Array, values: pa.Array) -> NDArray[np.int64]:
 
 def _pairs(outer: NDArray[np.int64], inner: NDArray[np.int64], width: int) -> pa.Array:
     """One number for each pair of numbers, the inner of them below ``width``; null for NO_ROW."""
-    return pa.array(outer * width + inner, mask=(outer == NO_ROW) | (inner == NO_ROW))
+    return to_arrow(outer * width + inner, mask=(outer == NO_ROW) | (inner == NO_ROW))

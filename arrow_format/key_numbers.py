@@ -19,6 +19,7 @@ from arrow_format.array_buffers import (
     validity,
 )
 from arrow_format.canonical_floats import float_bits
+from arrow_format.numpy_arrays import to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,7 +65,7 @@ def are_cheap(columns: Sequence[pa.Array]) -> bool:
 
 def renumbered(numbers: NDArray[np.int64]) -> Numbers:
     """Return numbers from 0 on, as many as are different."""
-    return _encoded(pa.array(numbers))
+    return _encoded(to_arrow(numbers))
 
 
 def _combined(parts: Iterable[Numbers]) -> Numbers:

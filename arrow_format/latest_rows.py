@@ -18,6 +18,7 @@ from arrow_format.gather import gather
 from arrow_format.hash_passes import HashPass
 from arrow_format.last_rows import last_rows
 from arrow_format.nested_items import has_items
+from arrow_format.numpy_arrays import no_rows, to_arrow
 from arrow_format.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
@@ -170,14 +171,14 @@ def _kept(
         if mask is not None and rows is not None:
             # What filters lists makes an index of all their items.
             pieces = (
-                gather(pa.concat_arrays(pieces), pa.array(rows.astype(np.uint32)))
+                gather(pa.concat_arrays(pieces), to_arrow(rows.astype(np.uint32)))
                 if has_items(field.type)
                 else list(_filtered(pieces, mask))
             )
         if pieces:
             joined.append(pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces))
         else:
-            joined.append(pa.array([], field.type))
+            joined.append(no_rows(field.type))
     return pa.RecordBatch.from_arrays(joined, schema=schema)
 
 
@@ -186,7 +187,7 @@ def _filtered(pieces: list[pa.Array], mask: NDArray[np.bool_]) -> Iterator[pa.Ar
     while pieces:
         piece = pieces.pop(0)
         stop = start + len(piece)
-        yield piece.filter(pa.array(mask[start:stop]))
+        yield piece.filter(to_arrow(mask[start:stop]))
         start = stop
 
 

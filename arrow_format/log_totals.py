@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.ipc_message import check_stream
+from arrow_format.numpy_arrays import to_arrow, to_numpy
 
 if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
@@ -30,7 +31,7 @@ def encode_totals(num_rows: Int64Array, num_bytes: Int64Array) -> bytes:
     with pa.ipc.new_file(sink, _TOTALS_SCHEMA, options=options) as writer:
         writer.write_batch(
             pa.RecordBatch.from_arrays(
-                [pa.array(num_rows), pa.array(num_bytes)], schema=_TOTALS_SCHEMA
+                [to_arrow(num_rows), to_arrow(num_bytes)], schema=_TOTALS_SCHEMA
             )
         )
     return bytes(sink.getvalue().to_pybytes())
@@ -61,7 +62,7 @@ def read_totals(data: pa.Buffer, num_subpartitions: int) -> tuple[Int64Array, In
         msg = f"not one batch of {num_subpartitions} rows and bytes"
         raise ValueError(msg)
     batches[0].validate(full=True)
-    rows, sizes = (column.to_numpy() for column in batches[0].columns)
+    rows, sizes = (to_numpy(column) for column in batches[0].columns)
     if int(rows.min()) < 0 or int(sizes.min()) < 0:
         msg = "a number of rows or bytes is below 0"
         raise ValueError(msg)

@@ -33,6 +33,7 @@ import pyarrow as pa
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
 from arrow_format.json_text import text
 from arrow_format.model import BROADCAST
+from arrow_format.numpy_arrays import to_numpy
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.spark_hash import check_hashable, hash_columns, subpartition_ids
 
@@ -194,7 +195,7 @@ class ColumnPartitioner:
             if column.null_count:
                 msg = f"column {self.column!r} has nulls; every row needs a subpartition"
                 raise SchemaError(msg)
-            ids = column.to_numpy(zero_copy_only=False)
+            ids = to_numpy(column)
             if len(ids) and not (ids.min() >= 0 and ids.max() < num_subpartitions):
                 bad = ids[(ids < 0) | (ids >= num_subpartitions)][0]
                 msg = (

@@ -23,6 +23,7 @@ from arrow_format.job_removal import abort_after
 from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.latest_rows import KEY_BYTES, latest_in_passes
 from arrow_format.log_record import Pending
+from arrow_format.numpy_arrays import to_numpy
 from arrow_format.options import WriteOptions, check_integer
 from arrow_format.partitioner import HashPartitioner, partitioner_from_description
 from arrow_format.pending import pending_entry, pending_numbers, pending_outputs
@@ -224,8 +225,8 @@ def _keys(storage: Storage, job: ShuffleJob) -> tuple[str, ...]:
 def _latest(shuffle: Shuffle, keys: tuple[str, ...], max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the latest row of each key, a few subpartitions at a time."""
     capacity_bytes = max_bytes // 3
-    rows = shuffle.subpartition_rows.to_numpy()
-    weights = shuffle.raw_bytes.to_numpy() + KEY_BYTES * rows
+    rows = to_numpy(shuffle.subpartition_rows)
+    weights = to_numpy(shuffle.raw_bytes) + KEY_BYTES * rows
     for first, end in group_adjacent(weights, capacity_bytes, None):
         if not rows[first:end].any():
             continue

@@ -18,6 +18,7 @@ from arrow_format.aggregation_plan import AggregationPlan, grouped
 from arrow_format.batching import rebatched
 from arrow_format.canonical_floats import canonical_floats
 from arrow_format.hash_passes import HashPass, in_passes
+from arrow_format.numpy_arrays import to_numpy
 from arrow_format.read_plan import group_adjacent
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def aggregate_range(
     """
     if group_bytes is None:
         group_bytes = shuffle.options.worked_on_bytes
-    weights = shuffle.raw_bytes.to_numpy()
-    rows = shuffle.subpartition_rows.to_numpy()
+    weights = to_numpy(shuffle.raw_bytes)
+    rows = to_numpy(shuffle.subpartition_rows)
     ordered = bool(shuffle.sort_by) and any(one.function in IN_ORDER for one in plan.aggregations)
 
     def read(first: int, end: int) -> Iterator[pa.RecordBatch]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
+from arrow_format.numpy_arrays import to_arrow
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.spark_order import (
     ALL_ROWS,
@@ -25,6 +25,7 @@ from arrow_format.spark_order import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from arrow_format.spark_order import CodeColumn, Codes, Rows
@@ -76,7 +77,7 @@ def bounds_of_sample(
     if len(rows):
         differs = [column[rows][1:] != column[rows][:-1] for column in codes]
         is_new[1:] = np.any(differs, axis=0)
-    return sample.take(pa.array(rows[is_new]))
+    return sample.take(to_arrow(rows[is_new]))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from arrow_format.block_join import Indexed, join_blocks
 from arrow_format.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.errors import OptionError
 from arrow_format.hash_passes import in_passes
+from arrow_format.numpy_arrays import no_rows, to_numpy
 from arrow_format.read_plan import group_adjacent
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ class _Side:
         self._block_bytes = block_bytes
         self.is_broadcast = is_broadcast(shuffle)
         self.has_broadcast_rows = has_broadcast_rows(shuffle)
-        self.weights = shuffle.raw_bytes.to_numpy()
-        self.rows = shuffle.subpartition_rows.to_numpy()
+        self.weights = to_numpy(shuffle.raw_bytes)
+        self.rows = to_numpy(shuffle.subpartition_rows)
         self.held_weights = self.weights + INDEX_ROW_BYTES * self.rows
         self.schema = shuffle.reader(0, 0, columns).schema
 
@@ -172,7 +173,7 @@ class _Side:
 def _whole(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """Join batches column by column, so that one column at a time is there twice; empties them."""
     columns = [
-        [pa.array([], field.type), *(batch.column(i) for batch in batches)]
+        [no_rows(field.type), *(batch.column(i) for batch in batches)]
         for i, field in enumerate(schema)
     ]
     batches.clear()

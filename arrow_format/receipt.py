@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrow_format.numpy_arrays import to_scalar
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -46,7 +48,7 @@ class ShuffleReceipt:
 
     def _facts(self) -> list[tuple[str, str]]:
         rows = self.subpartition_rows
-        empty = pc.sum(pc.equal(rows, 0)).as_py() or 0
+        empty = pc.sum(pc.equal(rows, to_scalar(0, rows.type))).as_py() or 0
         return [
             ("version", str(self.version)),
             ("rows", f"{self.num_rows:,}"),

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
+from arrow_format.numpy_arrays import to_numpy
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -64,7 +66,7 @@ def _sizes(array: pa.Array) -> Int64Array:
         lengths: Int64Array = np.diff(offsets).astype(np.int64)
         return lengths + OFFSET_BYTES
     if pt.is_list(type_) or pt.is_map(type_):
-        offsets = array.offsets.to_numpy()
+        offsets = to_numpy(array.offsets)
         values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         ends = np.concatenate([[0], np.cumsum(_sizes(values))])
         content: Int64Array = np.diff(ends[offsets - offsets[0]]).astype(np.int64)

@@ -15,6 +15,7 @@ from arrow_format.array_conversion import can_be_taken
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.errors import OptionError
 from arrow_format.expansion import pieces
+from arrow_format.numpy_arrays import no_rows, to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,7 +95,7 @@ def sample_columns(
         raise OptionError(msg)
     schema = data_schema(pa.schema([source.schema.field(name) for name in names]))
     positions = sample_positions(num_rows, size)
-    taken = [pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)]
+    taken = [pa.RecordBatch.from_arrays([no_rows(f.type) for f in schema], schema=schema)]
     if not all(can_be_taken(source.schema.field(name).type) for name in names):
         # Then every row must become plain before any can be taken.
         batches = (normalise(piece, schema) for batch in batches for piece in pieces(batch, schema))
@@ -102,7 +103,7 @@ def sample_columns(
     for batch in batches:
         start, first = start + batch.num_rows, start
         upto = int(np.searchsorted(positions, start))
-        rows = pa.array(positions[done:upto] - first)
+        rows = to_arrow(positions[done:upto] - first)
         done = upto
         taken.append(normalise(batch.take(rows), schema))
     return pa.concat_batches(taken)

@@ -17,6 +17,7 @@ from arrow_format.clustering import Clustering, cluster
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.gather import gather
 from arrow_format.nested_items import has_items, num_items
+from arrow_format.numpy_arrays import no_rows, to_arrow
 from arrow_format.spark_order import order_codes, sorting_bytes
 
 if TYPE_CHECKING:
@@ -224,13 +225,11 @@ class SortBuffer:
         self._ids = []
         clustering = cluster(ids, self._num_subpartitions, first_subpartition, self._sort_codes())
         del ids
-        indices = None if clustering.permutation is None else pa.array(clustering.permutation)
+        indices = None if clustering.permutation is None else to_arrow(clustering.permutation)
         gathered = []
         for i, chunks in enumerate(self._columns):
             self._columns[i] = []
-            column = (
-                pa.concat_arrays(chunks) if chunks else pa.array([], self._schema.field(i).type)
-            )
+            column = pa.concat_arrays(chunks) if chunks else no_rows(self._schema.field(i).type)
             del chunks
             pieces = [column] if indices is None else gather(column, indices)
             del column

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.batching import copied
+from arrow_format.numpy_arrays import to_arrow
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.spark_order import key_codes, sorting_bytes
 
@@ -188,7 +189,7 @@ def _round(heads: list[_Head], sort_by: SortBy) -> Iterator[pa.RecordBatch]:
         else:
             joined = pa.concat_batches(batches)
             batches.clear()
-            yield joined.take(pa.array(rows - (done - (np.cumsum(taken) - taken))[run_of]))
+            yield joined.take(to_arrow(rows - (done - (np.cumsum(taken) - taken))[run_of]))
         done = done + taken
 
 

@@ -21,6 +21,7 @@ from arrow_format.array_buffers import (
 )
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.murmur3 import fold_bytes, fold_ints, fold_longs
+from arrow_format.numpy_arrays import to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,7 +214,7 @@ def _fold_elements(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     elements = array.values
     for index in range(int(lengths[-1])):
         first = int(lengths.searchsorted(index, side="right"))
-        _fold(elements.take(pa.array(starts[first:] + index)), running[first:])
+        _fold(elements.take(to_arrow(starts[first:] + index)), running[first:])
     hashes[order] = running
 
 

@@ -21,6 +21,7 @@ from arrow_format.counters import MapCounters
 from arrow_format.gather import gather
 from arrow_format.map_output_writer import MapOutputWriter
 from arrow_format.model import PartitionedFileMetadata, RegionKind
+from arrow_format.numpy_arrays import to_arrow
 from arrow_format.options import WriteOptions
 from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.partitioner import HashPartitioner
@@ -120,7 +121,7 @@ class SpilledRows:
         columns = batch.columns
         del batch
         if clustering.permutation is not None:
-            indices = pa.array(clustering.permutation)
+            indices = to_arrow(clustering.permutation)
             for i, column in enumerate(columns):
                 pieces = gather(column, indices)
                 columns[i] = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)

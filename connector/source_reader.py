@@ -15,6 +15,7 @@ from arrow_format.arrow_types import conform
 from arrow_format.batching import as_batches
 from arrow_format.dataset import Shuffle, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.numpy_arrays import to_numpy
 from arrow_format.read_plan import check_subpartitions
 from arrow_format.result_request import await_result
 from arrow_format.shards import plan_shards
@@ -169,7 +170,7 @@ def plan_ranges(
     wanted
         Subpartitions, ascending; all when None.
     """
-    weights = shuffle.read_bytes.to_numpy()
+    weights = to_numpy(shuffle.read_bytes)
     numbers = (
         np.arange(shuffle.num_subpartitions) if wanted is None else np.asarray(wanted, np.int64)
     )

@@ -21,6 +21,7 @@ from arrow_format.batching import rebatched
 from arrow_format.co_partitioning import is_broadcast
 from arrow_format.dataset import Shuffle, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.numpy_arrays import to_numpy
 from arrow_format.options import check_integer, check_read_options
 from arrow_format.read_plan import adjacent_ranges, check_subpartitions
 from connector.source_reader import BATCH_BYTES, BATCH_ROWS, partition_bytes
@@ -184,7 +185,7 @@ def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
     What is broadcast is read once per task and weighs nothing beside others.
     """
     weighing = [shuffle for shuffle in shuffles if not is_broadcast(shuffle)] or shuffles[:1]
-    weights: Int64Array = np.sum([one.read_bytes.to_numpy() for one in weighing], axis=0)
+    weights: Int64Array = np.sum([to_numpy(one.read_bytes) for one in weighing], axis=0)
     return weights + CALL_BYTES
 
 
