@@ -135,13 +135,16 @@ def commit_job(
         if not written:
             job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
-        entry = _entry(job, commit_id, outputs, described, newest if mode == "append" else None)
-        if pending and newest is None:
-            # The version that comes of all that is pending is of one type.
-            waiting = last_pending(log)
-            there = None if waiting is None else waiting.result
-            entry = replace(entry, result=describe_result(job.options, job.owner, there))
-        entry = replace(entry, transaction=transaction, flushed=flushes[-1] if flushes else None)
+        appended_to = newest if mode == "append" else None
+        # The version that comes of all that is pending is of one type.
+        waiting = last_pending(log) if pending and newest is None else None
+        like = waiting if appended_to is None else appended_to.newest
+        entry = replace(
+            _entry(job, commit_id, outputs, described, appended_to),
+            result=describe_result(job.options, job.owner, None if like is None else like.result),
+            transaction=transaction,
+            flushed=flushes[-1] if flushes else None,
+        )
         if not pending:
             return entry
         waits = PENDING if mode == "append" else PENDING_OVERWRITE
@@ -223,7 +226,7 @@ def _entry(
     totals: TotalsFile,
     appended_to: Snapshot | None,
 ) -> LogEntry:
-    """Return the entry of a commit, still without its version number."""
+    """Return the entry of a commit, still without its version number and its result."""
     schema, spark_schema = job.data_schema, job.spark_schema
     if appended_to is not None:
         schema = widen(appended_to.newest.data_schema, schema)
@@ -243,9 +246,6 @@ def _entry(
         totals=totals,
         sort_by=job.sort_by,
         roots=job.local_roots,
-        result=describe_result(
-            job.options, job.owner, None if appended_to is None else appended_to.newest.result
-        ),
     )
 
 

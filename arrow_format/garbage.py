@@ -245,7 +245,14 @@ class _Collection:
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}
         removal = Removal(
-            self.storage, self.log, index, records, oldest, ended, dry_run=self.dry_run
+            self.storage,
+            self.log,
+            index,
+            records,
+            oldest,
+            waiting=pending.entries,
+            ended=ended,
+            dry_run=self.dry_run,
         )
         groups = chain(
             removal.garbage_of_jobs(in_jobs), removal.garbage_of_log(in_log, self.cutoff_ms)

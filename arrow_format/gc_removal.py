@@ -15,7 +15,6 @@ from arrow_format.gc_files import JobFiles, StoredFile, by_job, jobs_there, stor
 from arrow_format.gc_plan import TEMPORARY, live_files, log_garbage, roots_of_jobs
 from arrow_format.gc_report import RemovedFile
 from arrow_format.log_entry import LogEntry
-from arrow_format.pending import pending_by_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -44,6 +43,8 @@ class Removal:
         A listing of it, and the records by their numbers.
     oldest
         The oldest version that stays.
+    waiting
+        Entries that are pending.
     ended
         Jobs that were committed, aborted or given up: what no version names of theirs is garbage.
     dry_run
@@ -55,6 +56,7 @@ class Removal:
     index: LogIndex
     records: Mapping[int, LogRecord]
     oldest: int
+    waiting: tuple[LogEntry, ...]
     ended: Set[str]
     dry_run: bool
 
@@ -71,8 +73,7 @@ class Removal:
             for number, record in records.items()
             if number > self.oldest and isinstance(record, LogEntry)
         ]
-        waiting = pending_by_entries(self.log, index).entries
-        live = live_files(chain(base.entries if base else (), later, waiting))
+        live = live_files(chain(base.entries if base else (), later, self.waiting))
         # Entries that an earlier collection removed live on in checkpoints, until those go as well.
         remembered = [
             self.log.checkpoint(number).entry
