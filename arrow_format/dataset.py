@@ -25,6 +25,7 @@ from arrow_format.index_cache import IndexCache
 from arrow_format.numpy_arrays import to_arrow, to_numpy
 from arrow_format.options import check_read_options
 from arrow_format.partitioner import Partitioner, partitioner_from_description
+from arrow_format.pending import no_version_error
 from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import check_subpartitions, group_adjacent
 from arrow_format.read_scheduler import ReadScheduler
@@ -512,10 +513,10 @@ def open_shuffle(
         msg = f"version={version!r}: expected a whole number"
         raise OptionError(msg)
     check_there(storage)
-    snapshot = CommitLog(storage).snapshot(version)
+    log = CommitLog(storage)
+    snapshot = log.snapshot(version)
     if snapshot is None:
-        msg = f"{storage.root}: holds no committed shuffle; nothing was written, or not committed"
-        raise ShuffleNotFoundError(msg)
+        raise no_version_error(log, "nothing was written, or not committed")
     if snapshot.ended is not None:
         raise released_error(storage.root, snapshot.ended)
     return Shuffle(storage, snapshot, options)

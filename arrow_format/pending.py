@@ -8,9 +8,10 @@ dies, the log says what is pending. Source: FLIP-365, with a log in the place of
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from arrow_format.errors import CorruptShuffleError
+from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import entry_path
 from arrow_format.log_record import PENDING_OVERWRITE, Pending, PendingNumbers
@@ -106,6 +107,25 @@ def pending_by_entries(log: LogReader, index: LogIndex) -> PendingOutputs:
     What is removed for good is not decided by a copy of what they say.
     """
     return pending_outputs(log, replace(index, checkpoints=frozenset()))
+
+
+def no_version_error(log: LogReader, advice: str) -> ShuffleNotFoundError:
+    """Return the error of whoever looks for a version where there is none.
+
+    Parameters
+    ----------
+    log
+        Of the shuffle.
+    advice
+        What to say where nothing is pending either.
+    """
+    waiting = len(log.read(partial(pending_numbers, log)).numbers)
+    if waiting:
+        advice = (
+            f"{waiting} commit(s) of a stream are pending and no version yet: its next flush makes "
+            f"one of them, or `arrow-shuffle flush {log.root}`"
+        )
+    return ShuffleNotFoundError(f"{log.root}: holds no committed shuffle; {advice}")
 
 
 def last_pending(log: LogReader) -> LogEntry | None:

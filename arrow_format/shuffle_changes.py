@@ -15,6 +15,7 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.dataset import Shuffle
 from arrow_format.errors import ShuffleNotFoundError
 from arrow_format.options import check_choice, check_integer
+from arrow_format.pending import no_version_error
 from arrow_format.storage import Place, open_storage
 
 if TYPE_CHECKING:
@@ -86,8 +87,7 @@ def open_shuffle_changes(
     def look(end: int | None, index: LogIndex) -> Snapshot:
         newest = newest_entry(log, index)
         if newest is None:
-            msg = f"{log.root}: holds no committed shuffle; nothing was written, or not committed"
-            raise ShuffleNotFoundError(msg)
+            raise no_version_error(log, "nothing was written, or not committed")
         last = newest.version if end is None else end
         if max(start, last) > newest.version:
             msg = (

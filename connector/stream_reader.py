@@ -33,7 +33,8 @@ from arrow_format.changes import (
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumption import Consumer
 from arrow_format.dataset import Shuffle, open_pinned
-from arrow_format.errors import ConsumerError, OptionError, ShuffleNotFoundError
+from arrow_format.errors import ConsumerError, OptionError
+from arrow_format.pending import no_version_error
 from arrow_format.read_plan import check_subpartitions
 from arrow_format.result_description import released_error
 from arrow_format.result_request import await_result
@@ -349,11 +350,9 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the entry of the newest version."""
         newest = newest_entry(log, index)
         if newest is None:
-            msg = (
-                f"{log.root}: holds no committed shuffle; a stream can follow one that has a "
-                "version. Write one, or check the path"
+            raise no_version_error(
+                log, "a stream can follow one that has a version. Write one, or check the path"
             )
-            raise ShuffleNotFoundError(msg)
         return newest
 
     def _check_seen(self, log: CommitLog, index: LogIndex, offset: StreamOffset) -> None:

@@ -578,3 +578,17 @@ def test_a_blocking_result_is_not_released_while_anything_is_pending(tmp_path):
         assert consumption.shuffle.num_rows == 2
     with pytest.raises(ResultReleasedError):
         open_shuffle(path)
+
+
+@pytest.mark.parametrize("look", [open_shuffle, lambda path: open_shuffle_changes(path, 0)])
+def test_whoever_looks_for_a_version_is_told_what_is_pending(tmp_path, look):
+    with pytest.raises(ShuffleNotFoundError, match="nothing was written, or not committed"):
+        look(tmp_path)
+    for batch in range(2):
+        put(tmp_path / "s", [(1, batch)], batch=batch)
+    with pytest.raises(ShuffleNotFoundError) as raised:
+        look(tmp_path / "s")
+    assert "holds no committed shuffle; 2 commit(s) of a stream are pending" in str(raised.value)
+    assert f"`arrow-shuffle flush {tmp_path}/s`" in str(raised.value)
+    assert cli.main(["flush", str(tmp_path / "s")]) == 0
+    assert look(tmp_path / "s").read().read_all().num_rows == 1
