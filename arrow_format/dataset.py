@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.batch_stream import reader_of
@@ -86,6 +86,7 @@ class Shuffle:
         self._snapshot = snapshot
         self._entry: LogEntry = snapshot.newest
         self._options = check_read_options(options)
+        self._known_totals: tuple[Int64Array, Int64Array] | None = None
         self._begin_reading()
 
     def _begin_reading(self) -> None:
@@ -187,9 +188,13 @@ class Shuffle:
         """What the map tasks wrote, in reading order."""
         return self._snapshot.map_outputs
 
-    @cached_property
+    @property
     def _totals(self) -> tuple[Int64Array, Int64Array]:
-        return CommitLog(self._storage).totals(self._snapshot)
+        # No cached_property: up to Python 3.11 one lock serves all shuffles, and a process that is
+        # forked while a thread holds it waits for it for ever.
+        if self._known_totals is None:
+            self._known_totals = CommitLog(self._storage).totals(self._snapshot)
+        return self._known_totals
 
     @property
     def subpartition_rows(self) -> pa.Int64Array:

@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import os
 import pickle
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from arrow_format import CorruptShuffleError, OptionError, WriteOptions, open_shuffle
 from arrow_format import write_shuffle as write
+from arrow_format.commit_log import CommitLog
 
 ROWS = 300_000
 
@@ -113,6 +115,34 @@ def test_a_child_forked_while_others_read_can_read(path):
             assert queue.get() == ROWS
     finally:
         ended.set()
+        thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_child_forked_while_another_looks_up_the_totals_can_read(path, monkeypatch):
+    shuffle, looked_up = open_shuffle(path), CommitLog.totals
+    parent, inside, forked = os.getpid(), threading.Event(), threading.Event()
+
+    def look_up(log, snapshot):
+        if os.getpid() == parent:
+            inside.set()
+            forked.wait()
+        return looked_up(log, snapshot)
+
+    monkeypatch.setattr(CommitLog, "totals", look_up)
+    thread = threading.Thread(target=lambda: shuffle.subpartition_rows)
+    thread.start()
+    fork = multiprocessing.get_context("fork")
+    queue = fork.SimpleQueue()
+    child = fork.Process(target=rows_in_child, args=(shuffle, queue), daemon=True)
+    try:
+        assert inside.wait(20)
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0
+        assert queue.get() == ROWS
+    finally:
+        forked.set()
         thread.join()
 
 
