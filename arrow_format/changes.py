@@ -182,6 +182,14 @@ def _beginning(log: LogReader, index: LogIndex, last: LogEntry) -> LogEntry | No
     return log.entry(start + 1) if start else oldest
 
 
+def _consumed_last(log: LogReader, index: LogIndex, first: int) -> LogEntry | None:
+    """Return the last release of rows that were consumed, from one version on."""
+    for entry in _entries(log, range(index.newest, first - 1, -1)):
+        if entry.released is not None and not entry.released.ended:
+            return entry
+    return None
+
+
 def _refuse_overwrites(log: LogReader, first: int, end: int) -> None:
     for entry in _entries(log, range(first, end + 1)):
         if entry.operation == "overwrite":
@@ -247,7 +255,8 @@ def _changes_of(log: LogReader, span: VersionSpan, start: int) -> Snapshot:
 def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
     """Give the versions after ``start``, each with what it adds; reads entries as they are asked.
 
-    From the beginning (0), the first is the oldest version that is there, as a whole.
+    From the beginning (0), the first is the oldest version that is there, as a whole. Where rows
+    were released because all have consumed them, that is what the last such release left.
 
     Raises
     ------
@@ -257,8 +266,10 @@ def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
     if start == 0:
         newest = newest_entry(log, index)
         first = None if newest is None else _beginning(log, index, newest)
-        if first is None:
+        if newest is None or first is None:
             return
+        if not newest.result.type.is_blocking:
+            first = _consumed_last(log, index, first.version) or first
         whole = log.content_at(index, first.version)
         if whole is not None:
             yield Step(first.version, whole.num_rows, whole.num_bytes)

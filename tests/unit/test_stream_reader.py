@@ -20,6 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 from arrow_format import (
     MergePolicy,
     collect_garbage,
+    flush_pending,
     merge_shuffle,
     open_shuffle,
     release_shuffle,
@@ -42,6 +43,7 @@ from connector.stream_reader import ShuffleStreamReader
 from tests.unit.small_shuffles import FAST, numbered, write_tasks
 from tests.unit.test_changes import add, log_of
 from tests.unit.test_checkpoints import fence
+from tests.unit.test_pending import put
 
 N = 5
 SCHEMA = StructType().add("v", LongType())
@@ -413,6 +415,25 @@ def test_a_query_does_not_begin_with_what_was_released(path, consumed, options):
     reader.stop()
     rows = rows_of(reader_of(path), start, end)
     assert sorted(row["v"] for row in rows) == [90 + i for i in range(N)], "written in its place"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, [[20, 30, 50]]), ({"maxVersionsPerTrigger": 1}, [[50], [20, 30]])],
+)
+def test_a_query_begins_after_what_all_others_have_consumed(tmp_path, options, expected):
+    """What waits for a flush keeps the log of versions that were released."""
+    for start, pending in ((0, False), (20, True), (40, False), (50, False), (30, True)):
+        rows = [(start + i, start + i) for i in range(N)]
+        put(tmp_path, rows, pending=pending, result_type="PIPELINED")
+    ConsumerRegistry(open_storage(tmp_path)).register("first", 3)
+    assert not collect_garbage(tmp_path).expired_versions
+    assert flush_pending(tmp_path).version == 7
+    assert run(reader_of(tmp_path, **options))[0] == expected
+    reader = reader_of(tmp_path, consumer="second", **options)
+    first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    reader.stop()
+    assert first["version"] == (6 if options else 7)
 
 
 @pytest.mark.parametrize("options", [{}, {"requestTimeout": "10ms"}])
