@@ -128,6 +128,8 @@ def _with_nulls(array: pa.Array, numbers: NDArray[np.int64], width: int) -> Numb
     valid = validity(array)
     if valid is None:
         return numbers, width
+    if width >= _MOST_NUMBERS:
+        numbers, width = renumbered(numbers)
     return np.where(valid, numbers, width), width + 1
 
 

@@ -7,6 +7,8 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arrow_format import last_rows as module
 from arrow_format.last_rows import SAMPLE_ROWS, last_rows
@@ -56,6 +58,55 @@ def test_every_type_of_key(column):
     # The same of a slice, whose buffers begin before its rows.
     padded = pa.concat_arrays([column.slice(2, 3), column]).slice(3)
     assert rows_of(padded) == [1, 2, 3, 4]
+
+
+LEAVES = {
+    pa.int64(): st.sampled_from([-(2**63), 2**63 - 1, 0, 1]),
+    pa.int8(): st.sampled_from([-128, 127]),
+    pa.float64(): st.sampled_from([0.0, -0.0, math.nan, -math.nan, -1e308, 5e-324]),
+    pa.string(): st.sampled_from(["", "a", "a\0"]),
+    pa.decimal128(38, 0): st.sampled_from([Decimal(10**37), Decimal(0)]),
+    pa.bool_(): st.booleans(),
+}
+"""Few values of each type, among them those furthest from each other."""
+
+
+def keys_of(type_):
+    """Values of a type, at any depth."""
+    if pa.types.is_struct(type_):
+        there = st.fixed_dictionaries({field.name: keys_of(field.type) for field in type_})
+    elif pa.types.is_list(type_):
+        there = st.lists(keys_of(type_.value_type), max_size=2)
+    else:
+        there = LEAVES[type_]
+    return st.none() | there
+
+
+def nested(children):
+    fields = st.lists(children, min_size=1, max_size=2)
+    structs = fields.map(lambda types: pa.struct([(f"f{i}", one) for i, one in enumerate(types)]))
+    return structs | children.map(pa.list_)
+
+
+TYPES = st.recursive(st.sampled_from(list(LEAVES)), nested, max_leaves=3)
+
+
+def as_key(value):
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    if isinstance(value, dict):
+        return tuple(as_key(value[name]) for name in sorted(value))
+    return ["list", *map(as_key, value)] if isinstance(value, list) else value
+
+
+@given(st.lists(TYPES, min_size=1, max_size=2), st.data())
+def test_keys_of_any_type_are_those_of_python(types, data):
+    rows = data.draw(st.lists(st.tuples(*map(keys_of, types)), min_size=1, max_size=12))
+    expected = {repr(as_key(list(row))): number for number, row in enumerate(rows)}
+    columns = [
+        pa.array(one, type_) for one, type_ in zip(zip(*rows, strict=True), types, strict=True)
+    ]
+    assert rows_of(*columns) == sorted(expected.values())
 
 
 def test_what_stands_under_a_null_does_not_count():
