@@ -53,7 +53,8 @@ def unconsumed_after(storage: Storage, consumed: int, consumer: str | None) -> U
         if entries is None:  # expired before anybody asked: what became of it counts
             newest = log.content_at(index, index.newest)
             is_new = newest is not None and newest.newest.content_version > consumed
-            entries = newest.entries if newest is not None and is_new else ()
+            there = newest.entries if newest is not None and is_new else ()
+            entries = tuple(one for one in there if one.map_outputs)  # a release may leave nothing
         return Unconsumed(
             consumer, consumed, len(entries), sum(entry.num_bytes for entry in entries)
         )

@@ -104,7 +104,7 @@ def commit_job(
     before = None if transaction is None else find_transaction(log, transaction)
     if before is not None:
         with contextlib.suppress(ShuffleError):  # what is left is collected some day
-            abort_job(job)
+            abort_job(job, failed=False)
         return receipt_of(job.storage, log.committed(before.version))
     outputs = complete_outputs(job, statuses, expected_map_outputs)
     rows, sizes = total_subpartitions(job, statuses)
@@ -136,12 +136,12 @@ def commit_job(
             job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
             written = True
         appended_to = newest if mode == "append" else None
-        # The version that comes of all that is pending is of one type.
-        waiting = last_pending(log) if pending and newest is None else None
-        like = waiting if appended_to is None else appended_to.newest
+        # The version that comes of all that is pending is of one type, and of all its owners.
+        waiting = last_pending(log) if pending else None
+        like = waiting or (None if appended_to is None else appended_to.newest)
         entry = replace(
             _entry(job, commit_id, outputs, described, appended_to),
-            result=describe_result(job.options, job.owner, None if like is None else like.result),
+            result=describe_result(job.options, job.owners, None if like is None else like.result),
             transaction=transaction,
             flushed=flushes[-1] if flushes else None,
         )
@@ -169,7 +169,7 @@ def commit_job(
     if entry is None:
         job.storage.delete(described.path)
         withdraw(job)
-        abort_job(job)
+        abort_job(job, failed=False)
         if before is not None:
             return receipt_of(job.storage, log.committed(before.version))
         newest = log.snapshot()
@@ -193,7 +193,7 @@ def _await_consumers(
     What is overwritten is kept for consumers that are known, and delivered. Without any it is not.
     """
     is_appended = mode == "append"
-    result = describe_result(job.options, job.owner, there if is_appended else None)
+    result = describe_result(job.options, job.owners, there if is_appended else None)
     if not result.type.has_back_pressure:
         return
     if is_appended or (there.type.has_back_pressure and ConsumerRegistry(job.storage).names()):

@@ -33,15 +33,15 @@ from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
 from arrow_format.log_record import Fence
 from arrow_format.merger import ignore
 from arrow_format.pending import last_pending, pending_by_entries
-from arrow_format.result_keeping import first_to_keep, owner_is_gone, release_consumed
-from arrow_format.result_release import release_versions
-from arrow_format.snapshot import Snapshot
+from arrow_format.result_keeping import first_to_keep, owners_are_gone, release_consumed
+from arrow_format.result_release import commit_ids, release_versions
 from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from arrow_format.log_record import LogRecord
+    from arrow_format.snapshot import Snapshot
     from arrow_format.storage import ObjectStat
 
 DEFAULT_RETENTION = timedelta(hours=24)
@@ -133,18 +133,17 @@ class _Collection:
 
     def release_results(self) -> None:
         """Release ephemeral results that were consumed, or whose application is gone."""
-        newest = self.log.snapshot()
-        if newest is None or newest.ended is not None:
-            waiting = last_pending(self.log)  # may be all there is
-            newest = None if waiting is None else Snapshot((waiting,))
-        elif release_consumed(self.storage) is not None:
+        snapshot = self.log.snapshot()
+        newest = None if snapshot is None or snapshot.ended else snapshot.newest
+        if newest is not None and release_consumed(self.storage) is not None:
             return
-        if newest is None or newest.newest.result.type.is_persistent:
-            return
-        (committed_ms,) = self._committed_ms([newest.newest], {})
-        if owner_is_gone(newest, committed_ms, self.cutoff_ms):
-            by = f"the application that made it has ended: {newest.newest.result.owner}"
-            release_versions(self.storage, by=by, only=newest.newest.commit_id)
+        waiting = last_pending(self.log)  # may be all there is
+        parts = [one for one in (newest, waiting) if one is not None]
+        owners = dict.fromkeys(owner for one in parts for owner in one.result.owners)
+        committed_ms = max(self._committed_ms(parts, {}), default=0)
+        if owners_are_gone(owners, committed_ms, self.cutoff_ms):
+            by = f"the application that made it has ended: {', '.join(map(str, owners))}"
+            release_versions(self.storage, by=by, found=commit_ids(newest, waiting))
 
     def give_up_jobs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fence unfinished jobs that were silent for long; return those, and the other unfinished.
@@ -209,28 +208,23 @@ class _Collection:
         # What comes after these listings goes the next time.
         in_log = self.storage.files(LOG_DIRECTORY)
         in_jobs = self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2)
+        entries = [records[number] for number in sorted(records)]
         versions = [
-            number
-            for number, record in records.items()
-            if number >= index.oldest and isinstance(record, LogEntry)
+            one for one in entries if isinstance(one, LogEntry) and one.version >= index.oldest
         ]
         oldest = index.oldest
         if versions:
-            times = self._committed_ms((records[number] for number in versions), in_log)
-            oldest = oldest_live(list(zip(versions, times, strict=True)), self.cutoff_ms)
+            times = self._committed_ms(versions, in_log)
+            aged = [(one.version, when) for one, when in zip(versions, times, strict=True)]
+            slowest = None
+            if not versions[-1].result.type.is_persistent:
+                progress = ConsumerRegistry(self.storage).all_progress().values()
+                slowest = min(progress, default=None)
+            oldest = first_to_keep(versions, oldest_live(aged, self.cutoff_ms), slowest)
         newest = self.log.content_at(index, index.newest)
-        if newest is not None and (newest.ended or not newest.newest.result.type.is_persistent):
-            progress = ConsumerRegistry(self.storage).all_progress().values()
-            releases = [
-                number
-                for number, record in records.items()
-                if isinstance(record, LogEntry) and record.released is not None
-            ]
-            last, slowest = max(releases, default=0), min(progress, default=None)
-            oldest = first_to_keep(versions, oldest, newest, last, slowest)
         pending = pending_by_entries(self.log, index)
         if pending.entries:  # they stay, and the log that tells of them
-            before = (one for one in versions if one < pending.numbers[0])
+            before = (one.version for one in versions if one.version < pending.numbers[0])
             oldest = min(oldest, max(before, default=index.oldest))
         if oldest > index.oldest:
             check_files(
@@ -262,9 +256,9 @@ class _Collection:
             path=self.storage.root,
             dry_run=self.dry_run,
             retention=self.retention,
-            oldest_version=max(oldest, versions[0]) if versions else 0,
-            newest_version=versions[-1] if versions else 0,
-            expired_versions=tuple(number for number in versions if number < oldest),
+            oldest_version=max(oldest, versions[0].version) if versions else 0,
+            newest_version=versions[-1].version if versions else 0,
+            expired_versions=tuple(one.version for one in versions if one.version < oldest),
             fenced_jobs=fenced,
             running_jobs=running,
             files=removed,

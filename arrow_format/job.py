@@ -66,8 +66,8 @@ class ShuffleJob:
     """Newest version when the job began: where it was committed, it was committed after that."""
     sort_by: SortBy = ()
     """Pairs of column and order by which the rows of each subpartition are sorted."""
-    owner: ProcessIdentity | None = None
-    """The application whose result it is, where that is released with it."""
+    owners: tuple[ProcessIdentity, ...] = ()
+    """The applications whose result it is, where that is released with them."""
     has_directory: bool = False
     """Whether the driver made :attr:`directory` before any task. Then a task that finds it gone
     fails, because the job was aborted, where making it anew would leave files for ever."""
@@ -176,7 +176,7 @@ def begin_job(
         options=options,
         makes_root=storage.stat("") is None,
         base_version=CommitLog(storage).newest_version(),
-        owner=owner or this_process(),
+        owners=(owner or this_process(),),
     )
 
 

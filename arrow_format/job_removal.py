@@ -41,8 +41,16 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         clear_roots(job.local_roots, job.job_id, live)
 
 
-def abort_job(job: ShuffleJob) -> None:
+def abort_job(job: ShuffleJob, *, failed: bool = True) -> None:
     """Remove everything the job wrote, unless it was committed or is being committed.
+
+    Parameters
+    ----------
+    job
+        The job.
+    failed
+        Whether consumers that wait for its result are told that nothing comes. Otherwise its rows
+        are in the log already, or it had none.
 
     Raises
     ------
@@ -62,7 +70,8 @@ def abort_job(job: ShuffleJob) -> None:
         # A commit may have come in between and have let go of its decision already.
         if not is_committed(job, log):
             _remove_files(job)
-            _tell_consumers(job, log)
+            if failed:
+                _tell_consumers(job, log)
     finally:
         # Last of all: from here on another process may commit what it finds.
         withdraw(job)

@@ -90,11 +90,12 @@ class LogEntry:
     """Number of the last pending map outputs that this version has taken up, and with them all
     before; None: it has taken up none."""
     content: int | None = None
-    """Of a merge: the version before it that brought what it holds; None where none was noted."""
+    """Of a merge, and of a release after which more may come: the last version before it that
+    brought anything; None where none was noted."""
 
     @property
     def content_version(self) -> int:
-        """The last version that brought anything, which a merge does not."""
+        """The last version that brought anything, which neither a merge nor a release does."""
         return self.version if self.content is None else self.content
 
     @property
@@ -319,9 +320,9 @@ def _check(entry: LogEntry) -> None:
         msg = f"version {entry.version} cannot have flushed number {entry.flushed}"
         raise ValueError(msg)
     if entry.content is not None and not (
-        entry.operation == "replace" and entry.content < entry.version
+        entry.operation in ("replace", "release") and entry.content < entry.version
     ):
-        msg = f"version {entry.version}, of {entry.operation}, cannot hold {entry.content} merged"
+        msg = f"version {entry.version}, of {entry.operation}, cannot hold what {entry.content} had"
         raise ValueError(msg)
     if entry.operation in ("replace", "release"):
         return

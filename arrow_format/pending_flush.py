@@ -208,7 +208,7 @@ def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions
         makes_root=False,
         base_version=log.newest_version(),
         sort_by=last.sort_by,
-        owner=result.owner,
+        owners=result.owners,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError, ResultReleasedError
@@ -25,9 +25,13 @@ class ResultDescription:
     """Of a bounded result: stored bytes that may be unconsumed; None: any number."""
     max_unconsumed_versions: int | None = None
     """Of a bounded result: versions that may be unconsumed; None: any number."""
-    owner: ProcessIdentity | None = None
-    """Of a BLOCKING result: the application that made it, by its process."""
+    owners: tuple[ProcessIdentity, ...] = ()
+    """Of a BLOCKING result: the applications that wrote it, by their processes, the last one last.
+    It goes when none of them is left."""
 
+
+MOST_OWNERS = 16
+"""Applications that a result belongs to: those that wrote last."""
 
 DEFAULT_UNCONSUMED_VERSIONS = 16
 """Versions of a bounded result that may be unconsumed, where no bound is given."""
@@ -37,7 +41,9 @@ PERSISTENT = ResultDescription()
 
 
 def describe_result(
-    options: WriteOptions, owner: ProcessIdentity | None, there: ResultDescription | None
+    options: WriteOptions,
+    owners: tuple[ProcessIdentity, ...],
+    there: ResultDescription | None,
 ) -> ResultDescription:
     """Return what a commit says of its result.
 
@@ -45,8 +51,8 @@ def describe_result(
     ----------
     options
         How it is written.
-    owner
-        Whose it is.
+    owners
+        The applications that it is written for.
     there
         The result that is appended to; None for a new one.
 
@@ -55,10 +61,14 @@ def describe_result(
     OptionError
         What is there is of another type.
     """
-    kind = options.result_type
-    if kind is None:
-        return PERSISTENT if there is None else there
-    kind = check_result_type(kind)
+    if options.result_type is not None:
+        kind = check_result_type(options.result_type)
+    elif there is None:
+        return PERSISTENT
+    elif there.type is ResultPartitionType.BLOCKING:
+        return replace(there, owners=_together(there.owners, owners))
+    else:
+        return there
     if there is not None and there.type is not kind:
         msg = (
             f"result_type={kind.name}: what is there is {there.type.name}, and a result has one "
@@ -71,10 +81,17 @@ def describe_result(
             return there
         most_versions = DEFAULT_UNCONSUMED_VERSIONS
     if kind is not ResultPartitionType.BLOCKING:
-        owner = None
+        owners = ()
     elif there is not None:
-        owner = there.owner
-    return ResultDescription(kind, most_bytes, most_versions, owner)
+        owners = _together(there.owners, owners)
+    return ResultDescription(kind, most_bytes, most_versions, owners)
+
+
+def _together(
+    before: tuple[ProcessIdentity, ...], now: tuple[ProcessIdentity, ...]
+) -> tuple[ProcessIdentity, ...]:
+    """Owners of before and those that write now, once each, the last last."""
+    return (*(one for one in before if one not in now), *now)[-MOST_OWNERS:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +127,8 @@ def result_to_json(result: ResultDescription) -> dict[str, Any]:
         value["max_unconsumed_bytes"] = result.max_unconsumed_bytes
     if result.max_unconsumed_versions is not None:
         value["max_unconsumed_versions"] = result.max_unconsumed_versions
-    if result.owner is not None:
-        value["owner"] = result.owner.to_json()
+    if result.owners:
+        value["owners"] = [one.to_json() for one in result.owners]
     return value
 
 
@@ -130,10 +147,9 @@ def result_from_json(value: Mapping[str, Any] | None) -> ResultDescription:
         for name in ("max_unconsumed_bytes", "max_unconsumed_versions")
         if value.get(name) is not None
     }
-    owner = value.get("owner")
     return ResultDescription(
         type=ResultPartitionType[text(value["type"])],
-        owner=None if owner is None else ProcessIdentity.from_json(owner),
+        owners=tuple(ProcessIdentity.from_json(one) for one in value.get("owners", ())),
         **limits,
     )
 

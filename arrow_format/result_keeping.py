@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from arrow_format.changes import ADD_NOTHING
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry
-from arrow_format.result_release import release_versions, unconsumed_entries
+from arrow_format.result_release import are_all, release_versions, unconsumed_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from arrow_format.log_entry import LogEntry
+    from arrow_format.process_identity import ProcessIdentity
     from arrow_format.snapshot import Snapshot
     from arrow_format.storage import Storage
 
@@ -32,7 +34,7 @@ def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) 
     storage
         Where it is.
     at_least
-        Of a pipelined result: how many versions there must be to be released.
+        Of a pipelined result: how many versions there must be to be released, about.
     sync
         Whether the release is durable on return.
 
@@ -54,62 +56,79 @@ def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) 
         if newest.newest.content_version > consumed:
             return None
         # Nobody has consumed what is pending: it is still to become a version.
-        return release_versions(
-            storage, by=by, only=newest.newest.commit_id, unless_pending=True, sync=sync
-        )
+        return release_versions(storage, by=by, found=(newest.newest.commit_id, None), sync=sync)
+    if not _is_worth_a_release(newest, consumed, at_least):
+        return None
     left = log.read(lambda index: unconsumed_entries(log, index, consumed))
-    if left is None or len(newest.entries) - len(left) < at_least:
+    if left is None or are_all(newest, left):
         return None
     return release_versions(storage, by=by, through=min(consumed, newest.version), sync=sync)
 
 
-def owner_is_gone(newest: Snapshot, committed_ms: int, cutoff_ms: int) -> bool:
-    """Whether a result belongs to an application that has ended, as far as can be told: pure.
+def _is_worth_a_release(newest: Snapshot, consumed: int, at_least: int) -> bool:
+    """Whether there may be so many versions that were consumed and not released: pure.
+
+    Of versions that a checkpoint or a merge stands for nobody can tell from this.
+    """
+    first = newest.entries[0]
+    if first.released is not None:
+        return consumed - first.released.through >= at_least
+    return consumed < first.version or consumed - first.version + 1 >= at_least
+
+
+def owners_are_gone(owners: Iterable[ProcessIdentity], committed_ms: int, cutoff_ms: int) -> bool:
+    """Whether a result belongs to applications that have all ended, as far as can be told.
 
     Parameters
     ----------
-    newest
-        The result.
+    owners
+        Those that wrote it; a result without any belongs to nobody, and stays.
     committed_ms
         When it was committed last, milliseconds since 1970.
     cutoff_ms
         What was committed then or before counts as given up, where nobody can tell from here
-        whether its owner runs.
+        whether an owner runs.
     """
-    owner = newest.newest.result.owner
-    if owner is None or newest.ended is not None:
+    alive = {one.is_alive() for one in owners}
+    if not alive or True in alive:
         return False
-    is_alive = owner.is_alive()
-    return committed_ms <= cutoff_ms if is_alive is None else not is_alive
+    return alive == {False} or committed_ms <= cutoff_ms
 
 
-def first_to_keep(
-    versions: Sequence[int], oldest: int, newest: Snapshot, last_release: int, slowest: int | None
-) -> int:
+def first_to_keep(versions: Sequence[LogEntry], oldest: int, slowest: int | None) -> int:
     """Return the oldest version to keep: pure.
 
     What was released goes whatever its age. Of a pipelined result what a consumer has before it
-    stays; of others consumers hold nothing back.
+    stays; of others consumers hold nothing back. Of a bounded one, what waits for its first
+    consumer stays too: the bound counts versions.
 
     Parameters
     ----------
     versions
-        Numbers of all versions that can be opened, ascending, at least one.
+        All versions that can be opened, ascending, at least one.
     oldest
         The one of them that retention keeps.
-    newest
-        The newest version.
-    last_release
-        Number of the last release; 0 when there was none.
     slowest
         Up to where the slowest consumer has consumed; None where there is none.
     """
-    if newest.ended is not None:
+    newest = versions[-1]
+    release = next((one for one in reversed(versions) if one.released is not None), None)
+    if newest.released is not None and newest.released.ended:
         return newest.version
-    kind = newest.newest.result.type
+    kind = newest.result.type
     if kind.is_persistent:
         return oldest
-    wanted = max(oldest, last_release)
+    wanted = max(oldest, release.version if release else 0)
+    if kind.has_back_pressure and slowest is None:
+        slowest = release.released.through if release and release.released else 0
     if kind.is_pipelined and slowest is not None:
-        wanted = min(wanted, slowest + 1)
-    return max((one for one in versions if one <= wanted), default=versions[0])
+        # Who has consumed nothing begins with a whole version, whatever brought it.
+        before = (
+            one.version
+            for one in versions
+            if slowest == 0 or (one.version > slowest and one.operation not in ADD_NOTHING)
+        )
+        wanted = min(wanted, next(before, wanted))
+    return max(
+        (one.version for one in versions if one.version <= wanted), default=versions[0].version
+    )

@@ -11,7 +11,6 @@ import time
 import uuid
 import zlib
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,7 @@ from arrow_format.errors import ShuffleError
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_totals import encode_totals
-from arrow_format.pending import last_pending, pending_numbers
+from arrow_format.pending import last_pending
 from arrow_format.replacement import PlacedOutputs
 from arrow_format.result_description import Released
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from arrow_format.log_reader import LogReader
     from arrow_format.model import Int64Array
     from arrow_format.storage import Storage
+
+Found = tuple[str | None, str | None]
 
 
 def unconsumed_entries(
@@ -61,8 +62,10 @@ def unconsumed_entries(
         record = log.record(number)
         if isinstance(record, LogEntry):
             if record.operation == "replace":
-                if apart:
+                if apart and record.content_version > version:
                     return None
+                if apart:  # all that was merged was added before, and what it took the place of
+                    break
             elif record.released is not None:
                 last = max(last, record.released.through)
             else:
@@ -78,8 +81,7 @@ def release_versions(
     *,
     by: str,
     through: int | None = None,
-    only: str | None = None,
-    unless_pending: bool = False,
+    found: Found | None = None,
     sync: bool = True,
 ) -> LogEntry | None:
     """Release a result as a whole, or the versions of it that were consumed.
@@ -93,12 +95,11 @@ def release_versions(
     through
         The last version whose rows go; None for all, and then the result is gone, with what is
         pending, also where that is all there is.
-    only
-        Commit id of the version that was found to be no longer needed, or where there is none, of
-        what was pending last: where another is the newest by now, nothing is released, since nobody
-        has asked that one. None: whatever is there.
-    unless_pending
-        Release nothing while anything is pending, which a release as a whole gives up too.
+    found
+        Commit ids of the newest version and of what was pending last, as they were when the result
+        was found to be no longer needed; None in the place of what was not there. Where another is
+        there by now, nothing is released, since nobody has asked of that one. None: whatever is
+        there.
     sync
         Whether the release is durable on return.
 
@@ -116,25 +117,20 @@ def release_versions(
     written: list[str] = []
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
-        if newest is None or newest.ended is not None:
-            if through is not None or unless_pending:
-                return None
-            # Without a version there may be what waits to become one.
-            waiting = last_pending(log)
-            if waiting is None or only not in (None, waiting.commit_id):
-                return None
-            ended = None if newest is None else newest.ended
-            return release(waiting, (), ended.through if ended else 0)
-        if only is not None and newest.newest.commit_id != only:
-            return None
-        if unless_pending and log.read(partial(pending_numbers, log)).numbers:
-            return None
+        there = None if newest is None or newest.ended else newest.newest
         if through is None:
-            return release(newest.newest, (), newest.version)
-        left = unconsumed_entries(log, log.index(), through)
-        if left is None or len(left) == len(newest.entries):
+            waiting = last_pending(log)
+            if found is not None and found != commit_ids(there, waiting):
+                return None
+            if there is not None:
+                return release(there, (), there.version)
+            # Without a version there may be what waits to become one.
+            ended = None if newest is None else newest.ended
+            return release(waiting, (), ended.through if ended else 0) if waiting else None
+        if newest is None or there is None:
             return None
-        return release(newest.newest, left, through)
+        left = unconsumed_entries(log, log.index(), through)
+        return None if left is None or are_all(newest, left) else release(there, left, through)
 
     def release(newest: LogEntry, left: tuple[LogEntry, ...], last: int) -> LogEntry:
         totals = encode_totals(*_totals(log, newest, left))
@@ -157,7 +153,7 @@ def release_versions(
             totals=described,
             transaction=None,
             flushed=None,
-            content=None,
+            content=None if through is None else newest.content_version,
             released=Released(through=last, by=by, ended=through is None),
         )
 
@@ -174,6 +170,19 @@ def release_versions(
         with contextlib.suppress(ShuffleError):
             storage.delete(path)
     return entry
+
+
+def commit_ids(newest: LogEntry | None, waiting: LogEntry | None) -> Found:
+    """Return by which ids a result is known again: of its version, and of what is pending."""
+    return newest.commit_id if newest else None, waiting.commit_id if waiting else None
+
+
+def are_all(newest: Snapshot, left: tuple[LogEntry, ...]) -> bool:
+    """Whether all files of a version are among those of some entries of it: nothing was consumed.
+
+    Entries cannot be counted: a checkpoint has one in the place of many.
+    """
+    return sum(len(one.map_outputs) for one in left) == len(newest.map_outputs)
 
 
 def _totals(

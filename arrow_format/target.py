@@ -129,7 +129,7 @@ def check_fits_pending(job: ShuffleJob, log: CommitLog, *, pending: bool) -> Non
 
 def _check_result_of_first(job: ShuffleJob, waiting: LogEntry) -> None:
     """Check that the first version is of the type that what waits is to be added to."""
-    made, kind = describe_result(job.options, job.owner, None).type, waiting.result.type
+    made, kind = describe_result(job.options, job.owners, None).type, waiting.result.type
     if made is not kind:
         msg = f"{job.storage.root}: result type {made.name} is not {kind.name}"
         raise OptionError(msg)
@@ -175,7 +175,7 @@ def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
         )
         raise SchemaError(msg)
     try:
-        describe_result(job.options, job.owner, there.result)
+        describe_result(job.options, job.owners, there.result)
     except OptionError as error:
         msg = f"{job.storage.root}: {error}"
         raise OptionError(msg) from error

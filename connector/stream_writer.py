@@ -123,7 +123,7 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         statuses = [status_from_row(one.row, job.num_subpartitions) for one in known]
         if self._is_done(job, transaction) or self._changes_nothing(job, statuses):
             with contextlib.suppress(ShuffleError):  # what is left is collected some day
-                abort_job(job)
+                abort_job(job, failed=False)
         else:
             if not self._waits:
                 # Of runs with a flush interval: those batches came before, and have to stay so.

@@ -52,7 +52,7 @@ def test_a_result_that_takes_the_place_of_one_whose_application_is_gone_stays(
 ):
     write(tmp_path, 1, result_type="BLOCKING")
     # What a collection finds out about the first holds for the first alone.
-    monkeypatch.setattr("arrow_format.garbage.owner_is_gone", lambda *_: True)
+    monkeypatch.setattr("arrow_format.garbage.owners_are_gone", lambda *_: True)
     come = Interrupted(
         tmp_path, lambda: write(tmp_path, 2, mode="overwrite", result_type="BLOCKING")
     )

@@ -26,7 +26,7 @@ from arrow_format.result_type import ResultPartitionType
 from tests.unit.test_log_entry import ENTRY, forged
 
 BOUNDED = ResultDescription(ResultPartitionType.PIPELINED_BOUNDED, 1 << 20, 3)
-OWNED = ResultDescription(ResultPartitionType.BLOCKING, owner=this_process())
+OWNED = ResultDescription(ResultPartitionType.BLOCKING, owners=(this_process(),))
 RELEASED = Released(through=6, by="consumed by ä", ended=False)
 
 
@@ -61,11 +61,11 @@ def test_an_entry_without_any_of_it_has_the_bytes_it_always_had():
         {"result": "BLOCKING"},
         {"result": {"type": "PIPELINED_BOUNDED", "max_unconsumed_bytes": -1}},
         {"result": {"type": "PIPELINED_BOUNDED", "max_unconsumed_versions": "3"}},
-        {"result": {"type": "BLOCKING", "owner": {}}},
+        {"result": {"type": "BLOCKING", "owners": [{}]}},
         {
             "result": {
                 "type": "BLOCKING",
-                "owner": {"host": "h", "boot": "b", "pid": 1 << 40, "started": 0},
+                "owners": [{"host": "h", "boot": "b", "pid": 1 << 40, "started": 0}],
             }
         },
         {"released": {"through": 1, "by": "x", "ended": True}},
@@ -112,6 +112,6 @@ def test_what_a_commit_says_of_its_result(options, there, expected):
     chosen = WriteOptions(**options)
     if expected is None:
         with pytest.raises(OptionError, match="a result has one type"):
-            describe_result(chosen, this_process(), there)
+            describe_result(chosen, (this_process(),), there)
     else:
-        assert describe_result(chosen, this_process(), there) == expected
+        assert describe_result(chosen, (this_process(),), there) == expected

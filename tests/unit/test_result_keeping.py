@@ -1,0 +1,225 @@
+"""When what was consumed goes, and what stays: beside checkpoints, merges, restarts and bounds."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+
+from arrow_format import (
+    WriteOptions,
+    collect_garbage,
+    commit_log,
+    consume,
+    flush_pending,
+    forget_consumer,
+    list_consumers,
+    merge_shuffle,
+    open_shuffle,
+)
+from arrow_format.consumers import ConsumerRegistry
+from arrow_format.consumption import Consumer
+from arrow_format.errors import BackPressureTimeoutError, ConsumerError
+from arrow_format.lease import LEASE_SECONDS
+from arrow_format.process_identity import ProcessIdentity, this_process
+from arrow_format.result_description import MOST_OWNERS, describe_result
+from arrow_format.result_keeping import RELEASED_TOGETHER, owners_are_gone
+from arrow_format.storage import open_storage
+from tests.unit.small_shuffles import FAST
+from tests.unit.test_consumption import rows, take, write
+from tests.unit.test_pending import put
+
+NONE = timedelta(0)
+
+
+@pytest.fixture(scope="module")
+def dead():
+    """A process of this machine that has ended."""
+    program = (
+        "import json; from arrow_format.process_identity import this_process; "
+        "print(json.dumps(this_process().to_json()))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    return ProcessIdentity.from_json(json.loads(told))
+
+
+def data_files(path):
+    return len(list(path.glob("map_outputs/*/*.data")))
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
+    tmp_path, monkeypatch, collects
+):
+    """A checkpoint stands for more versions than it has before it."""
+    monkeypatch.setattr(commit_log, "CHECKPOINT_INTERVAL", 10)
+    for value in range(1, 40):
+        write(tmp_path, value, result_type="PIPELINED")
+    consumer = Consumer(open_storage(tmp_path), "slow")
+    consumer.register(0)
+    ConsumerRegistry(open_storage(tmp_path)).register("fast", 39)
+    try:
+        if collects:
+            ConsumerRegistry(open_storage(tmp_path)).advance("slow", 12)
+            collect_garbage(tmp_path, retention=NONE)
+        else:
+            consumer.commit(12)
+    finally:
+        consumer.close()
+    assert rows(open_shuffle(tmp_path)) == list(range(13, 40))
+    assert take(tmp_path, "slow") == list(range(13, 40))
+    write(tmp_path, 40)
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [40]
+    assert data_files(tmp_path) == 1
+
+
+def test_consumed_versions_are_released_together(tmp_path):
+    write(tmp_path, 0, result_type="PIPELINED")
+    released = []
+    for value in range(1, 4 * RELEASED_TOGETHER):
+        take(tmp_path, "a")
+        write(tmp_path, value)
+        newest = open_shuffle(tmp_path).version
+        if newest > value + 1 + len(released):
+            released.append(value)
+    assert 2 <= len(released) <= 4
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_what_was_merged_after_it_was_read_goes_once_it_is_consumed(tmp_path, more):
+    for value in range(12):
+        write(tmp_path, value, result_type="PIPELINED")
+    with consume(tmp_path, consumer="a") as consumption:
+        assert rows(consumption.shuffle) == list(range(12))
+        merge_shuffle(tmp_path, options=FAST)
+        if more:
+            write(tmp_path, 12)
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [12] * more
+    assert list_consumers(tmp_path)[0].unconsumed_versions == more
+    assert data_files(tmp_path) == 2 * more, "the file before what is new goes with the next"
+    if more:
+        assert take(tmp_path, "a") == [12]
+        collect_garbage(tmp_path, retention=NONE)
+        assert data_files(tmp_path) == 0
+
+
+def test_what_was_merged_stays_until_all_of_it_is_consumed(tmp_path):
+    for value in range(3):
+        write(tmp_path, value, result_type="PIPELINED")
+    with consume(tmp_path, consumer="a"):
+        write(tmp_path, 3)
+        merge_shuffle(tmp_path, options=FAST)
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [0, 1, 2, 3], "in one file with what is not consumed"
+    assert take(tmp_path, "a") == [3]
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == []
+
+
+@pytest.mark.parametrize("consumed", [None, 2])
+def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
+    """Without consumers, and where the only one was forgotten after a release."""
+    bounded = {
+        "result_type": "PIPELINED_BOUNDED",
+        "max_unconsumed_versions": 3,
+        "back_pressure_timeout": 0.05,
+    }
+    for value in range(3):
+        write(tmp_path, value, **bounded)
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    if consumed:
+        registry.register("a", consumed)
+        collect_garbage(tmp_path, retention=NONE)
+        write(tmp_path, 3, **bounded)
+        write(tmp_path, 4, **bounded)
+        registry.forget("a")
+    for _ in range(2):
+        collect_garbage(tmp_path, retention=NONE)
+        with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
+            write(tmp_path, 9, **bounded)
+    assert rows(open_shuffle(tmp_path)) == ([2, 3, 4] if consumed else [0, 1, 2])
+
+
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("kind", ["BLOCKING", None])
+def test_a_result_stays_while_one_of_those_that_wrote_it_runs(tmp_path, dead, pending, kind):
+    """As a stream does that goes on in another application after a restart."""
+    how = {"pending": pending}
+    put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING", **how)
+    put(tmp_path, [(2, 2)], result_type="BLOCKING" if pending else kind, **how)
+    put(tmp_path, [(3, 3)], owner=dead, result_type="BLOCKING", **how)
+    collect_garbage(tmp_path, retention=NONE)
+    if pending:
+        assert flush_pending(tmp_path, options=FAST).num_rows == 3
+        collect_garbage(tmp_path, retention=NONE)
+    assert sorted(open_shuffle(tmp_path).read().read_all()["k"].to_pylist()) == [1, 2, 3]
+    assert set(open_shuffle(tmp_path).result.owners) == {dead, this_process()}
+
+
+def test_what_one_that_runs_has_pending_keeps_what_a_dead_one_wrote(tmp_path, dead):
+    put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING", pending=False)
+    put(tmp_path, [(2, 2)], result_type="BLOCKING")
+    collect_garbage(tmp_path, retention=NONE)
+    assert flush_pending(tmp_path, options=FAST).num_rows == 1
+    assert sorted(open_shuffle(tmp_path).read().read_all()["k"].to_pylist()) == [1, 2]
+
+
+def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dead):
+    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
+    assert not owners_are_gone([], 0, 10)
+    assert owners_are_gone([dead], 20, 10)
+    assert owners_are_gone([dead, elsewhere], 5, 10)
+    assert not owners_are_gone([dead, elsewhere], 20, 10)
+    assert not owners_are_gone([dead, elsewhere, this_process()], 5, 10)
+
+
+def test_owners_are_those_that_wrote_last():
+    there = None
+    for number in (*range(MOST_OWNERS + 5), 7):
+        owner = ProcessIdentity("a", "b", number, 0)
+        there = describe_result(WriteOptions(result_type="BLOCKING"), (owner,), there)
+    assert [one.pid for one in there.owners] == [5, 6, *range(8, MOST_OWNERS + 5), 7]
+
+
+def test_a_batch_that_runs_again_is_no_failure_of_its_producer(tmp_path):
+    """What it has pending comes; who waits for it is told nothing else."""
+    found = []
+
+    def wait():
+        with consume(tmp_path, consumer="a", request_timeout=30) as consumption:
+            found.extend(rows(consumption.shuffle))
+
+    put(tmp_path, [(1, 1)], batch=0, result_type="PIPELINED")
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not (tmp_path / "consumers" / "a").is_dir() or not list_consumers(tmp_path):
+        assert waiting.is_alive()
+    put(tmp_path, [(1, 1)], batch=0, result_type="PIPELINED")
+    flush_pending(tmp_path, options=FAST)
+    waiting.join(30)
+    assert found == [1]
+
+
+@pytest.mark.parametrize("left", [b"", b"{}", b"\0" * 300])
+def test_a_lease_that_a_power_failure_has_damaged_ends_by_its_age(tmp_path, left):
+    """Leases are not synced. Whose it was nobody can tell, nor need they to forget the name."""
+    write(tmp_path, 1, result_type="PIPELINED")
+    ConsumerRegistry(open_storage(tmp_path)).register("a", 0)
+    lease = tmp_path / "consumers" / "a" / f"lease-{1:020d}-{0:020d}"
+    lease.write_bytes(left)
+    with pytest.raises(ConsumerError, match="held by a process that cannot be told"):
+        take(tmp_path, "a")
+    with pytest.raises(ConsumerError, match="is at work, a process that cannot be told"):
+        forget_consumer(tmp_path, "a")
+    long_ago = lease.stat().st_mtime - 2 * LEASE_SECONDS
+    os.utime(lease, (long_ago, long_ago))
+    assert list_consumers(tmp_path)[0].held_by is None
+    assert take(tmp_path, "a") == [1]
+    lease.write_bytes(left)
+    assert forget_consumer(tmp_path, "a")
+    assert not list_consumers(tmp_path)
