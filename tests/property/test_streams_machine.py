@@ -156,6 +156,8 @@ class StreamsMachine(RuleBasedStateMachine):
         self.queries[name].trigger(limit, dies)
 
     def consume_all(self):
+        if self.waiting:  # what is pending keeps the log, and the files it names
+            self.flush()
         for name, query in self.queries.items():
             while query.trigger(3):
                 pass
@@ -168,8 +170,7 @@ class StreamsMachine(RuleBasedStateMachine):
         for _ in range(2):
             collect_garbage(self.path, retention=timedelta(0))
         assert open_shuffle(self.path).num_rows == 0
-        files = list(self.path.glob("map_outputs/*/*.data"))
-        assert len(files) == len(self.waiting) // 2, "all but what is pending"
+        assert not list(self.path.glob("map_outputs/*/*.data"))
 
 
 TestStreamsMachine = StreamsMachine.TestCase
