@@ -99,8 +99,8 @@ def first_to_keep(versions: Sequence[LogEntry], oldest: int, slowest: int | None
     """Return the oldest version to keep: pure.
 
     What was released goes whatever its age. Of a pipelined result what a consumer has before it
-    stays; of others consumers hold nothing back. Of a bounded one, what waits for its first
-    consumer stays too: the bound counts versions.
+    stays, unless that was released as a whole; of others consumers hold nothing back. Of a bounded
+    one, what waits for its first consumer stays too: the bound counts versions.
 
     Parameters
     ----------
@@ -112,21 +112,23 @@ def first_to_keep(versions: Sequence[LogEntry], oldest: int, slowest: int | None
         Up to where the slowest consumer has consumed; None where there is none.
     """
     newest = versions[-1]
-    release = next((one for one in reversed(versions) if one.released is not None), None)
-    if newest.released is not None and newest.released.ended:
-        return newest.version
     kind = newest.result.type
+    releases = [(one.version, one.released) for one in versions if one.released is not None]
+    ended = max((version for version, released in releases if released.ended), default=0)
+    if ended == newest.version:
+        return ended
     if kind.is_persistent:
         return oldest
-    wanted = max(oldest, release.version if release else 0)
+    wanted = max(oldest, *(version for version, _ in releases), 0)
     if kind.has_back_pressure and slowest is None:
-        slowest = release.released.through if release and release.released else 0
+        slowest = max((released.through for _, released in releases), default=0)
     if kind.is_pipelined and slowest is not None:
         # Who has consumed nothing begins with a whole version, whatever brought it.
         before = (
             one.version
             for one in versions
-            if slowest == 0 or (one.version > slowest and one.operation not in ADD_NOTHING)
+            if one.version > ended
+            and (slowest == 0 or (one.version > slowest and one.operation not in ADD_NOTHING))
         )
         wanted = min(wanted, next(before, wanted))
     return max(

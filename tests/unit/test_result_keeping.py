@@ -27,6 +27,7 @@ from arrow_format.lease import LEASE_SECONDS
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.result_description import MOST_OWNERS, describe_result
 from arrow_format.result_keeping import RELEASED_TOGETHER, owners_are_gone
+from arrow_format.result_release import release_versions
 from arrow_format.storage import open_storage
 from tests.unit.small_shuffles import FAST
 from tests.unit.test_consumption import rows, take, write
@@ -119,6 +120,18 @@ def test_what_was_merged_stays_until_all_of_it_is_consumed(tmp_path):
     assert take(tmp_path, "a") == [3]
     collect_garbage(tmp_path, retention=NONE)
     assert rows(open_shuffle(tmp_path)) == []
+
+
+@pytest.mark.parametrize("consumed", [0, 1])
+def test_consumers_keep_nothing_of_what_was_released_as_a_whole(tmp_path, consumed):
+    for value in range(3):
+        write(tmp_path, value, result_type="PIPELINED")
+    ConsumerRegistry(open_storage(tmp_path)).register("a", consumed)
+    release_versions(open_storage(tmp_path), by="a process that died then")
+    write(tmp_path, 3, result_type="PIPELINED")
+    collect_garbage(tmp_path, retention=NONE)
+    assert data_files(tmp_path) == 1
+    assert take(tmp_path, "a") == [3]
 
 
 @pytest.mark.parametrize("consumed", [None, 2])
