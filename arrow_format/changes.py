@@ -170,6 +170,10 @@ def begins_after(log: LogReader, index: LogIndex, last: LogEntry, start: int) ->
         if entry.released is not None and entry.released.ended:
             return first.version - 1
         first = entry
+    if start < index.oldest - 1:
+        before = log.checkpoint(index.oldest - 1).entry
+        if before is not None and before.released is not None and before.released.ended:
+            return first.version - 1
     return start
 
 

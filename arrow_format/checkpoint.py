@@ -77,14 +77,17 @@ def compose(entries: Sequence[LogEntry]) -> LogEntry:
         From the entry that started the version to the one that completed it.
     """
     placed = PlacedOutputs.of(entries)
+    last = entries[-1]
+    # That the result was given up tells who had not consumed all of it where to go on.
+    has_ended = last.released is not None and last.released.ended
     return replace(
-        entries[-1],
-        operation="replace",
+        last,
+        operation="release" if has_ended else "replace",
         transaction=None,
         map_outputs=placed.outputs,
         roots=placed.roots,
         totals=TotalsFile("", 0, 0),
-        released=None,
+        released=last.released if has_ended else None,
         flushed=None,
     )
 
