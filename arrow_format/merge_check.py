@@ -109,11 +109,12 @@ def _rows_at_ends(
 
 def _as_bytes(rows: pa.Table) -> pa.Table:
     """Return the rows with texts as the bytes they are: nobody has looked whether they are text."""
-    fields = [
-        field.with_type(pa.binary()) if pa.types.is_string(field.type) else field
-        for field in rows.schema
+    # Not a cast of the table: PyArrow makes a list of structs of nulls invalid where that is sliced.
+    columns = [
+        column.cast(pa.binary()) if pa.types.is_string(column.type) else column
+        for column in rows.columns
     ]
-    return rows.cast(pa.schema(fields))
+    return pa.Table.from_arrays(columns, rows.schema.names)
 
 
 def _sorted(rows: pa.Table, sort_by: SortBy) -> pa.Table:

@@ -63,6 +63,19 @@ def test_rows_that_are_not_those_of_the_inputs(tmp_path, monkeypatch, mistake, s
     assert open_shuffle(path).read().read_all().equals(before)
 
 
+@pytest.mark.parametrize("rewrite", ["always", "never"])
+def test_structs_of_nulls_in_lists_are_merged(tmp_path, rewrite):
+    """PyArrow makes them invalid where it casts a slice of them."""
+    type_ = pa.list_(pa.struct([("n", pa.null())]))
+    lists = pa.array([[{"n": None}] * (i % 3) for i in range(40)], type_)
+    for start in (0, 40):
+        table = pa.table({"k": range(start, start + 40), "l": lists})
+        write_shuffle(table, tmp_path, num_subpartitions=2, keys="k", mode="append", options=FAST)
+    merge_shuffle(tmp_path, policy=MergePolicy(rewrite=rewrite), options=FAST)
+    rows = open_shuffle(tmp_path).read().read_all().sort_by("k")
+    assert rows["l"].to_pylist() == 2 * lists.to_pylist()
+
+
 def no_text(n):
     """An Arrow column of strings that are not UTF-8, as other writers may make them."""
     return pa.array([b"\xed%d" % i for i in range(n)], pa.binary()).view(pa.string())
