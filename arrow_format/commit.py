@@ -129,19 +129,24 @@ def commit_job(
             newest = None  # a result that was released as a whole is no shuffle any more
         if newest is not None and mode == "ignore":
             return None
-        if newest is not None and not pending:
-            # Here, where the number to be taken is settled: no other can slip in while this waits.
-            _await_consumers(job, outputs, newest.newest.result, mode)
-        if not written:
-            job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
-            written = True
         appended_to = newest if mode == "append" else None
         # The version that comes of all that is pending is of one type, and of all its owners.
         waiting = last_pending(log) if pending else None
         like = waiting or (None if appended_to is None else appended_to.newest)
+        options = job.options
+        if flushes and like is not None and like.version > flushes[-1]:
+            # Whoever wrote after what is flushed has set the bounds.
+            options = replace(options, max_unconsumed_bytes=None, max_unconsumed_versions=None)
+        result = describe_result(options, job.owners, None if like is None else like.result)
+        if newest is not None and not pending:
+            # Here, where the number to be taken is settled: no other can slip in while this waits.
+            _await_consumers(job, outputs, newest.newest.result, result, mode)
+        if not written:
+            job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
+            written = True
         entry = replace(
             _entry(job, commit_id, outputs, described, appended_to),
-            result=describe_result(job.options, job.owners, None if like is None else like.result),
+            result=result,
             transaction=transaction,
             flushed=flushes[-1] if flushes else None,
         )
@@ -186,14 +191,17 @@ def commit_job(
 
 
 def _await_consumers(
-    job: ShuffleJob, outputs: Sequence[MapOutput], there: ResultDescription, mode: str
+    job: ShuffleJob,
+    outputs: Sequence[MapOutput],
+    there: ResultDescription,
+    result: ResultDescription,
+    mode: str,
 ) -> None:
     """Wait until the consumers of a bounded result have left room for what is committed.
 
     What is overwritten is kept for consumers that are known, and delivered. Without any it is not.
     """
     is_appended = mode == "append"
-    result = describe_result(job.options, job.owners, there if is_appended else None)
     if not result.type.has_back_pressure:
         return
     if is_appended or (there.type.has_back_pressure and ConsumerRegistry(job.storage).names()):

@@ -109,7 +109,7 @@ def _rows_at_ends(
 
 def _as_bytes(rows: pa.Table) -> pa.Table:
     """Return the rows with texts as the bytes they are: nobody has looked whether they are text."""
-    # Not a cast of the table: PyArrow makes a list of structs of nulls invalid where that is sliced.
+    # Not a cast of the table: PyArrow makes a sliced list of structs of nulls invalid by it.
     columns = [
         column.cast(pa.binary()) if pa.types.is_string(column.type) else column
         for column in rows.columns

@@ -59,7 +59,7 @@ MEMORY_ONLY = {
 
 def put(
     path, rows, *, batch=None, mode="append", pending=True, partitioner=None, schema=SCHEMA,
-    result_type=None, owner=None,
+    owner=None, **options,
 ):  # fmt: skip
     """Commit rows (pairs of k and v) as pending, as a micro-batch of a query does."""
     job = begin_job(
@@ -67,7 +67,7 @@ def put(
         schema,
         num_subpartitions=N,
         partitioner=partitioner or HashPartitioner("k"),
-        options=WriteOptions(sync=False, result_type=result_type),
+        options=WriteOptions(sync=False, **options),
         owner=owner,
     )
     if pending:

@@ -158,6 +158,20 @@ def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
     assert rows(open_shuffle(tmp_path)) == ([2, 3, 4] if consumed else [0, 1, 2])
 
 
+def test_bounds_are_those_of_who_wrote_last(tmp_path):
+    """A flush makes a version of what came before, and sets nothing."""
+    for bound, pending in ((3, False), (5, True), (9, False)):
+        put(
+            tmp_path, [(bound, bound)], pending=pending, result_type="PIPELINED_BOUNDED",
+            max_unconsumed_versions=bound,
+        )  # fmt: skip
+    assert flush_pending(tmp_path, options=FAST).version == 4
+    assert open_shuffle(tmp_path).result.max_unconsumed_versions == 9
+    put(tmp_path, [(7, 7)], result_type="PIPELINED_BOUNDED", max_unconsumed_versions=7)
+    flush_pending(tmp_path, options=FAST)
+    assert open_shuffle(tmp_path).result.max_unconsumed_versions == 7
+
+
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("kind", ["BLOCKING", None])
 def test_a_result_stays_while_one_of_those_that_wrote_it_runs(tmp_path, dead, pending, kind):
