@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from arrow_format.errors import OptionError
-from arrow_format.flush_buffer import FlushBuffer, FlushReason, key_names
+from arrow_format.flush_buffer import FlushBuffer, FlushReason
 from arrow_format.flush_options import FlushOptions
 from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.operator_attributes import is_output_buffered
+from arrow_format.partitioner import key_names
 from arrow_format.stream_elements import LatencyMarker, Watermark, WatermarkStatus
 
 if TYPE_CHECKING:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
+from numbers import Integral
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
@@ -39,6 +42,23 @@ class EventTime:
             )
             raise SchemaError(msg)
 
+    def check_watermark(self, watermark: object) -> None:
+        """Check that a watermark is a whole number, a date or a time.
+
+        Raises
+        ------
+        OptionError
+            It is not. A number with a fraction would have to be rounded, and nothing says which
+            rows an absent one is later than.
+        """
+        is_number = isinstance(watermark, Integral) and not isinstance(watermark, bool)
+        if not (is_number or isinstance(watermark, date | np.datetime64)):
+            msg = (
+                f"watermark {watermark!r} cannot be compared with the event times of column "
+                f"{self.name!r}: expected a whole number, a date or a time"
+            )
+            raise OptionError(msg)
+
     def limit(self, watermark: object, schema: pa.Schema) -> pa.Scalar | None:
         """Return a watermark as a value of the column; None if it is below all of them.
 
@@ -48,13 +68,15 @@ class EventTime:
             It is no such value.
         """
         type_ = schema.field(self.name).type
+        self.check_watermark(watermark)
         try:
-            if pt.is_integer(type_) and isinstance(watermark, int):
+            if isinstance(watermark, Integral):
                 # The watermark of the end of a stream is the greatest number of 64 bits.
-                bits = type_.bit_width - pt.is_signed_integer(type_)
-                if watermark < (-(1 << bits) if pt.is_signed_integer(type_) else 0):
+                is_signed = not pt.is_unsigned_integer(type_)
+                bits = type_.bit_width - is_signed
+                if watermark < (-(1 << bits) if is_signed else 0):
                     return None
-                return pa.scalar(min(watermark, (1 << bits) - 1), type_)
+                return pa.scalar(min(int(watermark), (1 << bits) - 1), type_)
             return pa.scalar(watermark, type_)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             msg = (

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from arrow_format.errors import ClosedError, SchemaError
 from arrow_format.event_time import EventTime
+from arrow_format.gather import filtered
 from arrow_format.held_elements import HeldElements
 from arrow_format.latest_by_key import LatestPerKey
-from arrow_format.partitioner import as_names
+from arrow_format.partitioner import as_names, key_names
 from arrow_format.stream_elements import Watermark
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class FlushReason(Enum):
 class FlushBuffer:
     """Holds the latest row of each key, and the other elements that count, until it flushes.
 
-    Not safe to share between threads. After an error, and after :meth:`release`, it is closed.
+    Not safe to share between threads, nor to be called by whom it gives rows to. After an error,
+    and after :meth:`release`, it is closed.
 
     Parameters
     ----------
@@ -85,7 +87,7 @@ class FlushBuffer:
         self._rows: LatestPerKey | None = None
         self._held = HeldElements()
         self._last_flush = clock()
-        self._is_closed = False
+        self._is_closed = self._is_flushing = False
         self.flushes: Counter[FlushReason] = Counter()
         """How often it flushed, by reason."""
         self.num_rows_in = 0
@@ -167,12 +169,14 @@ class FlushBuffer:
         Raises
         ------
         OptionError
-            A watermark that cannot be compared with the event times of the rows.
+            A watermark that cannot be compared with event times, or not with those of the rows.
         ClosedError
             It is closed.
         """
         self._check_open()
         rows, event_time = self._rows, self._event_time
+        if isinstance(element, Watermark) and event_time is not None:
+            event_time.check_watermark(element.timestamp)
         if rows is None or rows.is_empty:
             yield element
             return
@@ -183,7 +187,11 @@ class FlushBuffer:
 
     def _flush_when_due(self) -> Generator[Element]:
         interval = self._options.max_interval
-        if interval is not None and self._clock() - self._last_flush >= interval.total_seconds():
+        if interval is None:
+            return
+        now = self._clock()
+        self._last_flush = min(self._last_flush, now)  # of a clock that was set back
+        if now - self._last_flush >= interval.total_seconds():
             yield from self._flush(FlushReason.INTERVAL)
 
     def flush(self, reason: FlushReason = FlushReason.ASKED) -> Generator[Element]:
@@ -217,18 +225,29 @@ class FlushBuffer:
         if self._is_closed:
             msg = "the buffered output is closed; it takes nothing more"
             raise ClosedError(msg)
+        if self._is_flushing:
+            # What came now would be neither among what is given out nor held after it.
+            msg = (
+                "the buffered output is giving out what it holds, and takes nothing until that is "
+                "done: whoever is given rows must not call it back"
+            )
+            raise ClosedError(msg)
 
     def _flush(self, reason: FlushReason) -> Generator[Element]:
         rows = self._rows
         if rows is None or rows.is_empty:
             return
+        self._check_open()
         self._last_flush = self._clock()
         self.flushes[reason] += 1
+        self._is_flushing = True
         try:
             yield from self._in_order(rows)
         except BaseException:  # whoever stops in the middle has lost the rest
             self.release()
             raise
+        finally:
+            self._is_flushing = False
         rows.clear()
 
     def _in_order(self, rows: LatestPerKey) -> Generator[Element]:
@@ -249,28 +268,15 @@ class FlushBuffer:
                     continue
                 some_are_later = True
                 if later.true_count < batch.num_rows:
-                    yield self._counted(batch.filter(pc.invert(later)))
+                    yield self._counted(filtered(batch, pc.invert(later)))
             yield from self._held.take_latest()
             # They are looked up again: to keep them until now might take any amount of memory.
             for batch in rows.rows() if some_are_later else ():
                 later = event_time.are_later(batch, limit)
                 if later.true_count:
-                    yield self._counted(batch.filter(later))
+                    yield self._counted(filtered(batch, later))
         yield from self._held.take_markers()
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.num_rows_out += batch.num_rows
         return batch
-
-
-def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of key columns; None and an empty sequence are none.
-
-    Raises
-    ------
-    OptionError
-        They are no names, or one is named twice.
-    """
-    if keys is None or (not isinstance(keys, str) and hasattr(keys, "__len__") and not len(keys)):
-        return ()
-    return as_names(keys)

@@ -14,13 +14,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.array_buffers import text_offsets
+from arrow_format.array_buffers import boolean_values, text_offsets
 from arrow_format.nested_items import has_items, items_per_row, num_items
-from arrow_format.numpy_arrays import to_numpy
+from arrow_format.numpy_arrays import to_arrow, to_numpy
 from arrow_format.row_runs import runs_within
 
 SLICE_ITEMS = 1 << 19
 """Items of lists that are taken together: their index has 4 MiB. A row of more is copied whole."""
+
+
+def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+    """Return the rows that a mask is true for, in memory for them alone.
+
+    What PyArrow filters lists with makes an index of all their items.
+    """
+    if not any(has_items(field.type) for field in batch.schema):
+        return batch.filter(mask)
+    indices = to_arrow(np.flatnonzero(boolean_values(mask)).astype(np.uint32))
+    columns = [
+        pa.concat_arrays(gather(column, indices)) if has_items(column.type) else column.filter(mask)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def gather(column: pa.Array, indices: pa.Array) -> list[pa.Array]:

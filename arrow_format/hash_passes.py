@@ -15,6 +15,7 @@ import numpy as np
 from arrow_format.array_buffers import validity
 from arrow_format.canonical_floats import float_bits
 from arrow_format.errors import SchemaError
+from arrow_format.gather import filtered
 from arrow_format.numpy_arrays import to_arrow
 from arrow_format.spark_hash import check_hashable, hash_columns
 
@@ -60,7 +61,7 @@ class HashPass:
         if self.modulus == 1:
             return batch
         hashes = self._hashes(batch)
-        return batch.filter(to_arrow(hashes % np.uint32(self.modulus) == self.residue))
+        return filtered(batch, to_arrow(hashes % np.uint32(self.modulus) == self.residue))
 
     def split(self, parts: int) -> list[HashPass]:
         """Return passes that take the rows of this one together."""

@@ -10,18 +10,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from arrow_format.arrow_types import data_schema, normalise
-from arrow_format.errors import ClosedError
+from arrow_format.errors import ClosedError, SchemaError
 from arrow_format.expansion import pieces
 from arrow_format.latest_rows import KEY_BYTES, LatestRows, latest_in_passes
 from arrow_format.options import MAX_REGION_BYTES, check_integer
-from arrow_format.partitioner import HashPartitioner
+from arrow_format.partitioner import HashPartitioner, key_names
 from arrow_format.spilled_rows import SpilledRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    import pyarrow as pa
 
 DEFAULT_BYTES = 64 << 20
 """Memory for rows where nothing else is said."""
@@ -31,7 +31,7 @@ LEAST_BYTES = 64 << 10
 
 def latest_per_key(
     batches: Iterable[pa.RecordBatch],
-    keys: Sequence[str],
+    keys: str | Sequence[str] | None,
     *,
     max_bytes: int = DEFAULT_BYTES,
     directory: str | None = None,
@@ -60,13 +60,18 @@ def latest_per_key(
     Raises
     ------
     SchemaError
-        Schemas differ, a key is missing, or its type cannot be a key.
+        Schemas differ, a key is missing, or its type cannot be a key; or something is no batch.
+    OptionError
+        ``keys`` are no names, or one is named twice.
     StorageError, OutOfDiskError
         Rows could not be spilled.
     """
     latest: LatestPerKey | None = None
     try:
         for batch in batches:
+            if not isinstance(batch, pa.RecordBatch):
+                msg = f"batches hold a {type(batch).__name__}: expected pyarrow.RecordBatch"
+                raise SchemaError(msg)
             if latest is None:
                 latest = LatestPerKey(batch.schema, keys, max_bytes=max_bytes, directory=directory)
             for piece in latest.pieces(batch):
@@ -107,7 +112,7 @@ class LatestPerKey:
     def __init__(
         self,
         schema: pa.Schema,
-        keys: Sequence[str],
+        keys: str | Sequence[str] | None,
         *,
         max_bytes: int = DEFAULT_BYTES,
         spills: bool = True,
@@ -116,7 +121,7 @@ class LatestPerKey:
         check_integer("max_bytes", max_bytes, LEAST_BYTES, 1 << 50, "bytes")
         self.schema = data_schema(schema)
         """Schema of the rows that are kept."""
-        self._keys = tuple(keys)
+        self._keys = key_names(keys)
         if self._keys:
             HashPartitioner(self._keys).check(self.schema)
         self._capacity_bytes = min(max_bytes // 3, MAX_REGION_BYTES)

@@ -17,7 +17,7 @@ from arrow_format.batching import copied
 from arrow_format.gather import gather
 from arrow_format.hash_passes import HashPass
 from arrow_format.last_rows import last_rows
-from arrow_format.nested_items import has_items
+from arrow_format.nested_items import has_items, num_items
 from arrow_format.numpy_arrays import no_rows, to_arrow
 from arrow_format.sort_buffer import SortBuffer
 
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 KEY_BYTES = 64
 """What a row may take beside its columns while the last rows are found: hash or number, both with
 its place as a word that is sorted, its place by itself, and its part in a table of few keys."""
+
+
+ITEM_BYTES = 24
+"""What a value inside of a key takes then: its number, in the bytes that stand for all of them, and
+in the table of those that are different."""
+
+PIECE_BYTES = 512
+"""What a column of a piece takes beside its values, however few these are."""
 
 
 class LatestRows:
@@ -48,10 +56,14 @@ class LatestRows:
     def __init__(self, schema: pa.Schema, keys: Sequence[str], capacity_bytes: int) -> None:
         self._schema = schema
         self._keys = tuple(keys)
+        self._nested = [key for key in self._keys if has_items(schema.field(key).type)]
         self._capacity_bytes = capacity_bytes
         self._buffer = self._new_buffer()
         self._num_distinct = 0
         """Rows at the beginning of the buffer that are known to have different keys."""
+        self._num_items = 0
+        """Values inside of the keys of rows in the buffer."""
+        self._num_pieces = 0
 
     def _new_buffer(self) -> SortBuffer:
         return SortBuffer(self._schema, self._capacity_bytes, 1)
@@ -64,7 +76,15 @@ class LatestRows:
     @property
     def num_bytes(self) -> int:
         """Bytes charged for them, or for numbering their keys if that is more."""
-        return max(self._buffer.num_bytes, KEY_BYTES * self._buffer.num_rows)
+        return max(
+            self._buffer.num_bytes, self._numbering_bytes(self._buffer.num_rows, self._num_items)
+        )
+
+    def _numbering_bytes(self, num_rows: int, num_items: int) -> int:
+        return KEY_BYTES * num_rows + ITEM_BYTES * num_items
+
+    def _items_of(self, rows: pa.RecordBatch) -> int:
+        return sum(num_items(rows.column(key)) for key in self._nested)
 
     def append(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """Take rows, as many as there is room for.
@@ -106,15 +126,24 @@ class LatestRows:
         return None
 
     def _fits(self, piece: pa.RecordBatch) -> bool:
-        if KEY_BYTES * (self._buffer.num_rows + piece.num_rows) > self._capacity_bytes:
+        num_rows, items = self._buffer.num_rows + piece.num_rows, self._items_of(piece)
+        if self._numbering_bytes(num_rows, self._num_items + items) > self._capacity_bytes:
             return False
-        return self._buffer.append(piece, np.zeros(piece.num_rows, np.int32))
+        beside = PIECE_BYTES * len(self._schema) * (self._num_pieces + 1)
+        if self._num_pieces and beside > self._capacity_bytes // 4:  # the room of numbers is free
+            return False
+        if not self._buffer.append(piece, np.zeros(piece.num_rows, np.int32)):
+            return False
+        self._num_items += items
+        self._num_pieces += 1
+        return True
 
     def _hold(self, rows: pa.RecordBatch) -> None:
         """Hold rows of different keys and nothing else, whatever they take."""
         self._buffer = self._new_buffer()
         self._buffer.put(rows)
         self._num_distinct = rows.num_rows
+        self._num_items, self._num_pieces = self._items_of(rows), 0
 
     def _drop_replaced(self) -> pa.RecordBatch:
         num_rows = self._buffer.num_rows
@@ -145,7 +174,7 @@ class LatestRows:
         """Let all rows go."""
         self._buffer.release()
         self._buffer = self._new_buffer()
-        self._num_distinct = 0
+        self._num_distinct = self._num_items = self._num_pieces = 0
 
     def make_room(self) -> None:
         """Let rows take twice the memory; for keys that nothing can part."""

@@ -93,6 +93,19 @@ def as_names(value: str | Sequence[str], what: str = "keys") -> tuple[str, ...]:
     return names
 
 
+def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of key columns; None and an empty sequence are none.
+
+    Raises
+    ------
+    OptionError
+        They are no names, or one is named twice.
+    """
+    if keys is None or (not isinstance(keys, str) and hasattr(keys, "__len__") and not len(keys)):
+        return ()
+    return as_names(keys)
+
+
 @dataclass(frozen=True, init=False)
 class HashPartitioner:
     """``pmod(hash(keys), num_subpartitions)`` with Spark's Murmur3 hash, seed 42.

@@ -64,7 +64,8 @@ def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, no
         return False
     if options.memory_buffer_only and raw_bytes >= options.max_buffered_bytes:
         return True
-    return now_ms - since_ms >= options.max_interval.total_seconds() * 1000
+    # After a clock was set back, or on a machine whose clock is behind, it cannot be told.
+    return now_ms < since_ms or now_ms - since_ms >= options.max_interval.total_seconds() * 1000
 
 
 def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -> None:

@@ -15,11 +15,12 @@ from pyspark import TaskContext
 
 from arrow_format.batching import rebatched
 from arrow_format.errors import OptionError
-from arrow_format.flush_buffer import FlushBuffer, key_names
+from arrow_format.flush_buffer import FlushBuffer
 from arrow_format.flush_options import FlushOptions
 from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.operator_attributes import OperatorAttributes, is_output_buffered
 from arrow_format.options import check_integer
+from arrow_format.partitioner import key_names
 from connector.flush_options import parse_interval
 from connector.source_reader import BATCH_BYTES, BATCH_ROWS
 

@@ -69,3 +69,77 @@ def test_memory_of_a_buffered_output_whose_keys_do_not_fit(kind, how):
     assert (spilled > 0) == (how == "disk")
     # Code that only spilling loads, and what allocators keep, come on top.
     assert over_base <= ALLOWED + (16 << 20), f"{over_base / 2**20:.0f} MiB"
+
+
+ODD = """
+import sys
+from datetime import timedelta
+import numpy as np
+import pyarrow as pa
+from arrow_format import BufferOutput, Output, Watermark
+
+kind, allowed = sys.argv[1], int(sys.argv[2])
+pa.set_cpu_count(1)
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
+
+class Counted(Output):
+    num_rows = 0
+
+    def collect(self, batch):
+        self.num_rows += batch.num_rows
+
+def lists(seed, num_rows, num_items):
+    items = np.random.default_rng(seed).integers(0, 2, num_rows * num_items).astype(bool)
+    offsets = np.arange(0, num_rows * num_items + 1, num_items, dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(items))
+
+def batches(part):
+    if kind == "list keys":
+        for number in range(8 // part):
+            yield pa.record_batch({"k": lists(number // 2, 5_000, 200), "t": np.zeros(5_000, int)})
+    elif kind == "lists":
+        for number in range(40 // part):
+            ids = np.arange(number * 5, number * 5 + 5)
+            yield pa.record_batch({"k": ids, "t": ids % 2, "l": lists(0, 5, 100_000)})
+    else:
+        ids = np.arange(60_000)
+        large = pa.record_batch({"k": ids, **{f"c{i}": ids for i in range(9)}, "t": ids % 2})
+        for start in range(60_000 // part):
+            yield large.slice(start, 1)
+
+def run(part):
+    counted = Counted()
+    output = BufferOutput(
+        counted, keys=["k"], timestamp="t", max_interval=timedelta(days=1),
+        max_buffered_bytes=allowed,
+    )
+    for batch in batches(part):
+        output.collect(batch)
+    output.emit_watermark(Watermark(0))
+    output.close()
+    return counted.num_rows
+
+run(8)
+pa.default_memory_pool().release_unused()
+base = status("VmRSS")
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+print(run(1), status("VmHWM") - base)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"), [("list keys", 20_000), ("lists", 200), ("slices", 60_000)]
+)
+def test_memory_of_rows_whose_bytes_say_little(kind, rows):
+    """Bits are numbered by words, or looked up by them; a row has pieces of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", ODD, kind, str(ALLOWED)], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    emitted, over_base = map(int, done.stdout.split())
+    assert emitted == rows
+    assert over_base <= ALLOWED + (16 << 20), f"{over_base / 2**20:.0f} MiB"

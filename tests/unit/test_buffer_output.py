@@ -1,6 +1,7 @@
 """Buffered outputs, rule by rule; the property test tries them all together."""
 
 import gc
+import math
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -370,8 +371,11 @@ def test_another_schema_is_refused_and_changes_nothing(bench):
 
 def test_watermarks_that_cannot_be_compared_are_refused(bench):
     bench.output.collect(rows(1))
-    with pytest.raises(OptionError, match=r"watermark 'x' cannot be compared.*'time'.*int64"):
-        bench.output.emit_watermark(Watermark("x"))
+    for wrong in ("x", None, 1.5, -0.5, True, math.nan):
+        with pytest.raises(OptionError, match=r"watermark .* cannot be compared.*'time': expected"):
+            bench.output.emit_watermark(Watermark(wrong))
+    with pytest.raises(OptionError, match=r"cannot be compared.*'time', which are int64"):
+        bench.output.emit_watermark(Watermark(date(2020, 1, 1)))
     with pytest.raises(OptionError, match="5 is a int: expected a Watermark"):
         bench.output.emit_watermark(5)
     with pytest.raises(OptionError, match="expected a WatermarkStatus"):
@@ -380,6 +384,70 @@ def test_watermarks_that_cannot_be_compared_are_refused(bench):
         bench.output.emit_latency_marker(1.0)
     bench.output.flush()
     assert bench.take() == [[1], "flush"]
+
+
+def test_watermarks_are_refused_whether_or_not_rows_are_held(bench):
+    with pytest.raises(OptionError, match="watermark 'x' cannot be compared"):
+        bench.output.emit_watermark(Watermark("x"))
+    assert bench.take() == []
+
+
+@pytest.mark.parametrize("type_", [pa.date32(), pa.date64(), pa.timestamp("s"), pa.int8()])
+@pytest.mark.parametrize(("watermark", "is_early"), [(2**63 - 1, True), (-(2**63), False)])
+def test_watermarks_of_the_ends_of_a_stream(type_, watermark, is_early):
+    output = RecordedOutput()
+    buffer = BufferOutput(output, keys="k", timestamp="t", max_interval=timedelta(days=1))
+    day = 86_400_000 if type_ == pa.date64() else 1
+    buffer.collect(pa.record_batch({"k": [1, 2], "t": pa.array([day, -day], type_)}))
+    buffer.emit_watermark(Watermark(watermark))
+    buffer.flush()
+    assert [isinstance(one, Watermark) for one in output.events[:2]] == [not is_early, is_early]
+
+
+@pytest.mark.parametrize("call", ["collect", "flush", "close", "emit_watermark", "notify"])
+@pytest.mark.parametrize("num_rows", [1, 20_000], ids=["in memory", "spilled"])
+def test_whoever_is_given_rows_cannot_call_back(call, num_rows):
+    """A row that came while others are given out would be lost, or they would come twice."""
+    found = []
+
+    class CallsBack(RecordedOutput):
+        def collect(self, batch):
+            super().collect(batch)
+            calls = {
+                "collect": lambda: buffer.collect(many(1)),
+                "emit_watermark": lambda: buffer.emit_watermark(Watermark(1)),
+                "notify": buffer.notify_nothing_available,
+                "flush": buffer.flush,
+                "close": buffer.close,
+            }
+            with pytest.raises(ClosedError, match="giving out what it holds"):
+                calls[call]()
+            found.append(batch.num_rows)
+
+    def many(n):
+        return pa.record_batch({"k": np.arange(n), "v": np.arange(n)})
+
+    buffer = BufferOutput(
+        CallsBack(), keys="k", max_interval=timedelta(days=1), max_buffered_bytes=64 << 10
+    )
+    buffer.collect(many(num_rows))
+    buffer.flush()
+    assert sum(found) == num_rows
+    buffer.collect(many(1))
+    buffer.flush()
+    assert sum(found) == num_rows + 1
+
+
+def test_a_clock_that_is_set_back_delays_a_flush_by_an_interval_at_most(bench):
+    bench.clock.now = 1e9
+    bench.output.collect(rows(1))
+    assert bench.take() == [[1]]
+    bench.clock.now = 5.0
+    bench.output.collect(rows(2))
+    assert bench.take() == []
+    bench.clock.now = 5.0 + MINUTE.total_seconds()
+    bench.output.collect(rows(3))
+    assert len(bench.take()) == 1
 
 
 def test_encodings_come_out_plain(bench):

@@ -321,3 +321,15 @@ def test_damage_to_what_was_spilled_is_an_error_and_nothing_is_left(tmp_path):
         list(latest.rows())
     assert latest.is_empty
     assert not list(tmp_path.iterdir())
+
+
+def test_one_key_may_be_given_by_its_name():
+    """A text is a sequence of texts too: its letters are no keys."""
+    batch = pa.record_batch({"a": [1, 1], "b": [1, 1], "ab": [1, 2]})
+    (latest,) = latest_per_key([batch], "ab")
+    assert latest.num_rows == 2
+
+
+def test_what_is_no_batch_is_named():
+    with pytest.raises(SchemaError, match="hold a Table: expected"):
+        list(latest_per_key([pa.table({"k": [1]})], "k"))

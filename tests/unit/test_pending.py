@@ -446,6 +446,7 @@ def test_pending_stands_in_the_log_and_every_flip_is_noticed(tmp_path):
     [
         (1000, 0, {"max_interval": timedelta(seconds=5)}, 5999, False),
         (1000, 0, {"max_interval": timedelta(seconds=5)}, 6000, True),
+        (1000, 0, {"max_interval": timedelta(seconds=5)}, 999, True),
         (None, 0, {"max_interval": timedelta(seconds=5)}, 10**9, False),
         (1000, 0, {}, 10**9, False),
         (1000, 1 << 16, MEMORY_ONLY, 2000, True),
