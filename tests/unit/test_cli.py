@@ -584,6 +584,39 @@ class TestProgram:
         assert completed.stdout == "{"
         assert completed.stderr == ""
 
+    def test_a_terminal_without_a_width(self, path, run, monkeypatch):
+        for command in (["inspect"], ["head", "--subpartition", 3], ["plan"]):
+            monkeypatch.setenv("COLUMNS", "80")
+            expected = run(*command, path)
+            monkeypatch.setenv("COLUMNS", "0")
+            assert run(*command, path) == expected
+            assert expected[1]
+
+    @pytest.mark.parametrize(
+        ("command", "status"),
+        [
+            ("inspect {path} >&-", 0),
+            ("inspect {path}/nothing >&-", 1),
+            ("inspect {path}/nothing 2>&-", 1),
+        ],
+    )
+    def test_streams_that_are_closed(self, path, command, status):
+        command = f"{sys.executable} -m connector.cli {command.format(path=path)}"
+        completed = subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (completed.returncode, completed.stdout) == (status, "")
+        told = status and "2>&-" not in command
+        assert ("ShuffleNotFoundError" in completed.stderr) == bool(told)
+        assert "unexpected" not in completed.stderr
+
+    def test_an_interrupt(self, path, run, monkeypatch):
+        def interrupted(*arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("arrow_format.dataset.open_shuffle", interrupted)
+        assert run("verify", path) == (130, "", "arrow-shuffle: interrupted\n")
+
 
 class TestPictures:
     def test_one_subpartition(self):
