@@ -294,6 +294,12 @@ class TestHead:
         for shown in ("20000-", "10183-", "[1, None]", "[('a', 1)]", "[10183-", "no\ufffdtext"):
             assert shown in out
 
+    def test_more_rows_than_there_can_be(self, run, path):
+        status, out, err = run("head", path, "--subpartition", 3, "--rows", 1 << 63)
+        assert (status, err) == (0, "")
+        total = open_shuffle(path).subpartition_rows[3].as_py()
+        assert f"({total} of {total} rows" in out
+
     def test_columns_that_do_not_fit_are_left_out(self):
         assert cli_tables.columns_that_fit([10, 10, 10], None) == 3
         assert cli_tables.columns_that_fit([10, 10, 10], 24) == 2
