@@ -50,7 +50,7 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
     Parameters
     ----------
     path
-        Directory, ``file://``, ``s3://``, ``gs://`` or ``az://`` URI.
+        Directory, ``file:///``, ``s3://``, ``gs://`` or ``az://`` URI.
     storage_options
         For an object store: credentials, region, endpoint, as obstore names them; they win over the
         environment.
@@ -73,7 +73,11 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
         msg = "storage_options: only object stores (s3://, gs://, az://) take them; leave them out"
         raise OptionError(msg)
     if separator and scheme == "file":
-        return PosixStorage(rest)
+        host, slash, directory = rest.partition("/")
+        if host not in ("", "localhost") or not slash:
+            msg = f"path={text!r}: expected file:///directory, of this machine"
+            raise OptionError(msg)
+        return PosixStorage(f"/{directory}")
     if text.startswith("file:/"):
         return PosixStorage(text.removeprefix("file:"))
     if separator:
