@@ -250,7 +250,7 @@ def test_a_directory_takes_no_storage_options(tmp_path):
         open_storage(tmp_path, {"aws_region": "us-east-1"})
 
 
-@pytest.mark.parametrize("path", ["", b"x"])
+@pytest.mark.parametrize("path", ["", b"x", "a\0b", "a\ud800b"])
 def test_what_is_no_path(path):
     with pytest.raises(OptionError, match="expected a directory"):
         open_storage(path)
