@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError
+from arrow_format.options import check_integer
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -71,7 +72,17 @@ def is_output_buffered(
     parallelism
         In how many places at once it runs; None when nobody knows. Without keys it has to be one:
         else the last record of all would be the last of each place.
+
+    Raises
+    ------
+    OptionError
+        ``attributes`` or ``parallelism`` is something else.
     """
+    if not isinstance(attributes, OperatorAttributes):
+        msg = f"attributes={attributes!r}: expected arrow_format.OperatorAttributes"
+        raise OptionError(msg)
+    if parallelism is not None:
+        check_integer("parallelism", parallelism, 1, 1 << 31, "places")
     return (
         max_interval is not None
         and attributes.is_output_idempotent

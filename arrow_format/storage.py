@@ -50,7 +50,7 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
     Parameters
     ----------
     path
-        Directory, ``file://``, ``s3://``, ``gs://`` or ``az://`` URI.
+        Directory, ``file:///``, ``s3://``, ``gs://`` or ``az://`` URI.
     storage_options
         For an object store: credentials, region, endpoint, as obstore names them; they win over the
         environment.
@@ -58,13 +58,18 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
     Raises
     ------
     OptionError
-        Empty, a scheme that is not supported yet, or options that do not fit.
+        Empty, no path that there can be, a scheme that is not supported yet, or options that do not
+        fit.
     """
     if isinstance(path, PosixStorage | ObjectStorage):
         return path
     text = os.fspath(path)  # type: ignore[arg-type]
     if not isinstance(text, str) or not text:
         msg = f"path={path!r}: expected a directory"
+        raise OptionError(msg)
+    if not _is_name(text):
+        # Not repeated: a URI may hold a password.
+        msg = "path: expected a directory, but no name holds a NUL or half a surrogate pair"
         raise OptionError(msg)
     scheme, separator, rest = text.partition("://")
     if separator and scheme in STORES:
@@ -73,7 +78,11 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
         msg = "storage_options: only object stores (s3://, gs://, az://) take them; leave them out"
         raise OptionError(msg)
     if separator and scheme == "file":
-        return PosixStorage(rest)
+        host, slash, directory = rest.partition("/")
+        if host not in ("", "localhost") or not slash:
+            msg = f"path={text!r}: expected file:///directory, of this machine"
+            raise OptionError(msg)
+        return PosixStorage(f"/{directory}")
     if text.startswith("file:/"):
         return PosixStorage(text.removeprefix("file:"))
     if separator:
@@ -84,6 +93,14 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
         )
         raise OptionError(msg)
     return PosixStorage(text)
+
+
+def _is_name(path: str) -> bool:
+    """Whether the system could have a file of that name at all."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def open_made_directory(path: str) -> Storage:

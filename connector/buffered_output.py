@@ -19,7 +19,6 @@ from arrow_format.flush_buffer import FlushBuffer
 from arrow_format.flush_options import FlushOptions
 from arrow_format.latest_by_key import DEFAULT_BYTES
 from arrow_format.operator_attributes import OperatorAttributes, is_output_buffered
-from arrow_format.options import check_integer
 from arrow_format.partitioner import key_names
 from connector.flush_options import parse_interval
 from connector.source_reader import BATCH_BYTES, BATCH_ROWS
@@ -94,11 +93,12 @@ class BufferedOutput:
     ) -> None:
         if attributes is None:
             attributes = OperatorAttributes(is_output_idempotent=True)
-        if not isinstance(attributes, OperatorAttributes):
-            msg = f"attributes={attributes!r}: expected arrow_format.OperatorAttributes"
+        if timestamp is not None and not isinstance(timestamp, str):
+            msg = f"timestamp={timestamp!r}: expected the name of one column, or None"
             raise OptionError(msg)
-        if parallelism is not None:
-            check_integer("parallelism", parallelism, 1, 1 << 31, "Spark partitions")
+        if not callable(clock):
+            msg = f"clock={clock!r}: expected a function that returns monotonic time in seconds"
+            raise OptionError(msg)
         self._keys = key_names(keys)
         self._options = FlushOptions(
             max_interval=parse_interval(max_interval, "max_interval"),
@@ -172,7 +172,7 @@ def _local_directory(number: int) -> str | None:
 
 
 def _for_spark(elements: Generator[Element]) -> Iterator[pa.RecordBatch]:
-    """Yield batches that the JVM takes: not many small ones, and instants labelled UTC."""
+    """Yield the batches among the elements, joined where they are small."""
     with closing(elements):
         rows = (element for element in elements if isinstance(element, pa.RecordBatch))
         yield from rebatched(rows, min_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)

@@ -21,6 +21,7 @@ from connector.cli_output import print_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_INTERRUPTED = 130
 _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app = typer.Typer(
@@ -85,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prog_name=PROGRAM,
             standalone_mode=False,
         )
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None when it was closed before the program began
+            sys.stdout.flush()
     except (OptionError, SchemaError) as error:
         print_error(f"{type(error).__name__}: {error}")
         return BAD_USAGE
@@ -96,8 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FOUND_WRONG
+    except (KeyboardInterrupt, typer.Abort):
+        status = _INTERRUPTED
     except Exception as error:
         return _other_error(error)
+    if status == _INTERRUPTED:  # typer's own answer to Ctrl-C, which says nothing
+        print_error("interrupted")
     return int(status or 0)
 
 
@@ -110,9 +116,6 @@ def _other_error(error: Exception) -> int:
         command = getattr(context, "command_path", PROGRAM)
         print_error(f"{format_message().rstrip('.')}. Try '{command} --help'.")
         return int(getattr(error, "exit_code", BAD_USAGE))
-    if isinstance(error, typer.Abort):
-        print_error("interrupted")
-        return 130
     print_error(f"unexpected {type(error).__name__}: {error}")
     return FOUND_WRONG
 

@@ -88,7 +88,21 @@ def consumers(
         msg = f"{path}: there is no consumer {forget!r}; there are: {names}"
         raise OptionError(msg)
     found = list_consumers(path)
+    if forget is None and not found:
+        _check_is_shuffle(path)
     show_result(consumers_as_json(path, found) if as_json else consumers_lines(path, found))
+
+
+def _check_is_shuffle(path: str) -> None:
+    """Check that a shuffle is there or was, or a consumer waits for one; ShuffleNotFoundError."""
+    from arrow_format.consumers import CONSUMER_DIRECTORY
+    from arrow_format.log_index import LOG_DIRECTORY
+    from arrow_format.storage import open_storage
+
+    storage = open_storage(path)
+    if not any(map(storage.list, (LOG_DIRECTORY, CONSUMER_DIRECTORY))):
+        msg = f"{path}: holds no shuffle, and no consumer waits for one; check the path"
+        raise ShuffleNotFoundError(msg)
 
 
 def release(

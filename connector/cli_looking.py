@@ -114,7 +114,7 @@ def first_rows(reader: pa.RecordBatchReader, num_rows: int) -> pa.Table:
     missing = num_rows
     with reader:
         for batch in reader:
-            held.append(batch.slice(0, missing))
+            held.append(batch.slice(0, min(missing, batch.num_rows)))
             missing -= held[-1].num_rows
             if missing == 0:
                 break

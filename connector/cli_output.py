@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+_USUAL_WIDTH = 80
+
 
 def stdout() -> Console:
     """Console for results: colours only on a terminal, text as it is."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False)
+    console = Console(highlight=False, markup=False, emoji=False)
+    if console.width < 1:
+        # COLUMNS=0, as some schedulers set it: nothing at all would be printed.
+        console.width = _USUAL_WIDTH
+    return console
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -39,9 +45,11 @@ def show_result(result: dict[str, Any] | Sequence[str]) -> None:
 
 
 def print_error(message: str) -> None:
-    """Print one line to stderr."""
+    """Print one line to stderr; nowhere else if that was closed before the program began."""
     from connector.picture import printable
 
+    if sys.stderr is None:  # print() would take stdout
+        return
     print(f"{PROGRAM}: {printable(message)}", file=sys.stderr)
 
 

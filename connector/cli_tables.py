@@ -167,18 +167,15 @@ def cell_text(value: object) -> str:
     """Return a value as one short line for a table."""
     from connector.picture import printable
 
-    text = "null" if value is None else printable(str(value))
+    text = printable(str(value))
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 3] + "..."
 
 
 def column_cells(column: pa.ChunkedArray) -> list[str]:
     """Return the values of a column as short lines."""
-    import pyarrow as pa
+    from connector.value_text import value_text
 
-    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        # Arrow knows more years than Python does.
-        column = column.cast(pa.string())
-    return [cell_text(value if value.is_valid else None) for value in column]
+    return [cell_text(value_text(value, MAX_CELL)) for value in column]
 
 
 def columns_that_fit(widths: Sequence[int], room: int | None) -> int:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from arrow_format.errors import OptionError
 
 _UNITS = {
-    unit: name
+    spelled: name
     for name, units in (
         ("milliseconds", "ms millisecond"),
         ("seconds", "s sec second"),
@@ -17,7 +17,9 @@ _UNITS = {
         ("days", "d day"),
     )
     for unit in units.split()
+    for spelled in ((unit, f"{unit}s") if len(unit) > len("ms") else (unit,))
 }
+"""Words have a plural, abbreviations of one letter or two have none."""
 _TEXT = re.compile(rf"(\d{{1,9}}) *({'|'.join(_UNITS)})")
 
 
@@ -39,8 +41,7 @@ def parse_duration(text: str, name: str, *, examples: str = "30m, 1h, 7d or 0s")
     OptionError
         It is not of that form.
     """
-    plain = text.strip().lower()
-    match = _TEXT.fullmatch(plain) or _TEXT.fullmatch(plain.removesuffix("s"))
+    match = _TEXT.fullmatch(text.strip().lower())
     if match is None:
         msg = f"{name}={text!r}: expected a whole number with a unit, as {examples}"
         raise OptionError(msg)

@@ -6,7 +6,8 @@ import re
 
 from arrow_format.errors import OptionError
 
-_BYTES = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+# No number has more digits than 64 bits hold: Python refuses to read those of thousands.
+_BYTES = re.compile(r"(\d{1,18})\s*([kmgt]?)b?", re.IGNORECASE)
 
 
 def bad(name: str, value: str, expected: str) -> OptionError:

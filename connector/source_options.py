@@ -62,7 +62,7 @@ READ_OPTIONS = (
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ SOURCE_OPTIONS = (
 )
 """Options of a source beside those of a batch read, ``version`` excepted."""
 
+_VERSION = re.compile(r"\d{1,18}")
 _OF_THE_QUERY = ("checkpointLocation", "queryName")
 """Spark's own, which it hands to the sink as well."""
 
@@ -179,7 +181,7 @@ def parse_schema_options(options: Mapping[str, str]) -> ScanOptions:
 def _starting_version(value: str) -> int | None:
     if value.lower() in ("earliest", "latest"):
         return 0 if value.lower() == "earliest" else None
-    if not value.isdecimal() or int(value) == 0:
+    if not _VERSION.fullmatch(value) or int(value) == 0:
         raise bad("startingVersion", value, "earliest, latest or a version, from 1")
     return int(value) - 1
 

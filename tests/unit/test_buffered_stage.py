@@ -120,6 +120,12 @@ def test_batches_for_the_jvm_are_not_small():
         ({"max_interval": "1s", "memory_buffer_only": "yes"}, "memory_buffer_only='yes'"),
         ({"max_interval": "1s", "keys": [1]}, r"keys=\[1\]"),
         ({"max_interval": "1s", "timestamp": ""}, "timestamp=''"),
+        (
+            {"max_interval": "1s", "timestamp": ["a", "b"]},
+            r"timestamp=\['a', 'b'\]: expected the na",
+        ),
+        ({"max_interval": "1s", "clock": None}, "clock=None: expected a function"),
+        ({"max_interval": "2ss"}, "max_interval='2ss': expected a whole number with a unit"),
         ({"max_interval": "1s", "attributes": True}, "attributes=True"),
         ({"max_interval": "1s", "parallelism": 0}, "parallelism=0"),
     ],
@@ -169,6 +175,9 @@ def test_bad_options_of_a_writer_are_named(options, said):
         ("20seconds", timedelta(seconds=20)),
         ("2min", timedelta(minutes=2)),
         ("2 Minutes", timedelta(minutes=2)),
+        ("2mins", timedelta(minutes=2)),
+        ("90 secs", timedelta(seconds=90)),
+        ("5ms", timedelta(milliseconds=5)),
         ("1 hour", timedelta(hours=1)),
         ("7 days", timedelta(days=7)),
     ],
@@ -177,7 +186,9 @@ def test_durations_as_flink_writes_them(text, expected):
     assert parse_duration(text, "x") == expected
 
 
-@pytest.mark.parametrize("text", ["2", "min", "2 mins2", "-1s", "1.5s", "2 minutess", "1h 5m", ""])
+@pytest.mark.parametrize(
+    "text", ["2", "min", "2 mins2", "-1s", "1.5s", "2 minutess", "1h 5m", "", "2ss", "2mss", "2hs"]
+)
 def test_other_text_is_no_duration(text):
     with pytest.raises(OptionError, match="expected a whole number with a unit"):
         parse_duration(text, "x")

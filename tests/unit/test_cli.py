@@ -273,7 +273,6 @@ class TestHead:
     def test_cells_are_one_short_line(self):
         assert cli_tables.cell_text("a\nb\x1b") == r"a\nb\x1b"
         assert cli_tables.cell_text("x" * 100) == "x" * 29 + "..."
-        assert cli_tables.cell_text(None) == "null"
 
     def test_of_types_that_python_cannot_show(self, run, tmp_path):
         far = pa.table(
@@ -283,13 +282,23 @@ class TestHead:
                 "on": pa.array([3_000_000], pa.date32()),
                 "list": [[1, None]],
                 "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+                "days": pa.array([[3_000_000]], pa.list_(pa.date32())),
+                "text": pa.array([b"no\xfftext"]).view(pa.string()),
+                "nowhere": pa.array([1], pa.timestamp("us", "Nowhere/At_All")),
+                "span": pa.array([2**62], pa.duration("s")),
             }
         )
         write_shuffle(far, tmp_path, num_subpartitions=1, keys="k", options=FAST)
         status, out, err = run("head", tmp_path, "--subpartition", 0)
         assert (status, err) == (0, "")
-        for shown in ("20000-", "10183-", "[1, None]", "[('a', 1)]"):
+        for shown in ("20000-", "10183-", "[1, None]", "[('a', 1)]", "[10183-", "no\ufffdtext"):
             assert shown in out
+
+    def test_more_rows_than_there_can_be(self, run, path):
+        status, out, err = run("head", path, "--subpartition", 3, "--rows", 1 << 63)
+        assert (status, err) == (0, "")
+        total = open_shuffle(path).subpartition_rows[3].as_py()
+        assert f"({total} of {total} rows" in out
 
     def test_columns_that_do_not_fit_are_left_out(self):
         assert cli_tables.columns_that_fit([10, 10, 10], None) == 3
@@ -580,6 +589,39 @@ class TestProgram:
         )
         assert completed.stdout == "{"
         assert completed.stderr == ""
+
+    def test_a_terminal_without_a_width(self, path, run, monkeypatch):
+        for command in (["inspect"], ["head", "--subpartition", 3], ["plan"]):
+            monkeypatch.setenv("COLUMNS", "80")
+            expected = run(*command, path)
+            monkeypatch.setenv("COLUMNS", "0")
+            assert run(*command, path) == expected
+            assert expected[1]
+
+    @pytest.mark.parametrize(
+        ("command", "status"),
+        [
+            ("inspect {path} >&-", 0),
+            ("inspect {path}/nothing >&-", 1),
+            ("inspect {path}/nothing 2>&-", 1),
+        ],
+    )
+    def test_streams_that_are_closed(self, path, command, status):
+        command = f"{sys.executable} -m connector.cli {command.format(path=path)}"
+        completed = subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (completed.returncode, completed.stdout) == (status, "")
+        told = status and "2>&-" not in command
+        assert ("ShuffleNotFoundError" in completed.stderr) == bool(told)
+        assert "unexpected" not in completed.stderr
+
+    def test_an_interrupt(self, path, run, monkeypatch):
+        def interrupted(*arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("arrow_format.dataset.open_shuffle", interrupted)
+        assert run("verify", path) == (130, "", "arrow-shuffle: interrupted\n")
 
 
 class TestPictures:

@@ -7,9 +7,11 @@ import pytest
 
 from arrow_format import WriteOptions, consume, open_shuffle, pending_flush, write_shuffle
 from arrow_format.commit import commit_job
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import ResultReleasedError
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.partitioner import HashPartitioner
+from arrow_format.storage import PosixStorage
 from connector.cli import main
 
 FAST = WriteOptions(sync=False, result_type="PIPELINED")
@@ -197,3 +199,19 @@ def test_where_nothing_is(run, tmp_path, command):
     assert status == 1
     assert out == ""
     assert "ShuffleNotFoundError" in err
+
+
+def test_consumers_of_what_is_no_shuffle(run, tmp_path):
+    status, out, err = run("consumers", tmp_path)
+    assert (status, out) == (1, "")
+    assert f"ShuffleNotFoundError: {tmp_path}: holds no shuffle, and no consumer waits" in err
+    ConsumerRegistry(PosixStorage(str(tmp_path))).register("early", 0)
+    assert "early  version 0" in run("consumers", tmp_path)[1]
+    assert run("consumers", tmp_path, "--forget", "early")[:2] == (0, f"{tmp_path}: 0 consumers\n")
+
+
+def test_consumers_of_what_is_pending_or_released(run, tmp_path):
+    put_pending(tmp_path, 1, 2)
+    assert run("consumers", tmp_path)[:2] == (0, f"{tmp_path}: 0 consumers\n")
+    assert run("release", tmp_path, "--yes")[0] == 0
+    assert run("consumers", tmp_path)[:2] == (0, f"{tmp_path}: 0 consumers\n")

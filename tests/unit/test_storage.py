@@ -229,6 +229,13 @@ def test_open_storage(tmp_path, monkeypatch):
     assert open_storage("x").root == str(tmp_path / "x")
     for path in (tmp_path / "x", str(tmp_path / "x"), f"file://{tmp_path}/x", f"file:{tmp_path}/x"):
         assert open_storage(path).root == str(tmp_path / "x")
+    assert open_storage(f"file://localhost{tmp_path}/x").root == str(tmp_path / "x")
+
+
+@pytest.mark.parametrize("path", ["file://elsewhere/x", "file://", "file://localhost"])
+def test_files_of_other_machines(path):
+    with pytest.raises(OptionError, match=f"^path='{path}': expected file:///directory"):
+        open_storage(path)
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "ftp"])
@@ -243,7 +250,7 @@ def test_a_directory_takes_no_storage_options(tmp_path):
         open_storage(tmp_path, {"aws_region": "us-east-1"})
 
 
-@pytest.mark.parametrize("path", ["", b"x"])
+@pytest.mark.parametrize("path", ["", b"x", "a\0b", "a\ud800b"])
 def test_what_is_no_path(path):
     with pytest.raises(OptionError, match="expected a directory"):
         open_storage(path)
