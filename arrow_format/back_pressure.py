@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from arrow_format.checkpoint import compose
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import BackPressureTimeoutError
+from arrow_format.log_entry import LogEntry
 from arrow_format.patience import wait_until
 from arrow_format.receipt import format_bytes
 from arrow_format.result_release import unconsumed_entries
@@ -50,16 +52,31 @@ def unconsumed_after(storage: Storage, consumed: int, consumer: str | None) -> U
 
     def measure(index: LogIndex) -> Unconsumed:
         entries = unconsumed_entries(log, index, consumed, apart=False)
-        if entries is None:  # expired before anybody asked: what became of it counts
-            newest = log.content_at(index, index.newest)
-            is_new = newest is not None and newest.newest.content_version > consumed
-            there = newest.entries if newest is not None and is_new else ()
-            entries = tuple(one for one in there if one.map_outputs)  # a release may leave nothing
+        if entries is None:  # expired before anybody asked: the oldest counts for what it holds
+            entries = (
+                *_left_of_oldest(log, index, consumed),
+                *(unconsumed_entries(log, index, index.oldest, apart=False) or ()),
+            )
+        if consumer is None:  # what was overwritten before anybody came nobody gets
+            anew = [place for place, one in enumerate(entries) if one.operation == "overwrite"]
+            entries = entries[max(anew, default=0) :]
         return Unconsumed(
             consumer, consumed, len(entries), sum(entry.num_bytes for entry in entries)
         )
 
     return log.read(measure)
+
+
+def _left_of_oldest(log: CommitLog, index: LogIndex, consumed: int) -> tuple[LogEntry, ...]:
+    """Return the oldest version as one entry; nothing where all of it was consumed or released."""
+    whole = log.content_at(index, index.oldest)
+    if whole is None or whole.newest.content_version <= consumed or not whole.map_outputs:
+        return ()
+    last = whole.newest.content_version
+    for record in log.records(range(index.oldest + 1, index.newest + 1)).values():
+        if isinstance(record, LogEntry) and record.released and record.released.through >= last:
+            return ()
+    return (compose(whole.entries),)
 
 
 def has_room(result: ResultDescription, there: Unconsumed, num_bytes: int) -> bool:

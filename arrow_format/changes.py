@@ -152,6 +152,7 @@ def plan_changes(
     if oldest is None or end < oldest.version:
         msg = f"{log.root}: version {end} has expired and was removed by garbage collection"
         raise ShuffleNotFoundError(msg)
+    oldest = _consumed_last(log, oldest, last) or oldest
     if oldest.shuffle_id == last.shuffle_id:  # none has begun anew since
         return VersionSpan(end, end, end)
     if overwrites == "fail":
@@ -186,9 +187,11 @@ def _beginning(log: LogReader, index: LogIndex, last: LogEntry) -> LogEntry | No
     return log.entry(start + 1) if start else oldest
 
 
-def _consumed_last(log: LogReader, index: LogIndex, first: int) -> LogEntry | None:
-    """Return the last release of rows that were consumed, from one version on."""
-    for entry in _entries(log, range(index.newest, first - 1, -1)):
+def _consumed_last(log: LogReader, first: LogEntry, last: LogEntry) -> LogEntry | None:
+    """Return the last release of rows that were consumed, from one version to another."""
+    if last.result.type.is_blocking:  # such a result is released as a whole
+        return None
+    for entry in _entries(log, range(last.version, first.version - 1, -1)):
         if entry.released is not None and not entry.released.ended:
             return entry
     return None
@@ -272,8 +275,7 @@ def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
         first = None if newest is None else _beginning(log, index, newest)
         if newest is None or first is None:
             return
-        if not newest.result.type.is_blocking:
-            first = _consumed_last(log, index, first.version) or first
+        first = _consumed_last(log, first, newest) or first
         whole = log.content_at(index, first.version)
         if whole is not None:
             yield Step(first.version, whole.num_rows, whole.num_bytes)

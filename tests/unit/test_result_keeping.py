@@ -158,6 +158,46 @@ def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
     assert rows(open_shuffle(tmp_path)) == ([2, 3, 4] if consumed else [0, 1, 2])
 
 
+BOUNDED = {
+    "result_type": "PIPELINED_BOUNDED",
+    "max_unconsumed_versions": 3,
+    "back_pressure_timeout": 0.05,
+}
+
+
+def test_what_is_overwritten_before_anybody_comes_expires_and_counts_no_more(tmp_path):
+    for value in range(6):
+        write(tmp_path, value, mode="overwrite", **BOUNDED)
+    collect_garbage(tmp_path, retention=NONE)
+    assert data_files(tmp_path) == 1
+    write(tmp_path, 6, **BOUNDED)
+    write(tmp_path, 7, **BOUNDED)
+    with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
+        write(tmp_path, 8, **BOUNDED)
+
+
+def test_what_a_bounded_result_took_the_place_of_counts_no_more(tmp_path):
+    for value in range(6):
+        write(tmp_path, value)
+    write(tmp_path, 6, mode="overwrite", **BOUNDED)
+    assert write(tmp_path, 7, **BOUNDED).version == 8
+
+
+@pytest.mark.parametrize("retention", [NONE, timedelta(days=1)])
+def test_a_merge_makes_no_room_in_a_bounded_result(tmp_path, retention):
+    for value in range(6):
+        write(tmp_path, value)
+    collect_garbage(tmp_path, retention=NONE)  # what it takes the place of has expired
+    write(tmp_path, 6, mode="overwrite", **BOUNDED)
+    for value in (7, 8):
+        write(tmp_path, value, **BOUNDED)
+        merge_shuffle(tmp_path, options=FAST)
+        collect_garbage(tmp_path, retention=retention)
+    with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
+        write(tmp_path, 9, **BOUNDED)
+    assert rows(open_shuffle(tmp_path)) == [6, 7, 8]
+
+
 def test_bounds_are_those_of_who_wrote_last(tmp_path):
     """A flush makes a version of what came before, and sets nothing."""
     for bound, pending in ((3, False), (5, True), (9, False)):

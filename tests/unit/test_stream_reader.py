@@ -436,6 +436,20 @@ def test_a_query_begins_after_what_all_others_have_consumed(tmp_path, options, e
     assert first["version"] == (6 if options else 7)
 
 
+@pytest.mark.parametrize("options", [{}, {"maxVersionsPerTrigger": 1}])
+def test_what_all_others_have_consumed_is_not_delivered_behind_an_overwrite(tmp_path, options):
+    for start in (0, 10, 20):
+        rows = [(start + i, start + i) for i in range(N)]
+        put(tmp_path, rows, pending=False, result_type="PIPELINED")
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.register("first", 2)
+    collect_garbage(tmp_path)
+    rows = [(40 + i, 40 + i) for i in range(N)]
+    put(tmp_path, rows, pending=False, mode="overwrite", result_type="PIPELINED")
+    batches, _ = run(reader_of(tmp_path, onOverwrite="deliver", **options))
+    assert [first for batch in batches for first in batch] == [20, 40]
+
+
 @pytest.mark.parametrize("options", [{}, {"requestTimeout": "10ms"}])
 def test_a_consumer_of_what_never_was_there_leaves_nothing(tmp_path, options):
     reader = reader_of(tmp_path / "mistyped", consumer="a", **options)
