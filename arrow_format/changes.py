@@ -8,6 +8,7 @@ follow each other give each row once.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -158,6 +159,28 @@ def plan_changes(
     if overwrites == "fail":
         _refuse_overwrites(log, oldest.version + 1, end)
     return VersionSpan(oldest.version, oldest.version, end)
+
+
+@contextlib.contextmanager
+def way_out_told(root: str, consumer: str | None) -> Iterator[None]:
+    """Say what it takes where a consumer cannot go on: its name is where it was, whatever is asked.
+
+    Raises
+    ------
+    SchemaError, ShuffleNotFoundError, ShuffleOverwrittenError
+        Those that come, with that added where it is one with a name.
+    """
+    try:
+        yield
+    except (SchemaError, ShuffleNotFoundError, ShuffleOverwrittenError) as error:
+        if consumer is None:
+            raise
+        msg = (
+            f"{error}. Consumer {consumer!r} goes on where it was, whatever version is asked for: "
+            f"take another name, or forget it (arrow-shuffle consumers {root} --forget {consumer}) "
+            "and begin with a new checkpoint"
+        )
+        raise type(error)(msg) from error
 
 
 def begins_after(log: LogReader, index: LogIndex, last: LogEntry, start: int) -> int:

@@ -250,7 +250,7 @@ def request_result(
         consumed = holder.register(0)
         # However long the name took: who waits is told that it waited.
         left = max(end - time.monotonic(), 0.001) if timeout else 0.0
-        snapshot = await_result(storage, left, consumed=consumed)
+        snapshot = await_result(storage, left, consumed=consumed, consumer=consumer)
         return holder, Shuffle(storage, snapshot, options)
     except BaseException:
         holder.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrow_format.changes import begins_after, changes_of, plan_changes
+from arrow_format.changes import begins_after, changes_of, plan_changes, way_out_told
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
 from arrow_format.log_record import Fence
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from arrow_format.storage import Storage
 
 
-def await_result(storage: Storage, timeout: float, *, consumed: int | None = None) -> Snapshot:
+def await_result(
+    storage: Storage, timeout: float, *, consumed: int | None = None, consumer: str | None = None
+) -> Snapshot:
     """Return what there is to consume of a result, once there is something.
 
     A blocking result is there from its commit on, and is consumed as a whole. Of a pipelined one
@@ -32,6 +34,8 @@ def await_result(storage: Storage, timeout: float, *, consumed: int | None = Non
     consumed
         The version up to which the consumer has consumed; None for one who only looks, and gets
         what is there as a whole.
+    consumer
+        Its name, for errors.
 
     Returns
     -------
@@ -49,7 +53,7 @@ def await_result(storage: Storage, timeout: float, *, consumed: int | None = Non
     ShuffleNotFoundError
         Nothing is there, and this does not wait; or versions have expired that are unconsumed.
     """
-    request = _Request(storage, consumed)
+    request = _Request(storage, consumed, consumer)
     found = wait_until(request.look, timeout)
     if found is None:
         raise request.error(timeout)
@@ -59,8 +63,9 @@ def await_result(storage: Storage, timeout: float, *, consumed: int | None = Non
 class _Request:
     """One request, which looks at the log again and again."""
 
-    def __init__(self, storage: Storage, consumed: int | None) -> None:
+    def __init__(self, storage: Storage, consumed: int | None, consumer: str | None) -> None:
         self._storage = storage
+        self._consumer = consumer
         self._consumed = consumed
         self._began: int | None = None
         self._failed: Fence | None = None
@@ -95,8 +100,9 @@ class _Request:
             if entries == ():
                 return None
             start = begins_after(log, index, newest.newest, consumed) if consumed else 0
-            span = plan_changes(log, index, start, newest.version, overwrites="deliver")
-            found = changes_of(log, span)
+            with way_out_told(self._storage.root, self._consumer):
+                span = plan_changes(log, index, start, newest.version, overwrites="deliver")
+                found = changes_of(log, span)
             return found if entries or found.map_outputs else None
 
         return log.read(look)

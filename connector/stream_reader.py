@@ -29,6 +29,7 @@ from arrow_format.changes import (
     newest_entry,
     plan_changes,
     steps_after,
+    way_out_told,
 )
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumption import Consumer
@@ -201,10 +202,11 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_seen(log, index, seen)
         last = newest.version if self._target is None else min(newest.version, self._target)
         steps = (one for one in steps_after(log, index, seen.version) if one.version <= last)
-        if not limits.are_none:
-            end = limits.end_of(steps)
-        else:
-            end = last if any(one.adds for one in steps) else None
+        with way_out_told(log.root, self._scan.request.consumer):
+            if not limits.are_none:
+                end = limits.end_of(steps)
+            else:
+                end = last if any(one.adds for one in steps) else None
         return None if end is None else log.entry(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -268,7 +270,9 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begins=first.begins,
             )
 
-        return Shuffle(self._storage, changes_of(log, log.read(plan)), self._scan.options)
+        with way_out_told(log.root, self._scan.request.consumer):
+            changes = changes_of(log, log.read(plan))
+        return Shuffle(self._storage, changes, self._scan.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the verified batches of one Spark partition; runs in the task."""

@@ -21,6 +21,7 @@ from arrow_format import (
     MergePolicy,
     collect_garbage,
     flush_pending,
+    forget_consumer,
     merge_shuffle,
     open_shuffle,
     release_shuffle,
@@ -448,6 +449,23 @@ def test_what_all_others_have_consumed_is_not_delivered_behind_an_overwrite(tmp_
     put(tmp_path, rows, pending=False, mode="overwrite", result_type="PIPELINED")
     batches, _ = run(reader_of(tmp_path, onOverwrite="deliver", **options))
     assert [first for batch in batches for first in batch] == [20, 40]
+
+
+def test_a_consumer_that_cannot_go_on_is_told_what_it_takes(path):
+    """A version to begin with plays no part for a name that is known."""
+    add(path, 90, mode="overwrite")
+    for options in ({}, {"startingVersion": "6"}):
+        reader = reader_of(path, consumer="a", **options)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        with pytest.raises(ShuffleOverwrittenError, match=r"'a' goes on where .* --forget a\) and"):
+            reader.partitions(start, end)
+        reader.stop()
+    assert forget_consumer(path, "a")
+    reader = reader_of(path, consumer="a", startingVersion="6")
+    start = reader.initialOffset()
+    assert reader.partitions(start, reader.latestOffset(start, ALL))
+    reader.stop()
 
 
 @pytest.mark.parametrize("options", [{}, {"requestTimeout": "10ms"}])
