@@ -251,6 +251,37 @@ def changes_of(log: LogReader, span: VersionSpan) -> Snapshot:
         return _changes_of(log, span, max(span.start, index.oldest - 1))
 
 
+def next_changes(log: LogReader, index: LogIndex, start: int, end: int) -> Snapshot:
+    """Return what was added after a version, those that begin anew included, as far as it goes.
+
+    Where a version has another schema or shape than those before it, what comes before it is a span
+    of its own: whoever goes on from there gets the rest.
+
+    Raises
+    ------
+    SchemaError, ShuffleNotFoundError
+        As :func:`plan_changes` and :func:`changes_of`.
+    """
+    while True:
+        try:
+            return changes_of(log, plan_changes(log, index, start, end, overwrites="deliver"))
+        except SchemaError:
+            before = _before_last_overwrite(log, index, start, end)
+            if before is None:
+                raise
+            end = before
+
+
+def _before_last_overwrite(log: LogReader, index: LogIndex, start: int, end: int) -> int | None:
+    """Return the last version before the last that begins anew, of those after ``start``."""
+    is_before = False
+    for entry in _entries(log, range(end, max(start, index.oldest - 1), -1)):
+        if is_before:
+            return entry.version
+        is_before = entry.operation == "overwrite"
+    return None
+
+
 def _changes_of(log: LogReader, span: VersionSpan, start: int) -> Snapshot:
     base: Sequence[LogEntry] = ()
     if span.base:

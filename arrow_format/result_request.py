@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrow_format.changes import begins_after, changes_of, plan_changes, way_out_told
+from arrow_format.changes import begins_after, next_changes, way_out_told
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
 from arrow_format.log_record import Fence
@@ -101,8 +101,7 @@ class _Request:
                 return None
             start = begins_after(log, index, newest.newest, consumed) if consumed else 0
             with way_out_told(self._storage.root, self._consumer):
-                span = plan_changes(log, index, start, newest.version, overwrites="deliver")
-                found = changes_of(log, span)
+                found = next_changes(log, index, start, newest.version)
             return found if entries or found.map_outputs else None
 
         return log.read(look)

@@ -7,6 +7,7 @@ import sys
 import threading
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
 from arrow_format import (
@@ -19,10 +20,11 @@ from arrow_format import (
     list_consumers,
     merge_shuffle,
     open_shuffle,
+    write_shuffle,
 )
 from arrow_format.consumers import ConsumerRegistry
 from arrow_format.consumption import Consumer
-from arrow_format.errors import BackPressureTimeoutError, ConsumerError
+from arrow_format.errors import BackPressureTimeoutError, ConsumerError, RequestTimeoutError
 from arrow_format.lease import LEASE_SECONDS
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.result_description import MOST_OWNERS, describe_result
@@ -156,6 +158,25 @@ def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
         with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
             write(tmp_path, 9, **bounded)
     assert rows(open_shuffle(tmp_path)) == ([2, 3, 4] if consumed else [0, 1, 2])
+
+
+@pytest.mark.parametrize("consumed", [0, 1])
+def test_versions_of_another_shape_are_consumed_apart(tmp_path, consumed):
+    for value in range(2):
+        write(tmp_path, value, result_type="PIPELINED")
+    if consumed:
+        assert take(tmp_path, "a") == [0, 1]
+        write(tmp_path, 2)
+    text = pa.table({"k": ["x"]})
+    options = WriteOptions(result_type="PIPELINED", sync=False)
+    for n in (5, 7):
+        write_shuffle(
+            text, tmp_path, num_subpartitions=n, keys="k", mode="overwrite", options=options
+        )
+    for expected in ([2] if consumed else [0, 1], ["x"], ["x"]):
+        assert take(tmp_path, "a") == expected
+    with pytest.raises(RequestTimeoutError):
+        take(tmp_path, "a")
 
 
 BOUNDED = {
