@@ -39,16 +39,20 @@ class Unconsumed:
     num_bytes: int
 
 
-def unconsumed(storage: Storage) -> Unconsumed:
-    """Return what is unconsumed of a result, for the consumer that has most of it before it."""
+def unconsumed(storage: Storage, log: CommitLog | None = None) -> Unconsumed:
+    """Return what is unconsumed of a result, for the consumer that has most of it before it.
+
+    Whoever looks again and again gives the same log, which reads each of its entries once.
+    """
     progress = ConsumerRegistry(storage).all_progress()
     slowest = min(progress, key=lambda name: progress[name], default=None)
-    return unconsumed_after(storage, 0 if slowest is None else progress[slowest], slowest)
+    return unconsumed_after(
+        log or CommitLog(storage), 0 if slowest is None else progress[slowest], slowest
+    )
 
 
-def unconsumed_after(storage: Storage, consumed: int, consumer: str | None) -> Unconsumed:
+def unconsumed_after(log: CommitLog, consumed: int, consumer: str | None) -> Unconsumed:
     """Return what a consumer that has consumed up to a version has still before it."""
-    log = CommitLog(storage)
 
     def measure(index: LogIndex) -> Unconsumed:
         entries = unconsumed_entries(log, index, consumed, apart=False)
@@ -112,9 +116,10 @@ def await_room(
     """
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
     last: list[Unconsumed] = []
+    log = CommitLog(storage)
 
     def look() -> bool | None:
-        last[:] = [unconsumed(storage)]
+        last[:] = [unconsumed(storage, log)]
         return has_room(result, last[0], num_bytes) or None
 
     if wait_until(look, timeout) is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from arrow_format.back_pressure import unconsumed_after
+from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import ClosedError, ConsumerError, OptionError, ShuffleError
@@ -326,7 +327,7 @@ def list_consumers(
 
 
 def _state(storage: Storage, name: str, version: int) -> ConsumerState:
-    left = unconsumed_after(storage, version, name)
+    left = unconsumed_after(CommitLog(storage), version, name)
     holder = holder_of(storage, consumer_directory(name))
     return ConsumerState(name, version, left.num_versions, left.num_bytes, holder)
 
