@@ -9,6 +9,7 @@ Source: FLIP-365, ``BufferOutput``.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from enum import Enum
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrow_format.errors import ClosedError, SchemaError
+from arrow_format.errors import ClosedError, OptionError, SchemaError
 from arrow_format.event_time import EventTime
 from arrow_format.gather import filtered
 from arrow_format.held_elements import HeldElements
@@ -65,7 +66,8 @@ class FlushBuffer:
     Raises
     ------
     OptionError
-        ``keys`` or ``timestamp`` are no names of columns.
+        ``keys`` or ``timestamp`` are no names of columns, ``clock`` is no function, or
+        ``directory`` no path.
     """
 
     def __init__(
@@ -82,6 +84,12 @@ class FlushBuffer:
         self._event_time: EventTime | None = None
         if timestamp is not None:
             self._event_time = EventTime(as_names(timestamp, "timestamp")[0])
+        if not callable(clock):
+            msg = f"clock={clock!r}: expected a function that returns seconds"
+            raise OptionError(msg)
+        if directory is not None and not isinstance(directory, str | os.PathLike):
+            msg = f"directory={directory!r}: expected a path"
+            raise OptionError(msg)
         self._clock = clock
         self._directory = directory
         self._rows: LatestPerKey | None = None

@@ -335,6 +335,8 @@ def test_as_a_context_it_closes_or_after_an_error_releases():
         ({"keys": ["k", "k"]}, r"keys=\['k', 'k'\]: a column is named twice"),
         ({"keys": 5}, "keys=5"),
         ({"timestamp": 5}, "timestamp=5"),
+        ({"clock": None}, "clock=None"),
+        ({"directory": 5}, "directory=5"),
     ],
 )
 def test_bad_options_are_named(options, said):
