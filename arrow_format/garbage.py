@@ -139,6 +139,8 @@ class _Collection:
             return
         waiting = last_pending(self.log)  # may be all there is
         parts = [one for one in (newest, waiting) if one is not None]
+        if not all(one.result.owners for one in parts):
+            return  # one that belongs to nobody stays, and a release takes both
         owners = dict.fromkeys(owner for one in parts for owner in one.result.owners)
         committed_ms = max(self._committed_ms(parts, {}), default=0)
         if owners_are_gone(owners, committed_ms, self.cutoff_ms):

@@ -236,6 +236,18 @@ def test_what_one_that_runs_has_pending_keeps_what_a_dead_one_wrote(tmp_path, de
     assert sorted(open_shuffle(tmp_path).read().read_all()["k"].to_pylist()) == [1, 2]
 
 
+@pytest.mark.parametrize("kinds", [(None, "BLOCKING"), ("BLOCKING", "BLOCKING_PERSISTENT")])
+def test_what_belongs_to_nobody_stays_beside_what_a_dead_one_wrote(tmp_path, dead, kinds):
+    """As a stream's first flush overwrites what another had written, of another type."""
+    before, waits = kinds
+    put(tmp_path, [(1, 1)], owner=dead, result_type=before, mode="overwrite", pending=False)
+    put(tmp_path, [(2, 2)], owner=dead, result_type=waits, mode="overwrite")
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [1]
+    assert flush_pending(tmp_path, options=FAST).num_rows == 1
+    assert rows(open_shuffle(tmp_path)) == [2]
+
+
 def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dead):
     elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
     assert not owners_are_gone([], 0, 10)
