@@ -237,7 +237,8 @@ class _Collection:
                 "collect again",
                 in_jobs,
             )
-        if oldest > index.oldest and not self.dry_run:
+        # Also to finish what another collection began: its checkpoint may have gone since.
+        if not self.dry_run and any(number < oldest for number in index.entries):
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}
         removal = Removal(
