@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -25,7 +26,7 @@ from arrow_format.consumption import Consumer
 from arrow_format.errors import BackPressureTimeoutError, ConsumerError
 from arrow_format.lease import LEASE_SECONDS
 from arrow_format.process_identity import ProcessIdentity, this_process
-from arrow_format.result_description import MOST_OWNERS, describe_result
+from arrow_format.result_description import describe_result
 from arrow_format.result_keeping import RELEASED_TOGETHER, owners_are_gone
 from arrow_format.result_release import release_versions
 from arrow_format.storage import open_storage
@@ -257,12 +258,29 @@ def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dea
     assert not owners_are_gone([dead, elsewhere, this_process()], 5, 10)
 
 
-def test_owners_are_those_that_wrote_last():
+def test_owners_are_all_that_wrote_the_last_one_last():
     there = None
-    for number in (*range(MOST_OWNERS + 5), 7):
+    for number in (*range(40), 7):
         owner = ProcessIdentity("a", "b", number, 0)
         there = describe_result(WriteOptions(result_type="BLOCKING"), (owner,), there)
-    assert [one.pid for one in there.owners] == [5, 6, *range(8, MOST_OWNERS + 5), 7]
+    assert [one.pid for one in there.owners] == [*(one for one in range(40) if one != 7), 7]
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_however_many_write_a_result_it_stays_while_one_of_them_runs(tmp_path, dead, pending):
+    """As where a job that is still at work has others append to it, one after the other."""
+    how = {"pending": pending, "result_type": "BLOCKING"}
+    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
+    put(tmp_path, [(0, 0)], **how)
+    put(tmp_path, [(1, 1)], owner=elsewhere, **how)
+    for value in range(2, 20):
+        other = replace(dead, started=dead.started + value)
+        put(tmp_path, [(value, value)], owner=other, **how)
+    collect_garbage(tmp_path, retention=NONE)
+    if pending:
+        flush_pending(tmp_path, options=FAST)
+    assert rows(open_shuffle(tmp_path)) == list(range(20))
+    assert open_shuffle(tmp_path).result.owners == (this_process(), elsewhere, other)
 
 
 def test_a_batch_that_runs_again_is_no_failure_of_its_producer(tmp_path):
