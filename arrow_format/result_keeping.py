@@ -56,13 +56,20 @@ def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) 
         if newest.newest.content_version > consumed:
             return None
         # Nobody has consumed what is pending: it is still to become a version.
-        return release_versions(storage, by=by, found=(newest.newest.commit_id, None), sync=sync)
+        return release_versions(
+            storage,
+            by=by,
+            found=(newest.newest.commit_id, None),
+            consumed=newest.newest.content_version,
+            sync=sync,
+        )
     if not _is_worth_a_release(newest, consumed, at_least):
         return None
     left = log.read(lambda index: unconsumed_entries(log, index, consumed))
     if left is None or are_all(newest, left):
         return None
-    return release_versions(storage, by=by, through=min(consumed, newest.version), sync=sync)
+    through = min(consumed, newest.version)
+    return release_versions(storage, by=by, through=through, consumed=through, sync=sync)
 
 
 def _is_worth_a_release(newest: Snapshot, consumed: int, at_least: int) -> bool:

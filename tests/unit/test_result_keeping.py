@@ -27,10 +27,12 @@ from arrow_format.errors import BackPressureTimeoutError, ConsumerError
 from arrow_format.lease import LEASE_SECONDS
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.result_description import describe_result
-from arrow_format.result_keeping import RELEASED_TOGETHER, owners_are_gone
+from arrow_format.result_keeping import RELEASED_TOGETHER, owners_are_gone, release_consumed
 from arrow_format.result_release import release_versions
 from arrow_format.storage import open_storage
+from tests.unit.interrupted_storage import instead_of_first_entry
 from tests.unit.small_shuffles import FAST
+from tests.unit.test_checkpoints import fence, log_of
 from tests.unit.test_consumption import rows, take, write
 from tests.unit.test_pending import put
 
@@ -211,6 +213,29 @@ def test_bounds_are_those_of_who_wrote_last(tmp_path):
     put(tmp_path, [(7, 7)], result_type="PIPELINED_BOUNDED", max_unconsumed_versions=7)
     flush_pending(tmp_path, options=FAST)
     assert open_shuffle(tmp_path).result.max_unconsumed_versions == 7
+
+
+@pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
+def test_who_comes_while_it_is_released_has_it_before_it_still(tmp_path, kind):
+    """Another writer was faster, so that the release is decided once more, and rows are needed."""
+    for value in range(2):
+        write(tmp_path, value, result_type=kind)
+    come = []
+
+    def meanwhile(put, path):
+        fence(log_of(tmp_path))
+        come.append(Consumer(open_storage(tmp_path), "b"))
+        come[0].register(0)
+        put()
+
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.register("a", 2)
+    with instead_of_first_entry(meanwhile) as puts:
+        assert release_consumed(open_storage(tmp_path)) is None
+    come[0].close()
+    assert puts
+    assert rows(open_shuffle(tmp_path)) == [0, 1]
+    assert take(tmp_path, "b") == [0, 1]
 
 
 @pytest.mark.parametrize("pending", [False, True])
