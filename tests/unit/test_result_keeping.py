@@ -30,8 +30,9 @@ from arrow_format.result_description import describe_result
 from arrow_format.result_keeping import RELEASED_TOGETHER, owners_are_gone, release_consumed
 from arrow_format.result_release import release_versions
 from arrow_format.storage import open_storage
+from connector.gc_summary import gc_as_json, gc_lines
 from tests.unit.interrupted_storage import instead_of_first_entry
-from tests.unit.small_shuffles import FAST
+from tests.unit.small_shuffles import FAST, files_below
 from tests.unit.test_checkpoints import fence, log_of
 from tests.unit.test_consumption import rows, take, write
 from tests.unit.test_pending import put
@@ -272,6 +273,40 @@ def test_what_belongs_to_nobody_stays_beside_what_a_dead_one_wrote(tmp_path, dea
     assert rows(open_shuffle(tmp_path)) == [1]
     assert flush_pending(tmp_path, options=FAST).num_rows == 1
     assert rows(open_shuffle(tmp_path)) == [2]
+
+
+@pytest.mark.parametrize("kind", ["PIPELINED", "BLOCKING", "pending"])
+def test_a_dry_run_says_what_would_be_released_and_releases_nothing(tmp_path, dead, kind):
+    """Of a consumer that died before it released what it had consumed, or of a dead application."""
+    if kind == "pending":
+        put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING")
+    else:
+        for value in range(3):
+            write(tmp_path, value, result_type=kind)
+        ConsumerRegistry(open_storage(tmp_path)).register("a", 3)
+    before = files_below(tmp_path)
+    said = collect_garbage(tmp_path, retention=NONE, dry_run=True)
+    assert files_below(tmp_path) == before
+    expected = {
+        "PIPELINED": "what came up to version 3, consumed by a",
+        "BLOCKING": "the result, consumed by a",
+        "pending": f"the result, the application that made it has ended: {dead}",
+    }
+    assert said.released == expected[kind]
+    assert f"would be released: {said.released}" in str(said)
+    assert f"  result    would be released: {said.released}" in gc_lines(said)
+    done = collect_garbage(tmp_path, retention=NONE)
+    assert done.released == gc_as_json(done)["released"] == said.released
+    assert f"; released: {said.released}" in str(done)
+    assert collect_garbage(tmp_path, retention=NONE).released is None
+
+
+def test_what_was_consumed_is_not_released_while_more_is_pending(tmp_path):
+    put(tmp_path, [(1, 1)], pending=False, result_type="BLOCKING")
+    ConsumerRegistry(open_storage(tmp_path)).register("a", 1)
+    put(tmp_path, [(2, 2)], result_type="BLOCKING")
+    for dry_run in (True, False):
+        assert collect_garbage(tmp_path, retention=NONE, dry_run=dry_run).released is None
 
 
 def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dead):
