@@ -137,7 +137,8 @@ def commit_job(
         if flushes and like is not None and like.version > flushes[-1]:
             # Whoever wrote after what is flushed has set the bounds.
             options = replace(options, max_unconsumed_bytes=None, max_unconsumed_versions=None)
-        result = describe_result(options, job.owners, None if like is None else like.result)
+        there = None if like is None else _with_owners_left(like.result)
+        result = describe_result(options, job.owners, there)
         if newest is not None and not pending:
             # Here, where the number to be taken is settled: no other can slip in while this waits.
             _await_consumers(job, outputs, newest.newest.result, result, mode)
@@ -188,6 +189,15 @@ def commit_job(
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
     return _receipt(job.storage, entry, rows, sizes)
+
+
+def _with_owners_left(result: ResultDescription) -> ResultDescription:
+    """Return a result without owners that are dead for sure, so that they do not add up for ever.
+
+    Of others none may be left out: it may be the only one that still runs.
+    """
+    left = tuple(one for one in result.owners if one.is_alive() is not False)
+    return replace(result, owners=left)
 
 
 def _await_consumers(

@@ -196,10 +196,21 @@ class CommitLog(LogReader):
     def put_oldest(self, version: int, *, sync: bool) -> None:
         """Let all versions before ``version`` expire; it must be one itself.
 
-        Their entries may be removed after that: a checkpoint stands for them.
+        Their entries may be removed after that: a checkpoint stands for them, and can be read.
+
+        Raises
+        ------
+        CorruptShuffleError
+            It is damaged: the entries are all there is.
+        ShuffleError
+            As :meth:`put_checkpoint`.
         """
         if version > 1:
             self.put_checkpoint(version - 1, sync=sync)
+            stored = LogReader(self._storage)  # not what this one remembers
+            whole = stored.checkpoint(version - 1).entry
+            if whole is not None:
+                stored.totals(Snapshot((whole,)))
             with contextlib.suppress(ObjectExistsError):  # another collection did the same
                 self._storage.put_if_absent(oldest_path(version), b"", sync=sync)
 

@@ -19,11 +19,12 @@ from arrow_format.back_pressure import unconsumed_after
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.dataset import Shuffle, check_there
-from arrow_format.errors import ClosedError, ConsumerError, OptionError, ShuffleError
+from arrow_format.errors import ClosedError, ConsumerError, ShuffleError
 from arrow_format.garbage import collect_garbage
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.lease import Lease, end_leases, holder_of, take_lease
 from arrow_format.log_index import LOG_DIRECTORY
+from arrow_format.options import check_seconds
 from arrow_format.result_keeping import RELEASED_TOGETHER, release_consumed
 from arrow_format.result_release import release_versions
 from arrow_format.result_request import await_result
@@ -239,7 +240,7 @@ def request_result(
     tuple
         The consumer, which holds its name until it is closed; and what it has before it.
     """
-    timeout = check_timeout("request_timeout", request_timeout)
+    timeout = check_seconds("request_timeout", request_timeout)
     storage = open_storage(path, storage_options)
     check_consumer(consumer)
     stat = storage.stat("")
@@ -256,20 +257,6 @@ def request_result(
     except BaseException:
         holder.close()
         raise
-
-
-def check_timeout(name: str, seconds: object) -> float:
-    """Return ``seconds`` if it is a time to wait.
-
-    Raises
-    ------
-    OptionError
-        It is none.
-    """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        msg = f"{name}={seconds!r}: expected seconds, 0 or more"
-        raise OptionError(msg)
-    return float(seconds)
 
 
 def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -33,8 +33,13 @@ from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
 from arrow_format.log_record import Fence
 from arrow_format.merger import ignore
 from arrow_format.pending import last_pending, pending_by_entries
-from arrow_format.result_keeping import first_to_keep, owners_are_gone, release_consumed
-from arrow_format.result_release import commit_ids, release_versions
+from arrow_format.result_keeping import (
+    DueRelease,
+    find_consumed,
+    first_to_keep,
+    owners_are_gone,
+)
+from arrow_format.result_release import commit_ids
 from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -74,7 +79,8 @@ def collect_garbage(
         up fails when it commits, if it still runs. Choose more than the longest read, and than the
         longest time in which no task of a running job writes anything.
     dry_run
-        Change nothing, and say what would be done.
+        Change nothing, and say what would be done. Where a result would be released, it says so,
+        and what would expire and be removed without that.
     on_bytes
         Called with the bytes of each file that was removed, for progress.
     storage_options
@@ -110,10 +116,10 @@ def collect_garbage(
         raise ShuffleNotFoundError(msg)
     log = CommitLog(storage)
     collection = _Collection(storage, log, retention, time.time_ns() // 1_000_000, dry_run=dry_run)
-    if not dry_run:
-        collection.release_results()
+    released = collection.release_results()
     fenced, running = collection.give_up_jobs()
-    return log.read(partial(collection.collect, fenced, running, on_bytes))
+    report = log.read(partial(collection.collect, fenced, running, on_bytes))
+    return replace(report, released=released)
 
 
 @dataclass(frozen=True)
@@ -131,19 +137,28 @@ class _Collection:
         """What happened then or before is past retention."""
         return self.now_ms - self.retention // timedelta(milliseconds=1)
 
-    def release_results(self) -> None:
-        """Release ephemeral results that were consumed, or whose application is gone."""
+    def release_results(self) -> str | None:
+        """Release ephemeral results that were consumed, or whose application is gone; say which."""
+        for find in (partial(find_consumed, self.storage), self._find_abandoned):
+            due = find()
+            if due is not None and (self.dry_run or due.carry_out(self.storage) is not None):
+                return str(due)
+        return None
+
+    def _find_abandoned(self) -> DueRelease | None:
+        """Find a result that belongs to applications which have all ended."""
         snapshot = self.log.snapshot()
         newest = None if snapshot is None or snapshot.ended else snapshot.newest
-        if newest is not None and release_consumed(self.storage) is not None:
-            return
         waiting = last_pending(self.log)  # may be all there is
         parts = [one for one in (newest, waiting) if one is not None]
+        if not all(one.result.owners for one in parts):
+            return None  # one that belongs to nobody stays, and a release takes both
         owners = dict.fromkeys(owner for one in parts for owner in one.result.owners)
         committed_ms = max(self._committed_ms(parts, {}), default=0)
-        if owners_are_gone(owners, committed_ms, self.cutoff_ms):
-            by = f"the application that made it has ended: {', '.join(map(str, owners))}"
-            release_versions(self.storage, by=by, found=commit_ids(newest, waiting))
+        if not owners_are_gone(owners, committed_ms, self.cutoff_ms):
+            return None
+        by = f"the application that made it has ended: {', '.join(map(str, owners))}"
+        return DueRelease(by, found=commit_ids(newest, waiting))
 
     def give_up_jobs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fence unfinished jobs that were silent for long; return those, and the other unfinished.
@@ -235,7 +250,8 @@ class _Collection:
                 "collect again",
                 in_jobs,
             )
-        if oldest > index.oldest and not self.dry_run:
+        # Also to finish what another collection began: its checkpoint may have gone since.
+        if not self.dry_run and any(number < oldest for number in index.entries):
             self.log.put_oldest(oldest, sync=True)
         ended = {*self.log.all_ends(index, index.newest), *fenced}
         removal = Removal(

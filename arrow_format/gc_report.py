@@ -40,6 +40,9 @@ class GcReport:
     """Unfinished jobs that wrote something within the retention; their files stay."""
     files: tuple[RemovedFile, ...]
     """What was removed, in that order."""
+    released: str | None = None
+    """What was released before, of a result that was consumed or whose application has ended, and
+    why, for people; None: nothing. A dry run does not count what it would let expire and remove."""
 
     @property
     def num_files(self) -> int:
@@ -53,8 +56,11 @@ class GcReport:
 
     def __str__(self) -> str:
         removed = "would be removed" if self.dry_run else "removed"
+        released = ""
+        if self.released:
+            released = f"; {'would be ' if self.dry_run else ''}released: {self.released}"
         return (
             f"{self.path}: {self.num_files:,} files of {format_bytes(self.num_bytes)} {removed}; "
             f"{len(self.expired_versions):,} versions expired, {len(self.fenced_jobs):,} "
-            "unfinished jobs given up"
+            f"unfinished jobs given up{released}"
         )

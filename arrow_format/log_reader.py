@@ -239,10 +239,12 @@ class LogReader:
 
     def _advice(self, number: int) -> str:
         """Say what to do about a damaged checkpoint."""
-        entries = LogIndex.of(self._storage.list(LOG_DIRECTORY)).entries
-        if all(one in entries for one in range(1, number + 1)):
-            return "All entries it stands for are there: delete it, and they are read instead"
-        return "Entries it stands for are gone: restore it from a backup"
+        index = LogIndex.of(self._storage.list(LOG_DIRECTORY))
+        if not all(one in index.entries for one in range(1, number + 1)):
+            return "Entries it stands for are gone: restore it from a backup"
+        if number < index.oldest:  # totals go before entries
+            return "Garbage collection began to remove what it stands for: restore it from a backup"
+        return "All entries it stands for are there: delete it, and they are read instead"
 
     def snapshot(self, version: int | None = None) -> Snapshot | None:
         """Return the given or the newest version; None when nothing was ever committed.

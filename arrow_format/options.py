@@ -88,6 +88,27 @@ def _check_local_dirs(value: object) -> None:
         raise OptionError(msg)
 
 
+def check_seconds(name: str, seconds: object) -> float:
+    """Return ``seconds`` if it is a time to wait.
+
+    Raises
+    ------
+    OptionError
+        It is none.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        shown = repr(seconds)
+    else:
+        try:
+            if float(seconds) >= 0:
+                return float(seconds)
+            shown = repr(seconds)
+        except OverflowError:  # nor need so many digits be shown
+            shown = "an integer that no float holds"
+    msg = f"{name}={shown}: expected seconds, 0 or more"
+    raise OptionError(msg)
+
+
 def _check_result(options: WriteOptions) -> None:
     kind = None if options.result_type is None else check_result_type(options.result_type)
     object.__setattr__(options, "result_type", kind)
@@ -105,9 +126,7 @@ def _check_result(options: WriteOptions) -> None:
     seconds = options.back_pressure_timeout
     if seconds is None:
         return
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        msg = f"back_pressure_timeout={seconds!r}: expected seconds, 0 or more"
-        raise OptionError(msg)
+    check_seconds("back_pressure_timeout", seconds)
     if kind not in (None, ResultPartitionType.PIPELINED_BOUNDED):
         msg = (
             f"back_pressure_timeout={seconds!r}: only a result of type PIPELINED_BOUNDED waits for "

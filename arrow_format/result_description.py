@@ -26,12 +26,9 @@ class ResultDescription:
     max_unconsumed_versions: int | None = None
     """Of a bounded result: versions that may be unconsumed; None: any number."""
     owners: tuple[ProcessIdentity, ...] = ()
-    """Of a BLOCKING result: the applications that wrote it, by their processes, the last one last.
-    It goes when none of them is left."""
+    """Of a BLOCKING result: the applications that wrote it, by their processes, the last one last,
+    without those that had ended when another wrote. It goes when none of them is left."""
 
-
-MOST_OWNERS = 16
-"""Applications that a result belongs to: those that wrote last."""
 
 DEFAULT_UNCONSUMED_VERSIONS = 16
 """Versions of a bounded result that may be unconsumed, where no bound is given."""
@@ -54,7 +51,7 @@ def describe_result(
     owners
         The applications that it is written for.
     there
-        The result that is appended to; None for a new one.
+        The result that is appended to, with those of its owners that are left; None for a new one.
 
     Raises
     ------
@@ -91,7 +88,7 @@ def _together(
     before: tuple[ProcessIdentity, ...], now: tuple[ProcessIdentity, ...]
 ) -> tuple[ProcessIdentity, ...]:
     """Owners of before and those that write now, once each, the last last."""
-    return (*(one for one in before if one not in now), *now)[-MOST_OWNERS:]
+    return (*(one for one in before if one not in now), *now)
 
 
 @dataclass(frozen=True, slots=True)

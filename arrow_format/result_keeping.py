@@ -6,24 +6,57 @@ has just committed, and garbage collection.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.changes import ADD_NOTHING
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry
-from arrow_format.result_release import are_all, release_versions, unconsumed_entries
+from arrow_format.pending import last_pending
+from arrow_format.result_release import (
+    are_all,
+    commit_ids,
+    release_versions,
+    unconsumed_entries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from arrow_format.log_entry import LogEntry
     from arrow_format.process_identity import ProcessIdentity
+    from arrow_format.result_release import Found
     from arrow_format.snapshot import Snapshot
     from arrow_format.storage import Storage
 
 RELEASED_TOGETHER = 10
 """Consumed versions of a pipelined result that its consumers release together: each release is one
 more number of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRelease:
+    """What may go, as it was found: see :func:`~arrow_format.result_release.release_versions`."""
+
+    by: str
+    through: int | None = None
+    found: Found | None = None
+    consumed: int | None = None
+
+    def __str__(self) -> str:
+        what = "the result" if self.through is None else f"what came up to version {self.through}"
+        return f"{what}, {self.by}"
+
+    def carry_out(self, storage: Storage, *, sync: bool = True) -> LogEntry | None:
+        """Release it; return the release, or None where it is no longer due."""
+        return release_versions(
+            storage,
+            by=self.by,
+            through=self.through,
+            found=self.found,
+            consumed=self.consumed,
+            sync=sync,
+        )
 
 
 def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) -> LogEntry | None:
@@ -43,6 +76,18 @@ def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) 
     LogEntry or None
         The release; None where nothing is to be released.
     """
+    due = find_consumed(storage, at_least=at_least)
+    return None if due is None else due.carry_out(storage, sync=sync)
+
+
+def find_consumed(storage: Storage, *, at_least: int = 1) -> DueRelease | None:
+    """Find what every consumer of an ephemeral result has consumed; see :func:`release_consumed`.
+
+    Returns
+    -------
+    DueRelease or None
+        None where nothing is to be released.
+    """
     log = CommitLog(storage)
     newest = log.snapshot()
     if newest is None or newest.ended is not None or newest.newest.result.type.is_persistent:
@@ -53,16 +98,18 @@ def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) 
     consumed = min(progress.values())
     by = f"consumed by {', '.join(sorted(progress))}"
     if newest.newest.result.type.is_blocking:
-        if newest.newest.content_version > consumed:
-            return None
+        needed = newest.newest.content_version
         # Nobody has consumed what is pending: it is still to become a version.
-        return release_versions(storage, by=by, found=(newest.newest.commit_id, None), sync=sync)
+        if needed > consumed or last_pending(log) is not None:
+            return None
+        return DueRelease(by, found=commit_ids(newest.newest, None), consumed=needed)
     if not _is_worth_a_release(newest, consumed, at_least):
         return None
     left = log.read(lambda index: unconsumed_entries(log, index, consumed))
     if left is None or are_all(newest, left):
         return None
-    return release_versions(storage, by=by, through=min(consumed, newest.version), sync=sync)
+    through = min(consumed, newest.version)
+    return DueRelease(by, through=through, consumed=through)
 
 
 def _is_worth_a_release(newest: Snapshot, consumed: int, at_least: int) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import ShuffleError
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
@@ -82,6 +83,7 @@ def release_versions(
     by: str,
     through: int | None = None,
     found: Found | None = None,
+    consumed: int | None = None,
     sync: bool = True,
 ) -> LogEntry | None:
     """Release a result as a whole, or the versions of it that were consumed.
@@ -100,6 +102,9 @@ def release_versions(
         was found to be no longer needed; None in the place of what was not there. Where another is
         there by now, nothing is released, since nobody has asked of that one. None: whatever is
         there.
+    consumed
+        What every consumer must have consumed, up to this version: also one that has registered
+        since that was found. Without any, nothing is released. None: whatever they have.
     sync
         Whether the release is durable on return.
 
@@ -117,6 +122,8 @@ def release_versions(
     written: list[str] = []
 
     def decide(newest: Snapshot | None) -> LogEntry | None:
+        if consumed is not None and not _have_all_consumed(storage, consumed):
+            return None
         there = None if newest is None or newest.ended else newest.newest
         if through is None:
             waiting = last_pending(log)
@@ -170,6 +177,12 @@ def release_versions(
         with contextlib.suppress(ShuffleError):
             storage.delete(path)
     return entry
+
+
+def _have_all_consumed(storage: Storage, version: int) -> bool:
+    """Whether there are consumers, and none that is behind a version."""
+    progress = ConsumerRegistry(storage).all_progress().values()
+    return min(progress, default=-1) >= version
 
 
 def commit_ids(newest: LogEntry | None, waiting: LogEntry | None) -> Found:

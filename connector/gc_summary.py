@@ -29,6 +29,10 @@ def gc_lines(report: GcReport) -> list[str]:
         lines.append(f"  versions  {_versions(report, would)}")
     else:
         lines.append("  versions  nothing was ever committed")
+    if report.released:
+        lines.append(f"  result    {would}released: {printable(report.released)}")
+        if report.dry_run:
+            lines.append("            and what it would let expire is not counted here")
     if report.fenced_jobs:
         lines.append(f"  jobs      {would}given up: {_listed(report.fenced_jobs)}")
     if report.running_jobs:
@@ -64,6 +68,7 @@ def gc_as_json(report: GcReport) -> dict[str, Any]:
         "oldest_version": report.oldest_version,
         "newest_version": report.newest_version,
         "expired_versions": list(report.expired_versions),
+        "released": report.released,
         "fenced_jobs": list(report.fenced_jobs),
         "running_jobs": list(report.running_jobs),
         "num_files": report.num_files,

@@ -124,6 +124,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             There is no shuffle, or not the version to begin with.
         ResultReleasedError
             There was one, and it was released as a whole.
+        OptionError
+            It is to consume a result that is consumed as a whole, and not from its beginning.
         ConsumerError
             Another process is at work as this consumer.
         """
@@ -134,6 +136,14 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         newest = log.read(partial(self._newest, log))
         if newest.released is not None and newest.released.ended:
             raise released_error(log.root, newest.released)
+        kind = newest.result.type
+        if consumer is not None and start != 0 and kind.is_blocking and not kind.is_persistent:
+            # Whoever stands after its newest version has consumed it: it would be released.
+            msg = (
+                f"{log.root}: option startingVersion with a consumer of a {kind.name} result: it "
+                "is consumed as a whole. Begin at the earliest, or leave out the consumer"
+            )
+            raise OptionError(msg)
         first = StreamOffset(newest.version, newest.commit_id)
         if start is not None:
             if start > 0:

@@ -326,6 +326,29 @@ def test_a_producer_with_mode_errorifexists_is_not_stopped_by_who_waits(tmp_path
     assert take(path, "a") == [1]
 
 
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        -1,
+        -0.5,
+        float("nan"),
+        True,
+        "1",
+        None,
+        10**400,
+        -(10**400),
+        pytest.param(1 << 50_000, id="x"),
+    ],
+)
+def test_a_bad_timeout_is_refused(tmp_path, timeout):
+    with pytest.raises(OptionError, match=r"^request_timeout.*: expected seconds, 0 or more"):
+        consume(tmp_path / "s", consumer="a", request_timeout=timeout)
+    assert files_below(tmp_path) == []
+    if timeout is not None:
+        with pytest.raises(OptionError, match=r"^back_pressure_timeout.*: expected seconds, 0 or"):
+            WriteOptions(back_pressure_timeout=timeout)
+
+
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_a_request_for_what_never_was_there_leaves_nothing(tmp_path, timeout):
     (tmp_path / "empty").mkdir()

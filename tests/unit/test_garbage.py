@@ -663,6 +663,45 @@ class TestTheRun:
         # A fence that was put before the death takes no second number.
         assert all(one == seen[-1] for one in seen)
 
+    def begun(self, path):
+        """The checkpoint that stands for entries which a collection was about to remove."""
+        write(path, 0)
+        write(path, 100)
+        merge_shuffle(path, options=WriteOptions(sync=False))
+        write(path, 200)
+        write(path, 300)
+        steps = 0
+        while not list(path.glob("commit_log/*.oldest")):
+            steps += 1
+            assert dies_after(steps, partial(collect_garbage, path, retention=NONE))
+        (checkpoint,) = path.glob("commit_log/*.checkpoint")
+        return checkpoint
+
+    def test_it_puts_the_checkpoint_again_that_has_gone_meanwhile(self, tmp_path):
+        checkpoint = self.begun(tmp_path)
+        before = checkpoint.read_bytes(), all_values(tmp_path)
+        checkpoint.unlink()
+        assert collect_garbage(tmp_path, retention=NONE, dry_run=True).num_files > 0
+        assert not checkpoint.exists()
+        assert collect_garbage(tmp_path, retention=NONE).num_files > 0
+        assert (checkpoint.read_bytes(), all_values(tmp_path)) == before
+        assert len(list(tmp_path.glob("commit_log/*.json"))) == 1
+        write(tmp_path, 400)
+        assert collect_garbage(tmp_path, retention=NONE).num_files > 0
+
+    @pytest.mark.parametrize("place", [40, -1])
+    def test_nothing_goes_that_a_damaged_checkpoint_stands_for(self, tmp_path, place):
+        """Of what it says, or of rows and bytes per subpartition behind it."""
+        checkpoint = self.begun(tmp_path)
+        whole = bytearray(checkpoint.read_bytes())
+        whole[place] ^= 1
+        checkpoint.write_bytes(whole)
+        before = files_below(tmp_path)
+        said = "began to remove what it stands for: restore" if place > 0 else r"checkpoint|totals"
+        with pytest.raises(CorruptShuffleError, match=said):
+            collect_garbage(tmp_path, retention=NONE)
+        assert files_below(tmp_path) == before
+
     @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
     def test_one_that_is_killed_is_finished_by_the_next(self, tmp_path, delay):
         path = tmp_path / "x"

@@ -71,7 +71,7 @@ def test_a_collection_that_gives_a_release_up_leaves_it_readable(tmp_path):
 
     # The collection itself would release what was consumed.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("arrow_format.garbage.release_consumed", lambda _: None)
+        patch.setattr("arrow_format.garbage.find_consumed", lambda _: None)
         release_versions(
             Interrupted(tmp_path, collect, collect), by="a test", through=2, sync=False
         )

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
@@ -27,11 +28,14 @@ from arrow_format.consumption import Consumer
 from arrow_format.errors import BackPressureTimeoutError, ConsumerError, RequestTimeoutError
 from arrow_format.lease import LEASE_SECONDS
 from arrow_format.process_identity import ProcessIdentity, this_process
-from arrow_format.result_description import MOST_OWNERS, describe_result
-from arrow_format.result_keeping import RELEASED_TOGETHER, owners_are_gone
+from arrow_format.result_description import describe_result
+from arrow_format.result_keeping import RELEASED_TOGETHER, owners_are_gone, release_consumed
 from arrow_format.result_release import release_versions
 from arrow_format.storage import open_storage
-from tests.unit.small_shuffles import FAST
+from connector.gc_summary import gc_as_json, gc_lines
+from tests.unit.interrupted_storage import instead_of_first_entry
+from tests.unit.small_shuffles import FAST, files_below
+from tests.unit.test_checkpoints import fence, log_of
 from tests.unit.test_consumption import rows, take, write
 from tests.unit.test_pending import put
 
@@ -233,6 +237,29 @@ def test_bounds_are_those_of_who_wrote_last(tmp_path):
     assert open_shuffle(tmp_path).result.max_unconsumed_versions == 7
 
 
+@pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
+def test_who_comes_while_it_is_released_has_it_before_it_still(tmp_path, kind):
+    """Another writer was faster, so that the release is decided once more, and rows are needed."""
+    for value in range(2):
+        write(tmp_path, value, result_type=kind)
+    come = []
+
+    def meanwhile(put, path):
+        fence(log_of(tmp_path))
+        come.append(Consumer(open_storage(tmp_path), "b"))
+        come[0].register(0)
+        put()
+
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.register("a", 2)
+    with instead_of_first_entry(meanwhile) as puts:
+        assert release_consumed(open_storage(tmp_path)) is None
+    come[0].close()
+    assert puts
+    assert rows(open_shuffle(tmp_path)) == [0, 1]
+    assert take(tmp_path, "b") == [0, 1]
+
+
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("kind", ["BLOCKING", None])
 def test_a_result_stays_while_one_of_those_that_wrote_it_runs(tmp_path, dead, pending, kind):
@@ -257,6 +284,52 @@ def test_what_one_that_runs_has_pending_keeps_what_a_dead_one_wrote(tmp_path, de
     assert sorted(open_shuffle(tmp_path).read().read_all()["k"].to_pylist()) == [1, 2]
 
 
+@pytest.mark.parametrize("kinds", [(None, "BLOCKING"), ("BLOCKING", "BLOCKING_PERSISTENT")])
+def test_what_belongs_to_nobody_stays_beside_what_a_dead_one_wrote(tmp_path, dead, kinds):
+    """As a stream's first flush overwrites what another had written, of another type."""
+    before, waits = kinds
+    put(tmp_path, [(1, 1)], owner=dead, result_type=before, mode="overwrite", pending=False)
+    put(tmp_path, [(2, 2)], owner=dead, result_type=waits, mode="overwrite")
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [1]
+    assert flush_pending(tmp_path, options=FAST).num_rows == 1
+    assert rows(open_shuffle(tmp_path)) == [2]
+
+
+@pytest.mark.parametrize("kind", ["PIPELINED", "BLOCKING", "pending"])
+def test_a_dry_run_says_what_would_be_released_and_releases_nothing(tmp_path, dead, kind):
+    """Of a consumer that died before it released what it had consumed, or of a dead application."""
+    if kind == "pending":
+        put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING")
+    else:
+        for value in range(3):
+            write(tmp_path, value, result_type=kind)
+        ConsumerRegistry(open_storage(tmp_path)).register("a", 3)
+    before = files_below(tmp_path)
+    said = collect_garbage(tmp_path, retention=NONE, dry_run=True)
+    assert files_below(tmp_path) == before
+    expected = {
+        "PIPELINED": "what came up to version 3, consumed by a",
+        "BLOCKING": "the result, consumed by a",
+        "pending": f"the result, the application that made it has ended: {dead}",
+    }
+    assert said.released == expected[kind]
+    assert f"would be released: {said.released}" in str(said)
+    assert f"  result    would be released: {said.released}" in gc_lines(said)
+    done = collect_garbage(tmp_path, retention=NONE)
+    assert done.released == gc_as_json(done)["released"] == said.released
+    assert f"; released: {said.released}" in str(done)
+    assert collect_garbage(tmp_path, retention=NONE).released is None
+
+
+def test_what_was_consumed_is_not_released_while_more_is_pending(tmp_path):
+    put(tmp_path, [(1, 1)], pending=False, result_type="BLOCKING")
+    ConsumerRegistry(open_storage(tmp_path)).register("a", 1)
+    put(tmp_path, [(2, 2)], result_type="BLOCKING")
+    for dry_run in (True, False):
+        assert collect_garbage(tmp_path, retention=NONE, dry_run=dry_run).released is None
+
+
 def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dead):
     elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
     assert not owners_are_gone([], 0, 10)
@@ -266,12 +339,29 @@ def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dea
     assert not owners_are_gone([dead, elsewhere, this_process()], 5, 10)
 
 
-def test_owners_are_those_that_wrote_last():
+def test_owners_are_all_that_wrote_the_last_one_last():
     there = None
-    for number in (*range(MOST_OWNERS + 5), 7):
+    for number in (*range(40), 7):
         owner = ProcessIdentity("a", "b", number, 0)
         there = describe_result(WriteOptions(result_type="BLOCKING"), (owner,), there)
-    assert [one.pid for one in there.owners] == [5, 6, *range(8, MOST_OWNERS + 5), 7]
+    assert [one.pid for one in there.owners] == [*(one for one in range(40) if one != 7), 7]
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_however_many_write_a_result_it_stays_while_one_of_them_runs(tmp_path, dead, pending):
+    """As where a job that is still at work has others append to it, one after the other."""
+    how = {"pending": pending, "result_type": "BLOCKING"}
+    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
+    put(tmp_path, [(0, 0)], **how)
+    put(tmp_path, [(1, 1)], owner=elsewhere, **how)
+    for value in range(2, 20):
+        other = replace(dead, started=dead.started + value)
+        put(tmp_path, [(value, value)], owner=other, **how)
+    collect_garbage(tmp_path, retention=NONE)
+    if pending:
+        flush_pending(tmp_path, options=FAST)
+    assert rows(open_shuffle(tmp_path)) == list(range(20))
+    assert open_shuffle(tmp_path).result.owners == (this_process(), elsewhere, other)
 
 
 def test_a_batch_that_runs_again_is_no_failure_of_its_producer(tmp_path):

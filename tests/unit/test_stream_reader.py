@@ -418,6 +418,26 @@ def test_a_query_does_not_begin_with_what_was_released(path, consumed, options):
     assert sorted(row["v"] for row in rows) == [90 + i for i in range(N)], "written in its place"
 
 
+@pytest.mark.parametrize("start", ["latest", "2"])
+def test_a_blocking_result_is_consumed_from_its_beginning(tmp_path, start):
+    """A consumer that began later would release rows that nobody has read."""
+    for value in range(2):
+        put(tmp_path, [(value, value)], pending=False, result_type="BLOCKING")
+    reader = reader_of(tmp_path, consumer="a", startingVersion=start)
+    with pytest.raises(OptionError, match="startingVersion with a consumer of a BLOCKING result"):
+        reader.initialOffset()
+    reader.stop()
+    collect_garbage(tmp_path, retention=timedelta(0))
+    assert not ConsumerRegistry(open_storage(tmp_path)).names()
+    assert open_shuffle(tmp_path).num_rows == 2
+    assert reader_of(tmp_path, startingVersion=start).initialOffset()["version"] > 0
+    reader = reader_of(tmp_path, consumer="a", startingVersion="1")
+    offset = reader.initialOffset()
+    end = reader.latestOffset(offset, ALL)
+    reader.stop()
+    assert len(rows_of(reader_of(tmp_path), offset, end)) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, [[20, 30, 50]]), ({"maxVersionsPerTrigger": 1}, [[50], [20, 30]])],
