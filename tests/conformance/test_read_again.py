@@ -88,8 +88,19 @@ def test_an_interrupted_read_never_ends_as_if_complete(path):
     assert int(interrupts) > 0
 
 
-def rows_in_child(shuffle, queue):
-    queue.put(sum(batch.num_rows for batch in shuffle.read()))
+def rows_in_child(shuffle):
+    """How many rows a process reads that is forked now."""
+    fork = multiprocessing.get_context("fork")
+    queue = fork.SimpleQueue()
+
+    def read():
+        queue.put(sum(batch.num_rows for batch in shuffle.read()))
+
+    child = fork.Process(target=read, daemon=True)
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    return queue.get()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -104,15 +115,9 @@ def test_a_child_forked_while_others_read_can_read(path):
 
     thread = threading.Thread(target=read_on)
     thread.start()
-    fork = multiprocessing.get_context("fork")
     try:
         for _ in range(8):
-            queue = fork.SimpleQueue()
-            child = fork.Process(target=rows_in_child, args=(shuffle, queue), daemon=True)
-            child.start()
-            child.join(20)
-            assert child.exitcode == 0
-            assert queue.get() == ROWS
+            assert rows_in_child(shuffle) == ROWS
     finally:
         ended.set()
         thread.join()
@@ -132,15 +137,9 @@ def test_a_child_forked_while_another_looks_up_the_totals_can_read(path, monkeyp
     monkeypatch.setattr(CommitLog, "totals", look_up)
     thread = threading.Thread(target=lambda: shuffle.subpartition_rows)
     thread.start()
-    fork = multiprocessing.get_context("fork")
-    queue = fork.SimpleQueue()
-    child = fork.Process(target=rows_in_child, args=(shuffle, queue), daemon=True)
     try:
         assert inside.wait(20)
-        child.start()
-        child.join(20)
-        assert child.exitcode == 0
-        assert queue.get() == ROWS
+        assert rows_in_child(shuffle) == ROWS
     finally:
         forked.set()
         thread.join()
