@@ -9,14 +9,13 @@ from tests.conformance.test_memory import PROJECT
 
 ALLOWED = 32 << 20
 
-WORK = """
-import sys
+COUNTED = """
 from datetime import timedelta
+import sys
 import numpy as np
 import pyarrow as pa
-from arrow_format import BufferOutput, Output
+from arrow_format import BufferOutput, Output, Watermark
 
-kind, how, allowed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 pa.set_cpu_count(1)
 
 def status(name):
@@ -28,6 +27,10 @@ class Counted(Output):
 
     def collect(self, batch):
         self.num_rows += batch.num_rows
+"""
+
+WORK = """
+kind, how, allowed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 def run(num_rows):
     counted = Counted()
@@ -58,7 +61,7 @@ print(*run(700_000), status("VmHWM") - base)
 @pytest.mark.parametrize("kind", ["number", "text"])
 def test_memory_of_a_buffered_output_whose_keys_do_not_fit(kind, how):
     done = subprocess.run(
-        [sys.executable, "-c", WORK, kind, how, str(ALLOWED)],
+        [sys.executable, "-c", COUNTED + WORK, kind, how, str(ALLOWED)],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -72,24 +75,8 @@ def test_memory_of_a_buffered_output_whose_keys_do_not_fit(kind, how):
 
 
 ODD = """
-import sys
-from datetime import timedelta
-import numpy as np
-import pyarrow as pa
-from arrow_format import BufferOutput, Output, Watermark
-
 kind, allowed = sys.argv[1], int(sys.argv[2])
 pa.set_cpu_count(1)
-
-def status(name):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
-
-class Counted(Output):
-    num_rows = 0
-
-    def collect(self, batch):
-        self.num_rows += batch.num_rows
 
 def lists(seed, num_rows, num_items):
     items = np.random.default_rng(seed).integers(0, 2, num_rows * num_items).astype(bool)
@@ -137,7 +124,10 @@ print(run(1), status("VmHWM") - base)
 def test_memory_of_rows_whose_bytes_say_little(kind, rows):
     """Bits are numbered by words, or looked up by them; a row has pieces of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", ODD, kind, str(ALLOWED)], cwd=PROJECT, capture_output=True, text=True
+        [sys.executable, "-c", COUNTED + ODD, kind, str(ALLOWED)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     emitted, over_base = map(int, done.stdout.split())
