@@ -23,7 +23,7 @@ from arrow_format.event_time import EventTime
 from arrow_format.gather import filtered
 from arrow_format.held_elements import HeldElements
 from arrow_format.latest_by_key import LatestPerKey
-from arrow_format.partitioner import as_names, key_names
+from arrow_format.partitioner import key_names
 from arrow_format.stream_elements import Watermark
 
 if TYPE_CHECKING:
@@ -83,7 +83,10 @@ class FlushBuffer:
         self._keys = key_names(keys)
         self._event_time: EventTime | None = None
         if timestamp is not None:
-            self._event_time = EventTime(as_names(timestamp, "timestamp")[0])
+            if not isinstance(timestamp, str) or not timestamp:
+                msg = f"timestamp={timestamp!r}: expected the name of one column, or None"
+                raise OptionError(msg)
+            self._event_time = EventTime(timestamp)
         if not callable(clock):
             msg = f"clock={clock!r}: expected a function that returns seconds"
             raise OptionError(msg)

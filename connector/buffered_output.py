@@ -93,12 +93,6 @@ class BufferedOutput:
     ) -> None:
         if attributes is None:
             attributes = OperatorAttributes(is_output_idempotent=True)
-        if timestamp is not None and not isinstance(timestamp, str):
-            msg = f"timestamp={timestamp!r}: expected the name of one column, or None"
-            raise OptionError(msg)
-        if not callable(clock):
-            msg = f"clock={clock!r}: expected a function that returns monotonic time in seconds"
-            raise OptionError(msg)
         self._keys = key_names(keys)
         self._options = FlushOptions(
             max_interval=parse_interval(max_interval, "max_interval"),
