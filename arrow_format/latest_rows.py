@@ -129,8 +129,9 @@ class LatestRows:
         num_rows, items = self._buffer.num_rows + piece.num_rows, self._items_of(piece)
         if self._numbering_bytes(num_rows, self._num_items + items) > self._capacity_bytes:
             return False
+        # Until keys are numbered, the room for that is there for pieces.
         beside = PIECE_BYTES * len(self._schema) * (self._num_pieces + 1)
-        if self._num_pieces and beside > self._capacity_bytes // 4:  # the room of numbers is free
+        if self._num_pieces and beside > self._capacity_bytes // 4:
             return False
         if not self._buffer.append(piece, np.zeros(piece.num_rows, np.int32)):
             return False

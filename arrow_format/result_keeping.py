@@ -166,11 +166,11 @@ def first_to_keep(versions: Sequence[LogEntry], oldest: int, slowest: int | None
         return ended
     if kind.is_persistent:
         return oldest
-    wanted = max(oldest, *(version for version, _ in releases), 0)
+    wanted = max(oldest, max((version for version, _ in releases), default=0))
     if kind.has_back_pressure and slowest is None:
         # What was overwritten before anybody came nobody gets.
-        anew = (one.version - 1 for one in versions if one.operation == "overwrite")
-        slowest = max(*(released.through for _, released in releases), *anew, 0, 0)
+        anew = [one.version - 1 for one in versions if one.operation == "overwrite"]
+        slowest = max([*(released.through for _, released in releases), *anew], default=0)
     if kind.is_pipelined and slowest is not None:
         # Who has consumed nothing begins with a whole version, whatever brought it.
         before = (
