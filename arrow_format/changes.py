@@ -9,8 +9,7 @@ follow each other give each row once.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import (
@@ -22,12 +21,10 @@ from arrow_format.errors import (
 )
 from arrow_format.log_entry import LogEntry
 from arrow_format.result_description import released_error
-from arrow_format.snapshot import Snapshot, VersionSpan
-from arrow_format.storage import ObjectNotFoundError
-from arrow_format.widening import is_appendable, same_spark_types, widen, widen_spark_schema
+from arrow_format.snapshot import VersionSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from arrow_format.log_index import LogIndex
     from arrow_format.log_reader import LogReader
@@ -55,12 +52,12 @@ class Step:
 
 def newest_entry(log: LogReader, index: LogIndex) -> LogEntry | None:
     """Return the entry of the newest version of a listing; None when there is none."""
-    return next(_entries(log, range(index.newest, index.oldest - 1, -1), at_once=1), None)
+    return next(entries_of(log, range(index.newest, index.oldest - 1, -1), at_once=1), None)
 
 
 def oldest_entry(log: LogReader, index: LogIndex) -> LogEntry | None:
     """Return the entry of the oldest version that has not expired; None when there is none."""
-    return next(_entries(log, range(index.oldest, index.newest + 1), at_once=1), None)
+    return next(entries_of(log, range(index.oldest, index.newest + 1), at_once=1), None)
 
 
 def check_not_expired(log: LogReader, index: LogIndex, start: int) -> None:
@@ -92,7 +89,7 @@ def check_not_released(log: LogReader, index: LogIndex, start: int) -> None:
     ResultReleasedError
         One was.
     """
-    for entry in _entries(log, range(max(start + 1, index.oldest), index.newest + 1)):
+    for entry in entries_of(log, range(max(start + 1, index.oldest), index.newest + 1)):
         if entry.released is not None and entry.released.through > start:
             raise released_error(log.root, entry.released)
 
@@ -153,8 +150,10 @@ def plan_changes(
     if oldest is None or end < oldest.version:
         msg = f"{log.root}: version {end} has expired and was removed by garbage collection"
         raise ShuffleNotFoundError(msg)
-    oldest = _consumed_last(log, oldest, last) or oldest
     if oldest.shuffle_id == last.shuffle_id:  # none has begun anew since
+        return VersionSpan(end, end, end)
+    oldest = _consumed_last(log, oldest, last) or oldest
+    if oldest.shuffle_id == last.shuffle_id:
         return VersionSpan(end, end, end)
     if overwrites == "fail":
         _refuse_overwrites(log, oldest.version + 1, end)
@@ -190,7 +189,7 @@ def begins_after(log: LogReader, index: LogIndex, last: LogEntry, start: int) ->
     anew, and has nothing to do with what was released.
     """
     first = last
-    for entry in _entries(log, range(last.version - 1, max(start, index.oldest - 1), -1)):
+    for entry in entries_of(log, range(last.version - 1, max(start, index.oldest - 1), -1)):
         if entry.released is not None and entry.released.ended:
             return first.version - 1
         first = entry
@@ -214,14 +213,14 @@ def _consumed_last(log: LogReader, first: LogEntry, last: LogEntry) -> LogEntry 
     """Return the last release of rows that were consumed, from one version to another."""
     if last.result.type.is_blocking:  # such a result is released as a whole
         return None
-    for entry in _entries(log, range(last.version, first.version - 1, -1)):
+    for entry in entries_of(log, range(last.version, first.version - 1, -1)):
         if entry.released is not None and not entry.released.ended:
             return entry
     return None
 
 
 def _refuse_overwrites(log: LogReader, first: int, end: int) -> None:
-    for entry in _entries(log, range(first, end + 1)):
+    for entry in entries_of(log, range(first, end + 1)):
         if entry.operation == "overwrite":
             msg = (
                 f"{log.root}: version {entry.version} overwrote what was there and had been read "
@@ -229,88 +228,6 @@ def _refuse_overwrites(log: LogReader, first: int, end: int) -> None:
                 f"{entry.version}, or choose that what such versions hold is delivered too"
             )
             raise ShuffleOverwrittenError(msg)
-
-
-def changes_of(log: LogReader, span: VersionSpan) -> Snapshot:
-    """Return the rows of a span, with the schema in which all of them can be read.
-
-    Raises
-    ------
-    SchemaError
-        A version that overwrote others has another schema, number of subpartitions, partitioner or
-        sort order.
-    ShuffleNotFoundError
-        One of its versions is not there, or has expired.
-    """
-    try:
-        return _changes_of(log, span, span.start)
-    except ObjectNotFoundError:
-        index = log.index()
-        check_not_expired(log, index, span.start)
-        # What is gone may have been the numbers of fences.
-        return _changes_of(log, span, max(span.start, index.oldest - 1))
-
-
-def next_changes(log: LogReader, index: LogIndex, start: int, end: int) -> Snapshot:
-    """Return what was added after a version, those that begin anew included, as far as it goes.
-
-    Where a version has another schema or shape than those before it, what comes before it is a span
-    of its own: whoever goes on from there gets the rest.
-
-    Raises
-    ------
-    SchemaError, ShuffleNotFoundError
-        As :func:`plan_changes` and :func:`changes_of`.
-    """
-    while True:
-        try:
-            return changes_of(log, plan_changes(log, index, start, end, overwrites="deliver"))
-        except SchemaError:
-            before = _before_last_overwrite(log, index, start, end)
-            if before is None:
-                raise
-            end = before
-
-
-def _before_last_overwrite(log: LogReader, index: LogIndex, start: int, end: int) -> int | None:
-    """Return the last version before the last that begins anew, of those after ``start``."""
-    is_before = False
-    for entry in _entries(log, range(end, max(start, index.oldest - 1), -1)):
-        if is_before:
-            return entry.version
-        is_before = entry.operation == "overwrite"
-    return None
-
-
-def _changes_of(log: LogReader, span: VersionSpan, start: int) -> Snapshot:
-    base: Sequence[LogEntry] = ()
-    if span.base:
-        whole = log.snapshot(span.base)
-        if whole is None:
-            msg = f"{log.root}: holds no committed shuffle; nothing was written, or not committed"
-            raise ShuffleNotFoundError(msg)
-        if span.base == span.end:
-            return whole
-        base = whole.entries
-    last = log.entry(span.end)
-    added = [
-        entry
-        for entry in _entries(log, range(start + 1, span.end + 1))
-        if entry.operation not in ADD_NOTHING
-    ]
-    delivered = [*base, *added]
-    for entry in delivered:
-        _check_alike(log, entry, last)
-    schemas = [entry.data_schema for entry in (last, *delivered)]
-    spark_schema = reduce(
-        widen_spark_schema, [entry.spark_schema for entry in delivered], last.spark_schema
-    )
-    last = replace(last, data_schema=reduce(widen, schemas), spark_schema=spark_schema)
-    if added and added[-1].version == last.version:
-        delivered.pop()
-    else:
-        last = replace(last, operation="append", map_outputs=())
-    return Snapshot((*delivered, last), span)
 
 
 def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
@@ -335,7 +252,7 @@ def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
             yield Step(first.version, whole.num_rows, whole.num_bytes)
         start = first.version
     check_not_expired(log, index, start)
-    for entry in _entries(log, range(max(start + 1, index.oldest), index.newest + 1)):
+    for entry in entries_of(log, range(max(start + 1, index.oldest), index.newest + 1)):
         if entry.operation in ADD_NOTHING:
             yield Step(entry.version, 0, 0, adds=False)
         else:
@@ -379,34 +296,10 @@ def check_commit_id(log: LogReader, index: LogIndex, version: int, commit_id: st
         raise CorruptShuffleError(msg)
 
 
-def _entries(log: LogReader, numbers: range, at_once: int | None = None) -> Iterator[LogEntry]:
-    """Entries of some numbers of the log, in that order; fences are left out."""
+def entries_of(log: LogReader, numbers: range, at_once: int | None = None) -> Iterator[LogEntry]:
+    """Yield the entries of some numbers of the log, in that order; fences are left out."""
     width = log.max_requests if at_once is None else at_once
     for at in range(0, len(numbers), width):
         for record in log.records(numbers[at : at + width]).values():
             if isinstance(record, LogEntry):
                 yield record
-
-
-def _check_alike(log: LogReader, entry: LogEntry, last: LogEntry) -> None:
-    """Check that rows of two versions can be read together."""
-    for what, one, other in (
-        ("subpartitions", entry.num_subpartitions, last.num_subpartitions),
-        ("sort order", list(entry.sort_by), list(last.sort_by)),
-        ("partitioner", entry.partitioner["kind"], last.partitioner["kind"]),
-        ("partitioner", dict(entry.partitioner), dict(last.partitioner)),
-    ):
-        if one != other:
-            shown = "" if isinstance(one, dict) else f" ({one} and {other})"
-            raise _unlike(log, entry, last, f"{what}{shown}")
-    if not is_appendable(entry.data_schema, last.data_schema):
-        raise _unlike(log, entry, last, "schema")
-    if not same_spark_types(entry.spark_schema, last.spark_schema):
-        raise _unlike(log, entry, last, "Spark types")
-
-
-def _unlike(log: LogReader, entry: LogEntry, last: LogEntry, what: str) -> SchemaError:
-    return SchemaError(
-        f"{log.root}: versions {entry.version} and {last.version} differ in their {what}, so their "
-        f"rows cannot be read together. Begin anew after version {entry.version}"
-    )

@@ -13,7 +13,7 @@ from arrow_format.batching import (
     as_batches,
     in_subpartition_order,
 )
-from arrow_format.changes import changes_of
+from arrow_format.changed_rows import changes_of
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import (
     CorruptShuffleError,

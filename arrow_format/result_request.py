@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrow_format.changes import begins_after, next_changes, way_out_told
+from arrow_format.changed_rows import next_changes
+from arrow_format.changes import begins_after, way_out_told
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
 from arrow_format.log_record import Fence

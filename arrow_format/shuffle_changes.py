@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from arrow_format.changed_rows import changes_of
 from arrow_format.changes import (
     OVERWRITES,
-    changes_of,
     newest_entry,
     plan_changes,
 )

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from arrow_format.changed_rows import changes_of
 from arrow_format.changes import (
     begins_after,
-    changes_of,
     check_commit_id,
     newest_entry,
     plan_changes,
