@@ -116,8 +116,19 @@ def abort_after(job: ShuffleJob, error: BaseException) -> None:
         error.add_note(f"and what the job had written could not be removed: {another}")
 
 
-def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseException) -> None:
+def clean_up(
+    job: ShuffleJob, log: CommitLog, totals: TotalsFile | None, error: BaseException
+) -> None:
     """After a commit that raised: take its traces back, unless it went through after all.
+
+    Parameters
+    ----------
+    job, log
+        The job, which holds the decision to commit, and the log that its entry was put into.
+    totals
+        Its totals; None where none were put.
+    error
+        What was raised.
 
     Raises
     ------
@@ -140,7 +151,8 @@ def clean_up(job: ShuffleJob, log: CommitLog, totals: TotalsFile, error: BaseExc
     try:
         committed = log.find_job(job.job_id, after=job.base_version)
         if committed is None or committed.fenced:
-            job.storage.delete(totals.path)
+            if totals is not None:
+                job.storage.delete(totals.path)
             withdraw(job)
             job.storage.prune(LOG_DIRECTORY, and_root=False)
             job.storage.prune(job.directory, and_root=job.makes_root)

@@ -8,6 +8,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.decision import decide_commit
 from arrow_format.errors import CommitConflictError, CorruptShuffleError
 from arrow_format.job_removal import clean_up
 from arrow_format.log_entry import LogEntry, TotalsFile
@@ -51,6 +52,8 @@ def commit_replacements(
         An input is not part of the newest version any more; nothing was committed.
     StorageError
         The entry could not be written; or it was, and may not survive a power failure.
+    UnsettledCommitError
+        The store did not answer; the merged files stay, since the entry may still appear.
     """
     log = CommitLog(job.storage)
     rounds: list[tuple[Snapshot, LogEntry]] = []
@@ -79,12 +82,14 @@ def commit_replacements(
         return rounds[-1][1]
 
     try:
+        # No other process commits this job. But where this one is interrupted while its put is
+        # under way, an abort must not remove what that put may still publish: it asks the decision.
+        decide_commit(job, job.job_id)
         committed = log.append(
             decide, sync=job.options.sync, job_id=job.job_id, after=job.base_version
         )
     except BaseException as error:
-        if rounds:
-            clean_up(job, log, rounds[-1][1].totals, error)
+        clean_up(job, log, rounds[-1][1].totals if rounds else None, error)
         raise
     replaced, entry = rounds[-1]
     return replaced, committed or entry

@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from arrow_format import open_shuffle, write_shuffle
+from arrow_format import MergePolicy, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import (
     CommitConflictError,
@@ -262,33 +262,62 @@ def test_a_put_that_is_carried_out_late_leaves_no_version_without_files(tmp_path
 
 
 class Interrupted(AnswersLate):
-    """A store whose user gives up waiting for the first answer."""
+    """A store whose user gives up waiting for the first answers."""
 
-    was_interrupted = False
+    def __init__(self, root, is_down, interrupts=1):
+        super().__init__(root, is_down)
+        self.interrupts = interrupts
 
     def put_if_absent(self, path, data, *, sync):
         try:
             super().put_if_absent(path, data, sync=sync)
         except StorageError as error:
-            if self.was_interrupted:
+            if self.interrupts == 0:
                 raise
-            self.was_interrupted = True
+            self.interrupts -= 1
             raise KeyboardInterrupt from error
 
 
-@pytest.mark.parametrize("is_down", [False, True])
-def test_a_commit_that_is_interrupted_ends_so_and_removes_nothing_unsettled(tmp_path, is_down):
+def append_row(place):
+    rows = pa.table({"k": [1]})
+    write_shuffle(rows, place, keys="k", num_subpartitions=2, mode="append")
+
+
+def merge(place):
+    merge_shuffle(place, policy=MergePolicy(rewrite="always"))
+
+
+@pytest.mark.parametrize("commit", [append_row, merge])
+@pytest.mark.parametrize(
+    ("is_down", "interrupts"), [(False, 1), (True, 1), (True, 2)], ids=["up", "down", "twice"]
+)
+def test_what_is_interrupted_removes_nothing_that_its_put_may_still_publish(
+    tmp_path, commit, is_down, interrupts
+):
     path = str(tmp_path / "s")
-    table = pa.table({"k": [1, 2, 3]})
-    write = partial(write_shuffle, table, keys="k", num_subpartitions=2, mode="append")
-    write(path)
+    append_row(path)
+    append_row(path)
+    num_files = len(list((tmp_path / "s" / "map_outputs").rglob("*.data")))
+    late = Interrupted(path, is_down, interrupts)
     with pytest.raises(KeyboardInterrupt) as interrupt:
-        write(Interrupted(path, is_down))
+        commit(late)
     notes = "".join(getattr(interrupt.value, "__notes__", []))
-    assert ("it is not known whether" in notes) == is_down
+    assert ("it is not known whether" in notes) == (is_down and interrupts == 1)
+    assert open_shuffle(path).read().read_all().num_rows == 2
     files = list((tmp_path / "s" / "map_outputs").rglob("*.data"))
-    assert len(files) == (2 if is_down else 1)
-    assert open_shuffle(path).read().read_all().num_rows == 3
+    assert len(files) == num_files + is_down
+
+    ((name, data),) = late.waiting
+    if is_down:
+        PosixStorage(path).put_if_absent(name, data, sync=False)
+    else:
+        with pytest.raises(ObjectExistsError):
+            PosixStorage(path).put_if_absent(name, data, sync=False)
+    num_rows = 3 if is_down and commit is append_row else 2
+    assert open_shuffle(path).verify().num_rows == num_rows
+    append_row(path)
+    merge(path)
+    assert open_shuffle(path).verify().num_rows == num_rows + 1
 
 
 def test_a_version_that_is_not_there_is_told_without_fences(tmp_path):
