@@ -6,7 +6,9 @@ Only the modules ``storage*`` open, list and delete files and objects.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote
 
 from arrow_format.errors import OptionError
 from arrow_format.storage_connection import STORES
@@ -38,7 +40,12 @@ __all__ = [
     "Storage",
     "open_made_directory",
     "open_storage",
+    "scheme_of",
 ]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+_LOCAL = re.compile(r"(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL)
+"""What follows ``file:``; any other host than this one is left out."""
 
 Place: TypeAlias = "str | os.PathLike[str] | Storage"
 """Where a shuffle is: a path or URI, or the storage that was opened there."""
@@ -50,7 +57,8 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
     Parameters
     ----------
     path
-        Directory, ``file:///``, ``s3://``, ``gs://`` or ``az://`` URI.
+        Directory, or ``file:///``, ``s3://``, ``gs://`` or ``az://`` URI. ``%20`` and the like are
+        decoded in a ``file:`` URI. A local path that begins like a URI is written ``./a:b``.
     storage_options
         For an object store: credentials, region, endpoint, as obstore names them; they win over the
         environment.
@@ -58,7 +66,7 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
     Raises
     ------
     OptionError
-        Empty, no path that there can be, a scheme that is not supported yet, or options that do not
+        Empty, no path that there can be, a URI of none of these schemes, or options that do not
         fit.
     """
     if isinstance(path, PosixStorage | ObjectStorage):
@@ -67,32 +75,55 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
     if not isinstance(text, str) or not text:
         msg = f"path={path!r}: expected a directory"
         raise OptionError(msg)
-    if not _is_name(text):
+    scheme = scheme_of(text)
+    rest = text if scheme is None else text[len(scheme) + 1 :]
+    if scheme == "file":
+        rest = _directory_of(text, rest)
+    if not _is_name(rest):
         # Not repeated: a URI may hold a password.
         msg = "path: expected a directory, but no name holds a NUL or half a surrogate pair"
         raise OptionError(msg)
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme in STORES:
-        return ObjectStorage(text, storage_options)
+    if scheme in STORES and rest.startswith("//"):
+        return ObjectStorage(f"{scheme}:{rest}", storage_options)
     if storage_options:
         msg = "storage_options: only object stores (s3://, gs://, az://) take them; leave them out"
         raise OptionError(msg)
-    if separator and scheme == "file":
-        host, slash, directory = rest.partition("/")
-        if host not in ("", "localhost") or not slash:
-            msg = f"path={text!r}: expected file:///directory, of this machine"
-            raise OptionError(msg)
-        return PosixStorage(f"/{directory}")
-    if text.startswith("file:/"):
-        return PosixStorage(text.removeprefix("file:"))
-    if separator:
-        # Not the whole URI: some hold a password.
-        msg = (
-            f"path={scheme}://...: {scheme}:// is not supported yet; use s3://, gs://, az://, or a "
-            "local or mounted directory"
-        )
+    if scheme not in (None, "file"):
+        raise _foreign(scheme)
+    return PosixStorage(rest)
+
+
+def scheme_of(path: str) -> str | None:
+    """Return the scheme that a path begins with, in small letters; None: it is a local path.
+
+    As in RFC 3986: a local path whose first part begins like a URI is written ``./a:b``, or in
+    full.
+    """
+    match = _SCHEME.match(path)
+    return None if match is None else match[1].lower()
+
+
+def _directory_of(uri: str, rest: str) -> str:
+    """Return the local directory of a ``file:`` URI, of which ``rest`` follows the scheme."""
+    match = _LOCAL.fullmatch(rest)
+    if match is None:
+        msg = f"path={uri!r}: expected file:///directory, of this machine"
         raise OptionError(msg)
-    return PosixStorage(text)
+    return unquote(match[1], errors="surrogateescape")
+
+
+def _foreign(scheme: str) -> OptionError:
+    """Return the error of a URI that no storage belongs to; it shows no more than the scheme."""
+    if scheme in STORES:
+        what = f"expected {scheme}://, with two slashes"
+    elif len(scheme) == 1:
+        what = "looks like a drive of Windows, which is not supported"
+    else:
+        what = f"{scheme}: is not supported yet"
+    return OptionError(
+        f"path={scheme}:...: {what}; use s3://, gs://, az://, or a local or mounted directory. A "
+        f"local directory whose name begins like that is ./{scheme}:..., or its absolute path"
+    )
 
 
 def _is_name(path: str) -> bool:

@@ -18,6 +18,7 @@ from arrow_format.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.storage import scheme_of
 from arrow_format.storage_options import StorageOptions
 from connector.key_text import parse_bounds, parse_sort_keys
 from connector.option_text import bad, boolean, num_bytes, whole
@@ -161,7 +162,7 @@ def known_options(
         )
         raise OptionError(msg)
     path = known["path"]
-    if "://" not in path and not path.startswith(("/", "file:/")):
+    if scheme_of(path) is None and not path.startswith("/"):
         msg = (
             f"path={path!r} is relative; give an absolute path. This runs in a process of Spark's "
             "own, whose working directory is not yours and may be deleted with the session"

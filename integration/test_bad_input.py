@@ -278,9 +278,14 @@ def test_sources_that_are_none(spark: SparkSession, tmp_path: Path):
 # Paths of a write --------------------------------------------------------------------------------
 
 
-def test_paths_of_stores_that_are_ahead(spark: SparkSession, trap: DataFrame):
-    path = "hdfs://user:secret@host/shuffle"
-    expected = "path=hdfs://...: hdfs:// is not supported yet; use s3://, gs://, az://, or a local"
+@pytest.mark.parametrize("path", ["hdfs://user:secret@host/shuffle", "dbfs:/shuffle", "C:/shuffle"])
+def test_uris_that_are_none_of_ours(
+    spark: SparkSession, trap: DataFrame, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    scheme = path.partition(":")[0].lower()
+    what = "looks like a drive of Windows, which" if scheme == "c" else f"{scheme}:"
+    expected = f"path={scheme}:...: {what} is not supported"
     with refused(expected, OptionError):
         connector.write_shuffle(trap, path, keys="k", num_subpartitions=N)
     with refused(expected, OptionError):
@@ -291,6 +296,7 @@ def test_paths_of_stores_that_are_ahead(spark: SparkSession, trap: DataFrame):
         trap.write.format("arrow_shuffle").options(keys="k", numSubpartitions=2).mode(
             "append"
         ).save(path)
+    assert files_below(tmp_path) == []
 
 
 def test_a_shuffle_is_there(spark: SparkSession, trap: DataFrame, tmp_path: Path):

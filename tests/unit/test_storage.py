@@ -3,10 +3,11 @@
 import errno
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -232,17 +233,79 @@ def test_open_storage(tmp_path, monkeypatch):
     assert open_storage(f"file://localhost{tmp_path}/x").root == str(tmp_path / "x")
 
 
-@pytest.mark.parametrize("path", ["file://elsewhere/x", "file://", "file://localhost"])
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("file://{}/a%20b", "a b"),
+        ("file:{}/a%20b", "a b"),
+        ("file://localhost{}/a%20b", "a b"),
+        ("FILE://{}/a", "a"),
+        ("file://{}/%C3%A4%2Fb", "ä/b"),
+        ("file://{}/a%2520b", "a%20b"),
+        ("file://{}/100%", "100%"),
+        ("file://{}/ä b", "ä b"),
+        ("file://{}/a\nb", "a\nb"),
+        ("file://{}/a?b#c", "a?b#c"),
+        ("{}/a%20b", "a%20b"),
+    ],
+)
+def test_a_file_uri_is_decoded_and_a_path_is_not(tmp_path, path, name):
+    assert open_storage(path.format(tmp_path)).root == f"{tmp_path}/{name}"
+
+
+def test_bytes_that_are_no_text_stay_what_they_are(tmp_path):
+    name = os.fsdecode(b"\xff a")
+    for path in (f"{tmp_path}/{name}", f"file://{tmp_path}/{name}", f"file://{tmp_path}/%FF%20a"):
+        assert open_storage(path).root == f"{tmp_path}/{name}"
+
+
+@pytest.mark.parametrize("path", ["file://elsewhere/x", "file://", "file://localhost", "file:x"])
 def test_files_of_other_machines(path):
     with pytest.raises(OptionError, match=f"^path='{path}': expected file:///directory"):
         open_storage(path)
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "ftp"])
-def test_schemes_that_are_not_supported(scheme):
-    with pytest.raises(OptionError, match=f"{scheme}:// is not supported yet; use s3://") as error:
-        open_storage(f"{scheme}://user:password@host/x")
+def test_a_file_uri_that_is_no_name(tmp_path):
+    with pytest.raises(OptionError, match="no name holds a NUL"):
+        open_storage(f"file://{tmp_path}/a%00b")
+
+
+@pytest.mark.parametrize("slashes", ["", "/", "//", "///"])
+@pytest.mark.parametrize("scheme", ["hdfs", "ftp", "dbfs", "s3a", "abfss", "a", "C", "x-1.y+z"])
+@pytest.mark.parametrize("kind", [str, PurePosixPath])
+def test_what_looks_like_a_uri_and_is_none_of_ours_is_refused(scheme, slashes, kind):
+    """Below the working directory, where a path of such a name would be, nobody looks for it."""
+    with pytest.raises(
+        OptionError, match=rf"^path={re.escape(scheme.lower())}:\.\.\.: .*; use s3://.* \./"
+    ) as error:
+        open_storage(kind(f"{scheme}:{slashes}user:password@host/x"))
     assert "password" not in str(error.value)
+
+
+@pytest.mark.parametrize("path", ["s3:/bucket/x", "gs:bucket", PurePosixPath("az://container/x")])
+def test_a_store_without_its_two_slashes(path):
+    scheme = str(path)[:2]
+    with pytest.raises(OptionError, match=f"^path={scheme}:...: expected {scheme}://"):
+        open_storage(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("./a:b", "a:b"),
+        ("./s3:/b/x", "s3:/b/x"),
+        ("d/a:b", "d/a:b"),
+        ("d/a://b", "d/a:/b"),
+        ("2024-01-01T10:30", "2024-01-01T10:30"),
+        ("a b:c", "a b:c"),
+        (":a", ":a"),
+        ("ä:b", "ä:b"),
+    ],
+)
+def test_a_local_path_may_have_a_colon(tmp_path, monkeypatch, path, name):
+    monkeypatch.chdir(tmp_path)
+    for text in (path, f"{tmp_path}/{path}"):
+        assert open_storage(text).root == f"{tmp_path}/{name}"
 
 
 def test_a_directory_takes_no_storage_options(tmp_path):
