@@ -61,11 +61,37 @@ def _links_needed(path: Path) -> Iterator[None]:
         raise StorageError(msg) from error
 
 
+def _link(directory: int, source: str, name: str) -> None:
+    """Give a file of a directory a second name; raises OSError where it has not got that.
+
+    Over NFS the answer of the server may be lost. Then the request is repeated, and fails because
+    the first one has made the name, or it times out. So it is the files that say what happened, as
+    open(2) advises.
+    """
+    try:
+        os.link(source, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        if not _is_linked(directory, source, name):
+            raise
+
+
+def _is_linked(directory: int, source: str, name: str) -> bool:
+    """Whether two names of a directory are those of one file."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        ours = os.stat(source, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    # Some file systems give several files one number; the count of names they do not make up.
+    return found.st_nlink > 1 and os.path.samestat(found, ours)
+
+
 class PosixStorage:
     """A shuffle in a directory of a local or mounted POSIX file system.
 
     Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
-    ``link`` fails when the name exists and never shows part of a file.
+    ``link`` fails when the name exists and never shows part of a file. Where its answer is lost, as
+    it may be over NFS, the number of the file tells whose name it is.
 
     Parameters
     ----------
@@ -162,7 +188,7 @@ class PosixStorage:
             writer.close()
             with os_errors("create it", target), _links_needed(target):
                 with parent_of(self._base, path) as (directory, name):
-                    os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                    _link(directory, temporary, name)
                 if sync:
                     sync_directory(self._base, above)
         finally:

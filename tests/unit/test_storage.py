@@ -9,10 +9,18 @@ import sys
 import tempfile
 from pathlib import Path, PurePosixPath
 
+import pyarrow as pa
 import pytest
 
-from arrow_format import storage_posix
+from arrow_format import (
+    MergePolicy,
+    merge_shuffle,
+    open_shuffle,
+    storage_posix,
+    write_shuffle,
+)
 from arrow_format import storage_posix_file as storage_module
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
     ClosedError,
     CorruptShuffleError,
@@ -20,12 +28,13 @@ from arrow_format.errors import (
     OutOfDiskError,
     StorageError,
 )
+from arrow_format.lease import take_lease
 from arrow_format.storage import (
     ObjectExistsError,
     PosixStorage,
     open_storage,
 )
-from tests.unit.small_shuffles import files_below
+from tests.unit.small_shuffles import FAST, files_below
 
 PROJECT = Path(__file__).parents[2]
 
@@ -406,3 +415,65 @@ def test_a_file_system_without_hard_links_is_refused(storage, monkeypatch, numbe
     with pytest.raises(StorageError, match=r"has no hard links .* exactly one wins"):
         storage.put_if_absent("a/b", b"x", sync=False)
     assert storage.list("a") == []
+
+
+# Links whose answer gets lost, as over NFS ---------------------------------------------------------
+
+
+def lose_answers(monkeypatch, number, of=lambda name: True):
+    """Let `link` succeed and answer with an error, as where the server carries it out twice."""
+    usual, lost = os.link, []
+
+    def link(source, target, **how):
+        usual(source, target, **how)
+        if of(target):
+            lost.append(target)
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    return lost
+
+
+LOST = pytest.mark.parametrize("number", [errno.EEXIST, errno.ETIMEDOUT, errno.EIO])
+
+
+@LOST
+def test_a_put_that_was_carried_out_has_succeeded_whatever_link_answers(
+    storage, monkeypatch, number
+):
+    assert lose_answers(monkeypatch, number) == []
+    storage.put_if_absent("a/b", b"x", sync=True)
+    assert storage.read("a/b") == b"x"
+    assert storage.list("a") == ["b"]
+
+
+def test_equal_bytes_of_another_are_not_taken_for_a_put_of_ones_own(storage):
+    storage.put_if_absent("a/b", b"x", sync=False)
+    with pytest.raises(ObjectExistsError):
+        storage.put_if_absent("a/b", b"x", sync=False)
+
+
+@LOST
+@pytest.mark.parametrize("what", ["decision", "totals-", "0", ""])
+def test_a_write_whose_links_lose_their_answers_is_committed(tmp_path, monkeypatch, number, what):
+    path = str(tmp_path / "s")
+    lost = lose_answers(monkeypatch, number, lambda name: name.startswith(what))
+    table = pa.table({"k": [1, 2]})
+    for _ in range(2):
+        write_shuffle(table, path, keys="k", num_subpartitions=2, mode="append", options=FAST)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    assert open_shuffle(path).verify().num_rows == 4
+    assert not [name for name in files_below(tmp_path) if ".tmp-" in name or "decision" in name]
+    assert lost
+
+
+@LOST
+def test_a_name_whose_link_loses_its_answer_is_held(tmp_path, monkeypatch, number):
+    lost = lose_answers(monkeypatch, number)
+    storage = PosixStorage(str(tmp_path))
+    for _ in range(2):
+        lease = take_lease(storage, "consumers/a")
+        lease.check()
+        lease.release()
+    assert ConsumerRegistry(storage).register("a", 3) == 3
+    assert len(lost) == 5, "of two terms, their ends, and progress"
