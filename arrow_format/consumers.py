@@ -12,7 +12,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
 from arrow_format.log_lines import from_lines, to_lines
 from arrow_format.model import FORMAT_VERSION
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CONSUMER_DIRECTORY = "consumers"
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
-_PROGRESS = re.compile(r"progress-(\d{20})")
+_PROGRESS = re.compile(r"progress-([0-9]{20})")
 _LOOKS = 10
 
 
@@ -64,9 +64,8 @@ class ConsumerRegistry:
         self._storage = storage
 
     def names(self) -> list[str]:
-        """Return all consumers that are registered, sorted."""
-        found = filter(_NAME.fullmatch, self._storage.list(CONSUMER_DIRECTORY))
-        return [name for name in found if self.progress(name) is not None]
+        """Return all consumers that are registered, sorted; raises as :meth:`progress`."""
+        return list(self.all_progress())
 
     def progress(self, name: str) -> int | None:
         """Return the version up to which a consumer has consumed; None: it is not registered.
@@ -75,24 +74,32 @@ class ConsumerRegistry:
         ------
         CorruptShuffleError
             The file that says so is damaged.
+        StorageError
+            Each file that was listed was gone when it was read, ten times.
         """
         for _ in range(_LOOKS):
             versions = self._versions(name)
             if not versions:
                 return None
             path = progress_path(name, versions[-1])
-            stat = self._storage.stat(path)
             try:
-                (data,) = self._storage.get_ranges(path, [(0, stat.num_bytes if stat else 1)])
+                data = self._storage.read(path)
             except ObjectNotFoundError:
                 continue  # the next one is there by now
-            self._check(path, versions[-1], data.to_pybytes())
+            self._check(path, versions[-1], data)
             return versions[-1]
-        return None
+        # Not None: what this consumer has before it would be released.
+        msg = (
+            f"{self._storage.root}/{consumer_directory(name)}: progress was listed and not there "
+            f"{_LOOKS} times in a row, since the consumer or a storage's listing changes fast; try "
+            "again"
+        )
+        raise StorageError(msg)
 
     def all_progress(self) -> dict[str, int]:
-        """Return how far every consumer has come."""
-        found = {name: self.progress(name) for name in self.names()}
+        """Return how far every consumer has come, by name; raises as :meth:`progress`."""
+        names = filter(_NAME.fullmatch, self._storage.list(CONSUMER_DIRECTORY))
+        found = {name: self.progress(name) for name in names}
         return {name: version for name, version in found.items() if version is not None}
 
     def register(self, name: str, version: int) -> int:

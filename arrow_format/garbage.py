@@ -172,8 +172,7 @@ class _Collection:
 
         def decide(_: Snapshot | None) -> Fence | None:
             nonlocal fenced
-            index = self.log.index()
-            ended = self.log.all_ends(index, index.newest)
+            ended = self.log.read(lambda index: self.log.all_ends(index, index.newest))
             fenced = tuple(job_id for job_id in silent if job_id not in ended)
             return Fence(0, uuid.uuid4().hex, self.now_ms, fenced) if fenced else None
 

@@ -31,7 +31,7 @@ LEASE_SECONDS = 60.0
 _let_go: set[str] = set()
 """Leases that this process gave up without the storage taking notice."""
 
-_LEASE = re.compile(r"lease-(\d{20})-(\d{20}|free)")
+_LEASE = re.compile(r"lease-([0-9]{20})-([0-9]{20}|free)")
 
 
 def _path(directory: str, term: int, beat: int | str) -> str:

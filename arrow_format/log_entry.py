@@ -18,6 +18,7 @@ from arrow_format.model import (
     PartitionedFile,
     Transaction,
 )
+from arrow_format.options import normal_directory
 from arrow_format.result_description import (
     PERSISTENT,
     Released,
@@ -219,9 +220,16 @@ def _root(root: object) -> str:
 
 
 def _safe_path(path: object) -> str:
-    """Return ``path`` if it stays below the directory it is relative to."""
-    if not isinstance(path, str) or not _SAFE_PATH.fullmatch(path) or ".." in path.split("/"):
-        msg = f"path {path!r} would leave the shuffle's directory"
+    """Return ``path`` if it stays below the directory it is relative to.
+
+    Each file has one path: collections, and the check that none is named twice, compare texts.
+    """
+    if (
+        not isinstance(path, str)
+        or not _SAFE_PATH.fullmatch(path)
+        or {".", ".."} & set(path.split("/"))
+    ):
+        msg = f"path {path!r} would leave the shuffle's directory, or is not its only spelling"
         raise ValueError(msg)
     return path
 
@@ -301,7 +309,12 @@ def _pairs(keys: object) -> list[tuple[str, str]]:
 def _check(entry: LogEntry) -> None:
     """Check what the numbers of an entry must keep to beside each other."""
     files = [file for output in entry.map_outputs for file in output.files]
-    if len({(file.root, file.path) for file in files}) < len(files):
+    last = max((file.root for file in files), default=0)
+    if last > len(entry.roots):
+        msg = f"a file is in root {last}, of {len(entry.roots)} that are named"
+        raise ValueError(msg)
+    roots = ("", *map(normal_directory, entry.roots))
+    if len({(roots[file.root], file.path) for file in files}) < len(files):
         msg = "a file is named twice"
         raise ValueError(msg)
     if entry.num_subpartitions < 1:

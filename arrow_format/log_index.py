@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LOG_DIRECTORY = "commit_log"
 
-_NAME = re.compile(r"(\d{20})\.(json|checkpoint|oldest)")
+_NAME = re.compile(r"([0-9]{20})\.(json|checkpoint|oldest)")
 _MOST_MISSING = 100
 
 

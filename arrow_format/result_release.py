@@ -136,7 +136,7 @@ def release_versions(
             return release(waiting, (), ended.through if ended else 0) if waiting else None
         if newest is None or there is None:
             return None
-        left = unconsumed_entries(log, log.index(), through)
+        left = log.read(lambda index: unconsumed_entries(log, index, through))
         return None if left is None or are_all(newest, left) else release(there, left, through)
 
     def release(newest: LogEntry, left: tuple[LogEntry, ...], last: int) -> LogEntry:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from arrow_format.commit_log import CommitLog
 from arrow_format.errors import StorageError
 from arrow_format.storage import PosixStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from arrow_format.log_index import LogIndex
 
 CHANGES = ("put_if_absent", "delete")
 """Calls by which anything durable is changed, but for data and empty directories."""
@@ -82,3 +85,41 @@ def instead_of_first_entry(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PosixStorage, "put_if_absent", put)
         yield puts
+
+
+@contextlib.contextmanager
+def around_listing_of_a_decision(
+    before: Callable[[], object], after: Callable[[], object]
+) -> Iterator[list[str]]:
+    """Let others act before and after the first listing of the log that a decision makes itself.
+
+    Yields
+    ------
+    list
+        Not empty once they have acted.
+    """
+    append, index = CommitLog.append, CommitLog.index
+    num_listings = 0
+    acted: list[str] = []
+
+    def appending(log: CommitLog, *arguments: Any, **how: Any) -> Any:
+        nonlocal num_listings
+        if not acted:
+            num_listings = 2  # the commit's own, and that of the decision
+        return append(log, *arguments, **how)
+
+    def listing(log: CommitLog) -> LogIndex:
+        nonlocal num_listings
+        num_listings -= 1
+        if num_listings != 0 or acted:
+            return index(log)
+        acted.append("before")
+        before()
+        found = index(log)
+        after()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitLog, "append", appending)
+        patch.setattr(CommitLog, "index", listing)
+        yield acted

@@ -9,6 +9,7 @@ import pytest
 
 from arrow_format import MergePolicy, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.commit_log import CommitLog
+from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
     CommitConflictError,
     CorruptShuffleError,
@@ -17,6 +18,8 @@ from arrow_format.errors import (
     StorageError,
     UnsettledCommitError,
 )
+from arrow_format.lease import take_lease
+from arrow_format.log_index import LogIndex
 from arrow_format.log_record import Fence, encode_record
 from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.storage import ObjectExistsError, PosixStorage
@@ -220,6 +223,22 @@ def test_other_names_in_the_log_are_no_entries(log, storage):
     for name in (".tmp-x", "2.json", "totals-x.arrow", f"{2:020d}.json.bak"):
         (storage._root / "commit_log" / name).write_bytes(b"")
     assert log.newest_version() == 1
+
+
+@pytest.mark.parametrize("digit", ["\u0663", "\uff13", "\U0001d7db"])
+def test_names_with_digits_of_other_scripts_are_no_names(log, storage, digit):
+    """What another program put there must not make the log lack an entry, or hide a consumer."""
+    commit(log)
+    for suffix in ("json", "checkpoint", "oldest"):
+        (storage._root / "commit_log" / f"{'0' * 19}{digit}.{suffix}").write_bytes(b"")
+    assert log.index() == LogIndex(frozenset({1}), frozenset(), frozenset())
+    registry = ConsumerRegistry(storage)
+    assert registry.register("a", 1) == 1
+    (storage._root / "consumers/a" / f"progress-{'0' * 19}{digit}").write_bytes(b"")
+    assert registry.all_progress() == {"a": 1}
+    (storage._root / "consumers/a" / f"lease-{'0' * 19}{digit}-free").write_bytes(b"")
+    take_lease(storage, "consumers/a").release()
+    assert (storage._root / f"consumers/a/lease-{1:020d}-free").exists()
 
 
 class AnswersLate(PosixStorage):

@@ -632,6 +632,29 @@ def test_a_consumer_is_known_also_while_it_records_progress(tmp_path):
     assert registry.all_progress() == {"a": 2}
 
 
+def test_progress_that_is_never_there_when_it_is_read_is_an_error(tmp_path):
+    """To take the consumer for one that is not known would release what it has before it."""
+
+    class Fleeting(PosixStorage):
+        def read(self, path):
+            self.delete(path)
+            return super().read(path)
+
+        def get_ranges(self, path, ranges):
+            self.delete(path)
+            return super().get_ranges(path, ranges)
+
+        def list(self, path):
+            found = super().list(path)
+            return found or [f"progress-{1:020d}"] if path == "consumers/a" else found
+
+    ConsumerRegistry(open_storage(tmp_path)).register("a", 1)
+    registry = ConsumerRegistry(Fleeting(str(tmp_path)))
+    for ask in (lambda: registry.progress("a"), registry.names, registry.all_progress):
+        with pytest.raises(StorageError, match=r"consumers/a: .* 10 times .*; try again"):
+            ask()
+
+
 def test_a_holder_is_seen_also_while_it_shows_itself(tmp_path):
     storage = open_storage(tmp_path)
     take_lease(storage, "consumers/a").release()

@@ -38,6 +38,7 @@ from arrow_format.storage import ObjectExistsError, PosixStorage
 from arrow_format.target import open_target
 from tests.unit.interrupted_storage import (
     CHANGES,
+    around_listing_of_a_decision,
     before_calls,
     dies_after,
     instead_of_first_entry,
@@ -279,6 +280,23 @@ class TestJobs:
             (tmp_path / job.directory / "decision").unlink()
         if where == "data":
             assert commit_job(job, statuses).num_rows == N
+
+    def test_a_collection_amid_the_decision_of_another_is_no_error(self, tmp_path):
+        """It ends after the log was listed, and before its entries are read."""
+        write(tmp_path, 0)
+        job, _ = start_job(tmp_path)
+
+        def come():
+            for start in (100, 200):
+                write(tmp_path, start, "overwrite")
+
+        with around_listing_of_a_decision(
+            come, lambda: collect_garbage(tmp_path, retention=NONE)
+        ) as acted:
+            collect_garbage(tmp_path, retention=NONE)
+        assert acted
+        assert all_values(tmp_path) == list(range(200, 210))
+        assert job.job_id not in str(files_below(tmp_path))
 
     def test_before_the_first_version(self, tmp_path):
         job, statuses = start_job(tmp_path)

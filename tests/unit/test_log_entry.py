@@ -101,16 +101,16 @@ def test_an_absurd_length_is_refused():
 @pytest.mark.parametrize(
     "path",
     ["../x", "a/../b", "..", "a/..", "/etc/passwd", "", "a//b", "a/", "a\\b", "s3://x", "a\nb", "ü",
-     5],
+     5, ".", "./a", "a/.", "a/./b", "commit_log/./totals-c.arrow"],
 )  # fmt: skip
-def test_paths_that_leave_the_directory_are_refused(path):
+def test_paths_that_leave_the_directory_or_have_another_spelling_are_refused(path):
     outputs = described()
     outputs[0]["files"][0]["path"] = path
     for data in (
         forged(map_outputs=outputs),
         forged(totals={"path": path, "length": 1, "crc32": 1}),
     ):
-        with pytest.raises(CorruptShuffleError, match="would leave the shuffle's directory"):
+        with pytest.raises(CorruptShuffleError, match=r"would leave the .* or is not its only"):
             decode_record(data)
 
 
@@ -119,6 +119,26 @@ def test_roots_are_absolute_directories():
     for wrong in (["disk1"], [1], ["/a", None]):
         with pytest.raises(CorruptShuffleError, match="is no absolute directory"):
             decode_record(forged(roots=wrong))
+
+
+@pytest.mark.parametrize("root", [1, 3, 1 << 40])
+@pytest.mark.parametrize("operation", ["append", "overwrite", "replace", "pending"])
+def test_a_file_in_a_root_that_is_not_named_is_refused(root, operation):
+    outputs = described()
+    outputs[0]["files"][1]["root"] = root
+    roots = ["/disk1/a"] if root == 3 else []
+    with pytest.raises(CorruptShuffleError, match=rf"in root {root}, of {len(roots)} that"):
+        decode_record(forged(map_outputs=outputs, roots=roots, operation=operation))
+
+
+@pytest.mark.parametrize("other", ["/disk1/a", "/disk1/./a", "/disk1//a/", "//disk1/b/../a"])
+def test_a_file_that_is_named_twice_by_two_roots_is_refused(other):
+    outputs = described()
+    for number, file in enumerate(outputs[0]["files"]):
+        file |= {"root": number + 1, "path": "a-file"}
+    assert decode_record(forged(map_outputs=outputs, roots=["/disk1/a", "/disk2/a"]))
+    with pytest.raises(CorruptShuffleError, match="a file is named twice"):
+        decode_record(forged(map_outputs=outputs, roots=["/disk1/a", other]))
 
 
 def test_entries_from_before_broadcast_and_roots_are_read():

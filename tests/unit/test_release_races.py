@@ -20,6 +20,7 @@ from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import RequestTimeoutError
 from arrow_format.result_release import release_versions
 from arrow_format.storage import PosixStorage, open_storage
+from tests.unit.interrupted_storage import around_listing_of_a_decision
 from tests.unit.test_consumption import rows, take, write
 
 NONE = timedelta(0)
@@ -77,6 +78,29 @@ def test_a_collection_that_gives_a_release_up_leaves_it_readable(tmp_path):
         )
     assert rows(open_shuffle(tmp_path)) == [2]
     assert open_shuffle(tmp_path).subpartition_rows.to_pylist().count(1) == 1
+
+
+def test_a_collection_amid_the_decision_of_a_release_is_no_error(tmp_path):
+    """Others consume and collect after the log was listed, and before its entries are read."""
+    for value in range(3):
+        write(tmp_path, value, result_type="PIPELINED")
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.advance("a", 2)
+
+    def come():
+        write(tmp_path, 3)
+        write(tmp_path, 4)
+
+    def consume_and_collect():
+        registry.advance("a", 5)
+        write(tmp_path, 5)
+        collect_garbage(tmp_path, retention=NONE)
+
+    with around_listing_of_a_decision(come, consume_and_collect) as acted:
+        keeping.release_consumed(open_storage(tmp_path), sync=False)
+    assert acted
+    assert rows(open_shuffle(tmp_path)) == [5]
+    assert open_shuffle(tmp_path).verify().ok
 
 
 def test_a_merge_of_what_was_consumed_leaves_room(tmp_path):

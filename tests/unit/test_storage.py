@@ -417,7 +417,7 @@ def test_a_file_system_without_hard_links_is_refused(storage, monkeypatch, numbe
     assert storage.list("a") == []
 
 
-# Links whose answer gets lost, as over NFS ---------------------------------------------------------
+# Links whose answer gets lost, as over NFS --------------------------------------------------------
 
 
 def lose_answers(monkeypatch, number, of=lambda name: True):
