@@ -22,7 +22,7 @@ from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import ClosedError, ConsumerError, ShuffleError
 from arrow_format.garbage import collect_garbage
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
-from arrow_format.lease import Lease, end_leases, holder_of, take_lease
+from arrow_format.lease import Lease, await_holder, end_leases, shown_holder, take_lease
 from arrow_format.log_index import LOG_DIRECTORY
 from arrow_format.options import check_seconds
 from arrow_format.result_keeping import RELEASED_TOGETHER, release_consumed
@@ -48,7 +48,8 @@ class Consumer:
     name
         1 to 100 letters, digits, ``_`` and ``-``.
     timeout
-        Seconds to wait while another process holds the name.
+        Seconds to wait while another process holds the name. It takes up to a minute more to learn
+        whether one on another machine lives.
 
     Raises
     ------
@@ -196,7 +197,8 @@ def consume(
     request_timeout
         Seconds to wait for the result, for more of a pipelined one, or for the name. Who waits is
         known from then on, so that a bounded result waits for it too; nothing of that stays at a
-        path where nothing came.
+        path where nothing came. Where another machine may have the name, it takes up to a minute
+        more to learn whether it lives.
     options, storage_options
         As for :func:`~arrow_format.open_shuffle`.
 
@@ -300,7 +302,8 @@ class ConsumerState:
     unconsumed_bytes: int
     """Stored bytes."""
     held_by: str | None
-    """The process that is at work under this name; None while none is."""
+    """The process that is at work under this name; None while none is. Of one on another machine
+    that is a guess by the age of its last sign of life, which two clocks may disagree on."""
 
 
 def list_consumers(
@@ -315,7 +318,7 @@ def list_consumers(
 
 def _state(storage: Storage, name: str, version: int) -> ConsumerState:
     left = unconsumed_after(CommitLog(storage), version, name)
-    holder = holder_of(storage, consumer_directory(name))
+    holder = shown_holder(storage, consumer_directory(name))
     return ConsumerState(name, version, left.num_versions, left.num_bytes, holder)
 
 
@@ -323,6 +326,8 @@ def forget_consumer(
     path: Place, consumer: str, *, storage_options: Mapping[str, str] | None = None
 ) -> bool:
     """Forget a consumer that never comes back: nothing waits for it any more.
+
+    Where another machine may have the name, it takes up to a minute to learn whether it lives.
 
     Parameters
     ----------
@@ -342,7 +347,7 @@ def forget_consumer(
         A living process has the name.
     """
     storage = open_storage(path, storage_options)
-    holder = holder_of(storage, consumer_directory(check_consumer(consumer)))
+    holder = await_holder(storage, consumer_directory(check_consumer(consumer)))
     if holder is not None:
         msg = f"{storage.root}: consumer {consumer!r} is at work, {holder}; stop it first"
         raise ConsumerError(msg)

@@ -2,7 +2,9 @@
 
 Whoever takes the place puts ``lease-<term>-<beat>``, of a term that nobody had before, and while it
 lives it puts the next beat now and then in the place of the last. A process that is dead loses the
-place at once where that can be told, on the same machine; elsewhere when its last beat is old.
+place at once where that can be told, on the same machine. Of one elsewhere only its beats tell:
+whoever wants the place looks on until the next one comes, or none has come for long by its own
+clock. No two clocks are compared: one that is wrong would take the place from a living process.
 Terms only grow, so that one who was thought dead and wakes up learns that it has lost.
 """
 
@@ -13,7 +15,7 @@ import re
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from arrow_format.errors import ConsumerError, CorruptShuffleError, ShuffleError
 from arrow_format.log_lines import from_lines, to_lines
@@ -23,10 +25,12 @@ from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from arrow_format.storage import Storage
 
 LEASE_SECONDS = 60.0
-"""Age of its last beat at which a process on another machine counts as dead."""
+"""For how long a process elsewhere must show no new beat to count as dead; it puts four in that."""
 
 _let_go: set[str] = set()
 """Leases that this process gave up without the storage taking notice."""
@@ -127,40 +131,40 @@ def take_lease(
     storage, directory
         Whose place it is.
     timeout
-        Seconds to wait while another holds it.
+        Seconds to wait while another holds it. It takes up to ``seconds`` more to learn whether a
+        process elsewhere lives.
     seconds
-        Age of a last beat from another machine at which its process counts as dead.
+        For how long a process elsewhere must show no new beat to count as dead.
 
     Raises
     ------
     ConsumerError
         Another process holds it.
     """
-    holder = ["another process"]
+    watch = _Watch(storage, directory, seconds)
     token = uuid.uuid4().hex
 
     def look() -> int | None:
-        term = _newest_term(storage, directory)
-        if term:
-            by = _holder(storage, directory, term, seconds)
-            if by is not None:
-                holder[:] = [by]
-                return None
+        term = watch.free_term()
+        if term is None:
+            return None
         try:
-            _put(storage, _path(directory, term + 1, 0), token)
-        except ObjectExistsError:  # another was faster; look who
+            _put(storage, _path(directory, term, 0), token)
+        except ObjectExistsError:
+            watch.is_alive = True  # another was faster
             return None
-        if _beats_of_newest(storage, directory) != (term + 1, [f"{0:020d}"]):
+        if _beats_of_newest(storage, directory) != (term, [f"{0:020d}"]):
             # The first listing, which is no snapshot, had missed a beat in the place of another.
-            storage.delete(_path(directory, term + 1, 0))
+            storage.delete(_path(directory, term, 0))
+            watch.is_alive = True
             return None
-        return term + 1
+        return term
 
-    term = wait_until(look, timeout)
+    term = watch.wait(look, timeout)
     if term is None:
         msg = (
-            f"{storage.root}: {directory} is held by {holder[0]}. A consumer of one name runs once "
-            "at a time: stop the other, wait for it (requestTimeout), or take another name"
+            f"{storage.root}: {directory} is held by {watch.holder}. A consumer of one name runs "
+            "once at a time: stop the other, wait for it (requestTimeout), or take another name"
         )
         raise ConsumerError(msg)
     _delete_before(storage, directory, term)
@@ -177,10 +181,68 @@ def end_leases(storage: Storage, directory: str) -> None:
     _delete_before(storage, directory, term + 1)
 
 
-def holder_of(storage: Storage, directory: str, *, seconds: float = LEASE_SECONDS) -> str | None:
-    """Return who holds a place, for people; None when nobody alive does."""
-    term = _newest_term(storage, directory)
-    return _holder(storage, directory, term, seconds) if term else None
+def await_holder(storage: Storage, directory: str, *, seconds: float = LEASE_SECONDS) -> str | None:
+    """Return who holds a place, for people; None when nobody alive does.
+
+    It takes up to ``seconds`` to learn whether a process elsewhere lives.
+    """
+    watch = _Watch(storage, directory, seconds)
+    return watch.holder if watch.wait(watch.free_term, 0.0) is None else None
+
+
+def shown_holder(storage: Storage, directory: str) -> str | None:
+    """Return who seems to hold a place, at one look; for people, and nothing may be decided by it.
+
+    Of a process elsewhere its last beat must be recent, as far as two clocks agree.
+    """
+    term, beats = _beats_of_newest(storage, directory)
+    holder = _holder(storage, directory, term, beats)
+    if holder is None or holder.is_alive:
+        return None if holder is None else holder.name
+    stat = storage.stat(_path(directory, term, beats[-1]))
+    beat_ms = None if stat is None else stat.modified_ms
+    is_recent = beat_ms is None or time.time() - beat_ms / 1000 < LEASE_SECONDS
+    return holder.name if is_recent else None
+
+
+class _Watch:
+    """Looks at a place until it is known whether the process that holds it lives."""
+
+    def __init__(self, storage: Storage, directory: str, seconds: float) -> None:
+        self.holder = "another process"
+        """Who holds the place, for people."""
+        self.is_alive = False
+        """Whether a holder was seen that lives; False while that is not known."""
+        self._storage = storage
+        self._directory = directory
+        self._seconds = seconds
+        self._beat: tuple[int, str] | None = None
+        self._since = 0.0
+
+    def free_term(self) -> int | None:
+        """Look once; return the term that may be taken, None while another may hold the place."""
+        term, beats = _beats_of_newest(self._storage, self._directory)
+        holder = _holder(self._storage, self._directory, term, beats)
+        if holder is None:
+            return term + 1
+        self.holder = holder.name
+        now, beat = time.monotonic(), (term, beats[-1])
+        if holder.is_alive or self._beat not in (None, beat):
+            self.is_alive = True
+        if self._beat != beat:
+            self._beat, self._since = beat, now
+        is_silent = holder.is_alive is None and now - self._since >= self._seconds
+        return term + 1 if is_silent else None
+
+    def wait(self, look: Callable[[], int | None], timeout: float) -> int | None:
+        """Wait until ``look`` gives a term; None where a holder lives when the time is over.
+
+        Where that is not known by then, it waits for as much longer as it takes to know it.
+        """
+        term = wait_until(look, timeout)
+        if term is None and not self.is_alive:
+            term = wait_until(lambda: look() or (0 if self.is_alive else None), self._seconds)
+        return term or None
 
 
 def _delete_before(storage: Storage, directory: str, term: int) -> None:
@@ -204,32 +266,31 @@ def _beats_of_newest(storage: Storage, directory: str) -> tuple[int, list[str]]:
     return newest, sorted(match[2] for match in matches if int(match[1]) == newest)
 
 
-def _holder(storage: Storage, directory: str, term: int, seconds: float) -> str | None:
-    """Return who holds a term; None when it is over."""
-    matches = filter(None, map(_LEASE.fullmatch, storage.list(directory)))
-    beats = sorted(match[2] for match in matches if int(match[1]) == term)
+class _Holder(NamedTuple):
+    """The process whose beat is the newest of a place."""
+
+    name: str
+    is_alive: bool | None
+    """None where that cannot be told from here."""
+
+
+def _holder(storage: Storage, directory: str, term: int, beats: Sequence[str]) -> _Holder | None:
+    """Return who holds a term, of which there are these beats; None when it is over."""
     if not beats or beats[-1] == "free":  # letters come after digits
         return None
-    path = f"{directory}/lease-{term:020d}-{beats[-1]}"
-    stat = storage.stat(path)
-    if stat is None:
-        return "a process that shows itself just now"
     try:
-        (data,) = storage.get_ranges(path, [(0, stat.num_bytes)])
+        data = storage.read(_path(directory, term, beats[-1]))
     except ObjectNotFoundError:
-        return "a process that shows itself just now"
-    identity, is_alive = None, None
+        return _Holder("a process that shows itself just now", is_alive=True)
+    name, is_alive = "a process that cannot be told", None
     # What a power failure left of it tells nothing. Who lives puts the next one in its place.
     with contextlib.suppress(CorruptShuffleError, KeyError, TypeError, ValueError):
-        value = from_lines(data.to_pybytes())
+        value = from_lines(data)
         if str(value.get("token")) in _let_go:
             return None
         identity = ProcessIdentity.from_json(value)
-        is_alive = identity.is_alive()
-    if is_alive is None:
-        beat_ms = stat.modified_ms
-        is_alive = beat_ms is None or time.time() - beat_ms / 1000 < seconds
-    return str(identity or "a process that cannot be told") if is_alive else None
+        name, is_alive = str(identity), identity.is_alive()
+    return None if is_alive is False else _Holder(name, is_alive)
 
 
 def _put(storage: Storage, path: str, token: str) -> None:

@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from arrow_format import (
     WriteOptions,
     collect_garbage,
     consume,
+    consumption,
     forget_consumer,
     list_consumers,
     merge_shuffle,
@@ -46,7 +48,7 @@ from arrow_format.errors import (
 )
 from arrow_format.job import begin_job
 from arrow_format.job_removal import abort_after
-from arrow_format.lease import take_lease
+from arrow_format.lease import await_holder, take_lease
 from arrow_format.log_lines import to_lines
 from arrow_format.partitioner import HashPartitioner
 from arrow_format.process_identity import ProcessIdentity, this_process
@@ -522,16 +524,68 @@ def elsewhere(storage, name="a", *, term=1, beat=0):
     storage.put_if_absent(path, to_lines({"format_version": 1, **identity.to_json()}), sync=False)
 
 
-def test_a_process_elsewhere_counts_as_dead_once_its_beat_is_old(tmp_path):
+class Beating(PosixStorage):
+    """Where a process of another machine shows itself before each listing; its clock is wrong."""
+
+    def __init__(self, root, age):
+        super().__init__(str(root))
+        self.age, self.beat = age, 0
+
+    def list(self, path):
+        if path.startswith("consumers/"):
+            elsewhere(self, beat=self.beat + 1)
+            self.delete(f"{path}/lease-{1:020d}-{self.beat:020d}")
+            self.beat += 1
+            age(self, path, self.age)
+        return super().list(path)
+
+
+def age(storage, directory, seconds):
+    """Let files look that old."""
+    for path in (storage._root / directory).iterdir():
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+AGES = pytest.mark.parametrize("seconds", [0, 86_400, -86_400], ids=["right", "behind", "ahead"])
+
+
+@AGES
+@pytest.mark.parametrize("timeout", [0, 0.1])
+def test_a_process_elsewhere_that_shows_itself_keeps_the_name_whatever_the_clocks_say(
+    tmp_path, seconds, timeout
+):
+    storage = Beating(tmp_path, seconds)
+    ConsumerRegistry(storage).register("a", 0)
+    with pytest.raises(ConsumerError, match=r"held by process .* on another"):
+        take_lease(storage, consumer_directory("a"), timeout=timeout)
+    with pytest.raises(ConsumerError, match=r"is at work, process .* on another"):
+        forget_consumer(storage, "a")
+    assert ConsumerRegistry(storage).progress("a") == 0
+    assert all(one.startswith(f"consumers/a/lease-{1:020d}-") for one in leases(tmp_path))
+
+
+@AGES
+@pytest.mark.parametrize("timeout", [0, 10])
+def test_a_process_elsewhere_counts_as_dead_once_it_was_silent_for_long(tmp_path, seconds, timeout):
     storage = open_storage(tmp_path)
     elsewhere(storage)
-    with pytest.raises(ConsumerError, match=r"held by process .* on another"):
-        take_lease(storage, consumer_directory("a"), seconds=30)
-    with pytest.raises(ConsumerError):
-        take_lease(storage, consumer_directory("a"), seconds=30, timeout=0.2)
-    lease = take_lease(storage, consumer_directory("a"), seconds=0.5, timeout=10)
+    age(storage, "consumers/a", seconds)
+    lease = take_lease(storage, consumer_directory("a"), seconds=0.2, timeout=timeout)
     lease.check()
     lease.release()
+
+
+@AGES
+def test_a_consumer_elsewhere_that_is_silent_for_long_can_be_forgotten(
+    tmp_path, seconds, monkeypatch
+):
+    monkeypatch.setattr(consumption, "await_holder", partial(await_holder, seconds=0.2))
+    storage = open_storage(tmp_path)
+    ConsumerRegistry(storage).register("a", 0)
+    elsewhere(storage)
+    age(storage, "consumers/a", seconds)
+    assert forget_consumer(storage, "a")
+    assert leases(tmp_path) == [f"consumers/a/lease-{2:020d}-free"]
 
 
 def test_a_living_holder_shows_itself_again_and_again(tmp_path):
