@@ -49,6 +49,17 @@ def os_errors(what: str, path: Path) -> Iterator[None]:
         raise StorageError(msg) from error
 
 
+@contextlib.contextmanager
+def _gone_if_stale() -> Iterator[None]:
+    """Say that an open file is not there any more, where another client of NFS has removed it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+
+
 def above(path: str) -> str:
     """Return the path of the directory that an object is in, empty for the root."""
     return path.rpartition("/")[0]
@@ -141,7 +152,7 @@ class PosixReader:
 
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """See :meth:`ObjectReader.get_ranges`."""
-        with os_errors("read it", self._path):
+        with os_errors("read it", self._path), _gone_if_stale():
             _check_ranges(ranges, os.fstat(self._handle).st_size, self._path)
             return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
 

@@ -1,5 +1,6 @@
 """Garbage collection: what goes, what stays, who is told, and that it may die anywhere."""
 
+import errno
 import os
 import pickle
 import shutil
@@ -35,6 +36,7 @@ from arrow_format.job_removal import abort_job
 from arrow_format.options import WriteOptions
 from arrow_format.partitioner import ColumnPartitioner
 from arrow_format.storage import ObjectExistsError, PosixStorage
+from arrow_format.storage_posix_file import PosixReader
 from arrow_format.target import open_target
 from tests.unit.interrupted_storage import (
     CHANGES,
@@ -182,6 +184,30 @@ class TestVersions:
         ):
             with pytest.raises(ShuffleNotFoundError, match="version 1 has expired and was removed"):
                 use()
+
+    def test_an_expired_version_says_so_where_an_open_file_is_stale(self, tmp_path, monkeypatch):
+        """As over NFS, where another client has removed it."""
+        write(tmp_path, 0)
+        write(tmp_path, 100, "overwrite")
+        pinned = open_shuffle(tmp_path, 1)
+        preadv, get_ranges, stale = os.preadv, PosixReader.get_ranges, []
+
+        def collecting(reader, ranges):
+            if reader._path.suffix == ".data":
+                collect_garbage(tmp_path, retention=NONE)
+            return get_ranges(reader, ranges)
+
+        def on_nfs(handle, *arguments):
+            if os.fstat(handle).st_nlink == 0:
+                stale.append(handle)
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return preadv(handle, *arguments)
+
+        monkeypatch.setattr(PosixReader, "get_ranges", collecting)
+        monkeypatch.setattr(os, "preadv", on_nfs)
+        with pytest.raises(ShuffleNotFoundError, match="version 1 has expired and was removed"):
+            pinned.subpartition(1).read_all()
+        assert stale
 
     def test_damage_of_a_version_that_stays_is_damage(self, tmp_path):
         write(tmp_path, 0, "overwrite")
