@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from arrow_format.changes import ADD_NOTHING, check_not_expired, entries_of, plan_changes
 from arrow_format.errors import SchemaError, ShuffleNotFoundError
 from arrow_format.snapshot import Snapshot, VersionSpan
-from arrow_format.storage import ObjectNotFoundError
 from arrow_format.widening import is_appendable, same_spark_types, widen, widen_spark_schema
 
 if TYPE_CHECKING:
@@ -34,13 +33,7 @@ def changes_of(log: LogReader, span: VersionSpan) -> Snapshot:
     ShuffleNotFoundError
         One of its versions is not there, or has expired.
     """
-    try:
-        return _changes_of(log, span, span.start)
-    except ObjectNotFoundError:
-        index = log.index()
-        check_not_expired(log, index, span.start)
-        # What is gone may have been the numbers of fences.
-        return _changes_of(log, span, max(span.start, index.oldest - 1))
+    return log.read(lambda index: _changes_of(log, index, span))
 
 
 def next_changes(log: LogReader, index: LogIndex, start: int, end: int) -> Snapshot:
@@ -74,20 +67,23 @@ def _before_last_overwrite(log: LogReader, index: LogIndex, start: int, end: int
     return None
 
 
-def _changes_of(log: LogReader, span: VersionSpan, start: int) -> Snapshot:
+def _changes_of(log: LogReader, index: LogIndex, span: VersionSpan) -> Snapshot:
     base: Sequence[LogEntry] = ()
     if span.base:
-        whole = log.snapshot(span.base)
+        whole = log.snapshot_of(index, span.base)
         if whole is None:
             msg = f"{log.root}: holds no committed shuffle; nothing was written, or not committed"
             raise ShuffleNotFoundError(msg)
         if span.base == span.end:
             return whole
         base = whole.entries
-    last = log.entry(span.end)
+    check_not_expired(log, index, span.start)
+    last = log.entry_at(index, span.end)
+    # Numbers that have expired since added nothing.
+    first = max(span.start + 1, index.oldest)
     added = [
         entry
-        for entry in entries_of(log, range(start + 1, span.end + 1))
+        for entry in entries_of(log, range(first, span.end + 1))
         if entry.operation not in ADD_NOTHING
     ]
     delivered = [*base, *added]

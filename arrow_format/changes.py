@@ -138,7 +138,7 @@ def plan_changes(
         raise OptionError(msg)
     if start == end:
         return VersionSpan(0, start, end)
-    last = log.entry(end)
+    last = log.entry_at(index, end)
     if start > 0:
         check_not_expired(log, index, start)
         check_not_released(log, index, start)
@@ -206,7 +206,7 @@ def _beginning(log: LogReader, index: LogIndex, last: LogEntry) -> LogEntry | No
     if oldest is None or oldest.shuffle_id == last.shuffle_id:
         return oldest
     start = begins_after(log, index, last, 0)
-    return log.entry(start + 1) if start else oldest
+    return log.entry_at(index, start + 1) if start else oldest
 
 
 def _consumed_last(log: LogReader, first: LogEntry, last: LogEntry) -> LogEntry | None:
@@ -270,8 +270,8 @@ def commit_id_of(log: LogReader, index: LogIndex, version: int) -> str | None:
     if version > index.newest:
         msg = f"{log.root}: version {version} is not there; the newest is {index.newest}"
         raise ShuffleNotFoundError(msg)
-    if version in index.entries or version >= index.oldest:
-        return log.entry(version).commit_id
+    if version >= index.oldest:
+        return log.entry_at(index, version).commit_id
     if version in index.checkpoints:
         entry = log.checkpoint(version).entry
         if entry is not None and entry.version == version:

@@ -145,7 +145,7 @@ class CommitLog(LogReader):
         """Whether a number that was just put had been another's, whose version has expired since.
 
         Its name was free again. The marker was put before the other's entry was removed, so it is
-        there to be seen now; nobody reads what was put, and it is taken back.
+        there to be seen now; no reader believes what was put, and it is taken back.
         """
         # A bare listing may show neither a marker that is about to go nor the one put before that.
         if number >= self.index().oldest:
@@ -226,7 +226,7 @@ class CommitLog(LogReader):
             pending_numbers(self, index, number),
         )
         totals = None if snapshot is None else self.totals(snapshot)
+        data = encode_checkpoint(checkpoint, totals)
+        self.confirm()
         with contextlib.suppress(ObjectExistsError):  # another writer put the same
-            self._storage.put_if_absent(
-                checkpoint_path(number), encode_checkpoint(checkpoint, totals), sync=sync
-            )
+            self._storage.put_if_absent(checkpoint_path(number), data, sync=sync)

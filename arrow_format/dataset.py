@@ -455,7 +455,7 @@ def open_pinned(
         It has expired meanwhile.
     """
     # Read each time: the directory may have been replaced since another task opened it.
-    _check_pinned(storage.root, CommitLog(storage).entry(version), commit_id)
+    _check_pinned(storage.root, CommitLog(storage).entry(version, commit_id), commit_id)
     return _kept(storage, version, commit_id, options, span)
 
 

@@ -249,10 +249,11 @@ class _Collection:
                 "collect again",
                 in_jobs,
             )
+        ended = {*self.log.all_ends(index, index.newest), *fenced}
+        self.log.confirm()  # from here on things change
         # Also to finish what another collection began: its checkpoint may have gone since.
         if not self.dry_run and any(number < oldest for number in index.entries):
             self.log.put_oldest(oldest, sync=True)
-        ended = {*self.log.all_ends(index, index.newest), *fenced}
         removal = Removal(
             self.storage,
             self.log,

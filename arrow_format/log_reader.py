@@ -3,11 +3,13 @@
 Entries and fences are files ``commit_log/<number>.json``, numbered from 1 without gaps. A version
 is the newest whole entry (``overwrite`` or ``replace``) at or before it, and every ``append`` after
 that; a checkpoint in between stands for all that is before. Garbage collection may remove entries
-while they are read: whoever misses one looks at the log again.
+while they are read, and a late writer may put another at a number that is free again: a reader that
+misses an entry, or used one whose number is below the marker by then, looks at the log again.
 """
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +22,12 @@ from arrow_format.checkpoint import (
     body_bytes,
     decode_checkpoint,
 )
-from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
+from arrow_format.errors import (
+    CorruptShuffleError,
+    FormatVersionError,
+    ShuffleError,
+    ShuffleNotFoundError,
+)
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
 from arrow_format.log_record import (
@@ -60,6 +67,10 @@ class LogReader:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._records: dict[int, LogRecord] = {}
+        self._unconfirmed: set[int] = set()
+        """Numbers of records that were read and are still to be confirmed."""
+        self._read_index: LogIndex | None = None
+        """The listing of the read that is going on; None while none is."""
         self._checkpoint: Checkpoint | None = None
 
     @property
@@ -113,16 +124,72 @@ class LogReader:
         return version < LogIndex.of(self._storage.list(LOG_DIRECTORY)).oldest
 
     def read(self, of: Callable[[LogIndex], T]) -> T:
-        """Read what is there according to a listing, again when that has changed meanwhile."""
+        """Read what is there according to a listing, again when that has changed meanwhile.
+
+        What ``of`` read is confirmed before its result, or its error, is believed. One that changes
+        anything calls :meth:`confirm` before it does. A read within a read is a part of it.
+        """
         index = self.index()
+        if self._read_index is not None:
+            return of(index)
         for _ in range(_LOOKS):
             try:
-                return of(index)
+                return self._read_by(index, of)
             except ObjectNotFoundError:
                 before, index = index, self.index()
                 if index == before:
                     raise
-        return of(index)
+        return self._read_by(index, of)
+
+    def _read_by(self, index: LogIndex, of: Callable[[LogIndex], T]) -> T:
+        self._forget(self._unconfirmed)  # of before: it was read by no listing
+        self._read_index = index
+        try:
+            found = of(index)
+            self.confirm()
+        except ObjectNotFoundError:
+            raise
+        except ShuffleError:
+            self.confirm()  # what it says may come of a record that is none
+            raise
+        else:
+            return found
+        finally:
+            self._read_index = None
+
+    def confirm(self) -> None:
+        """Make sure that what this read has read of the log is what its numbers are.
+
+        A writer that looked at the log long ago may put an entry at a number whose version has
+        expired and whose entry was removed. It takes that back, but a reader with an old listing
+        may have read it before. The checkpoint and the marker were put before the number became
+        free, so they are there now; the old listing lacks one of them.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            A number lies below a marker that is new, or that came with a new checkpoint. Such
+            records are forgotten; :meth:`read` reads by another listing.
+        """
+        before = self._read_index
+        if before is None or not self._unconfirmed:
+            return
+        now = self.index()
+        gone = {number for number in self._unconfirmed if number < now.oldest}
+        if gone and (now.oldest, now.checkpoints) != (before.oldest, before.checkpoints):
+            self._forget(gone)
+            msg = (
+                f"{self._storage.root}/{entry_path(min(gone))}: was read while its version "
+                "expired, and may be of a writer that takes it back; the log changes faster than "
+                "it is read. Read again"
+            )
+            raise ObjectNotFoundError(msg)
+        self._unconfirmed.clear()
+
+    def _forget(self, numbers: set[int]) -> None:
+        for number in numbers:
+            self._records.pop(number, None)
+        self._unconfirmed = self._unconfirmed - numbers
 
     def record(self, number: int) -> LogRecord:
         """Read one entry or fence, verified.
@@ -145,6 +212,7 @@ class LogReader:
         if record.version != number:
             msg = f"{self._storage.root}/{path}: is the entry of version {record.version}"
             raise CorruptShuffleError(msg)
+        self._unconfirmed.add(number)
         self._records[number] = record
         return record
 
@@ -159,8 +227,16 @@ class LogReader:
         reads = [partial(self.record, number) for number in numbers]
         return dict(zip(numbers, run_at_once(reads, self._storage.max_requests), strict=True))
 
-    def entry(self, version: int) -> LogEntry:
+    def entry(self, version: int, commit_id: str | None = None) -> LogEntry:
         """Read the entry of one version, verified.
+
+        Parameters
+        ----------
+        version
+            Its number.
+        commit_id
+            The one that is expected. An entry that has it is the right one without a look at the
+            rest of the log; any other is returned as if none was expected.
 
         Raises
         ------
@@ -169,11 +245,17 @@ class LogReader:
         CorruptShuffleError, FormatVersionError
             It is damaged, missing, or from a newer format version.
         """
-        try:
-            record = self.record(version)
-        except ObjectNotFoundError:
-            self._check_not_expired(self.index(), version)
-            raise
+        if commit_id is not None:
+            with contextlib.suppress(ObjectNotFoundError):
+                record = self.record(version)
+                if isinstance(record, LogEntry) and record.commit_id == commit_id:
+                    return record
+        return self.read(lambda index: self.entry_at(index, version))
+
+    def entry_at(self, index: LogIndex, version: int) -> LogEntry:
+        """Read the entry of one version of a listing; see :meth:`entry`."""
+        self._check_not_expired(index, version)
+        record = self.record(version)
         if isinstance(record, LogEntry):
             return record
         why = (
@@ -265,8 +347,7 @@ class LogReader:
             there = f"versions {index.oldest} to {newest.version}" if newest else "none"
             msg = f"{self._storage.root}: version {version} is not there; there are {there}"
             raise ShuffleNotFoundError(msg)
-        self._check_not_expired(index, version)
-        self.entry(version)  # not a fence
+        self.entry_at(index, version)  # not a fence
         return self.content_at(index, version)
 
     def content_at(self, index: LogIndex, number: int) -> Snapshot | None:

@@ -83,9 +83,9 @@ class _Request:
         began = self._began = number if self._began is None else self._began
         newest = log.snapshot()
         if newest is None:
-            record = log.record(number) if number else None
+            record = log.read(lambda index: log.record(index.newest) if index.newest else None)
             self._failed = record if isinstance(record, Fence) and record.failed else None
-            if self._failed is not None and number > began:
+            if self._failed is not None and self._failed.version > began:
                 raise _failed_error(self._storage, self._failed)
             return None
         if newest.ended is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from arrow_format.dataset import Shuffle
+    from arrow_format.log_index import LogIndex
     from arrow_format.log_record import LogRecord
     from arrow_format.model import Int64Array
     from arrow_format.sort_order import SortBy
@@ -174,7 +175,7 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         columns=tuple(
             ColumnFacts(field.name, str(field.type), field.nullable) for field in shuffle.schema
         ),
-        versions=_versions(log, shuffle),
+        versions=log.read(partial(_versions, log, shuffle)),
         sizes=SizeFacts(
             raw_bytes=sum(file.raw_bytes for file in files),
             data_bytes=sum(file.data_bytes for file in files),
@@ -201,8 +202,7 @@ def _num_pending(log: CommitLog) -> int:
         return 0
 
 
-def _versions(log: CommitLog, shuffle: Shuffle) -> tuple[VersionFacts, ...]:
-    index = log.index()
+def _versions(log: CommitLog, shuffle: Shuffle, index: LogIndex) -> tuple[VersionFacts, ...]:
     records: dict[int, LogRecord] = {}
     problems: dict[int, str] = {}
     for number in range(index.oldest, index.newest + 1):

@@ -217,7 +217,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = limits.end_of(steps)
             else:
                 end = last if any(one.adds for one in steps) else None
-        return None if end is None else log.entry(end)
+        return None if end is None else log.entry_at(index, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest version, for the progress of the query."""
