@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import zstandard
 
-from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, ShuffleError
+from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
 from arrow_format.json_text import natural, parse_object
 from arrow_format.log_entry import (
     LogEntry,
@@ -30,7 +30,7 @@ from arrow_format.log_entry import (
 from arrow_format.log_index import checkpoint_path
 from arrow_format.log_lines import check_format_version
 from arrow_format.log_record import JobEnd, LastCommit, PendingNumbers
-from arrow_format.log_totals import encode_totals
+from arrow_format.log_totals import decode_totals, encode_totals
 from arrow_format.model import FORMAT_VERSION
 from arrow_format.replacement import PlacedOutputs
 
@@ -103,11 +103,6 @@ def encode_checkpoint(
         Its entry's :attr:`LogEntry.totals` plays no part.
     totals
         Rows and bytes per subpartition (int64); None when it has no entry.
-
-    Raises
-    ------
-    ShuffleError
-        Readers would refuse it.
     """
     stored = b"" if totals is None else encode_totals(*totals)
     entry: dict[str, Any] | None = None
@@ -136,9 +131,6 @@ def encode_checkpoint(
     }
     body = json.dumps(value, separators=(",", ":")).encode()
     frame = zstandard.ZstdCompressor(level=_LEVEL).compress(body)
-    if len(body) > _most(frame):  # entries would be removed for what nobody can open
-        msg = f"checkpoint {checkpoint.number}: {len(body)} bytes in {len(frame)} are refused"
-        raise ShuffleError(msg)
     return _HEADER.pack(MAGIC, len(frame), zlib.crc32(frame), 0) + frame + stored
 
 
@@ -218,6 +210,21 @@ def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
         msg = f"checkpoint has {num_bytes} bytes, expected {end}"
         raise CorruptShuffleError(msg)
     return Checkpoint(number, entry, jobs, applications, pending)
+
+
+def decode_with_totals(data: bytes) -> tuple[Checkpoint, tuple[Int64Array, Int64Array] | None]:
+    """Verify and parse a checkpoint with its totals, given all its bytes.
+
+    Raises
+    ------
+    CorruptShuffleError, FormatVersionError
+        As :func:`decode_checkpoint` and :func:`~arrow_format.log_totals.decode_totals`.
+    """
+    header = data[:HEADER_BYTES]
+    end = HEADER_BYTES + body_bytes(header)
+    found = decode_checkpoint(header, data[HEADER_BYTES:end], len(data))
+    totals = None if found.entry is None else decode_totals(pa.py_buffer(data[end:]), found.entry)
+    return found, totals
 
 
 def _pending_to_json(pending: PendingNumbers) -> dict[str, Any]:

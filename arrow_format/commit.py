@@ -25,7 +25,7 @@ from arrow_format.job_removal import abort_job, clean_up, remove_losers
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
 from arrow_format.log_record import PENDING, PENDING_OVERWRITE, Pending, entry_of
-from arrow_format.log_totals import encode_totals
+from arrow_format.log_totals import encode_totals, put_totals
 from arrow_format.numpy_arrays import to_arrow
 from arrow_format.options import check_mode
 from arrow_format.pending import last_pending, pending_numbers
@@ -86,7 +86,7 @@ def commit_job(
         The job, or the transaction, was committed before, and that version has expired since.
     ShuffleError
         A map task is missing, there twice, or of another job; the job was aborted, or another
-        process is committing it.
+        process is committing it; or readers would refuse what is to be put.
     CorruptShuffleError
         A file of a map output is not there any more.
     ShuffleExistsError, SchemaError
@@ -142,15 +142,15 @@ def commit_job(
         if newest is not None and not pending:
             # Here, where the number to be taken is settled: no other can slip in while this waits.
             _await_consumers(job, outputs, newest.newest.result, result, mode)
-        if not written:
-            job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
-            written = True
         entry = replace(
             _entry(job, commit_id, outputs, described, appended_to),
             result=result,
             transaction=transaction,
             flushed=flushes[-1] if flushes else None,
         )
+        if not written:
+            put_totals(job.storage, entry, totals, sync=job.options.sync)
+            written = True
         if not pending:
             return entry
         waits = PENDING if mode == "append" else PENDING_OVERWRITE

@@ -19,11 +19,17 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from arrow_format.applications import all_last_commits
-from arrow_format.checkpoint import Checkpoint, compose, encode_checkpoint
+from arrow_format.checkpoint import (
+    Checkpoint,
+    compose,
+    decode_with_totals,
+    encode_checkpoint,
+)
 from arrow_format.errors import CommitConflictError, ShuffleError
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
+from arrow_format.log_lines import readable
 from arrow_format.log_reader import LogReader
-from arrow_format.log_record import Fence, LogRecord, encode_record, numbered
+from arrow_format.log_record import Fence, LogRecord, decode_record, encode_record, numbered
 from arrow_format.pending import pending_numbers
 from arrow_format.snapshot import Snapshot
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
@@ -83,6 +89,8 @@ class CommitLog(LogReader):
         ------
         CommitConflictError
             The job was fenced; or other writers were faster 50 times in a row.
+        ShuffleError
+            Readers would refuse the entry; nothing was put.
         """
         for attempt in range(_ATTEMPTS):
             # Whoever puts something after this look takes the number that is tried here.
@@ -92,11 +100,11 @@ class CommitLog(LogReader):
             if record is None:
                 return None
             record = cast("Record", numbered(record, index.newest + 1))
+            path = entry_path(record.version)
+            data = readable(encode_record(record), decode_record, f"{self._storage.root}/{path}")
             self._is_unanswered = self._storage.puts_may_come_late
             try:
-                self._storage.put_if_absent(
-                    entry_path(record.version), encode_record(record), sync=sync
-                )
+                self._storage.put_if_absent(path, data, sync=sync)
             except ObjectNotFoundError:
                 self._is_unanswered = False
                 continue  # the temporary file went: garbage collection took it for a dead one
@@ -226,7 +234,9 @@ class CommitLog(LogReader):
             pending_numbers(self, index, number),
         )
         totals = None if snapshot is None else self.totals(snapshot)
+        path = checkpoint_path(number)
         data = encode_checkpoint(checkpoint, totals)
+        readable(data, decode_with_totals, f"{self._storage.root}/{path}")
         self.confirm()
         with contextlib.suppress(ObjectExistsError):  # another writer put the same
-            self._storage.put_if_absent(checkpoint_path(number), data, sync=sync)
+            self._storage.put_if_absent(path, data, sync=sync)

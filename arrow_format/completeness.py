@@ -10,6 +10,7 @@ import numpy as np
 
 from arrow_format.at_once import run_at_once
 from arrow_format.errors import CorruptShuffleError, ShuffleError
+from arrow_format.log_entry import output_from_json, output_to_json
 from arrow_format.partitioned_file import PartitionedFileReader
 from arrow_format.roots import ReadRoots
 from arrow_format.totals import subpartition_totals
@@ -53,8 +54,28 @@ def complete_outputs(
         )
         raise ShuffleError(msg)
     for output in outputs:
+        _check_described(job, output)
         _check_attempt(job, output)
     return tuple(outputs)
+
+
+def _check_described(job: ShuffleJob, output: MapOutput) -> None:
+    """Check that readers of the log will take what it is to say of a map output.
+
+    Raises
+    ------
+    ShuffleError
+        They would refuse a number, a counter or a path.
+    """
+    try:
+        output_from_json(output_to_json(output))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        msg = (
+            f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt!r}, has a "
+            f"status that no reader would take ({error}); nothing was committed. Pass map statuses "
+            "on as the tasks gave them"
+        )
+        raise ShuffleError(msg) from error
 
 
 def _check_attempt(job: ShuffleJob, output: MapOutput) -> None:

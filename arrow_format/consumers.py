@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
-from arrow_format.log_lines import from_lines, to_lines
-from arrow_format.model import FORMAT_VERSION
+from arrow_format.log_lines import from_lines, readable, to_lines
+from arrow_format.model import FORMAT_VERSION, MAX_INTEGER, SAFE_NAME
+from arrow_format.options import check_integer
 from arrow_format.storage import ObjectExistsError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 CONSUMER_DIRECTORY = "consumers"
 
-_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 _PROGRESS = re.compile(r"progress-([0-9]{20})")
 _LOOKS = 10
 
@@ -35,7 +36,7 @@ def check_consumer(name: object) -> str:
     OptionError
         It has other than 1 to 100 letters, digits, ``_`` and ``-``.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
         msg = f"consumer={name!r}: expected 1 to 100 letters, digits, _ and -"
         raise OptionError(msg)
     return name
@@ -98,7 +99,7 @@ class ConsumerRegistry:
 
     def all_progress(self) -> dict[str, int]:
         """Return how far every consumer has come, by name; raises as :meth:`progress`."""
-        names = filter(_NAME.fullmatch, self._storage.list(CONSUMER_DIRECTORY))
+        names = filter(SAFE_NAME.fullmatch, self._storage.list(CONSUMER_DIRECTORY))
         found = {name: self.progress(name) for name in names}
         return {name: version for name, version in found.items() if version is not None}
 
@@ -117,7 +118,14 @@ class ConsumerRegistry:
         """Record durably that a consumer has consumed everything up to ``version``.
 
         It never goes back: a consumer that has come further stays where it is.
+
+        Raises
+        ------
+        OptionError
+            It is no name of a consumer, or no number of a version.
         """
+        check_consumer(name)
+        version = check_integer("version", version, 0, MAX_INTEGER, "a version")
         data = to_lines(
             {
                 "format_version": FORMAT_VERSION,
@@ -126,8 +134,10 @@ class ConsumerRegistry:
                 "at_ms": time.time_ns() // 1_000_000,
             }
         )
+        path = progress_path(name, version)
+        readable(data, partial(self._check, path, version), f"{self._storage.root}/{path}")
         with contextlib.suppress(ObjectExistsError):
-            self._storage.put_if_absent(progress_path(name, version), data, sync=True)
+            self._storage.put_if_absent(path, data, sync=True)
         # The one before stays: a listing under way may not show the new one yet, and who shows none
         # would be taken for a consumer that has nothing before it. What is left over does no harm.
         for older in self._versions(name)[:-2]:

@@ -19,9 +19,9 @@ from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.commit_log import CommitLog
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.expansion import pieces
-from arrow_format.model import BROADCAST, MapStatus, PartitionedFileMetadata
+from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
 from arrow_format.numpy_arrays import to_arrow
-from arrow_format.options import WriteOptions, check_num_subpartitions
+from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions
 from arrow_format.partitioner import check_description
 from arrow_format.process_identity import this_process
 from arrow_format.range_partitioner import RangePartitioner
@@ -203,9 +203,13 @@ def run_map_task(
 
     Raises
     ------
+    OptionError
+        A number is none, or below 0.
     SchemaError
         A batch does not fit the data schema, or an item of ``batches`` is none.
     """
+    map_task = check_integer("map_task", map_task, 0, MAX_INTEGER, "a map task")
+    attempt = check_integer("attempt", attempt, 0, MAX_INTEGER, "an attempt")
     metadata = PartitionedFileMetadata(
         shuffle_id=job.shuffle_id,
         job_id=job.job_id,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
+from arrow_format.model import MAX_INTEGER
+
 
 def parse_object(text: bytes) -> dict[str, Any]:
     """Return the object that UTF-8 ``text`` is.
@@ -27,8 +29,8 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def natural(value: object, most: int = (1 << 62) - 1) -> int:
-    """Return ``value`` if it is a whole number from 0 to ``most``: sums of two fit into 64 bits.
+def natural(value: object, most: int = MAX_INTEGER) -> int:
+    """Return ``value`` if it is a whole number from 0 to ``most``.
 
     Raises
     ------

@@ -14,11 +14,12 @@ from arrow_format.json_text import natural, text
 from arrow_format.model import (
     FORMAT_VERSION,
     MAX_SUBPARTITIONS,
+    SAFE_NAME,
     MapOutput,
     PartitionedFile,
     Transaction,
 )
-from arrow_format.options import normal_directory
+from arrow_format.options import is_absolute_directory, normal_directory
 from arrow_format.result_description import (
     PERSISTENT,
     Released,
@@ -42,7 +43,6 @@ OPERATIONS = ("overwrite", "append", "replace", "release")
 those that are left after others were consumed or given up."""
 
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 _LATER = ("num_broadcast_rows",)
 """Fields of a file that the first entries did not have; 0 where they are missing."""
 _END_OF_TIME_MS = 253_402_300_799_000
@@ -212,10 +212,9 @@ def _consistent(file: PartitionedFile) -> PartitionedFile:
 
 def _root(root: object) -> str:
     """Return ``root`` if it is an absolute directory."""
-    if not isinstance(root, str) or not root.startswith("/") or "\0" in root or "://" in root:
+    if not isinstance(root, str) or not is_absolute_directory(root):
         msg = f"root {root!r} is no absolute directory"
         raise ValueError(msg)
-    root.encode("utf-8", "surrogateescape")  # no other text can be a path
     return root
 
 
@@ -236,7 +235,7 @@ def _safe_path(path: object) -> str:
 
 def safe_name(name: object) -> str:
     """Return ``name`` if it may stand in a path."""
-    if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
+    if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
         msg = f"{name!r} is no name of a job, shuffle, commit or application"
         raise ValueError(msg)
     return name

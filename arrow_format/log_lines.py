@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError
 from arrow_format.json_text import natural, parse_object
 from arrow_format.model import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+Bytes = TypeVar("Bytes")
 
 _TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 
@@ -54,6 +56,33 @@ def from_lines(data: bytes) -> dict[str, Any]:
         msg = f"log entry is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
     return value
+
+
+def readable(data: Bytes, decode: Callable[[Bytes], object], where: str) -> Bytes:
+    """Return what is to be put, once the parser of its readers has taken it.
+
+    What they refuse is there for good, and no version after it can be opened.
+
+    Parameters
+    ----------
+    data
+        All bytes of the file.
+    decode
+        What readers do with them.
+    where
+        Path of the file, for the message.
+
+    Raises
+    ------
+    ShuffleError
+        Readers would refuse it.
+    """
+    try:
+        decode(data)
+    except (CorruptShuffleError, FormatVersionError) as error:
+        msg = f"{where}: was not put, since no reader would take it ({error})"
+        raise ShuffleError(msg) from error
+    return data
 
 
 def check_format_version(found: int, what: str) -> None:

@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.ipc_message import check_stream
+from arrow_format.log_lines import readable
 from arrow_format.numpy_arrays import to_arrow, to_numpy
 
 if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array
+    from arrow_format.storage_protocol import Storage
 
 _IPC_MAGIC = b"ARROW1\0\0"
 _TOTALS_SCHEMA = pa.schema(
@@ -95,3 +97,28 @@ def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Ar
         )
         raise CorruptShuffleError(msg)
     return rows, sizes
+
+
+def put_totals(storage: Storage, entry: LogEntry, totals: bytes, *, sync: bool) -> None:
+    """Put the totals that an entry names, before the entry itself.
+
+    Parameters
+    ----------
+    storage
+        The shuffle.
+    entry
+        What is to be committed.
+    totals
+        As of :func:`encode_totals`.
+    sync
+        Whether they are durable on return.
+
+    Raises
+    ------
+    ShuffleError
+        Readers would refuse them: they do not add up to what the entry says.
+    """
+    path = entry.totals.path
+    where = f"{storage.root}/{path}"
+    readable(totals, lambda data: decode_totals(pa.py_buffer(data), entry), where)
+    storage.put_if_absent(path, totals, sync=sync)

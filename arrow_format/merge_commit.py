@@ -13,7 +13,7 @@ from arrow_format.errors import CommitConflictError, CorruptShuffleError
 from arrow_format.job_removal import clean_up
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
-from arrow_format.log_totals import encode_totals
+from arrow_format.log_totals import encode_totals, put_totals
 from arrow_format.replacement import PlacedOutputs, Replacement, replace_outputs
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def commit_replacements(
         totals = encode_totals(rows, sizes + added_bytes)
         described = TotalsFile(totals_path(job.job_id, commit_id), len(totals), zlib.crc32(totals))
         rounds.append((newest, _entry(newest.newest, job, commit_id, outputs, described)))
-        job.storage.put_if_absent(described.path, totals, sync=job.options.sync)
+        put_totals(job.storage, rounds[-1][1], totals, sync=job.options.sync)
         return rounds[-1][1]
 
     try:

@@ -6,12 +6,15 @@ Source: FLIP-148 (regions, partitioned file), with chunks as the physical unit i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from arrow_format.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +28,12 @@ DATA_SUFFIX = ".shuffle.data"
 INDEX_SUFFIX = ".shuffle.index"
 
 MAX_SUBPARTITIONS = 1_000_000
+
+MAX_INTEGER = (1 << 62) - 1
+"""The largest number in a file: sums of two fit into 64 bits."""
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
+"""What names that stand in paths and in the log consist of."""
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -274,3 +283,24 @@ class Transaction:
     """Who commits one number after another, such as a stream; up to 100 of ``A-Z a-z 0-9 _ -``."""
     number: int
     """Of the batch, from 0."""
+
+    def __post_init__(self) -> None:
+        """Check both.
+
+        Raises
+        ------
+        OptionError
+            One is of a form that no reader of the log takes.
+        """
+        name, number = self.application_id, self.number
+        if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
+            msg = f"application_id={name!r}: expected 1 to 100 letters, digits, _ and -"
+            raise OptionError(msg)
+        if isinstance(number, np.integer):
+            number = int(number)
+            object.__setattr__(self, "number", number)
+        if not isinstance(number, int) or isinstance(number, bool):
+            number = -1
+        if not 0 <= number <= MAX_INTEGER:
+            msg = f"number={self.number!r}: expected a whole number from 0 to {MAX_INTEGER:,}"
+            raise OptionError(msg)

@@ -78,10 +78,19 @@ def normal_directory(path: str) -> str:
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
+def is_absolute_directory(path: str) -> bool:
+    """Whether a text can be the path of a directory; a URI is none."""
+    try:
+        path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return path.startswith("/") and "\0" not in path and "://" not in path
+
+
 def _check_local_dirs(value: object) -> None:
     if (
         not isinstance(value, tuple)
-        or not all(isinstance(one, str) and one.startswith("/") for one in value)
+        or not all(isinstance(one, str) and is_absolute_directory(one) for one in value)
         or len(set(map(normal_directory, value))) < len(value)
     ):
         msg = f"local_dirs={value!r}: expected a tuple of different absolute directories"
@@ -116,7 +125,8 @@ def _check_result(options: WriteOptions) -> None:
     for name in limits:
         value = getattr(options, name)
         if value is not None:
-            check_integer(name, value, 1, 1 << 60, name.rpartition("_")[2])
+            value = check_integer(name, value, 1, 1 << 60, name.rpartition("_")[2])
+            object.__setattr__(options, name, value)
             if kind is not ResultPartitionType.PIPELINED_BOUNDED:
                 msg = (
                     f"{name}={value!r}: only a result of type PIPELINED_BOUNDED has bounds, and "

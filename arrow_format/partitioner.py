@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
-from arrow_format.json_text import text
+from arrow_format.json_text import parse_object, text
 from arrow_format.model import BROADCAST
 from arrow_format.numpy_arrays import to_numpy
 from arrow_format.range_partitioner import RangePartitioner
@@ -283,13 +283,16 @@ def check_description(partitioner: Partitioner) -> None:
     Raises
     ------
     OptionError
-        Its description is no JSON object with a ``kind``, or a kind of this module that it is not.
+        Its description is no JSON object with a ``kind`` that readers of the log take, or has a
+        kind of this module that it is not.
     """
     try:
-        description = json.loads(json.dumps(partitioner.describe()))
-        kind = description["kind"]
-    except (TypeError, ValueError, KeyError) as error:
-        msg = f"partitioner {partitioner!r}: describe() must give JSON with a 'kind' ({error!r})"
+        kind = text(parse_object(json.dumps(partitioner.describe()).encode())["kind"])
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
+        msg = (
+            f"partitioner {partitioner!r}: describe() must give JSON with a 'kind' that is text, "
+            f"and numbers that are none of NaN and infinity ({type(error).__name__}: {error})"
+        )
         raise OptionError(msg) from error
     if kind in _KINDS and not isinstance(partitioner, _KINDS[kind]):
         msg = f"partitioner {partitioner!r}: kind {kind!r} is taken; choose another"

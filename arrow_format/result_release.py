@@ -20,7 +20,7 @@ from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import ShuffleError
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
-from arrow_format.log_totals import encode_totals
+from arrow_format.log_totals import encode_totals, put_totals
 from arrow_format.pending import last_pending
 from arrow_format.replacement import PlacedOutputs
 from arrow_format.result_description import Released
@@ -145,10 +145,8 @@ def release_versions(
         # of a dead one, and what it has fenced it removes, whoever commits it.
         job_id, commit_id = uuid.uuid4().hex, uuid.uuid4().hex
         described = TotalsFile(totals_path(job_id, commit_id), len(totals), zlib.crc32(totals))
-        storage.put_if_absent(described.path, totals, sync=sync)
-        written.append(described.path)
         placed = PlacedOutputs.of(left)
-        return replace(
+        entry = replace(
             newest,
             version=0,
             operation="release",
@@ -163,6 +161,9 @@ def release_versions(
             content=None if through is None else newest.content_version,
             released=Released(through=last, by=by, ended=through is None),
         )
+        put_totals(storage, entry, totals, sync=sync)
+        written.append(described.path)
+        return entry
 
     try:
         entry = log.append(decide, sync=sync)

@@ -202,7 +202,7 @@ def test_a_fenced_job_commits_at_no_point(tmp_path):
     def decide(_):
         if log_of(tmp_path).find_job("late") is None:
             fence(log_of(tmp_path), "late")
-        return replace(ENTRY, job_id="late", commit_id="late", operation="append")
+        return replace(ENTRY, job_id="late", commit_id="late", operation="append", map_outputs=())
 
     with pytest.raises(CommitConflictError, match=r"job late was given up .*fence 3"):
         log.append(decide, sync=False, job_id="late")
