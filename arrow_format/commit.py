@@ -31,6 +31,7 @@ from arrow_format.options import check_mode
 from arrow_format.pending import last_pending, pending_numbers
 from arrow_format.receipt import ShuffleReceipt
 from arrow_format.result_description import describe_result, released_error
+from arrow_format.storage import ObjectNotFoundError
 from arrow_format.target import check_fits_pending, check_mode_allows, is_added_to
 from arrow_format.widening import widen, widen_spark_schema
 
@@ -268,8 +269,20 @@ def _entry(
 
 
 def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
-    """Return the receipt of an entry that is in the log."""
-    return _receipt(storage, entry, *CommitLog(storage).totals(Snapshot((entry,))))
+    """Return the receipt of an entry that is in the log.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        Its version has expired meanwhile.
+    """
+    log = CommitLog(storage)
+    try:
+        rows, sizes = log.totals(Snapshot((entry,)))
+    except ObjectNotFoundError:
+        log.committed(entry.version)
+        raise
+    return _receipt(storage, entry, rows, sizes)
 
 
 def _receipt(

@@ -101,8 +101,11 @@ class LogEntry:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it names all map outputs of its version, so that none before it are needed."""
-        return self.operation != "append"
+        """Whether it names all map outputs of its version, so that none before it are needed.
+
+        One that is pending is of no version.
+        """
+        return self.operation in OPERATIONS and self.operation != "append"
 
     @property
     def num_rows(self) -> int:

@@ -388,12 +388,22 @@ class LogReader:
             raise CorruptShuffleError(msg)
 
     def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
-        """Rows and bytes per subpartition of a version (two int64 arrays)."""
+        """Rows and bytes per subpartition of a version, or of some entries (two int64 arrays).
+
+        Raises
+        ------
+        ObjectNotFoundError
+            They are gone. Where they went with entries of an expired version, a checkpoint has
+            those of a whole version, and they come from there; those of a part nothing has.
+        ShuffleNotFoundError
+            They are gone, and are those of a span of versions of which some have expired.
+        """
         try:
             return self._totals(snapshot)
         except ObjectNotFoundError as error:
-            if snapshot.span is not None:  # no checkpoint stands for a part of what it stands for
+            if snapshot.span is not None:
                 self._check_not_expired(self.index(), snapshot.oldest_needed)
+            if not snapshot.is_version:
                 raise
             # They may have gone with entries of expired versions that a checkpoint stands for now.
             fresh = self.snapshot(snapshot.version)
@@ -415,13 +425,14 @@ class LogReader:
         width = self._storage.max_requests  # and no more in memory
         entries = [entry for entry in snapshot.entries if entry.map_outputs]
         for start in range(0, len(entries), width):
-            reads = [partial(self._totals_of, entry) for entry in entries[start : start + width]]
+            reads = [partial(self.totals_of, entry) for entry in entries[start : start + width]]
             for added_rows, added_sizes in run_at_once(reads, width):
                 rows += added_rows
                 sizes += added_sizes
         return rows, sizes
 
-    def _totals_of(self, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
+    def totals_of(self, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
+        """Rows and bytes per subpartition of what one entry names, from the file it names alone."""
         where = entry.totals
         (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
         try:

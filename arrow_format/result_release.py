@@ -11,6 +11,7 @@ import time
 import uuid
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,6 @@ from arrow_format.result_description import Released
 if TYPE_CHECKING:
     from arrow_format.log_index import LogIndex
     from arrow_format.log_reader import LogReader
-    from arrow_format.model import Int64Array
     from arrow_format.storage import Storage
 
 Found = tuple[str | None, str | None]
@@ -130,17 +130,17 @@ def release_versions(
             if found is not None and found != commit_ids(there, waiting):
                 return None
             if there is not None:
-                return release(there, (), there.version)
+                return release(there, (), _no_totals(there), there.version)
             # Without a version there may be what waits to become one.
             ended = None if newest is None else newest.ended
-            return release(waiting, (), ended.through if ended else 0) if waiting else None
+            last = ended.through if ended else 0
+            return release(waiting, (), _no_totals(waiting), last) if waiting else None
         if newest is None or there is None:
             return None
-        left = log.read(lambda index: unconsumed_entries(log, index, through))
-        return None if left is None or are_all(newest, left) else release(there, left, through)
+        rest = log.read(partial(_left_after, log, newest, through))
+        return None if rest is None else release(there, *rest, through)
 
-    def release(newest: LogEntry, left: tuple[LogEntry, ...], last: int) -> LogEntry:
-        totals = encode_totals(*_totals(log, newest, left))
+    def release(newest: LogEntry, left: tuple[LogEntry, ...], totals: bytes, last: int) -> LogEntry:
         # Each time another job: a collection may have taken the totals of the last round for those
         # of a dead one, and what it has fenced it removes, whoever commits it.
         job_id, commit_id = uuid.uuid4().hex, uuid.uuid4().hex
@@ -199,11 +199,26 @@ def are_all(newest: Snapshot, left: tuple[LogEntry, ...]) -> bool:
     return sum(len(one.map_outputs) for one in left) == len(newest.map_outputs)
 
 
-def _totals(
-    log: LogReader, newest: LogEntry, left: tuple[LogEntry, ...]
-) -> tuple[Int64Array, Int64Array]:
-    """Rows and bytes per subpartition of what is left."""
-    if left:
-        return log.totals(Snapshot(left))
-    nothing = np.zeros(newest.num_subpartitions, np.int64)
-    return nothing, nothing
+def _left_after(
+    log: LogReader, newest: Snapshot, version: int, index: LogIndex
+) -> tuple[tuple[LogEntry, ...], bytes] | None:
+    """Return what a release up to a version leaves, with its totals, by one listing of the log.
+
+    Totals of what is left may have gone with entries that have expired: then the entries are told
+    apart no more, as the next listing says.
+
+    Returns
+    -------
+    tuple or None
+        None where there is nothing to release, or that cannot be told any more.
+    """
+    left = unconsumed_entries(log, index, version)
+    if left is None or are_all(newest, left):
+        return None
+    return left, encode_totals(*log.totals(Snapshot(left))) if left else _no_totals(newest.newest)
+
+
+def _no_totals(entry: LogEntry) -> bytes:
+    """Totals of nothing, of as many subpartitions as an entry has."""
+    nothing = np.zeros(entry.num_subpartitions, np.int64)
+    return encode_totals(nothing, nothing)

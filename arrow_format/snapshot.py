@@ -34,6 +34,14 @@ class Snapshot:
     """Which rows of the log these are; None: all of a version."""
 
     @property
+    def is_version(self) -> bool:
+        """Whether these are all rows of a version: then a checkpoint may have its entries as one.
+
+        Otherwise they are a part of one, or pending.
+        """
+        return self.span is None and self.entries[0].is_whole
+
+    @property
     def oldest_needed(self) -> int:
         """The oldest version that must not expire while these rows are read."""
         if self.span is None:

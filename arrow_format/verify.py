@@ -9,8 +9,9 @@ import numpy as np
 
 from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
-from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.commit_log import CommitLog
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError
+from arrow_format.storage import ObjectNotFoundError
 from arrow_format.totals import subpartition_totals
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from arrow_format.index_cache import IndexCache
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput, PartitionedFile, Region
+    from arrow_format.snapshot import Snapshot
     from arrow_format.storage import Storage
 
 
@@ -64,6 +66,8 @@ def verify_snapshot(
 ) -> VerifyReport:
     """Verify a version; see :meth:`arrow_format.dataset.Shuffle.verify`."""
     tally = _Tally()
+    whole = np.zeros(snapshot.newest.num_subpartitions, np.int64)
+    gone: ShuffleError | None = None
     for entry in snapshot.entries:
         n = entry.num_subpartitions
         seen = np.zeros(n, np.int64), np.zeros(n, np.int64)
@@ -85,6 +89,16 @@ def verify_snapshot(
         try:
             # Totals can only be compared when every index of the entry could be read.
             _verify_totals(storage, entry, seen if len(tally.problems) == damaged else None)
+        except ObjectNotFoundError as error:
+            gone = gone or error
+        except CorruptShuffleError as error:
+            if raise_on_damage:
+                raise
+            tally.problems.append(error)
+        whole += seen[0]
+    if gone is not None:
+        try:
+            _verify_all_totals(storage, snapshot, None if tally.problems else whole, gone)
         except CorruptShuffleError as error:
             if raise_on_damage:
                 raise
@@ -121,10 +135,26 @@ def _verify_totals(
     storage: Storage, entry: LogEntry, seen: tuple[Int64Array, Int64Array] | None
 ) -> None:
     """Check the totals of an entry, and compare them with what its indexes say."""
-    stored = CommitLog(storage).totals(Snapshot((entry,)))
+    if not entry.map_outputs:
+        return
+    stored = CommitLog(storage).totals_of(entry)
     if seen is not None and not all(map(np.array_equal, stored, seen)):
-        msg = (
-            f"{storage.root}: totals of version {entry.version} differ from its indexes; write "
-            "the shuffle again"
-        )
-        raise CorruptShuffleError(msg)
+        raise _differ(storage, entry.version)
+
+
+def _verify_all_totals(
+    storage: Storage, snapshot: Snapshot, seen: Int64Array | None, gone: ShuffleError
+) -> None:
+    """Check the totals of a version whose entries have lost theirs: a checkpoint may have them."""
+    if not snapshot.is_version:
+        raise gone
+    rows, _ = CommitLog(storage).totals(snapshot)
+    if seen is not None and not np.array_equal(rows, seen):
+        raise _differ(storage, snapshot.version)
+
+
+def _differ(storage: Storage, version: int) -> CorruptShuffleError:
+    return CorruptShuffleError(
+        f"{storage.root}: totals of version {version} differ from its indexes; write the shuffle "
+        "again"
+    )

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arrow_format.commit_log import CommitLog, Snapshot
+from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry
 from arrow_format.counters import sum_counters
 from arrow_format.errors import ShuffleError
 from arrow_format.index_cache import IndexCache
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_record import FENCE, Fence, Pending
+from arrow_format.numpy_arrays import to_numpy
 from arrow_format.pending import pending_numbers
 from arrow_format.result_type import ResultPartitionType
 from connector.picture import count_of
@@ -156,7 +157,7 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
     """
     entry = shuffle.entries[-1]
     log = CommitLog(shuffle.storage)
-    rows, sizes = log.totals(Snapshot(shuffle.entries))
+    rows, sizes = map(to_numpy, (shuffle.subpartition_rows, shuffle.subpartition_bytes))
     files = [file for output in shuffle.map_outputs for file in output.files]
     return ShuffleFacts(
         path=shuffle.path,
