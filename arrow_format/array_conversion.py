@@ -13,6 +13,7 @@ from pyarrow import types as pt
 
 from arrow_format.numpy_arrays import to_arrow, to_numpy, to_scalar
 from arrow_format.row_runs import positions_of
+from arrow_format.selection import take
 
 
 def is_list(type_: pa.DataType) -> bool:
@@ -58,11 +59,11 @@ def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         return convert(array.storage, target)
     if pt.is_dictionary(type_):
         # The few distinct values first: views can be cast but not taken.
-        return convert(array.dictionary, target).take(array.indices)
+        return take(convert(array.dictionary, target), array.indices)
     if pt.is_run_end_encoded(type_):
         rows = np.arange(array.offset, array.offset + len(array))
         runs = np.searchsorted(to_numpy(array.run_ends), rows, side="right")
-        return convert(array.values, target).take(to_arrow(runs))
+        return take(convert(array.values, target), to_arrow(runs))
     if pt.is_timestamp(type_):
         return array.view(target)
     if pt.is_struct(type_):
@@ -115,8 +116,8 @@ def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.A
     values = array.values.slice(low, int(positions.max()) + 1 - low)
     index = to_arrow(positions - low)
     if can_be_taken(values.type):  # as long as it may be short: a dictionary, say
-        return offsets, convert(values.take(index), target)
-    return offsets, convert(values, target).take(index)
+        return offsets, convert(take(values, index), target)
+    return offsets, take(convert(values, target), index)
 
 
 def _hide(child: pa.Array, array: pa.Array, times: int, target: pa.DataType) -> pa.Array:

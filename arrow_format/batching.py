@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.array_buffers import text_offsets
 from arrow_format.gather import gather
 from arrow_format.numpy_arrays import to_arrow
+from arrow_format.selection import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -256,12 +256,12 @@ def _gathered_texts(
     whole = pa.Array.from_buffers(
         pa.binary(), len(starts), [None, pa.py_buffer(edges), texts.buffers()[2]]
     )
-    characters = pc.take(whole, order, boundscheck=False).buffers()[2]
+    characters = take(whole, order, boundscheck=False).buffers()[2]
     moved = np.empty(len(places) + 1, np.int32)
     moved[0] = 0
     np.take(np.diff(offsets), places, out=moved[1:], mode="clip")  # "raise" would copy once more
     np.add.accumulate(moved, dtype=np.int32, out=moved)
     valid = None
     if texts.null_count:
-        valid = pc.take(texts.is_valid(), rows, boundscheck=False).buffers()[1]
+        valid = take(texts.is_valid(), rows, boundscheck=False).buffers()[1]
     return pa.Array.from_buffers(texts.type, len(places), [valid, pa.py_buffer(moved), characters])

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from arrow_format.key_index import NO_ROW, KeyIndex
 from arrow_format.numpy_arrays import to_arrow
 from arrow_format.row_sizes import row_sizes
+from arrow_format.selection import take, without_slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -109,7 +110,7 @@ class _Source:
     """A batch of one side, and what its rows take of the result."""
 
     def __init__(self, batch: pa.RecordBatch, names: Sequence[str]) -> None:
-        self.batch = batch
+        self.batch = without_slices(batch)  # once, and not for each piece of the result
         sizes = row_sizes([batch.column(name) for name in names], batch.num_rows)
         self.widest = int(sizes.max(initial=0))
         self._sizes = sizes
@@ -134,13 +135,13 @@ class _TakenRows:
         self._is_slice = self._first != NO_ROW and bool((np.diff(rows) == 1).all())
         if not self._is_slice:
             missing = rows == NO_ROW
-            self._take = to_arrow(rows, mask=missing if missing.any() else None)
+            self._rows = to_arrow(rows, mask=missing if missing.any() else None)
 
     def column(self, name: str) -> pa.Array:
         column = self._batch.column(name)
         if self._is_slice:
             return column.slice(self._first, self.num_rows)
-        return column.take(self._take)
+        return take(column, self._rows)
 
 
 class _Joined:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from arrow_format.batching import copied
 from arrow_format.codec import EncodedChunk
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.model import Encoding
-from arrow_format.numpy_arrays import to_arrow
 from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import ChunkRead, plan_chunks
 from arrow_format.read_scheduler import ADVICE, ReadScheduler
@@ -158,7 +156,7 @@ class ChunkReader:
             ids = region.subpartitions_of_rows(start + lo, start + hi, n)
             if 2 * (hi - lo) < batch.num_rows:
                 # A small part must not keep the whole chunk in memory.
-                yield batch.take(to_arrow(np.arange(lo, hi))), ids
+                yield copied(batch.slice(lo, hi - lo)), ids
             else:
                 yield batch.slice(lo, hi - lo), ids
 

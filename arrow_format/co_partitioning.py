@@ -23,6 +23,7 @@ from arrow_format.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.selection import take
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -198,7 +199,7 @@ def _unnamed(partitioner: RangePartitioner) -> RangePartitioner:
     columns = [column.cast(_widest(column.type)) for column in bounds.columns]
     # Copied: what a slice or a null hides is no difference.
     rows = to_arrow(np.arange(bounds.num_rows))
-    batch = pa.RecordBatch.from_arrays(columns, names=names).take(rows)
+    batch = take(pa.RecordBatch.from_arrays(columns, names=names), rows)
     return RangePartitioner(keys=keys, bounds=batch)
 
 

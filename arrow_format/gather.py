@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.array_buffers import boolean_values, text_offsets
 from arrow_format.nested_items import has_items, items_per_row, num_items
 from arrow_format.numpy_arrays import to_arrow, to_numpy
 from arrow_format.row_runs import runs_within
+from arrow_format.selection import keep, take, without_slices
 
 SLICE_ITEMS = 1 << 19
 """Items of lists that are taken together: their index has 4 MiB. A row of more is copied whole."""
@@ -29,10 +29,10 @@ def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
     What PyArrow filters lists with makes an index of all their items.
     """
     if not any(has_items(field.type) for field in batch.schema):
-        return batch.filter(mask)
+        return keep(batch, mask)
     indices = to_arrow(np.flatnonzero(boolean_values(mask)).astype(np.uint32))
     columns = [
-        pa.concat_arrays(gather(column, indices)) if has_items(column.type) else column.filter(mask)
+        pa.concat_arrays(gather(column, indices)) if has_items(column.type) else keep(column, mask)
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -54,6 +54,7 @@ def gather(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
         At least one array; joined, they are the values. They are not joined here so that the column
         can be let go before that copies them: its rows are never in memory three times.
     """
+    column = without_slices(column)
     type_ = column.type
     if (pt.is_string(type_) or pt.is_binary(type_)) and len(column) and not column.null_count:
         width = _common_length(text_offsets(column))
@@ -65,7 +66,7 @@ def gather(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
 
 
 def _take(column: pa.Array, indices: pa.Array) -> pa.Array:
-    return pc.take(column, indices, boundscheck=False)  # a permutation leads nowhere else
+    return take(column, indices, boundscheck=False)  # a permutation leads nowhere else
 
 
 def _gather_slices(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
@@ -93,6 +94,6 @@ def _gather_fixed(column: pa.Array, indices: pa.Array, width: int) -> pa.Array:
     fixed = pa.Array.from_buffers(
         pa.binary(width), len(column), [None, column.buffers()[2].slice(first)]
     )
-    content = fixed.take(indices).buffers()[1]
+    content = take(fixed, indices).buffers()[1]
     offsets = np.arange(0, width * len(indices) + 1, width, dtype=np.int32)
     return pa.Array.from_buffers(column.type, len(indices), [None, pa.py_buffer(offsets), content])

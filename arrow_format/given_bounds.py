@@ -16,6 +16,7 @@ from arrow_format.layout_check import check_array
 from arrow_format.numpy_arrays import no_rows, to_arrow
 from arrow_format.options import check_num_subpartitions
 from arrow_format.range_bounds import bounds_of_sample, first_descent
+from arrow_format.selection import take
 from arrow_format.sort_order import ORDERS, SortBy, key_fields, normalise_sort_by
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def as_bounds(bounds: pa.Table | pa.RecordBatch | Iterable[Any], keys: SortBy) -
         msg = f"bounds={bounds!r}: expected values, tuples, or a pyarrow table of the key columns"
         raise OptionError(msg)
     # Copied: without the nulls' garbage and what a slice pins, equal bounds have equal bytes.
-    return batch.take(to_arrow(np.arange(batch.num_rows)))
+    return take(batch, to_arrow(np.arange(batch.num_rows)))
 
 
 def _batch_of_columns(bounds: pa.Table | pa.RecordBatch, keys: SortBy) -> pa.RecordBatch:

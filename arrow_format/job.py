@@ -28,6 +28,7 @@ from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_partition import SortMergeResultPartition
 from arrow_format.root_list import put_root_list
 from arrow_format.roots import check_local_dirs, find_roots, make_roots, root_path
+from arrow_format.selection import keep
 from arrow_format.sort_order import check_sort_by
 from arrow_format.storage import Place, Storage, open_storage
 
@@ -264,10 +265,10 @@ class _Router:
             self._partition.emit(rows, ids)
             return
         everyone = ids == BROADCAST
-        self._held.append(rows if everyone.all() else rows.filter(to_arrow(everyone)))
+        self._held.append(rows if everyone.all() else keep(rows, to_arrow(everyone)))
         self._held_bytes += self._held[-1].nbytes
         if not everyone.all():
-            self._partition.emit(rows.filter(to_arrow(~everyone)), ids[~everyone])
+            self._partition.emit(keep(rows, to_arrow(~everyone)), ids[~everyone])
         if self._held_bytes >= HELD_BROADCAST_BYTES or len(self._held) >= HELD_BATCHES:
             self.flush()
 

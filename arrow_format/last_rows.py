@@ -18,6 +18,7 @@ from pyarrow import types as pt
 from arrow_format.canonical_floats import float_bits
 from arrow_format.key_numbers import are_cheap, key_numbers, renumbered
 from arrow_format.numpy_arrays import to_arrow, to_numpy, to_scalar
+from arrow_format.selection import take
 from arrow_format.spark_hash import hash_columns
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _seem_many(columns: Sequence[pa.Array], num_rows: int) -> bool:
     if _are_nested(columns):
         return True
     some = to_arrow(np.linspace(0, num_rows - 1, SAMPLE_ROWS).astype(np.int64))
-    most = max(pc.count_distinct(column.take(some), mode="all").as_py() for column in columns)
+    most = max(pc.count_distinct(take(column, some), mode="all").as_py() for column in columns)
     return bool(SAMPLE_ROWS - most <= SAMPLE_ROWS**2 / (2 * MANY_KEYS))
 
 
@@ -118,7 +119,7 @@ def _are_last_by_hash(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.
     if len(doubtful):
         is_last[doubtful] = False
         index = to_arrow(doubtful)
-        is_last[doubtful[_last([column.take(index) for column in columns])]] = True
+        is_last[doubtful[_last([take(column, index) for column in columns])]] = True
     return is_last
 
 
@@ -129,9 +130,9 @@ def _are_equal(
     equal = np.ones(len(rows), np.bool_)
     for column in columns:
         ours = float_bits(column)
-        theirs = pc.take(ours, to_arrow(others), boundscheck=False)
+        theirs = take(ours, to_arrow(others), boundscheck=False)
         if len(rows) < len(ours):
-            ours = pc.take(ours, to_arrow(rows), boundscheck=False)
+            ours = take(ours, to_arrow(rows), boundscheck=False)
         same = pc.fill_null(pc.equal(ours, theirs), to_scalar(0, pa.bool_()))
         there = to_numpy(same)
         if ours.null_count:

@@ -19,6 +19,7 @@ from arrow_format.hash_passes import HashPass
 from arrow_format.last_rows import last_rows
 from arrow_format.nested_items import has_items, num_items
 from arrow_format.numpy_arrays import no_rows, to_arrow
+from arrow_format.selection import keep
 from arrow_format.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _filtered(pieces: list[pa.Array], mask: NDArray[np.bool_]) -> Iterator[pa.Ar
     while pieces:
         piece = pieces.pop(0)
         stop = start + len(piece)
-        yield piece.filter(to_arrow(mask[start:stop]))
+        yield keep(piece, to_arrow(mask[start:stop]))
         start = stop
 
 

@@ -131,7 +131,7 @@ class MapOutputWriter:
     def _open_file(self, num_bytes: int) -> PartitionedFileWriter:
         """Begin a file in the next directory that takes one."""
         while True:
-            self._root = self._roots.take(num_bytes)
+            self._root = self._roots.choose(num_bytes)
             try:
                 self._writer = PartitionedFileWriter(
                     self._roots.storage(self._root),

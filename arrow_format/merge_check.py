@@ -17,6 +17,7 @@ from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.model import RegionKind
 from arrow_format.numpy_arrays import to_arrow
+from arrow_format.selection import take
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.spark_order import key_codes
 from arrow_format.totals import subpartition_totals
@@ -123,7 +124,7 @@ def _sorted(rows: pa.Table, sort_by: SortBy) -> pa.Table:
         return rows
     codes = key_codes([rows[name].chunk(0) for name, _ in sort_by], [o for _, o in sort_by])
     order = sort_permutation(codes)
-    return rows if bool((order[1:] > order[:-1]).all()) else rows.take(to_arrow(order))
+    return rows if bool((order[1:] > order[:-1]).all()) else take(rows, to_arrow(order))
 
 
 def _are_copies(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> bool:

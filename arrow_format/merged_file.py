@@ -69,7 +69,7 @@ def merge_files(
     """
     num_bytes = sum(one.file.data_bytes for one in inputs) + ROOM_BYTES
     while True:
-        root = roots.take(num_bytes)
+        root = roots.choose(num_bytes)
         merger = PartitionedFileMerger(
             roots.storage(root), path_in(root), metadata, options, on_bytes=on_bytes
         )

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.errors import SchemaError
+from arrow_format.selection import keep
 
 
 def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
@@ -56,7 +57,7 @@ def _check_inside(array: pa.Array, type_: pa.DataType, path: str) -> None:
         _check_column(inside.field(0), type_.key_field, f"{path}.key")
         _check_column(inside.field(1), type_.item_field, f"{path}.value")
     elif pt.is_struct(type_):
-        present = array.drop_null() if array.null_count else array
+        present = keep(array, array.is_valid()) if array.null_count else array
         for i, child in enumerate(type_):
             _check_column(present.field(i), child, f"{path}.{child.name}")
     else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arrow_format.numpy_arrays import to_arrow
+from arrow_format.selection import take
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.spark_order import (
     ALL_ROWS,
@@ -77,7 +78,7 @@ def bounds_of_sample(
     if len(rows):
         differs = [column[rows][1:] != column[rows][:-1] for column in codes]
         is_new[1:] = np.any(differs, axis=0)
-    return sample.take(to_arrow(rows[is_new]))
+    return take(sample, to_arrow(rows[is_new]))
 
 
 @dataclass(frozen=True)

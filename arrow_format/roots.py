@@ -252,7 +252,7 @@ class WriteRoots:
         """Return the storage of a root, also of one that failed."""
         return self._storages[number]
 
-    def take(self, num_bytes: int) -> int:
+    def choose(self, num_bytes: int) -> int:
         """Return the number of the root to write the next file to: one with room, if any."""
         number = next(
             (number for number in self._waiting if self._has_room(number, num_bytes)),

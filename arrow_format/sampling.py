@@ -16,6 +16,7 @@ from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.errors import OptionError
 from arrow_format.expansion import pieces
 from arrow_format.numpy_arrays import no_rows, to_arrow
+from arrow_format.selection import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -105,5 +106,5 @@ def sample_columns(
         upto = int(np.searchsorted(positions, start))
         rows = to_arrow(positions[done:upto] - first)
         done = upto
-        taken.append(normalise(batch.take(rows), schema))
+        taken.append(normalise(take(batch, rows), schema))
     return pa.concat_batches(taken)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from arrow_format.batching import copied
 from arrow_format.numpy_arrays import to_arrow
+from arrow_format.selection import take
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.spark_order import key_codes, sorting_bytes
 
@@ -125,7 +126,7 @@ class _Head:
         """Key columns of the rows at hand."""
         return [batch.select(self._names) for batch in self._held]
 
-    def take(self, num_rows: int) -> list[pa.RecordBatch]:
+    def give_out(self, num_rows: int) -> list[pa.RecordBatch]:
         """Give out the first rows at hand."""
         self.nbytes -= self.nbytes * num_rows // max(self.num_rows, 1)
         self.num_rows -= num_rows
@@ -182,14 +183,14 @@ def _round(heads: list[_Head], sort_by: SortBy) -> Iterator[pa.RecordBatch]:
         batches = [
             batch
             for i, num_rows in zip(part, taken.tolist(), strict=True)
-            for batch in heads[i].take(num_rows)
+            for batch in heads[i].give_out(num_rows)
         ]
         if len(batches) == 1:
             yield batches.pop()
         else:
             joined = pa.concat_batches(batches)
             batches.clear()
-            yield joined.take(to_arrow(rows - (done - (np.cumsum(taken) - taken))[run_of]))
+            yield take(joined, to_arrow(rows - (done - (np.cumsum(taken) - taken))[run_of]))
         done = done + taken
 
 

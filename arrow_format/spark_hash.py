@@ -22,6 +22,7 @@ from arrow_format.array_buffers import (
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.murmur3 import fold_bytes, fold_ints, fold_longs
 from arrow_format.numpy_arrays import to_arrow
+from arrow_format.selection import take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -214,7 +215,7 @@ def _fold_elements(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     elements = array.values
     for index in range(int(lengths[-1])):
         first = int(lengths.searchsorted(index, side="right"))
-        _fold(elements.take(to_arrow(starts[first:] + index)), running[first:])
+        _fold(take(elements, to_arrow(starts[first:] + index)), running[first:])
     hashes[order] = running
 
 

@@ -28,6 +28,7 @@ from arrow_format.array_buffers import (
     validity,
 )
 from arrow_format.numpy_arrays import to_arrow, to_numpy
+from arrow_format.selection import take
 from arrow_format.sort_order import is_descending, puts_nulls_first
 from arrow_format.sort_permutation import sort_permutation
 
@@ -306,7 +307,7 @@ def _text_ranks(array: pa.Array) -> NDArray[np.uint32]:
         rows = rows[is_tied & (words & np.uint64(0xFF) > WORD_BYTES)]
         if not len(rows):
             return ranks
-    whole = to_numpy(pc.rank(array.take(to_arrow(rows)), tiebreaker="dense"))
+    whole = to_numpy(pc.rank(take(array, to_arrow(rows)), tiebreaker="dense"))
     ranks[rows], _ = _refined(ranks[rows], whole)
     return ranks
 

@@ -62,6 +62,23 @@ LOADERS = {
 """What turns bytes into code. Jobs travel to Spark's tasks by pickle, and statuses back to Spark's
 own commit: Spark does both, within one application, and no file is involved."""
 
+SELECTING = {"array_filter", "array_take", "drop_null", "filter", "sort_by", "take"}
+"""Functions of PyArrow, and methods of its arrays, that take rows by number or by mask."""
+
+SCANNING = {
+    "from_batches",
+    "from_dataset",
+    "from_fragment",
+    "head",
+    "scanner",
+    "to_batches",
+    "to_table",
+}
+"""Methods of PyArrow that filter rows by the keyword ``filter``."""
+
+FILTERS_OF_THE_LANE = ("arrow_format/file_reader.py",)
+"""Modules that still filter by themselves."""
+
 
 def references(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the line and the full dotted name of everything the code imports or looks up."""
@@ -110,6 +127,25 @@ def spark_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield line, "pyspark belongs to connector/ and pyspark_arrow_shuffle/ alone"
 
 
+def selections(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    what = "takes or filters rows, which only arrow_format/selection.py does"
+    for line, name in references(tree):
+        module, _, function = name.rpartition(".")
+        if module == "pyarrow.compute" and function in SELECTING:
+            yield line, f"{function} {what}"
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        method, receiver = node.func.attr, node.func.value
+        is_numpy = isinstance(receiver, ast.Name) and receiver.id == "np"
+        # A queue's `take()` names no rows.
+        if method in SELECTING and (node.args or method == "drop_null") and not is_numpy:
+            yield node.lineno, f"{method} {what}"
+        has_rows = not (node.args and isinstance(node.args[0], ast.List) and not node.args[0].elts)
+        if method in SCANNING and has_rows and any(one.arg == "filter" for one in node.keywords):
+            yield node.lineno, f"{method} with a filter {what}"
+
+
 def violations(rule, *packages: str, exempt: tuple[str, ...] = ()) -> list[str]:
     """Return ``file:line: what`` for every module of the packages that breaks the rule."""
     found = set()
@@ -141,6 +177,12 @@ def test_the_format_does_not_import_spark():
     fail_with(violations(spark_imports, "arrow_format"))
 
 
+def test_rows_are_selected_in_one_place():
+    exempt = ("arrow_format/selection.py", *FILTERS_OF_THE_LANE)
+    packages = ("arrow_format", "connector", "pyspark_arrow_shuffle")
+    fail_with(violations(selections, *packages, exempt=exempt))
+
+
 @pytest.mark.parametrize(
     ("rule", "code"),
     [
@@ -161,6 +203,15 @@ def test_the_format_does_not_import_spark():
         (pickle_loads, "import numpy as np\nnp.load(path, allow_pickle=True)"),
         (pickle_loads, "from pyspark.serializers import CloudPickleSerializer"),
         (spark_imports, "def f():\n    import pyspark.sql"),
+        (selections, "batch.take(rows)"),
+        (selections, "batch['a'].filter(mask)"),
+        (selections, "column.drop_null()"),
+        (selections, "table.sort_by('a')"),
+        (selections, "import pyarrow.compute as pc\npc.take(a, b)"),
+        (selections, "from pyarrow import compute\nmap(compute.array_filter, a, b)"),
+        (selections, "from pyarrow.compute import filter as keep"),
+        (selections, "dataset.to_table(filter=condition)"),
+        (selections, "ds.Scanner.from_batches(batches, filter=condition)"),
     ],
 )
 def test_a_broken_rule_is_seen(rule, code):
@@ -174,6 +225,8 @@ def test_a_broken_rule_is_seen(rule, code):
         (file_system_uses, "def open_shuffle(a): return text.replace('a', 'b')"),
         (pickle_loads, "import pickle\npickle.dumps(a)\njson.loads(b)\nre.compile(c)"),
         (spark_imports, "import pyspark_arrow_shuffle"),
+        (selections, "queue.take()\nnp.take(a, b)\ntake(batch, rows)\nmetadata.sort_by"),
+        (selections, "ds.Scanner.from_batches([], filter=condition)"),
     ],
 )
 def test_a_kept_rule_is_silent(rule, code):
