@@ -42,6 +42,9 @@ class MapCounters:
     merged_regions: int = 0
     """Regions that were joined into fewer at the end of the task; ``num_regions`` are those left.
     """
+    failed_rewrites: int = 0
+    """Attempts to join regions at the end of the task that failed; the files stayed as they were.
+    """
     failed_directories: int = 0
     """Directories given up, or left out from the start, because they were full or broken."""
     partition_ns: int = 0

@@ -27,7 +27,7 @@ class LayoutCheck:
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._schema = pa.schema(_as_bytes(schema))
+        self._schema = byte_schema(schema)
         self._with_offsets = [i for i, field in enumerate(self._schema) if _leads(field.type)]
 
     def check(self, message: pa.Buffer) -> None:
@@ -65,6 +65,11 @@ def check_array(array: pa.Array) -> None:
         array.view(pa.binary()).validate(full=True)
     elif _leads(array.type):
         array.validate(full=True)
+
+
+def byte_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema that reads messages of a data schema as if all values were bytes."""
+    return pa.schema(_as_bytes(schema))
 
 
 def _as_bytes(fields: Iterable[pa.Field]) -> list[pa.Field]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.chunk_reader import ChunkReader
+from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import CorruptShuffleError, StorageError
 from arrow_format.merge_policy import MergePolicy
 from arrow_format.merged_file import merge_files
@@ -259,9 +261,11 @@ class MapOutputWriter:
         if policy.plan_map_task(self._files, n) is None:
             return
         started = time.perf_counter_ns()
+        inputs: list[PartitionedFileReader] = []
         try:
+            inputs += (PartitionedFileReader(self._roots.storage(f.root), f) for f in self._files)
             merged = merge_files(
-                [PartitionedFileReader(self._roots.storage(f.root), f) for f in self._files],
+                inputs,
                 rewrite=True,
                 max_fan_in=policy.max_fan_in,
                 roots=self._roots,
@@ -271,14 +275,24 @@ class MapOutputWriter:
             )
         except StorageError:
             # No room for a second copy, say. The files are whole as they are, and good to read.
+            self._counters.failed_rewrites += 1
+            return
+        except Exception:
+            # Rows that cannot be joined, or not within memory, can be read as they are all the
+            # same, unless they are damaged: that fails the task.
+            if len(inputs) < len(self._files):
+                raise
+            for one in inputs:
+                ChunkReader(one, ChunkDecoder(self._metadata.data_schema)).check()
+            self._counters.failed_rewrites += 1
             return
         finally:
             self._counters.merge_ns += time.perf_counter_ns() - started
-        inputs, self._files = self._files, [merged.file]
+        files, self._files = self._files, [merged.file]
         self._totals[1][:] += merged.added_bytes
         self._counters.merged_regions += merged.num_merged_regions
         self._counters.num_regions = merged.file.num_regions
-        self._delete(inputs)
+        self._delete(files)
 
     def release(self) -> None:
         """Remove everything written, as far as that is possible."""

@@ -10,6 +10,8 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import OptionError, SchemaError, StorageError
@@ -87,7 +89,7 @@ class PartitionedFileMerger:
         CorruptShuffleError, FormatVersionError
             An input is damaged or missing, or a newer version wrote it.
         SchemaError
-            The inputs are not of one shuffle.
+            The inputs are not of one shuffle, or rows of theirs cannot be joined.
         StorageError, OutOfDiskError
             The output could not be written.
         """
@@ -152,9 +154,16 @@ class PartitionedFileMerger:
         write: Callable[[PartitionedFileWriter], None],
     ) -> PartitionedFileReader:
         options = replace(self._options, codec="none" if _are_plain(inputs) else "zstd")
-        with self._open(options) as writer:
-            write(writer)
-            file = writer.finish()
+        try:
+            with self._open(options) as writer:
+                write(writer)
+                file = writer.finish()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            msg = (
+                f"{self._storage.root}: rows of its files cannot be joined: {error}. Nothing was "
+                "merged; rewrite='never' merges the files without joining rows"
+            )
+            raise SchemaError(msg) from error
         try:
             merged = PartitionedFileReader(self._storage, file)
             check_merged(merged, inputs)

@@ -40,6 +40,8 @@ def work_lines(counters: Mapping[str, int]) -> list[str]:
         lines.append(f"buffers written because of: {', '.join(flushes)}")
     if large := counters.get("large_batches", 0):
         lines.append(f"batches larger than the buffer: {large:,}")
+    if failed := counters.get("failed_rewrites", 0):
+        lines.append(f"map outputs whose regions could not be joined: {failed:,}")
     if failed := counters.get("failed_directories", 0):
         lines.append(f"directories given up, full or broken: {failed:,}")
     return lines

@@ -39,6 +39,7 @@ from arrow_format.dataset import Shuffle
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.model import BROADCAST, RegionKind
 from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
+from arrow_format.region_joiner import RegionJoiner
 from arrow_format.rewrite_plan import MIN_FAN_IN
 from arrow_format.storage import PosixStorage
 from arrow_format.subpartition_reader import SortMergeSubpartitionReader
@@ -480,6 +481,46 @@ def test_a_map_output_that_is_damaged_already_fails_the_task(storage, monkeypatc
     with pytest.raises(CorruptShuffleError):
         run_task(storage, REWRITING)
     assert files_below(storage._root) == ["out"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pa.ArrowInvalid("offset overflow while concatenating arrays"),
+        pa.ArrowMemoryError("malloc failed"),
+        MemoryError(),
+        OverflowError("date value out of range"),
+        SchemaError("columns do not fit"),
+        CorruptShuffleError("rows differ from the files it was merged from"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("rewrite", ["auto", "always"])
+def test_regions_that_cannot_be_joined_stay_as_they_are(storage, monkeypatch, error, rewrite):
+    def fail(joiner):
+        raise error
+
+    monkeypatch.setattr(RegionJoiner, "parts", fail)
+    status = run_task(storage, replace(TINY, rewrite=rewrite))
+    (file,) = status.output.files
+    assert file.num_regions == status.output.counters["num_regions"] > 10
+    assert status.output.counters["merged_regions"] == 0
+    assert status.output.counters["failed_rewrites"] == 1
+    assert status.subpartition_bytes.sum() == status.output.num_bytes
+    assert len(files_below(storage._root / "out")) == 2, "no half of a merged file"
+    assert len(rows_in(PartitionedFileReader(storage, file))) == 600
+
+
+def test_a_merge_that_arrow_refuses_is_an_error_of_ours(path, monkeypatch):
+    append_version(path)
+
+    def fail(joiner):
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+
+    monkeypatch.setattr(RegionJoiner, "parts", fail)
+    with pytest.raises(SchemaError, match=r"cannot be joined: offset overflow.*rewrite='never'"):
+        merge_shuffle(path, policy=ALWAYS, options=TINY)
+    assert open_shuffle(path).version == 1
 
 
 def test_files_of_local_directories_become_one(tmp_path):

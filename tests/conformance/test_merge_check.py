@@ -14,6 +14,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from arrow_format.layout_check import byte_schema
 from arrow_format.region_joiner import RegionJoiner
 
 FAST = WriteOptions(sync=False)
@@ -97,13 +98,83 @@ def test_texts_that_are_no_text_are_merged_as_the_bytes_they_are(tmp_path, codec
     assert sorted(texts.to_pylist()) == sorted(2 * [b"\xed%d" % i for i in range(10)])
 
 
-def test_texts_inside_of_others_that_are_no_text_are_an_error_of_ours(tmp_path):
-    for start in (0, 10):
-        inner = pa.StructArray.from_arrays([no_text(10)], ["t"])
-        table = pa.table({"k": range(start, start + 10), "s": inner})
+def column_of(values, type_):
+    return pa.array(values, pa.int64()).view(type_)
+
+
+MICROS = [2**63 - 1, -(2**63) + 1, 253_402_300_800_000_000, 1, None]
+"""Timestamps far beyond what Python has: from the year 10,000 on, and before the year 1."""
+
+TEXTS = pa.StructArray.from_arrays([no_text(5)], ["t"])
+
+NO_PYTHON = {
+    "dates": pa.array([2**31 - 1, -(2**31), 2_932_897, 1, None], pa.int32()).view(pa.date32()),
+    "timestamps": column_of(MICROS, pa.timestamp("us")),
+    "instants": column_of(MICROS, pa.timestamp("us", "UTC")),
+    "a zone that is not known": column_of(MICROS, pa.timestamp("us", "Mars/Olympus Mons")),
+    "nanoseconds": column_of([1, 2**63 - 1, 999, -7, None], pa.timestamp("ns")),
+    "durations": column_of(MICROS, pa.duration("us")),
+    "times": column_of([86_399_999_999_999, 1, 0, 5, None], pa.time64("ns")),
+    "decimals": pa.Array.from_buffers(pa.decimal128(3), 5, [None, pa.py_buffer(bytes(range(80)))]),
+    "texts in structs": TEXTS,
+    "texts in lists": pa.ListArray.from_arrays(pa.array([0, 2, 2, 3, 4, 5], pa.int32()), TEXTS),
+    "texts in maps": pa.MapArray.from_arrays(
+        pa.array([0, 2, 2, 3, 4, 5], pa.int32()), no_text(5), TEXTS
+    ),
+    "texts in fixed-size lists": pa.FixedSizeListArray.from_arrays(no_text(10), 2),
+}
+"""Values that are stored and that Python has no form for."""
+
+
+def bytes_of(column):
+    """What a column without a slice is made of, but for what its nulls hide."""
+    batch = pa.record_batch({"c": pa.concat_arrays([*column.chunks])})
+    return pa.ipc.read_record_batch(batch.serialize(), byte_schema(batch.schema))["c"].to_pylist()
+
+
+@pytest.mark.parametrize("column", NO_PYTHON.values(), ids=NO_PYTHON)
+@pytest.mark.parametrize("sort_by", [(), ("k",)])
+def test_values_that_python_lacks_are_merged(tmp_path, column, sort_by):
+    for start in (0, 5):
+        table = pa.table({"k": range(start, start + 5), "c": column})
         write_shuffle(
-            table, tmp_path / "s", num_subpartitions=2, keys="k", mode="append", options=FAST
+            table, tmp_path / "s", num_subpartitions=2, keys="k", mode="append", sort_by=sort_by,
+            options=FAST,
+        )  # fmt: skip
+    before = open_shuffle(tmp_path / "s").read().read_all()
+    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST)
+    found = open_shuffle(tmp_path / "s")
+    assert sum(file.num_regions for file in found.map_outputs[0].files) == 1
+    assert bytes_of(found.read().read_all()["c"]) == bytes_of(before["c"])
+
+
+@pytest.mark.parametrize("column", NO_PYTHON.values(), ids=NO_PYTHON)
+def test_a_map_task_joins_regions_of_values_that_python_lacks(tmp_path, column):
+    table = pa.table({"k": list(range(5)) * 200, "c": pa.chunked_array([column] * 200)})
+    options = WriteOptions(sync=False, sort_buffer_bytes=4 << 10, rewrite="always")
+    write_shuffle(
+        table.to_batches(max_chunksize=5), tmp_path / "s", num_subpartitions=2, keys="k",
+        options=options,
+    )  # fmt: skip
+    shuffle = open_shuffle(tmp_path / "s")
+    assert shuffle.map_outputs[0].counters["merged_regions"] > 1
+    assert shuffle.verify().num_rows == 1_000
+
+
+@pytest.mark.parametrize("column", NO_PYTHON.values(), ids=NO_PYTHON)
+def test_a_mistake_in_values_that_python_lacks_is_found(tmp_path, monkeypatch, column):
+    for start in (0, 5):
+        table = pa.table({"k": range(start, start + 5), "c": column})
+        write_shuffle(
+            table, tmp_path / "s", num_subpartitions=1, keys="k", mode="append", options=FAST
         )
-    with pytest.raises(CorruptShuffleError, match="is no UTF-8, so the merge cannot be checked"):
+    real = RegionJoiner.parts
+
+    def parts(self):
+        for batch, clustering in real(self):
+            mixed = pa.concat_arrays([batch["c"].slice(1), batch["c"].slice(0, 1)])
+            yield pa.RecordBatch.from_arrays([batch["k"], mixed], schema=batch.schema), clustering
+
+    monkeypatch.setattr(RegionJoiner, "parts", parts)
+    with pytest.raises(CorruptShuffleError, match=r"differ from the files it was merged from"):
         merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST)
-    assert open_shuffle(tmp_path / "s").num_rows == 20

@@ -20,6 +20,7 @@ def test_times_as_shares_and_reasons_as_counts():
 def test_what_did_not_happen_is_not_mentioned():
     assert work_lines({}) == []
     assert work_lines(MapCounters(num_batches=1).as_dict()) == []
-    assert work_lines({"failed_directories": 1, "of_the_future": 7}) == [
-        "directories given up, full or broken: 1"
+    assert work_lines({"failed_directories": 1, "failed_rewrites": 2, "of_the_future": 7}) == [
+        "map outputs whose regions could not be joined: 2",
+        "directories given up, full or broken: 1",
     ]
