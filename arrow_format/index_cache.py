@@ -17,8 +17,11 @@ from arrow_format.widening import is_appendable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    import pyarrow as pa
+
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.sort_order import SortBy
     from arrow_format.storage import Storage
 
 CACHE_BYTES = 32 << 20
@@ -105,15 +108,34 @@ class IndexCache:
         entry: LogEntry,
         output: MapOutput,
     ) -> None:
+        where = f"{storage.root}/{reader.file.index_path}"
         found = reader.metadata
-        expected = (output.job_id, output.map_task, output.attempt, entry.num_subpartitions)
-        if (found.job_id, found.map_task, found.attempt, found.num_subpartitions) != expected or (
-            not is_appendable(entry.data_schema, found.data_schema)
-        ):
+        expected = (output.job_id, output.map_task, output.attempt)
+        if (found.job_id, found.map_task, found.attempt) != expected:
             msg = (
-                f"{storage.root}/{reader.file.index_path}: is of job {found.job_id}, map "
-                f"task {found.map_task}, attempt {found.attempt}; the commit log expects job "
-                f"{output.job_id}, map task {output.map_task}, attempt {output.attempt}. The file "
-                "was swapped with another"
+                f"{where}: is of job {found.job_id}, map task {found.map_task}, attempt "
+                f"{found.attempt}; the commit log expects job {output.job_id}, map task "
+                f"{output.map_task}, attempt {output.attempt}. The file was swapped with another"
             )
             raise CorruptShuffleError(msg)
+        if found.num_subpartitions != entry.num_subpartitions:
+            differ = f"{found.num_subpartitions} subpartitions", str(entry.num_subpartitions)
+        elif not is_appendable(entry.data_schema, found.data_schema):
+            differ = _columns(found.data_schema), _columns(entry.data_schema)
+        elif found.sort_by != entry.sort_by:
+            differ = _order(found.sort_by), _order(entry.sort_by)
+        else:
+            return
+        msg = (
+            f"{where}: has {differ[0]}; its version has {differ[1]}. Map task {output.map_task}, "
+            f"attempt {output.attempt}, was not written for this shuffle: write the shuffle again"
+        )
+        raise CorruptShuffleError(msg)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return f"the columns {', '.join(f'{field.name}: {field.type}' for field in schema)}"
+
+
+def _order(sort_by: SortBy) -> str:
+    return ", ".join(f"{name} {order}" for name, order in sort_by) or "no sort order"

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from arrow_format.at_once import run_at_once
 from arrow_format.checkpoint import (
@@ -434,7 +435,10 @@ class LogReader:
     def totals_of(self, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
         """Rows and bytes per subpartition of what one entry names, from the file it names alone."""
         where = entry.totals
-        (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
+        if where.offset:  # in a checkpoint, whose own length was checked
+            (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
+        else:
+            data = pa.py_buffer(self._storage.read(where.path, num_bytes=where.length))
         try:
             return decode_totals(data, entry)
         except CorruptShuffleError as error:

@@ -371,10 +371,10 @@ class PartitionedFileReader:
     def __init__(self, storage: Storage, file: PartitionedFile) -> None:
         self.storage = storage
         self.file = file
-        (index,) = storage.get_ranges(file.index_path, [(0, file.index_bytes)])
+        index = storage.read(file.index_path, num_bytes=file.index_bytes)
         where = f"{storage.root}/{file.index_path}"
         try:
-            self.metadata, self.regions = decode_index(index.to_pybytes())
+            self.metadata, self.regions = decode_index(index)
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{where}: {error}"
             raise type(error)(msg) from error

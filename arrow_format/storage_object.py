@@ -33,6 +33,7 @@ from arrow_format.storage_protocol import (
     ObjectReader,
     ObjectStat,
     ObjectWriter,
+    check_length,
 )
 from arrow_format.storage_upload import (
     MAX_OBJECT_BYTES,
@@ -246,10 +247,12 @@ class ObjectStorage:
         )
         return CorruptShuffleError(msg)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
         """See :meth:`Storage.read`."""
         with self._errors("read it", path):
-            return bytes(obstore().get(self._store, self._key(path)).bytes())
+            found = obstore().get(self._store, self._key(path))
+            check_length(f"{self.root}/{path}", found.meta["size"], num_bytes)
+            return bytes(found.bytes())
 
     def stat(self, path: str) -> ObjectStat | None:
         """See :meth:`Storage.stat`; a directory is there when objects are below it."""

@@ -36,6 +36,7 @@ from arrow_format.storage_protocol import (
     ObjectReader,
     ObjectStat,
     ObjectWriter,
+    check_length,
 )
 
 if TYPE_CHECKING:
@@ -208,14 +209,15 @@ class PosixStorage:
         finally:
             reader.close()
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
         """See :meth:`Storage.read`."""
-        found = self.stat(path)
-        if found is None:
-            msg = f"{self._root / path}: not there; cannot read it"
-            raise ObjectNotFoundError(msg)
-        (whole,) = self.get_ranges(path, [(0, found.num_bytes)])
-        return bytes(whole.to_pybytes())
+        reader = PosixReader(self._base, path)
+        try:
+            check_length(self._root / path, reader.num_bytes, num_bytes)
+            (whole,) = reader.get_ranges([(0, reader.num_bytes)])
+            return bytes(whole.to_pybytes())
+        finally:
+            reader.close()
 
     def stat(self, path: str) -> ObjectStat | None:
         """See :meth:`Storage.stat`."""

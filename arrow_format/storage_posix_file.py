@@ -150,10 +150,16 @@ class PosixReader:
         with os_errors("read it", self._path):
             self._handle = open_file(root, path)
 
+    @property
+    def num_bytes(self) -> int:
+        """Length of the file now."""
+        with os_errors("read it", self._path), _gone_if_stale():
+            return os.fstat(self._handle).st_size
+
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """See :meth:`ObjectReader.get_ranges`."""
         with os_errors("read it", self._path), _gone_if_stale():
-            _check_ranges(ranges, os.fstat(self._handle).st_size, self._path)
+            _check_ranges(ranges, self.num_bytes, self._path)
             return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
 
     def close(self) -> None:

@@ -19,6 +19,22 @@ if TYPE_CHECKING:
 ByteSource: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 
+def check_length(where: object, found: int, expected: int | None) -> None:
+    """Check that an object is as long as what names it says.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It is not.
+    """
+    if expected is not None and found != expected:
+        msg = (
+            f"{where}: has {found} bytes, expected {expected}; it was changed or replaced after "
+            "the commit"
+        )
+        raise CorruptShuffleError(msg)
+
+
 class ObjectExistsError(StorageError):
     """An object of that name is there already; nothing was written."""
 
@@ -156,13 +172,22 @@ class Storage(Protocol):
             It ends before a range does.
         """
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
         """Read a whole object, in one request where that is possible.
+
+        Parameters
+        ----------
+        path
+            The object.
+        num_bytes
+            How long it must be; None when nothing says so. No more than that is read.
 
         Raises
         ------
         ObjectNotFoundError
             It does not exist.
+        CorruptShuffleError
+            It has another length.
         """
 
     def stat(self, path: str) -> ObjectStat | None:

@@ -39,6 +39,10 @@ class RecordingStorage(PosixStorage):
         self.count(path, 1)
         return _RecordingReader(self, path, reader)
 
+    def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
+        self.others.append(path)
+        return super().read(path, num_bytes=num_bytes)
+
     def count(self, path: str, change: int) -> None:
         with self._lock:
             self.open[path] = self.open.get(path, 0) + change

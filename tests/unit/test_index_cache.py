@@ -17,11 +17,11 @@ class CountingStorage(PosixStorage):
     opened = 0
     together = None
 
-    def get_ranges(self, path, ranges):
+    def read(self, path, *, num_bytes=None):
         self.opened += 1
         if self.together is not None:
             self.together.wait()
-        return super().get_ranges(path, ranges)
+        return super().read(path, num_bytes=num_bytes)
 
 
 @pytest.fixture
@@ -91,15 +91,38 @@ def test_the_one_asked_for_is_kept_whatever_its_size(storage):
     assert storage.opened == 1
 
 
-@pytest.mark.parametrize(
-    "change", [{"job_id": "other"}, {"map_task": 4}, {"attempt": 0}, {"n": 6}, {"schema": True}]
-)
+@pytest.mark.parametrize("change", [{"job_id": "other"}, {"map_task": 4}, {"attempt": 0}])
 def test_an_index_of_another_map_output_is_refused(storage, change):
     (file,) = written(storage, "a")
-    entry = entry_of(file, change.get("n", N), SCHEMA.remove(2) if "schema" in change else SCHEMA)
-    own = {name: value for name, value in change.items() if name not in ("n", "schema")}
-    output = replace(entry.map_outputs[0], **own)
-    with pytest.raises(
-        CorruptShuffleError, match=r"a\.shuffle\.index: is of job the-job, map task"
-    ):
+    entry = entry_of(file, N)
+    output = replace(entry.map_outputs[0], **change)
+    message = r"a\.shuffle\.index: is of job the-job, map task 3, attempt 1; the commit log expects"
+    with pytest.raises(CorruptShuffleError, match=message):
         IndexCache(storage).index_of(entry, output, file)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_subpartitions": 6}, "has 5 subpartitions; its version has 6"),
+        ({"data_schema": SCHEMA.remove(2)}, "columns p: int32, v: int64, s: string; its version"),
+        ({"sort_by": (("v", "ascending"),)}, "has no sort order; its version has v ascending"),
+    ],
+)
+def test_an_index_that_differs_from_its_version_is_refused(storage, change, message):
+    (file,) = written(storage, "a")
+    entry = replace(entry_of(file, N), **change)
+    with pytest.raises(CorruptShuffleError, match=rf"a\.shuffle\.index: .*{message}"):
+        IndexCache(storage).index_of(entry, entry.map_outputs[0], file)
+
+
+@pytest.mark.parametrize("change", [b"\0", -1])
+def test_an_index_of_another_length_is_refused(storage, tmp_path, change):
+    (file,) = written(storage, "a")
+    path = tmp_path / file.index_path
+    whole = path.read_bytes()
+    path.write_bytes(whole + change if isinstance(change, bytes) else whole[:change])
+    found, expected = path.stat().st_size, file.index_bytes
+    message = rf"a\.shuffle\.index: has {found} bytes, expected {expected};"
+    with pytest.raises(CorruptShuffleError, match=message):
+        open_all(IndexCache(storage), [file])

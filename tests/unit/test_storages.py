@@ -241,6 +241,11 @@ def test_a_whole_object_is_read(storage):
     put(storage, "a/empty", b"")
     assert storage.read("a/b") == b"12345"
     assert storage.read("a/empty") == b""
+    assert storage.read("a/b", num_bytes=5) == b"12345"
+    for name, there, expected in (("a/b", 5, 4), ("a/b", 5, 6), ("a/empty", 0, 1)):
+        message = f"root/{name}: has {there} bytes, expected {expected}; it was"
+        with pytest.raises(CorruptShuffleError, match=message):
+            storage.read(name, num_bytes=expected)
     with pytest.raises(ObjectNotFoundError, match="root/a/none: not there; cannot read it"):
         storage.read("a/none")
 
