@@ -18,8 +18,8 @@ import pyarrow as pa
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.ipc_message import check_stream
 from arrow_format.json_text import natural, parse_object, text
+from arrow_format.log_lines import check_format_version
 from arrow_format.model import (
-    FORMAT_VERSION,
     MAX_SUBPARTITIONS,
     ChunkTable,
     Encoding,
@@ -188,12 +188,7 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
 
 def _metadata(described: dict[str, Any]) -> PartitionedFileMetadata:
     version = natural(described["format_version"])
-    if version > FORMAT_VERSION:
-        msg = (
-            f"index has format version {version}, this arrow-shuffle reads up to "
-            f"{FORMAT_VERSION}; read it with a newer one"
-        )
-        raise FormatVersionError(msg)
+    check_format_version(version, "index")
     return PartitionedFileMetadata(
         shuffle_id=text(described["shuffle_id"]),
         job_id=text(described["job_id"]),

@@ -281,7 +281,8 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
         content=natural(value["content"]) if "content" in value else None,
     )
     _check(entry)
-    if (value["num_rows"], value["num_bytes"]) != (entry.num_rows, entry.num_bytes):
+    stated = natural(value["num_rows"]), natural(value["num_bytes"])
+    if stated != (entry.num_rows, entry.num_bytes):
         msg = "totals differ from the sum over map outputs"
         raise ValueError(msg)
     return entry

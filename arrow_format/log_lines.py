@@ -92,7 +92,12 @@ def check_format_version(found: int, what: str) -> None:
     ------
     FormatVersionError
         It is newer.
+    CorruptShuffleError
+        There never was one of that number.
     """
+    if found < 1:
+        msg = f"{what} has format version {found}; the first is 1"
+        raise CorruptShuffleError(msg)
     if found > FORMAT_VERSION:
         msg = (
             f"{what} has format version {found}, this arrow-shuffle reads up to {FORMAT_VERSION}; "

@@ -43,6 +43,9 @@ those are stored in a byte each, so that no few bytes become any number."""
 WIDTHS = (0, 1, 2, 4, 8)
 """Bytes a value above the base may take; 0 where all values are the base."""
 
+LENGTH_WIDTHS = (0, 1, 2, 4)
+"""Bytes a length above the base may take: none reaches 2**31."""
+
 
 class Kind(Enum):
     """How the values of a node are stored; follows from its type alone."""

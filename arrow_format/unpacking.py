@@ -16,6 +16,7 @@ from pyarrow import types as pt
 from arrow_format.packed_layout import (
     AS_IT_IS,
     HAS_NULLS,
+    LENGTH_WIDTHS,
     MOST_FROM_NOTHING,
     NODE,
     PREAMBLE,
@@ -102,6 +103,8 @@ class _Node:
     kind: Kind
     value_bytes: int
     """Bytes of a value of fixed width as Arrow has it; 0 of others."""
+    widths: tuple[int, ...]
+    """Widths that a node of the type may have."""
     wide: np.dtype[np.unsignedinteger] | None
     """Unsigned number that a packed number becomes; None where there are none."""
     children: tuple[_Node, ...]
@@ -114,10 +117,17 @@ class _Node:
 def _node_of(type_: pa.DataType) -> _Node:
     kind = kind_of(type_)
     dtype = number_dtype(type_) if kind is Kind.NUMBERS else None
+    if dtype is not None:
+        widths = *(one for one in WIDTHS if one <= dtype.itemsize), AS_IT_IS
+    elif kind in (Kind.BYTES, Kind.LISTS):
+        widths = LENGTH_WIDTHS
+    else:
+        widths = (AS_IT_IS,)
     return _Node(
         type_,
         kind,
         type_.bit_width // 8 if kind in (Kind.NUMBERS, Kind.RAW) else 0,
+        widths,
         None if dtype is None else np.dtype(f"<u{dtype.itemsize}"),
         tuple(map(_node_of, children_of(type_))),
         type_.list_size if pt.is_fixed_size_list(type_) else 1,
@@ -148,13 +158,16 @@ class _Reader:
     def array(self, node: _Node, length: int, *, wanted: bool) -> pa.Array | None:
         """Step over the next node and those inside it; an array of ``length`` values if wanted."""
         flags, width, base = next(self._headers)
-        if flags & ~HAS_NULLS:
-            msg = f"a node has flags {flags:#x}"
+        kind = node.kind
+        if flags & ~HAS_NULLS or (flags and kind is Kind.NOTHING):
+            msg = f"a node of type {node.type} has flags {flags:#x}"
+            raise ValueError(msg)
+        if width not in node.widths:
+            msg = f"a node of type {node.type} has width {width}"
             raise ValueError(msg)
         if length > MAX_LENGTH:
             msg = f"a node has {length} values"
             raise ValueError(msg)
-        kind = node.kind
         if kind is Kind.NOTHING:
             return pa.nulls(length) if wanted else None
         buffers = [self._buffer(-(-length // 8)) if flags else None]
@@ -165,9 +178,6 @@ class _Reader:
             offsets, total = self._offsets(length, width, base, wanted=wanted)
             buffers += [offsets, self._buffer(total)]
         elif kind is Kind.NUMBERS or kind is Kind.RAW:
-            if width != AS_IT_IS:
-                msg = f"a node of type {node.type} has width {width}"
-                raise ValueError(msg)
             buffers.append(self._buffer(length * node.value_bytes))
         elif kind is Kind.BITS:
             buffers.append(self._buffer(-(-length // 8)))
@@ -205,9 +215,6 @@ class _Reader:
         return self._message.slice(self._take(num_bytes), num_bytes)
 
     def _codes(self, length: int, width: int) -> npt.NDArray[Any] | None:
-        if width not in WIDTHS:
-            msg = f"a node has width {width}"
-            raise ValueError(msg)
         if width == 0:
             return None
         num_bytes = length * width
@@ -220,9 +227,6 @@ class _Reader:
         codes = self._codes(length, width)
         wide = node.wide
         size = wide.itemsize  # type: ignore[union-attr]
-        if width > size:
-            msg = f"a node of type {node.type} has width {width}"
-            raise ValueError(msg)
         self._spend(length * node.value_bytes)
         if not wanted:
             return None
@@ -244,7 +248,7 @@ class _Reader:
         codes = self._codes(length, width)
         self._spend(4 * length)
         # Of no lengths too: the base goes where 32 bits are.
-        if width > 4 or not 0 <= base <= MAX_LENGTH or length * base > MAX_LENGTH:
+        if not 0 <= base <= MAX_LENGTH or length * base > MAX_LENGTH:
             msg = f"{length} lengths of {width} bytes, of {base} or more"
             raise ValueError(msg)
         # No length is below 0, so that no sum on the way is larger than the last. What lengths of

@@ -1,6 +1,8 @@
 """Opening and reading a committed shuffle without Spark."""
 
+import json
 import os
+import zlib
 
 import duckdb
 import numpy as np
@@ -21,7 +23,9 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from arrow_format.log_totals import encode_totals
 from arrow_format.options import WriteOptions
+from tests.property.hostile import entry_json, sealed_entry
 from tests.unit.small_shuffles import FAST, SCHEMA, numbered, write_tasks
 from tests.unit.test_job import WrongPartitioner
 
@@ -309,6 +313,28 @@ def test_verify_lists_every_damaged_file(tmp_path):
     assert (report.num_files, report.num_rows) == (2, 4)
     with pytest.raises(ShuffleError, match=str(data[1])):
         shuffle.verify()
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_the_rounding_of_bytes_in_totals_is_the_writers_affair(tmp_path, sound):
+    """Rows of a subpartition are exact; its bytes are a share that only has to add up."""
+    write_tasks(tmp_path / "x", [[numbered([1, 2, 2, 4])]], 5)
+    shuffle = open_shuffle(tmp_path / "x")
+    rows, sizes = shuffle.subpartition_rows.to_numpy(), shuffle.subpartition_bytes.to_numpy()
+    moved = np.array([0, 3, -3, 0, 0])
+    if sound:
+        totals = encode_totals(rows, sizes + moved)
+    else:
+        totals = encode_totals(rows + np.sign(moved), sizes)
+    (entry_file,) = tmp_path.rglob("*.json")
+    entry = entry_json(entry_file.read_bytes())
+    (tmp_path / "x" / entry["totals"]["path"]).write_bytes(totals)
+    entry["totals"] |= {"length": len(totals), "crc32": zlib.crc32(totals)}
+    entry_file.write_bytes(sealed_entry(json.dumps(entry).encode()))
+    report = open_shuffle(tmp_path / "x").verify(raise_on_damage=False)
+    assert report.ok == sound
+    if not sound:
+        assert "rows per subpartition of version 1 differ from its indexes" in str(report.problems)
 
 
 @pytest.mark.parametrize("codec", ["zstd", "none"])

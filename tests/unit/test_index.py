@@ -136,6 +136,11 @@ def test_a_newer_format_version_says_so():
         decode_index(newer)
 
 
+def test_the_first_format_version_is_1():
+    with pytest.raises(CorruptShuffleError, match="format version 0"):
+        decode_index(encode_index(replace(METADATA, format_version=0), REGIONS))
+
+
 def test_a_broadcast_region_has_neither_ranks_nor_rotation():
     table = chunks([(0, 48, 3, 10, 1, 5)])
     broadcast = region([0, 6], kind=RegionKind.BROADCAST, table=table)

@@ -164,6 +164,9 @@ def test_newer_versions_and_operations_say_so():
     "changes",
     [
         {"num_rows": 11},
+        {"num_rows": 12.0},
+        {"num_bytes": 128.0},
+        {"format_version": 0},
         {"num_bytes": 127},
         {"version": -1},
         {"version": True},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -192,6 +194,109 @@ def test_lengths_that_add_up_to_more_than_offsets_reach_are_refused():
     message = PREAMBLE.pack(2, 1) + NODE.pack(0, 0, 1 << 30)
     with pytest.raises(ValueError, match="2 lengths of 0 bytes"):
         Unpacker(pa.schema([("c", pa.string())])).unpack(pa.py_buffer(message), 2)
+
+
+def packed(num_rows: int, *nodes: tuple[int, ...], buffers: bytes = b"") -> pa.Buffer:
+    """Return a packed chunk of nodes ``(flags, width, base)``."""
+    headers = b"".join(NODE.pack(*one) for one in nodes)
+    return pa.py_buffer(PREAMBLE.pack(num_rows, len(nodes)) + headers + buffers)
+
+
+@pytest.mark.parametrize(
+    ("type_", "nodes"),
+    [
+        (pa.null(), [(0, 0, 0)]),
+        (pa.bool_(), [(0, 1, 0)]),
+        (pa.int8(), [(0, 2, 0)]),
+        (pa.int32(), [(0, 8, 0)]),
+        (pa.int64(), [(0, 3, 0)]),
+        (pa.float64(), [(0, 8, 0)]),
+        (pa.float16(), [(0, 0, 0)]),
+        (pa.binary(4), [(0, 4, 0)]),
+        (pa.decimal256(60), [(0, 8, 0)]),
+        (pa.decimal128(38), [(0, 16, 0)]),
+        (pa.string(), [(0, 8, 0)]),
+        (pa.string(), [(0, 255, 0)]),
+        (pa.list_(pa.int8()), [(0, 255, 0), (0, 0, 0)]),
+        (pa.struct([("a", pa.int8())]), [(0, 1, 0), (0, 0, 0)]),
+        (pa.list_(pa.int8(), 2), [(0, 0, 0), (0, 0, 0)]),
+    ],
+    ids=str,
+)
+def test_a_width_that_the_type_does_not_have_is_refused(type_, nodes):
+    unpacker = Unpacker(pa.schema([("c", type_)]))
+    for num_rows in (0, 1):
+        with pytest.raises(ValueError, match=r"a node of type .* has width \d+"):
+            unpacker.unpack(packed(num_rows, *nodes, buffers=bytes(64)), num_rows)
+
+
+def test_flags_that_mean_nothing_are_refused():
+    for type_, flags in ((pa.null(), 1), (pa.int8(), 2), (pa.int8(), 128)):
+        with pytest.raises(ValueError, match=f"has flags {flags:#x}"):
+            Unpacker(pa.schema([("c", type_)])).unpack(packed(0, (flags, 255, 0)), 0)
+
+
+VECTORS = {
+    "int32": pa.array([5, 5, 5], pa.int32()),
+    "int64": pa.array([300, None, -1], pa.int64()),
+    "uint64": pa.array([(1 << 64) - 1, (1 << 64) - 2], pa.uint64()),
+    "decimal128(5, 2)": pa.array([Decimal("-1.00"), Decimal("1.50")], pa.decimal128(5, 2)),
+    "string": pa.array(["ab", None, ""]),
+    "list<int8>": pa.array([[1, 2], [], [-1]], pa.list_(pa.int8())),
+    "struct<x: bool>": pa.array([{"x": True}, {"x": False}]),
+    "list<null>": pa.array([[None, None]] * 2, pa.list_(pa.null())),
+}
+
+
+def test_the_examples_of_the_format_are_read_and_written():
+    text = Path(__file__).parents[2].joinpath("docs/format/v1.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \| ((?:`[0-9a-f]{16,}` ?)+) \|", text, re.MULTILINE)
+    found = {name: bytes.fromhex(re.sub(r"\W", "", content)) for name, content in rows}
+    assert found.keys() == VECTORS.keys()
+    for name, array in VECTORS.items():
+        batch = pa.record_batch([array], names=["c"])
+        message = pa.py_buffer(found[name])
+        assert Unpacker(batch.schema).unpack(message, len(array)).equals(batch), name
+        assert PackedRows(batch).message(0, len(array)) == found[name], name
+
+
+def test_what_a_base_and_a_number_make():
+    """The sum modulo 2**64, of which the value is the low bytes; a decimal of 128 bits, signed."""
+    for type_, base, number, expected in (
+        (pa.uint64(), -2, 1, (1 << 64) - 1),
+        (pa.int8(), 127, 1, -128),
+        (pa.int8(), 256 + 5, 1, 6),
+        (pa.uint16(), -1, 2, 1),
+        (pa.decimal128(20), -(1 << 63), 255, Decimal(-(1 << 63) + 255)),
+        (pa.decimal128(20), (1 << 63) - 1, 1, Decimal(-(1 << 63))),
+    ):
+        message = packed(1, (0, 1, base), buffers=bytes([number]) + bytes(7))
+        (found,) = Unpacker(pa.schema([("c", type_)])).unpack(message, 1)[0].to_pylist()
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("type_", "value_bytes"), [(pa.int8(), 1), (pa.int32(), 4), (pa.decimal128(20), 16)]
+)
+def test_the_bound_of_what_a_packed_chunk_becomes_is_that_of_the_format(type_, value_bytes):
+    """8 MiB, and 16 times its own bytes: 24 of the headers of one node."""
+    most = (8 << 20) + 16 * 24
+    unpacker = Unpacker(pa.schema([("c", type_)]))
+    num_rows = most // value_bytes
+    assert unpacker.unpack(packed(num_rows, (0, 0, 1)), num_rows).num_rows == num_rows
+    with pytest.raises(ValueError, match="become too many"):
+        unpacker.unpack(packed(num_rows + 1, (0, 0, 1)), num_rows + 1)
+
+
+def test_lengths_count_four_bytes_towards_the_bound_and_stored_values_nothing():
+    most = ((8 << 20) + 16 * 24) // 4
+    unpacker = Unpacker(pa.schema([("c", pa.string())]))
+    assert unpacker.unpack(packed(most, (0, 0, 0)), most).num_rows == most
+    with pytest.raises(ValueError, match="become too many"):
+        unpacker.unpack(packed(most + 1, (0, 0, 0)), most + 1)
+    stored = (8 << 20) + (1 << 20)
+    message = packed(stored // 8, (0, 255, 0), buffers=bytes(stored))
+    assert Unpacker(pa.schema([("c", pa.float64())])).unpack(message, stored // 8)
 
 
 def test_a_base_that_no_offset_reaches_is_refused_even_of_no_lengths():
