@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 import os
 import random
 import secrets
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 
 from arrow_format import (
@@ -41,10 +43,12 @@ from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry
 from arrow_format.job import begin_job, run_map_task
+from arrow_format.log_lines import to_lines
 from arrow_format.log_record import Fence
 from arrow_format.model import FORMAT_VERSION, Transaction
 from arrow_format.pending_flush import flush_pending
 from arrow_format.result_keeping import release_consumed
+from arrow_format.result_release import release_versions
 from arrow_format.storage import open_storage
 
 if TYPE_CHECKING:
@@ -78,13 +82,16 @@ class Golden:
         name: str,
         n: int,
         partitioner: Partitioner,
-        sort_by: tuple[str, ...] = (),
+        sort_by: tuple[str | tuple[str, str], ...] = (),
+        sort_key: Callable[[dict[str, Any]], Any] | None = None,
         **options: object,
     ) -> None:
         self.directory = HERE / name
         self.n = n
         self.partitioner = partitioner
         self.sort_by = sort_by
+        self.sort_key = sort_key or (lambda row: [row[name] for name in sort_by])
+        """Sorts rows of a subpartition, as Python values, as `sort_by` says."""
         self.options = WriteOptions(sync=False, **options)
         self.rows: list[pa.Table] = []
 
@@ -117,6 +124,14 @@ class Golden:
         """Write down that a version has the rows of the one before, and these behind them."""
         schema = data_schema(tasks[0].schema)
         with_ids = schema.append(pa.field("_subpartition", pa.int32(), nullable=False))
+        if self.n == 1 and not self.sort_by:
+            # Of any number: in the order in which they came, and compressed.
+            for task in tasks:
+                ids = pa.array(np.zeros(len(task), np.int32))
+                columns = [*task.select(schema.names).columns, ids]
+                self.rows.append(pa.Table.from_arrays(columns, schema=with_ids))
+            self._write_expected(version, pa.concat_tables(self.rows), compression="zstd")
+            return
         for number, task in enumerate(tasks):
             assign = self.partitioner.bind(schema, self.n, number)
             for batch in task.to_batches():
@@ -128,13 +143,17 @@ class Golden:
                         self.rows.append(pa.Table.from_arrays(columns, schema=with_ids))
         # By subpartition, and within one as the rows came: `sorted` is stable, `sort_by` is not.
         rows = pa.concat_tables([with_ids.empty_table(), *self.rows])
-        keys = zip(
-            *(rows[name].to_pylist() for name in ("_subpartition", *self.sort_by)), strict=True
-        )
-        order = sorted(range(len(rows)), key=list(keys).__getitem__)
-        expected = rows.take(pa.array(order, pa.int64())).combine_chunks()
-        with pa.ipc.new_file(self.directory / f"expected-{version}.arrow", expected.schema) as out:
-            out.write_table(expected)
+        names = [key if isinstance(key, str) else key[0] for key in self.sort_by]
+        shown = rows.select(["_subpartition", *names]).to_pylist()
+        keys = [(row["_subpartition"], self.sort_key(row)) for row in shown]
+        order = sorted(range(len(rows)), key=keys.__getitem__)
+        self._write_expected(version, rows.take(pa.array(order, pa.int64())))
+
+    def _write_expected(self, version: int, rows: pa.Table, compression: str | None = None) -> None:
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        path = self.directory / f"expected-{version}.arrow"
+        with pa.ipc.new_file(path, rows.schema, options=options) as out:
+            out.write_table(rows.combine_chunks())
 
 
 def flights(start: int, rows: int) -> pa.Table:
@@ -186,6 +205,46 @@ def every_type() -> pa.Table:
     return pa.table(columns)
 
 
+def every_other_type() -> pa.Table:
+    """A column of every stored type that :func:`every_type` lacks, with nulls."""
+    day = dt.time(23, 59, 59)
+    columns: dict[str, tuple[pa.DataType, list[Any]]] = {
+        "uint16": (pa.uint16(), [2**16 - 1, 0, None, 7, 8]),
+        "uint32": (pa.uint32(), [2**32 - 1, 0, None, 7, 8]),
+        "uint64": (pa.uint64(), [2**64 - 1, 2**64 - 200, None, 2**63, 2**63 + 1]),
+        "float16": (pa.float16(), [np.float16(0.5), np.float16(-0.0), None,
+                                   np.float16("inf"), np.float16(6e-8)]),
+        "decimal32": (pa.decimal32(9, 2), [Decimal("9999999.99"), None, Decimal("-9.99"),
+                                           Decimal(0), Decimal(1)]),
+        "decimal64": (pa.decimal64(18, 0), [Decimal(10**18 - 1), None, Decimal(1 - 10**18),
+                                            Decimal(0), Decimal(1)]),
+        "wide_decimal": (pa.decimal128(38, 0), [Decimal(10**38 - 1), None, Decimal(-1),
+                                                Decimal(0), Decimal(1)]),
+        "decimal256": (pa.decimal256(76, 3), [Decimal(10**72), None, Decimal("-0.001"),
+                                              Decimal(0), Decimal(1)]),
+        "date64": (pa.date64(), [dt.date(1, 1, 1), None, dt.date(9999, 12, 31),
+                                 dt.date(1970, 1, 1), None]),
+        "time32_s": (pa.time32("s"), [day, None, dt.time(0), dt.time(1), dt.time(2)]),
+        "time32_ms": (pa.time32("ms"), [day, None, dt.time(0), dt.time(1), dt.time(2)]),
+        "time64_us": (pa.time64("us"), [day, None, dt.time(0), dt.time(1), dt.time(2)]),
+        "time64_ns": (pa.time64("ns"), [1, None, 86_399_999_999_999, 0, 2]),
+        "timestamp_s": (pa.timestamp("s"), [-1, None, 2**40, 0, 1]),
+        "timestamp_ms": (pa.timestamp("ms", "UTC"), [-1, None, 2**40, 0, 1]),
+        "timestamp_ns": (pa.timestamp("ns", "Europe/Berlin"), [-1, None, 2**62, 0, 1]),
+        "duration_ns": (pa.duration("ns"), [-1, None, 2**62, 0, 1]),
+        "interval": (pa.month_day_nano_interval(), [(-1, 2, -3), None, (0, 0, 0), (1, 1, 1),
+                                                    (2**31 - 1, -(2**31), 2**63 - 1)]),
+        "fixed_list": (pa.list_(pa.int16(), 2), [[1, None], None, [-1, 300], [3, 4], [5, 6]]),
+        "nested_fixed_list": (pa.list_(pa.list_(pa.float32(), 2), 1),
+                              [[[0.5, 1]], None, [None], [[2, 3]], [[4, None]]]),
+        "struct_of_lists": (pa.struct([("x", pa.list_(pa.uint8(), 1)), ("y", pa.float16())]),
+                            [{"x": [1], "y": None}, None, {"x": None, "y": np.float16(1)},
+                             {"x": [None], "y": None}, {"x": [255], "y": np.float16(2)}]),
+    }  # fmt: skip
+    arrays = {name: pa.array(values, type_) for name, (type_, values) in columns.items()}
+    return pa.table({"p": pa.array([2, 0, 2, 1, 0], pa.int32()), **arrays})
+
+
 def regions(name: str, codec: str, chunk_bytes: int, **more: Any) -> None:
     golden = Golden(
         name,
@@ -210,6 +269,11 @@ def versions() -> None:
 
 def types(name: str) -> None:
     Golden(name, 3, ColumnPartitioner("p")).commit("errorifexists", [every_type()])
+
+
+def other_types(name: str, **options: Any) -> None:
+    golden = Golden(name, 3, ColumnPartitioner("p"), **options)
+    golden.commit("errorifexists", [every_other_type()])
 
 
 def many_subpartitions() -> None:
@@ -315,6 +379,99 @@ def waiting() -> None:
     golden.commit("append", [flights(40, 5)])
 
 
+def constants() -> None:
+    """Rows that take no bytes: more of them in a chunk than a reader of 8 bytes each expects."""
+    golden = Golden("constants", 1, RoundRobinPartitioner(), chunk_bytes=4 << 20)
+    golden.commit("errorifexists", [pa.table({"c": pa.array(np.full(3_500_000, -7, np.int8))})])
+
+
+def large_rows() -> None:
+    """Two rows, each a chunk: equal items in no bytes, and so many that they take one each."""
+    golden = Golden("large_rows", 1, RoundRobinPartitioner(), chunk_bytes=4 << 20)
+    items = [np.full(num, 5, np.int8) for num in (6_000_000, 10_000_000)]
+    table = pa.table(
+        {
+            "id": pa.array([0, 1]),
+            "items": pa.array(items, pa.list_(pa.int8())),
+            "text": pa.array(["", "x" * (9 << 20)]),
+        }
+    )
+    golden.commit("errorifexists", [table])
+
+
+def sorted_down() -> None:
+    """By a struct, descending, and where that agrees by a number that may be null."""
+    made = random.Random(7)
+    columns = {
+        "id": pa.array([made.choice([None, 1, 2, 3]) for _ in range(60)], pa.int32()),
+        "s": pa.array(
+            [
+                made.choice([None, {"a": made.choice([None, 1, 2]), "b": made.choice("xyz")}])
+                for _ in range(60)
+            ],
+            pa.struct([("a", pa.int32()), ("b", pa.string())]),
+        ),
+        "v": pa.array(range(60), pa.int32()),
+    }
+    tables = [pa.table(columns).slice(start, 30) for start in (0, 30)]
+
+    def key(row: dict[str, Any]) -> tuple[object, ...]:
+        s = row["s"]
+        inside = (True,) if s is None else (False, s["a"] is None, -(s["a"] or 0), -ord(s["b"]))
+        return inside, (row["id"] is None, row["id"] or 0)
+
+    golden = Golden(
+        "sorted_down", 3, HashPartitioner("v"), sort_buffer_bytes=4 << 10, chunk_bytes=16 << 10,
+        sort_by=(("s", "descending"), ("id", "ascending nulls last")), sort_key=key,
+    )  # fmt: skip
+    golden.commit("errorifexists", tables)
+
+
+def fenced() -> None:
+    """A version, the fence of a job that never committed, and the version after it."""
+    golden = Golden("fenced", 3, HashPartitioner("id"))
+    golden.commit("errorifexists", [flights(0, 20)])
+    log = CommitLog(open_storage(str(golden.directory / "shuffle")))
+    gone = uuid.uuid4().hex
+    log.append(
+        lambda _: Fence(0, uuid.uuid4().hex, time.time_ns() // 1_000_000, (gone,)), sync=False
+    )
+    golden.commit("append", [flights(20, 20)])
+
+
+def ended(name: str, *, begins_again: bool) -> None:
+    """A result that was given up, and what came after: another, or what is pending."""
+    golden = Golden(name, 3, HashPartitioner("id"))
+    golden.commit("errorifexists", [flights(0, 10)])
+    storage = open_storage(str(golden.directory / "shuffle"))
+    release_versions(storage, by="its owner", sync=False)
+    if begins_again:
+        golden.commit("overwrite", [flights(50, 10)])
+        golden.commit("append", [flights(60, 10)])
+    else:
+        golden.commit("append", [flights(20, 5)], Transaction("a-query", 0), pending=True)
+
+
+def roots() -> None:
+    """Map outputs in the shuffle and on another disk; the log names that by :data:`ELSEWHERE`."""
+    disk = HERE / "roots" / "disk"
+    golden = Golden("roots", 3, HashPartitioner("id"), local_dirs=(str(disk),))
+    tasks = [flights(start, 10) for start in range(0, 30, 10)]
+    golden.commit("errorifexists", tasks)
+    golden.commit("append", [flights(30, 10), flights(40, 10)])
+    for file in (golden.directory / "shuffle" / "commit_log").glob("*.json"):
+        file.write_bytes(moved(file.read_bytes(), str(HERE / "roots"), ELSEWHERE))
+
+
+def moved(entry: bytes, before: str, after: str) -> bytes:
+    """Return a log entry in which a directory has another name."""
+    return to_lines(json.loads(entry.partition(b"\n")[0].replace(before.encode(), after.encode())))
+
+
+ELSEWHERE = "/arrow-shuffle-golden"
+"""Stands for the directory of a golden shuffle with roots, wherever that is."""
+
+
 ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     # The first chunks of codec zstd were Arrow messages. With so few bytes for each column they
     # still are.
@@ -336,6 +493,16 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (15_000, transactions),
     (16_000, results),
     (17_000, waiting),
+    # What a reader that was written from the specification alone found no example of.
+    (18_000, lambda: other_types("other_types_none", codec="none")),
+    (19_000, lambda: other_types("other_types_packed")),
+    (20_000, constants),
+    (21_000, large_rows),
+    (22_000, sorted_down),
+    (23_000, fenced),
+    (24_000, lambda: ended("ended", begins_again=True)),
+    (25_000, lambda: ended("gone", begins_again=False)),
+    (26_000, roots),
 )
 
 
