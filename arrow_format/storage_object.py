@@ -81,29 +81,29 @@ class ObjectStorage:
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
         self._scheme, self._bucket, self._prefix = parse_uri(uri)
         self.root = f"{self._scheme}://{self._bucket}/{self._prefix}".rstrip("/")
-        self._options = options if isinstance(options, StorageOptions) else StorageOptions(options)
+        self.options = options if isinstance(options, StorageOptions) else StorageOptions(options)
         _ = self._store  # unknown options are refused here
 
     def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str, StorageOptions]]:
-        return ObjectStorage, (self.root, self._options)
+        return ObjectStorage, (self.root, self.options)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ObjectStorage):
             return NotImplemented
-        return (self.root, self._options) == (other.root, other._options)
+        return (self.root, self.options) == (other.root, other.options)
 
     def __hash__(self) -> int:
-        return hash((self.root, self._options))
+        return hash((self.root, self.options))
 
     def __repr__(self) -> str:
         return f"ObjectStorage({self.root!r})"
 
     @property
     def _store(self) -> Any:  # noqa: ANN401
-        return connect(self._scheme, self._bucket, self._options)
+        return connect(self._scheme, self._bucket, self.options)
 
     def _errors(self, what: str, path: str) -> StoreErrors:
-        return StoreErrors(what, f"{self.root}/{path}".rstrip("/"), self._options)
+        return StoreErrors(what, f"{self.root}/{path}".rstrip("/"), self.options)
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._prefix, path) if part)
@@ -175,7 +175,7 @@ class ObjectStorage:
             It does not: of two writers who commit at once, one would lose its rows.
         """
         where = environment_digest("ENDPOINT")
-        checked = (self._scheme, self._bucket, self._options, where, os.getpid())
+        checked = (self._scheme, self._bucket, self.options, where, os.getpid())
         if checked in _CHECKED:
             return
         above, slash, name = path.rpartition("/")

@@ -23,6 +23,7 @@ from arrow_format.storage_beneath import (
     parts_of,
     sync_directory,
 )
+from arrow_format.storage_options import StorageOptions
 from arrow_format.storage_posix_file import (
     MappedReader,
     PosixReader,
@@ -104,6 +105,7 @@ class PosixStorage:
         Whether the directory itself may be a symbolic link, as one that the user names may be.
     """
 
+    options = StorageOptions()
     max_requests = 1
     puts_may_come_late = False
     has_directories = True

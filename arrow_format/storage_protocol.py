@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.storage_options import StorageOptions
+
 ByteSource: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 
@@ -98,6 +100,8 @@ class Storage(Protocol):
 
     root: str
     """Absolute path or URI of the shuffle, for messages; holds no credentials."""
+    options: StorageOptions
+    """How an object store is reached, credentials among them; none for a directory."""
     max_requests: int
     """Reads worth having under way at once; 1 where one costs no round trip."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.types import StructType
 
-    from arrow_format.dataset import Shuffle
-    from arrow_format.storage import Storage
     from connector.source_reader import ShuffleSourceReader
     from connector.source_writer import ShuffleSourceWriter
     from connector.stream_reader import ShuffleStreamReader
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 class ArrowShuffleDataSource(DataSource):
     """``spark.read``, ``df.write``, ``spark.readStream`` and ``df.writeStream`` with its name."""
 
-    storage: Storage | None = None
-    """Where the shuffle is that is read; what the options say when None."""
-    pinned: Shuffle | None = None
-    """What is read, where that is not a version as a whole."""
+    hidden_options: ClassVar[Mapping[str, str]] = {}
+    """Options of a batch read beside those that Spark knows, and would show."""
 
     @classmethod
     def name(cls) -> str:
@@ -34,13 +32,13 @@ class ArrowShuffleDataSource(DataSource):
         """Return the schema of the shuffle at ``path``, as Spark wrote it."""
         from connector.source_reader import schema_of_source
 
-        return schema_of_source(self.options, self.storage)
+        return schema_of_source(self.options)
 
     def reader(self, schema: StructType) -> ShuffleSourceReader:
         """Reader that delivers exactly ``schema``; it pins the version here."""
         from connector.source_reader import ShuffleSourceReader
 
-        return ShuffleSourceReader(self.options, schema, self.storage, self.pinned)
+        return ShuffleSourceReader({**self.options, **self.hidden_options}, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
         """Writer for rows of ``schema``; mode overwrite or append."""
@@ -52,7 +50,7 @@ class ArrowShuffleDataSource(DataSource):
         """Reader that follows the versions and delivers exactly ``schema`` of what they add."""
         from connector.stream_reader import ShuffleStreamReader
 
-        return ShuffleStreamReader(self.options, schema, self.storage)
+        return ShuffleStreamReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:
         """Writer of micro-batches; output mode complete overwrites, append appends."""

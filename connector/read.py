@@ -14,7 +14,9 @@ from arrow_format.subpartition_reader import SUBPARTITION_COLUMN, select_columns
 from connector.described_source import described_format
 from connector.source_options import (
     DEFAULT_TARGET_PARTITION_BYTES,
+    PIN,
     check_split,
+    format_pin,
     format_subpartitions,
 )
 from connector.source_reader import spark_schema
@@ -140,6 +142,7 @@ def frame_of(
     reader = (
         spark.read.format(described_format(spark, shuffle, selection))
         .option("version", shuffle.version)
+        .option(PIN, format_pin(shuffle.commit_id, shuffle.span))
         .option("coalesce", str(coalesce).lower())
         .option("splitSkewed", str(split_skewed).lower())
         .option("targetPartitionBytes", target_partition_bytes)

@@ -19,6 +19,7 @@ from arrow_format.partitioner import (
 )
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.storage import scheme_of
+from arrow_format.snapshot import VersionSpan
 from arrow_format.storage_options import StorageOptions
 from connector.key_text import parse_bounds, parse_sort_keys
 from connector.option_text import bad, boolean, num_bytes, whole
@@ -60,10 +61,14 @@ READ_OPTIONS = (
     "memoryMap",
     *REQUEST_OPTIONS,
 )
+PIN = "pin"
+"""Name of the option by which a DataFrame says which commit of ``version`` it reads, and which span
+of versions; for :func:`connector.read_shuffle` alone."""
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_PIN = re.compile(r"(\w+)(?: (\d{1,18})-(\d{1,18})-(\d{1,18}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,10 @@ class ScanOptions:
     split_skewed: bool = False
     with_subpartition: bool = False
     version: int | None = None
+    commit_id: str | None = None
+    """Of that version: another one of its number is refused."""
+    span: VersionSpan | None = None
+    """Which versions up to that one; None: all of it."""
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     options: ReadOptions = field(default_factory=ReadOptions)
     request: ResultRequest = field(default_factory=ResultRequest)
@@ -112,11 +121,11 @@ def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _known(options: Mapping[str, str]) -> dict[str, str]:
+def _known(options: Mapping[str, str], *internal: str) -> dict[str, str]:
     """Options by their documented names; a table's options hold those of reads and writes."""
     return known_options(
         options,
-        (*WRITE_OPTIONS, *READ_OPTIONS),
+        (*WRITE_OPTIONS, *READ_OPTIONS, *internal),
         f"write options are {', '.join(WRITE_OPTIONS)}, read options are {', '.join(READ_OPTIONS)}",
     )
 
@@ -202,6 +211,26 @@ def format_subpartitions(numbers: tuple[int, ...]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
+def format_pin(commit_id: str, span: VersionSpan | None) -> str:
+    """Return the text of option :data:`PIN`."""
+    return commit_id if span is None else f"{commit_id} {span.base}-{span.start}-{span.end}"
+
+
+def parse_pin(value: str) -> tuple[str, VersionSpan | None]:
+    """Inverse of :func:`format_pin`.
+
+    Raises
+    ------
+    OptionError
+        It is not of that form.
+    """
+    match = _PIN.fullmatch(value)
+    if match is None:
+        raise bad(PIN, value, "nothing; connector.read_shuffle alone sets it")
+    commit_id, *numbers = match.groups()
+    return commit_id, None if numbers[0] is None else VersionSpan(*map(int, numbers))
+
+
 def _names(value: str, option: str = "keys") -> tuple[str, ...]:
     """Names: ``a,b``, or a JSON list where a name holds a comma."""
     if value.startswith("["):
@@ -220,7 +249,7 @@ def parse_read_options(options: Mapping[str, str]) -> ScanOptions:
     OptionError
         An unknown option, or a bad value; the message names it and what is allowed.
     """
-    known = _known(options)
+    known = _known(options, PIN)
     target_options(known)
     return scan_options(known)
 
@@ -232,6 +261,9 @@ def scan_options(known: Mapping[str, str]) -> ScanOptions:
         settings["memory_bytes"] = num_bytes("memoryBytes", known["memoryBytes"])
     if "memoryMap" in known:
         settings["memory_map"] = boolean("memoryMap", known["memoryMap"])
+    commit_id, span = parse_pin(known[PIN]) if PIN in known else (None, None)
+    if commit_id is not None and "version" not in known:
+        raise bad(PIN, commit_id, "option version beside it")
     scan = ScanOptions(
         path=known["path"],
         subpartitions=(
@@ -245,6 +277,8 @@ def scan_options(known: Mapping[str, str]) -> ScanOptions:
         split_skewed=boolean("splitSkewed", known.get("splitSkewed", "false")),
         with_subpartition=boolean("withSubpartition", known.get("withSubpartition", "false")),
         version=whole("version", known["version"]) if "version" in known else None,
+        commit_id=commit_id,
+        span=span,
         storage_options=parse_storage_options(known),
         options=ReadOptions(**settings),
         request=parse_request(known),

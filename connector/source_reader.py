@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from arrow_format.arrow_types import conform
 from arrow_format.batching import as_batches
-from arrow_format.dataset import Shuffle, open_shuffle
+from arrow_format.dataset import Shuffle, check_there, open_pinned, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.numpy_arrays import to_numpy
 from arrow_format.read_plan import check_subpartitions
@@ -65,7 +65,7 @@ def spark_schema(shuffle: Shuffle, *, with_subpartition: bool = False) -> Struct
     return schema
 
 
-def schema_of_source(options: Mapping[str, str], storage: Storage | None = None) -> StructType:
+def schema_of_source(options: Mapping[str, str]) -> StructType:
     """Return the schema of the source with these options, of a stream or not: Spark does not say.
 
     Raises
@@ -74,7 +74,7 @@ def schema_of_source(options: Mapping[str, str], storage: Storage | None = None)
         A bad option, no shuffle, or columns that Spark cannot read.
     """
     parsed = parse_schema_options(options)
-    shuffle = open_requested(parsed, storage or storage_of(parsed))
+    shuffle = open_requested(parsed)
     return spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
 
 
@@ -83,8 +83,22 @@ def storage_of(options: ScanOptions) -> Storage:
     return open_storage(options.path, options.storage_options)
 
 
-def open_requested(options: ScanOptions, storage: Storage) -> Shuffle:
-    """Open what is to be read, once it is there where the options say to wait for it."""
+def open_requested(options: ScanOptions) -> Shuffle:
+    """Open what is to be read, once it is there where the options say to wait for it.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        It is not there.
+    CorruptShuffleError
+        The options pin a commit, and another one has the number of its version.
+    """
+    storage = storage_of(options)
+    if options.version is not None and options.commit_id is not None:
+        check_there(storage)
+        return open_pinned(
+            storage, options.version, options.commit_id, options.options, options.span
+        )
     if options.request.timeout and options.version is None:
         await_result(storage, options.request.timeout)
     return open_shuffle(storage, options.version, options=options.options)
@@ -110,10 +124,6 @@ class ShuffleSourceReader(DataSourceReader):
         As Spark hands them over.
     schema
         Columns to deliver, in that order.
-    storage
-        Where the shuffle is; what the options say when None.
-    pinned
-        What to read; a version as a whole, as the options say, when None.
 
     Raises
     ------
@@ -121,13 +131,7 @@ class ShuffleSourceReader(DataSourceReader):
         Something does not fit; no task runs.
     """
 
-    def __init__(
-        self,
-        options: Mapping[str, str],
-        schema: StructType,
-        storage: Storage | None = None,
-        pinned: Shuffle | None = None,
-    ) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         parsed = parse_read_options(options)
         self._options = parsed
         self._schema = to_arrow_schema(schema, timezone="UTC")
@@ -137,9 +141,7 @@ class ShuffleSourceReader(DataSourceReader):
                 "connector.consume(spark, path, consumer=...), or spark.readStream"
             )
             raise OptionError(msg)
-        if pinned is None:
-            pinned = open_requested(parsed, storage or storage_of(parsed))
-        self._shuffle = shuffle = pinned
+        self._shuffle = shuffle = open_requested(parsed)
         self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
         check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
         self._columns = stored_columns(schema, with_subpartition=parsed.with_subpartition)

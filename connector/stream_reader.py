@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from arrow_format.log_entry import LogEntry
     from arrow_format.log_index import LogIndex
     from arrow_format.snapshot import VersionSpan
-    from arrow_format.storage import Storage
 
 
 @dataclass
@@ -85,8 +84,6 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         As Spark hands them over.
     schema
         Columns to deliver, in that order.
-    storage
-        Where the shuffle is; what the options say when None.
 
     Raises
     ------
@@ -94,13 +91,11 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         An unknown option, or a bad value.
     """
 
-    def __init__(
-        self, options: Mapping[str, str], schema: StructType, storage: Storage | None = None
-    ) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         parsed = parse_source_options(options)
         self._options = parsed
         self._scan = parsed.scan
-        self._storage = storage or storage_of(parsed.scan)
+        self._storage = storage_of(parsed.scan)
         self._schema = schema
         self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
         self._columns = stored_columns(schema, with_subpartition=parsed.scan.with_subpartition)

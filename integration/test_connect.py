@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,18 @@ def program(spark: SparkSession, directory: Path) -> Found:
     }
     for name, read in ways_of_reading.items():
         found[name] = digest(read())
+
+    alike = [directory / name for name in ("Alike", "alike")]
+    for path_alike, num_rows in zip(alike, (10, 5), strict=True):
+        rows = spark.range(num_rows)
+        connector.write_shuffle(rows, path_alike, keys="id", num_subpartitions=2)
+    frames = [connector.read_shuffle(spark, path_alike) for path_alike in alike]
+    found["alike"] = [frames[0].unionAll(frames[1]).count(), *(df.count() for df in frames)]
+    replaced = connector.read_shuffle(spark, alike[0])
+    shutil.rmtree(alike[0])
+    connector.write_shuffle(spark.range(7), alike[0], keys="id", num_subpartitions=2)
+    found["replaced"] = "version 1 is another one than when" in said(replaced.collect)
+    found["again"] = connector.read_shuffle(spark, alike[0]).count()
 
     keys = ["k", ("t", "descending")]
     ranges = directory / "ranges"
@@ -268,6 +281,9 @@ def test_what_was_found_is_right(found: Found):
     assert found["options"][1] == rows[1] + sum(rows[4:7])
     assert found["view"][1] == sum(rows[5:])
     assert found["table"][:2] == [["k"], 5_000]
+    assert found["alike"] == [15, 10, 5]
+    assert found["replaced"] is True
+    assert found["again"] == 7
     assert found["receipt"] == [2, 5_000, 2]
     assert found["mapped"] == found["load"]
     assert found["numbers"] == rows

@@ -3,7 +3,9 @@
 import pytest
 
 from arrow_format import OptionError, ReadOptions, ResultPartitionType
+from arrow_format.snapshot import VersionSpan
 from connector.source_options import (
+    format_pin,
     format_subpartitions,
     parse_read_options,
     parse_subpartitions,
@@ -32,6 +34,23 @@ def test_splitting_needs_coalescing():
     assert parse_read_options({"path": "/s", "splitSkewed": "true"}).split_skewed
     with pytest.raises(OptionError, match=r"option splitSkewed: coalesce=false asks for exactly"):
         parse_read_options({"path": "/s", "splitSkewed": "true", "coalesce": "false"})
+
+
+@pytest.mark.parametrize("span", [None, VersionSpan(0, 1, 3), VersionSpan(2, 2, 17)])
+def test_what_a_frame_reads_travels_as_an_option(span):
+    options = {"path": "/s", "version": "17", "pin": format_pin("c0ffee", span)}
+    found = parse_read_options(options)
+    assert (found.version, found.commit_id, found.span) == (17, "c0ffee", span)
+    with pytest.raises(OptionError, match=r"option 'pin' is not known"):
+        parse_target_options(options)
+
+
+@pytest.mark.parametrize("pin", ["", "c0ffee 1-2", "c0ffee 1-2-x", "../c", "c0ffee 1-2-3 "])
+def test_a_bad_pin_is_refused(pin):
+    with pytest.raises(OptionError, match=r"option pin=.*connector.read_shuffle alone sets it"):
+        parse_read_options({"path": "/s", "version": "17", "pin": pin})
+    with pytest.raises(OptionError, match=r"option pin='c0ffee': expected option version beside"):
+        parse_read_options({"path": "/s", "pin": "c0ffee"})
 
 
 # Options of an object store -----------------------------------------------------------------------

@@ -252,7 +252,7 @@ def test_a_whole_object_is_read(storage):
 
 def test_a_root_that_is_a_file(storage):
     put(storage, "a", b"x")
-    inside = open_storage(f"{storage.root}/a", getattr(storage, "_options", None))
+    inside = open_storage(f"{storage.root}/a", storage.options)
     assert inside.stat("") == ObjectStat(1, is_directory=False)
 
 
@@ -260,7 +260,7 @@ def test_names_of_all_kinds(storage):
     for name in ("with space", "with+plus%20", "Ümlaut", "a=b,c"):
         put(storage, f"d/{name}", name.encode())
         assert whole(storage, f"d/{name}") == name.encode()
-        root = open_storage(f"{storage.root}/d/{name}", getattr(storage, "_options", None))
+        root = open_storage(f"{storage.root}/d/{name}", storage.options)
         assert root.stat("").num_bytes == len(name.encode())
     assert storage.list("d") == sorted(["with space", "with+plus%20", "Ümlaut", "a=b,c"])
 
@@ -279,7 +279,7 @@ def test_a_storage_travels_and_is_equal_to_itself(storage):
     assert found.list("") == ["a"]
     assert found == storage
     assert hash(found) == hash(storage)
-    assert found != open_storage(f"{storage.root}x", getattr(storage, "_options", None))
+    assert found != open_storage(f"{storage.root}x", storage.options)
     assert open_storage(storage) is storage
 
 
