@@ -29,7 +29,7 @@ from arrow_format.sort_order import normalise_sort_by
 from arrow_format.storage import open_storage
 from connector.map_status import status_from_row, status_to_row
 from connector.sort_keys import check_sort_keys
-from connector.spark_types import arrow_schema_of, check_keys
+from connector.spark_types import arrow_schema_of, check_keys, without_internal_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,6 +64,7 @@ def begin_spark_job(
 ) -> ShuffleJob:
     """Begin a job for rows of a Spark schema; see :func:`arrow_format.job.begin_job`."""
     check_num_subpartitions(num_subpartitions)
+    schema = without_internal_metadata(schema)
     if isinstance(partitioner, HashPartitioner):
         check_keys(schema, partitioner.keys)
     if isinstance(partitioner, RangePartitioner):

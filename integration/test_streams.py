@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 import arrow_format
 from arrow_format import WriteOptions, collect_garbage, merge_shuffle, open_shuffle
 from arrow_format.applications import find_transaction
+from arrow_format.commit import commit_job
 from arrow_format.commit_log import CommitLog
+from arrow_format.job import begin_job, run_map_task
+from arrow_format.partitioner import HashPartitioner
 from arrow_format.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -407,6 +410,33 @@ class TestSource:
         add(path, 0)
         with pytest.raises(Exception, match=message):
             pipe.follow(path, "id bigint, text string", **options)
+
+
+def test_a_watermark_ends_with_its_query(pipe: Pipe) -> None:
+    """A stream of what was written under one has none: Spark would wait for it for ever."""
+    pipe.feed(0)
+    rows = pipe.files().selectExpr("id", "timestamp_seconds(id) ts").withWatermark("ts", "1 hour")
+    pipe.run(rows, **NEW)
+    stored = open_shuffle(pipe.sink)
+    assert stored.spark_schema is not None
+    assert "watermark" not in stored.spark_schema
+    earlier = pipe.directory / "earlier"  # as the sink stored it once
+    job = begin_job(
+        earlier,
+        stored.schema,
+        num_subpartitions=1,
+        partitioner=HashPartitioner("id"),
+        options=FAST,
+        spark_schema=rows.schema.json(),
+    )
+    commit_job(job, [run_map_task(job, 0, 0, stored.read())])
+    assert "watermark" in (open_shuffle(earlier).spark_schema or "")
+    for path in (pipe.sink, earlier):
+        read = pipe.spark.readStream.format("arrow_shuffle").load(str(path))
+        assert read.schema["ts"].metadata == {}
+        counts = read.groupBy(F.window("ts", "1 hour")).count()
+        with pytest.raises(AnalysisException, match="without watermark"):
+            counts.writeStream.format("memory").queryName("counts").outputMode("append").start()
 
 
 def test_one_stream_behind_another(pipe: Pipe) -> None:

@@ -43,6 +43,8 @@ from pyspark.sql.types import (
 
 from arrow_format.arrow_types import data_schema, same_but_labels
 from arrow_format.errors import SchemaError
+from arrow_format.partitioner import RoundRobinPartitioner
+from connector.map_task import begin_spark_job
 from connector.spark_types import (
     arrow_schema_of,
     check_keys,
@@ -480,3 +482,64 @@ def test_a_pickled_class_in_the_schema_is_never_loaded(tmp_path, class_name):
 def test_a_user_defined_type_without_its_class_is_refused():
     with pytest.raises(SchemaError, match=r"a_module_that_is_not_there.*user-defined type"):
         spark_schema_from_json(struct_of(PointUDT()).json())
+
+
+# Metadata that is Spark's own --------------------------------------------------------------------
+
+
+def with_internal_metadata():
+    """Columns as the plan of a query leaves them, at every depth, with what the user noted."""
+    internal = {"spark.watermarkDelayMs": 600_000, "__metadata_col": "_metadata"}
+    moment = StructField("t", TimestampType(), True, {"comment": "when", **internal})
+    inside = StructType([moment, StructField("n", LongType(), False, internal)])
+    return StructType(
+        [
+            moment,
+            StructField("w", inside, True, {"spark.timeWindow": True, **internal}),
+            StructField("l", ArrayType(inside, False)),
+            StructField("m", MapType(StringType(), inside)),
+            StructField("c", StringType(), True, {"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}),
+        ]
+    )
+
+
+def metadata_in(schema):
+    """All keys of metadata in a schema, at any depth."""
+
+    def keys(value):
+        if isinstance(value, list):
+            return set().union(*map(keys, value))
+        if isinstance(value, dict):
+            return set(value.get("metadata", ())).union(*map(keys, value.values()))
+        return set()
+
+    return keys(schema.jsonValue())
+
+
+THE_USERS = {"comment", "spark.timeWindow", "__CHAR_VARCHAR_TYPE_STRING"}
+
+
+def test_metadata_of_a_query_is_not_read():
+    given = with_internal_metadata()
+    assert metadata_in(given) > THE_USERS
+    found = spark_schema_from_json(given.json())
+    assert metadata_in(found) == THE_USERS
+    assert found.simpleString() == given.simpleString()
+    nullable = [field.nullable for field in found["w"].dataType]
+    assert nullable == [True, False]
+    assert metadata_in(spark_schema_of(to_arrow_schema(given, timezone="UTC"))) == THE_USERS
+
+
+def test_metadata_of_a_query_is_not_stored(tmp_path):
+    given = with_internal_metadata()
+    job = begin_spark_job(
+        tmp_path / "s",
+        given,
+        num_subpartitions=2,
+        partitioner=RoundRobinPartitioner(),
+        options=None,
+    )
+    assert metadata_in(StructType.fromJson(json.loads(job.spark_schema))) == THE_USERS
+    stored = str(job.data_schema.serialize().to_pybytes())
+    assert "spark.timeWindow" in stored
+    assert "watermark" not in stored
