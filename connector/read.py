@@ -130,15 +130,7 @@ def frame_of(
             msg = "subpartitions is empty: expected at least one"
             raise OptionError(msg)
         selection = format_subpartitions(tuple(wanted))
-    schema = spark_schema(shuffle, with_subpartition=with_subpartition)
-    if columns is not None:
-        names = [columns] if isinstance(columns, str) else list(columns)
-        select_columns(shuffle.schema, [name for name in names if name != SUBPARTITION_COLUMN])
-        if with_subpartition and SUBPARTITION_COLUMN not in names:
-            names.append(SUBPARTITION_COLUMN)
-        if SUBPARTITION_COLUMN in names and SUBPARTITION_COLUMN not in schema.names:
-            select_columns(shuffle.schema, names)
-        schema = StructType([schema[name] for name in names])
+    schema = _schema_of(shuffle, columns, with_subpartition=with_subpartition)
     reader = (
         spark.read.format(described_format(spark, shuffle, selection))
         .option("version", shuffle.version)
@@ -153,3 +145,18 @@ def frame_of(
     if selection is not None:
         reader = reader.option("subpartitions", selection)
     return reader.schema(schema).load(shuffle.path)
+
+
+def _schema_of(
+    shuffle: Shuffle, columns: Sequence[str] | None, *, with_subpartition: bool
+) -> StructType:
+    """Return the schema of a read; ``_subpartition`` may be named among the columns, or is last."""
+    if columns is None:
+        return spark_schema(shuffle, with_subpartition=with_subpartition)
+    names = [columns] if isinstance(columns, str) else list(columns)
+    stored = [name for name in names if not (with_subpartition and name == SUBPARTITION_COLUMN)]
+    select_columns(shuffle.schema, stored)
+    schema = spark_schema(shuffle, stored, with_subpartition=with_subpartition)
+    if with_subpartition and SUBPARTITION_COLUMN in names:
+        return StructType([schema[name] for name in names])
+    return schema

@@ -98,7 +98,7 @@ def aggregate_shuffle(
 
 
 def _result_schema(shuffle: Shuffle, plan: AggregationPlan) -> StructType:
-    there = spark_schema(shuffle)
+    there = spark_schema(shuffle, plan.keys)
     check_keys(there, plan.keys)
     # A user-defined type or a collation is not in Arrow's schema.
     keys = [there[name] for name in plan.keys]

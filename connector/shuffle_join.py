@@ -118,7 +118,7 @@ def join_shuffles(
         right_columns=right_columns,
         suffixes=suffixes,
     )
-    structs = spark_schema(one), spark_schema(other)
+    structs = spark_schema(one, plan.left_columns), spark_schema(other, plan.right_columns)
     _check_types(plan, *structs)
     result = joined = joined_schema(plan, *structs)
     if (then is None) != (schema is None):

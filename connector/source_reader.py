@@ -22,6 +22,7 @@ from arrow_format.shards import plan_shards
 from arrow_format.storage import open_storage
 from arrow_format.subpartition_reader import (
     SUBPARTITION_COLUMN,
+    select_columns,
     with_subpartition_schema,
 )
 from arrow_format.widening import same_spark_type
@@ -46,17 +47,32 @@ MIN_PARTITIONS = 8
 ``MIN_PARTITION_BYTES`` each, so that the cores of a small cluster share the work."""
 
 
-def spark_schema(shuffle: Shuffle, *, with_subpartition: bool = False) -> StructType:
+def spark_schema(
+    shuffle: Shuffle, columns: Sequence[str] | None = None, *, with_subpartition: bool = False
+) -> StructType:
     """Spark schema of a shuffle, as it was written.
+
+    Parameters
+    ----------
+    shuffle
+        The shuffle.
+    columns
+        Its columns to read, in that order; all when None. Others do not matter, whatever they hold.
+    with_subpartition
+        Append the column ``_subpartition``.
 
     Raises
     ------
     SchemaError
-        It was written without Spark and has a type Spark lacks, or has a column
-        ``_subpartition`` already.
+        A column is not there; or it was written without Spark and has a type Spark lacks, or is of
+        a user-defined type without its class; or there is a column ``_subpartition`` already.
     """
     text = shuffle.spark_schema
-    schema = spark_schema_of(shuffle.schema) if text is None else spark_schema_from_json(text)
+    if text is not None:
+        schema = spark_schema_from_json(text, columns)
+    else:
+        wanted = [shuffle.schema.field(i) for i in select_columns(shuffle.schema, columns)]
+        schema = spark_schema_of(pa.schema(wanted))
     if with_subpartition:
         with_subpartition_schema(shuffle.schema)
         schema = StructType(
@@ -246,18 +262,16 @@ def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bo
     OptionError
         ``withSubpartition`` is set and the schema does not name ``_subpartition``.
     """
-    there = {
-        field.name: field
-        for field in spark_schema(shuffle, with_subpartition=with_subpartition).fields
-    }
+    columns = stored_columns(schema, with_subpartition=with_subpartition)
+    stored = shuffle.schema
+    try:
+        select_columns(with_subpartition_schema(stored) if with_subpartition else stored, columns)
+    except SchemaError as error:
+        msg = f"{shuffle.path}: {error}"
+        raise SchemaError(msg) from None
+    there = spark_schema(shuffle, columns, with_subpartition=with_subpartition)
     for field in schema.fields:
-        found = there.get(field.name)
-        if found is None:
-            msg = (
-                f"{shuffle.path}: column {field.name!r} is not there; columns are "
-                f"{', '.join(there)}"
-            )
-            raise SchemaError(msg)
+        found = there[field.name]
         if not same_spark_type(found.dataType.jsonValue(), field.dataType.jsonValue()):
             msg = (
                 f"{shuffle.path}: column {field.name!r} is {found.dataType.simpleString()}, not "

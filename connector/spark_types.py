@@ -347,18 +347,30 @@ def _time_type(field: pa.Field) -> TimeType:
     return TimeType(int(precision))
 
 
-def spark_schema_from_json(text: str) -> StructType:
+def spark_schema_from_json(text: str, columns: Sequence[str] | None = None) -> StructType:
     """Inverse of ``schema.json()``, which a shuffle written with Spark keeps.
 
     Without the metadata that belonged to the query that wrote it, which was kept once.
 
+    Parameters
+    ----------
+    text
+        The JSON.
+    columns
+        Columns to return, in that order; all when None. Others are not looked at.
+
     Raises
     ------
     SchemaError
-        The text is no schema, or a user-defined type in it has no class that can be imported here.
+        The text is no schema, or a column is not in it, or a user-defined type in it has no class
+        that can be imported here.
     """
     try:
-        schema = StructType.fromJson(json.loads(text))
+        described = json.loads(text)
+        if columns is not None:
+            fields = {field["name"]: field for field in described["fields"]}
+            described = described | {"fields": [fields[name] for name in columns]}
+        schema = StructType.fromJson(described)
     except (ImportError, PySparkException) as error:
         msg = (
             f"the Spark schema of the shuffle cannot be used here: {error}. A user-defined type "

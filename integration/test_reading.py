@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
+import arrow_format
 import connector
 from arrow_format import (
     BROADCAST,
@@ -20,6 +21,7 @@ from arrow_format import (
     WriteOptions,
     open_shuffle,
 )
+from arrow_format.errors import SchemaError
 from connector.described_source import MOST_CHARACTERS, describe
 from connector.source_reader import ShuffleSourceReader
 from integration.ways import FAST, assert_same_rows
@@ -248,3 +250,34 @@ def test_options_of_reading_change_no_row(
     assert_same_rows(
         connector.read_shuffle(spark, written, options=options).toArrow(), skewed.toArrow()
     )
+
+
+def test_a_column_that_is_not_asked_for_does_not_matter(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark lacks the type of `t`, and reads the others."""
+    moments = pa.array([1, 2, 3], pa.timestamp("ns"))
+    path = tmp_path / "s"
+    arrow_format.write_shuffle(
+        pa.table({"k": [1, 2, 2], "v": [3, 4, 5], "t": moments}),
+        path,
+        keys="k",
+        num_subpartitions=2,
+        options=FAST,
+    )
+    source = spark.read.format("arrow_shuffle")
+    columns = ["k", "v"]
+    for df in (
+        connector.read_shuffle(spark, path, columns=columns),
+        source.schema("k bigint, v bigint").load(str(path)),
+        connector.map_subpartitions(
+            spark, path, lambda _, rows: rows, "k bigint, v bigint", columns=columns
+        ),
+    ):
+        assert sorted(tuple(row) for row in df.collect()) == [(1, 3), (2, 4), (2, 5)]
+    joined = connector.join_shuffles(spark, path, path, left_columns=["v"], right_columns=[])
+    assert sorted(tuple(row) for row in joined.collect()) == [(1, 3), *[(2, 4)] * 2, *[(2, 5)] * 2]
+    sums = connector.aggregate_shuffle(spark, path, "k", [("v", "max")])
+    assert sorted(tuple(row) for row in sums.collect()) == [(1, 3), (2, 5)]
+    with pytest.raises(SchemaError, match=r"column 't' has type timestamp\[ns\], which Spark"):
+        connector.read_shuffle(spark, path)
