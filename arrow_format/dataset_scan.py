@@ -116,7 +116,7 @@ def plan_scan(
         Names, in the order wanted; all when None.
     filter
         Rows for which it is true are read; partitions and row groups of which it cannot be true
-        are left out.
+        are left out. Statistics of row groups are asked only where it looks at no floating point.
     num_tasks
         Map tasks wanted, or as many as the bytes ask for when None; there may be fewer, since row
         groups and files that cannot be cut stay whole.
@@ -138,7 +138,8 @@ def plan_scan(
     refuse_duplicates(dataset.schema.names)
     condition = _condition(dataset, filter)
     names = _selected(dataset.schema, columns)
-    needed = [*names, *_names_in(condition, dataset.schema, names)]
+    looked_at = _names_in(condition, dataset.schema)
+    needed = [*names, *(name for name in looked_at if name not in names)]
     schema = pa.schema([dataset.schema.field(name) for name in needed])
     plain = plain_schema(schema)
     with _naming("the dataset"):
@@ -149,7 +150,7 @@ def plan_scan(
         ]
         origins = tuple(FileOrigin(part.format, part.filesystem) for part in parts)
         int96, share_read = _look_into_some(found, origins, names, zoneless_columns(plain))
-    wanted = Wanted(plain_schema(schema, int96), condition, int96)
+    wanted = Wanted(plain_schema(schema, int96), condition, frozenset(looked_at), int96)
     files = _files(found, origins)
     total = sum(file.num_bytes for file in files)
     count = num_tasks or choose_num_tasks(int(total * share_read), parallelism)
@@ -263,15 +264,15 @@ def _check_goes_to_tasks(condition: object) -> None:
         raise OptionError(msg) from error
 
 
-def _names_in(condition: object, schema: pa.Schema, selected: Sequence[str]) -> list[str]:
-    """Columns beside the selected ones without which the filter could not be evaluated."""
+def _names_in(condition: object, schema: pa.Schema) -> list[str]:
+    """Columns without which the filter could not be evaluated."""
     if condition is None:
         return []
     whole = _bindable(schema)
     return [
         name
         for i, name in enumerate(schema.names)
-        if name not in selected and _why_not_bound(condition, whole.remove(i)) is not None
+        if _why_not_bound(condition, whole.remove(i)) is not None
     ]
 
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import types as pt
 
+from arrow_format.arrow_types import same_but_labels
 from arrow_format.errors import SchemaError
-from arrow_format.file_types import leaves
+from arrow_format.file_types import leaves, plain_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,6 +60,8 @@ class Wanted:
     """Plain schema of the columns that are written or that the filter looks at."""
     filter: Any = None
     """Expression over these columns, or None for all rows."""
+    filter_columns: frozenset[str] = frozenset()
+    """Columns that the filter looks at."""
     int96: frozenset[str] = frozenset()
     """Columns whose timestamps are instants since Parquet files hold them as INT96."""
 
@@ -92,7 +95,7 @@ def row_groups_to_read(
     stop: int | None,
 ) -> list[int]:
     """Row groups of a range that belong to the file and may have rows that pass the filter."""
-    if wanted.filter is not None:
+    if wanted.filter is not None and _statistics_tell(fragment.physical_schema, wanted):
         # Of text that Parquet gives as views the statistics cannot be compared: all are read then.
         with contextlib.suppress(pa.ArrowNotImplementedError):
             fragment = fragment.subset(filter=wanted.filter, schema=wanted.schema)
@@ -103,6 +106,24 @@ def row_groups_to_read(
         if start <= group.id and (stop is None or group.id < stop)
         if mine is None or group.id in mine
     ]
+
+
+def _statistics_tell(physical: pa.Schema, wanted: Wanted) -> bool:
+    """Whether the statistics of a file tell which of its row groups cannot pass the filter.
+
+    Those of floating point do not: NaN is outside of least and largest, and -0.0 equals 0.0, which
+    PyArrow takes no notice of. Values of other types than in the file may be ordered otherwise.
+    """
+    for name in wanted.filter_columns:
+        schema = pa.schema([wanted.schema.field(name)])
+        if any(pt.is_floating(leaf) for _, leaf in leaves(schema)):
+            return False
+        index = physical.get_field_index(name)
+        if index >= 0:
+            (there,) = plain_schema(pa.schema([physical.field(index)]))
+            if not same_but_labels(there.type, schema.field(name).type):
+                return False
+    return True
 
 
 def columns_to_read(physical: pa.Schema, file: ScanFile, wanted: Wanted) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -239,16 +239,16 @@ def _scanned_batches(
     scanner = fragment.scanner(
         schema=wanted.schema,
         columns=wanted.schema.names,
-        filter=wanted.filter,
         use_threads=False,
         batch_size=MAX_BATCH_ROWS,
         batch_readahead=0,
         fragment_readahead=1,
         cache_metadata=False,
     )
+    fit = _Fit(file, wanted)
     for batch in scanner.to_batches():
         for piece in pieces(batch, wanted.schema):
-            yield normalise(piece, wanted.schema)
+            yield fit.filtered(normalise(piece, wanted.schema))
 
 
 # Columns -----------------------------------------------------------------------------------------
@@ -273,13 +273,15 @@ class _Fit:
     def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows that pass the filter."""
         condition = self._wanted.filter
-        if condition is None:
+        if condition is None or not batch.num_rows:
             return batch
         try:
-            return batch.filter(condition)
+            mask = _evaluated(condition, batch)
         except pa.ArrowException as error:
             msg = f"{self._file.path}: filter {condition} fails on a row: {error}"
             raise OptionError(msg) from error
+        columns = [_unsliced(column).filter(mask) for column in batch.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self._given:
@@ -301,6 +303,33 @@ class _Fit:
         source = pa.RecordBatch.from_arrays([column], names=[field.name])
         column = normalise(source, pa.schema([plain])).column(0)
         return cast_column(column, field, self._file.path)
+
+
+def _evaluated(condition: Any, batch: pa.RecordBatch) -> pa.Array:  # noqa: ANN401
+    """Evaluate a filter on each row.
+
+    PyArrow's own ``batch.filter(condition)`` works on slices of the rows, see :func:`_unsliced`.
+    """
+    columns = {"passes": condition}
+    scanner = ds.Scanner.from_batches(
+        [batch], schema=batch.schema, columns=columns, use_threads=False
+    )
+    return pa.concat_arrays(scanner.to_table().column("passes").chunks)
+
+
+def _unsliced(column: pa.Array) -> pa.Array:
+    """Column that can be filtered: a copy where a fixed-size list holds fixed-size lists.
+
+    PyArrow takes the offset of a slice of such lists twice, and gives other rows.
+    """
+    return pa.concat_arrays([column]) if _nests_fixed_lists(column.type) else column
+
+
+def _nests_fixed_lists(type_: pa.DataType) -> bool:
+    inside = [type_.field(i).type for i in range(type_.num_fields)]
+    if pt.is_fixed_size_list(type_) and pt.is_fixed_size_list(inside[0]):
+        return True
+    return any(map(_nests_fixed_lists, inside))
 
 
 def _bytes_of_views(column: pa.Array) -> int:

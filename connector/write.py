@@ -88,7 +88,8 @@ def write_shuffle(
         are read, but for those that the filter looks at.
     filter
         Of a dataset only: a boolean ``pyarrow`` expression over columns by name; rows for which it
-        is true are written. Row groups and partitions of which it cannot be true are not read.
+        is true are written. Partitions of which it cannot be true are not read, nor are row groups
+        unless it looks at a floating-point column.
     num_map_tasks
         Of a dataset only: how many map tasks to have, or fewer where there is not so much to part.
         When None, about one for each 64 MiB on disk, and as many as run at once.

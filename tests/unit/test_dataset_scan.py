@@ -137,6 +137,103 @@ def test_a_filter_on_fields_of_a_struct(files):
     assert read(scan)["k"].to_pylist() == [11]
 
 
+NAN = float("nan")
+FLOATS = pa.table(
+    {
+        "x": pa.array([1.0, NAN, 0.0, 0.0, None, 2.0]),
+        "f": pa.array([1.0, NAN, 0.0, 0.0, None, 2.0], pa.float32()),
+        "st": pa.array([{"x": 1.0}, {"x": NAN}, {"x": 0.0}, {"x": 0.0}, None, {"x": 2.0}]),
+        "k": range(6),
+    }
+)
+
+
+@pytest.mark.parametrize("num_tasks", [1, 9])
+@pytest.mark.parametrize(
+    ("condition", "passing"),
+    [
+        (lambda x: ~(x < 5), [1]),
+        (lambda x: x != 1.0, [1, 2, 3, 5]),
+        (lambda x: ~(x == 1.0), [1, 2, 3, 5]),
+        (lambda x: ~((x == 1.0) | (ds.field("k") > 1)), [1]),
+        (lambda x: x.isin([0.0]), [2, 3]),
+        (lambda x: pc.is_nan(x), [1]),
+    ],
+)
+@pytest.mark.parametrize("column", [("x",), ("f",), ("st", "x")])
+def test_row_groups_are_not_left_out_by_statistics_of_floating_point(
+    tmp_path, column, condition, passing, num_tasks
+):
+    # Of NaN the statistics say nothing, and of zeros that they lie between -0.0 and 0.0.
+    pq.write_table(FLOATS, tmp_path / "x.parquet", row_group_size=2)
+    scan = plan(ds.dataset(tmp_path), num_tasks, columns=["k"], filter=condition(ds.field(*column)))
+    assert read(scan)["k"].to_pylist() == passing
+
+
+def test_directories_are_left_out_by_floating_point(tmp_path):
+    rows = pa.table({"p": [NAN, 1.0, -0.0, 2.0], "k": range(4)})
+    parts = ds.partitioning(pa.schema([("p", pa.float64())]), flavor="hive")
+    ds.write_dataset(rows, tmp_path, format="parquet", partitioning=parts)
+    for condition, passing, num_files in (
+        (~(ds.field("p") < 5), [0], 1),
+        (ds.field("p") == 0, [2], 1),
+        (ds.field("p") != 1, [0, 2, 3], 3),
+    ):
+        scan = plan(ds.dataset(tmp_path, partitioning=parts), filter=condition)
+        assert len(scan.files) == num_files
+        assert sorted(read(scan)["k"].to_pylist()) == passing
+
+
+def test_row_groups_are_not_left_out_by_statistics_of_another_type(tmp_path):
+    def passing(column, type_, condition):
+        rows = pa.table({"c": column, "k": range(len(column))})
+        pq.write_table(rows, tmp_path / "x.parquet", row_group_size=2)
+        schema = pa.schema({"c": type_, "k": pa.int64()})
+        return read(plan(ds.dataset(tmp_path, schema=schema), columns=["k"], filter=condition))
+
+    # Written out, NaN is a value like others, and 10 comes before 9.
+    texts = passing([1.0, NAN], pa.string(), ds.field("c") != "1")
+    assert texts["k"].to_pylist() == [1]
+    assert passing([9, 10] * 2, pa.string(), ds.field("c") == "9")["k"].to_pylist() == [0, 2]
+    moments = pa.array([9, 10], pa.timestamp("us"))
+    found = passing(moments, UTC, ds.field("c") == pa.scalar(9, UTC))
+    assert found["k"].to_pylist() == [0]
+    with pytest.raises(SchemaError, match=r"x\.parquet: column 'c' has type double there, which"):
+        passing([1.0, NAN], pa.int64(), ds.field("c") != 1)
+
+
+FIXED = pa.list_(pa.list_(pa.int32(), 1), 2)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "ipc"])
+def test_a_filter_over_fixed_size_lists_of_their_like(tmp_path, kind):
+    # More rows than PyArrow evaluates at a time: it cuts the rest off as a slice.
+    num_rows = 75_000
+    numbers = pa.array(np.repeat(np.arange(num_rows, dtype=np.int32), 2))
+    lists = pa.FixedSizeListArray.from_arrays(
+        pa.FixedSizeListArray.from_arrays(numbers, type=FIXED.value_type), type=FIXED
+    )
+    rows = pa.table(
+        {
+            "k": np.arange(num_rows),
+            "l": lists,
+            "st": pa.StructArray.from_arrays([lists], names=["l"]),
+        }
+    )
+    with pa.ipc.new_file(str(tmp_path / "x.ipc"), rows.schema) as writer:
+        writer.write_table(rows)
+    pq.write_table(rows, tmp_path / "x.parquet")
+    dataset = ds.dataset(tmp_path / f"x.{kind}", format=kind)
+    scan = plan(dataset, filter=(ds.field("k") < 20_000) | (ds.field("k") >= 30_000))
+    found = read(scan)
+    kept = np.r_[:20_000, 30_000:num_rows]
+    assert found["k"].to_numpy().tolist() == kept.tolist()
+    for column in (found["l"], pc.struct_field(found["st"], "l")):
+        assert pc.list_flatten(pc.list_flatten(column)).to_numpy().tolist() == (
+            np.repeat(kept, 2).tolist()
+        )
+
+
 def test_text_that_parquet_gives_as_views_is_filtered(tmp_path):
     rows = pa.table({"s": pa.array(["a", "b", None] * 50, pa.string_view()), "k": range(150)})
     pq.write_table(rows, tmp_path / "x.parquet", row_group_size=30)
@@ -616,9 +713,11 @@ def test_what_does_not_fit(files, arguments, error, message):
         plan(ds.dataset(files / "parquet"), **arguments)
 
 
-def test_a_filter_that_fails_on_a_row(files):
-    scan = plan(ds.dataset(files / "parquet"), filter=pc.scalar(1) / (ds.field("k") - 5) > 0)
-    with pytest.raises(OptionError, match=r"part-0\.parquet: filter .* divide by zero"):
+@pytest.mark.parametrize("kind", ["parquet", "ipc", "csv"])
+def test_a_filter_that_fails_on_a_row(files, kind):
+    dataset = ds.dataset(files / kind, format=kind)
+    scan = plan(dataset, filter=pc.scalar(1) / (ds.field("k") - 5) > 0)
+    with pytest.raises(OptionError, match=r"part-0\.\w+: filter .* divide by zero"):
         read(scan)
 
 
