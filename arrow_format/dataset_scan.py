@@ -24,6 +24,7 @@ from arrow_format.file_layout import (
     FileOrigin,
     ScanFile,
     Wanted,
+    checked_columns,
     is_encrypted,
     pieces_of_file,
     share_of_bytes,
@@ -41,6 +42,7 @@ from arrow_format.scan_plan import (
     most_unit_bytes,
     spread,
 )
+from arrow_format.spark_footer import SparkFooter, labelled, spark_footer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,8 +158,9 @@ def plan_scan(
     count = num_tasks or choose_num_tasks(int(total * share_read), parallelism)
     units = _units(files, origins, wanted, most_unit_bytes(total, count))
     stored = schema_as_spark_reads(pa.schema([wanted.schema.field(name) for name in names]), int96)
+    footer = _look_into_first(files, origins, wanted)
     tasks = tuple(join_adjacent(run) for run in spread(units, count))
-    return DatasetScan(stored, wanted, origins, files, tasks or ((),))
+    return DatasetScan(labelled(stored, footer), wanted, origins, files, tasks or ((),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +348,23 @@ def _look_into_some(
             if not unsettled:
                 break
     return frozenset(int96), share
+
+
+def _look_into_first(
+    files: Sequence[ScanFile], origins: Sequence[FileOrigin], wanted: Wanted
+) -> SparkFooter:
+    """Check the first file, so that most of what is refused is so before any task runs.
+
+    Returns what Spark says in it, which it takes as the schema of all.
+    """
+    if not files:
+        return SparkFooter()
+    file, origin = files[0], origins[files[0].origin]
+    fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
+    with _naming(file.path):
+        checked_columns(fragment, file, wanted)
+        is_parquet = isinstance(fragment, ds.ParquetFileFragment)
+        return spark_footer(fragment.metadata.metadata) if is_parquet else SparkFooter()
 
 
 def _timestamps_of(fragment: Any) -> TimestampColumns:  # noqa: ANN401

@@ -17,6 +17,13 @@ from pyarrow import types as pt
 from arrow_format.arrow_types import same_but_labels
 from arrow_format.errors import SchemaError
 from arrow_format.file_types import leaves, plain_schema
+from arrow_format.spark_footer import (
+    Calendar,
+    check_orc_types,
+    check_parquet_types,
+    fields_within,
+    spark_footer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,6 +94,11 @@ def is_encrypted(format_: Any) -> bool:  # noqa: ANN401
     )
 
 
+def is_orc(format_: Any) -> bool:  # noqa: ANN401
+    """Whether files of a format are ORC, which not every build of PyArrow can read."""
+    return bool(format_.default_extname == "orc")
+
+
 def row_groups_to_read(
     fragment: Any,  # noqa: ANN401
     file: ScanFile,
@@ -95,7 +107,7 @@ def row_groups_to_read(
     stop: int | None,
 ) -> list[int]:
     """Row groups of a range that belong to the file and may have rows that pass the filter."""
-    if wanted.filter is not None and _statistics_tell(fragment.physical_schema, wanted):
+    if wanted.filter is not None and _statistics_tell(fragment, wanted):
         # Of text that Parquet gives as views the statistics cannot be compared: all are read then.
         with contextlib.suppress(pa.ArrowNotImplementedError):
             fragment = fragment.subset(filter=wanted.filter, schema=wanted.schema)
@@ -108,22 +120,62 @@ def row_groups_to_read(
     ]
 
 
-def _statistics_tell(physical: pa.Schema, wanted: Wanted) -> bool:
+def _statistics_tell(fragment: Any, wanted: Wanted) -> bool:  # noqa: ANN401
     """Whether the statistics of a file tell which of its row groups cannot pass the filter.
 
     Those of floating point do not: NaN is outside of least and largest, and -0.0 equals 0.0, which
-    PyArrow takes no notice of. Values of other types than in the file may be ordered otherwise.
+    PyArrow takes no notice of. Values of other types than in the file may be ordered otherwise, and
+    those of the older calendar are other days: none may be left out unseen.
     """
+    physical, calendar = fragment.physical_schema, calendar_of_parquet(fragment)
     for name in wanted.filter_columns:
         schema = pa.schema([wanted.schema.field(name)])
         if any(pt.is_floating(leaf) for _, leaf in leaves(schema)):
             return False
-        index = physical.get_field_index(name)
-        if index >= 0:
-            (there,) = plain_schema(pa.schema([physical.field(index)]))
-            if not same_but_labels(there.type, schema.field(name).type):
+        if name in physical.names:
+            (there,) = plain_schema(pa.schema([physical.field(name)]))
+            if not same_but_labels(there.type, schema.field(name).type) or calendar.concerns(there):
                 return False
     return True
+
+
+def checked_columns(fragment: Any, file: ScanFile, wanted: Wanted) -> list[str]:  # noqa: ANN401
+    """Columns that are wanted and are in the file itself, all of which can be read.
+
+    Parameters
+    ----------
+    fragment
+        The file as PyArrow sees it, of any format.
+    file, wanted
+        The file, and what is read.
+
+    Raises
+    ------
+    SchemaError
+        As :func:`columns_to_read`, :func:`check_timestamps`,
+        :func:`~arrow_format.spark_footer.check_parquet_types` and
+        :func:`~arrow_format.spark_footer.check_orc_types`.
+    """
+    physical = fragment.physical_schema
+    names = columns_to_read(physical, file, wanted)
+    if isinstance(fragment, ds.ParquetFileFragment):
+        metadata = fragment.metadata
+        check_timestamps(file, wanted, names, timestamp_columns(physical, metadata))
+        footer = spark_footer(metadata.metadata)
+        check_parquet_types(file.path, physical, names, footer, str(metadata.schema))
+    elif is_orc(fragment.format):
+        check_orc_types(file.path, physical, names)
+    else:
+        check_timestamps(file, wanted, names, timestamp_columns(physical))
+    return names
+
+
+def calendar_of_parquet(fragment: Any) -> Calendar:  # noqa: ANN401
+    """Return which values of a Parquet file are in the older calendar."""
+    physical, metadata = fragment.physical_schema, fragment.metadata
+    footer = spark_footer(metadata.metadata)
+    found = timestamp_columns(physical, metadata).int96 if footer.legacy_int96 else frozenset()
+    return Calendar(footer.legacy_dates, found)
 
 
 def columns_to_read(physical: pa.Schema, file: ScanFile, wanted: Wanted) -> list[str]:
@@ -132,9 +184,15 @@ def columns_to_read(physical: pa.Schema, file: ScanFile, wanted: Wanted) -> list
     Raises
     ------
     SchemaError
-        The file has such a name more than once.
+        The file has such a name more than once, or one that differs from it in upper and lower
+        case only.
     """
     given, there = partition_values(file), Counter(physical.names)
+    every = {*there, *given}
+    lowered = {name.lower() for name in every}
+    for name in wanted.schema.names:
+        if (name in given or name not in there) and name.lower() in lowered:
+            _refuse_alike(file, name, every)
     names = [name for name in wanted.schema.names if name in there and name not in given]
     for name in names:
         if there[name] > 1:
@@ -143,7 +201,38 @@ def columns_to_read(physical: pa.Schema, file: ScanFile, wanted: Wanted) -> list
                 "nothing tells. Leave the column out, or rename those in the file"
             )
             raise SchemaError(msg)
+        _refuse_alike_inside(file, physical.field(name).type, wanted.schema.field(name).type, name)
     return names
+
+
+def _refuse_alike(file: ScanFile, name: str, there: Iterable[str], path: str = "") -> None:
+    """Refuse a name that is missing while another spelling of it is there.
+
+    Arrow takes it for missing, and Spark for the same.
+    """
+    for other in sorted(there):
+        if other != name and other.lower() == name.lower():
+            msg = (
+                f"{file.path}: has a column {path + other!r} where the dataset has "
+                f"{path + name!r}. For Spark they are the same, unless spark.sql.caseSensitive is "
+                "set; here nothing is guessed. Spell them alike, or write the files as datasets "
+                "of their own"
+            )
+            raise SchemaError(msg)
+
+
+def _refuse_alike_inside(file: ScanFile, have: pa.DataType, want: pa.DataType, path: str) -> None:
+    if pt.is_struct(have) and pt.is_struct(want):
+        named = {child.name: child.type for child in have}
+        for inside, child in fields_within(want, path):
+            if child.name in named:
+                _refuse_alike_inside(file, named[child.name], child.type, inside)
+            else:
+                _refuse_alike(file, child.name, named, f"{path}.")
+    else:
+        there = fields_within(have, path)
+        for (_, one), (inside, child) in zip(there, fields_within(want, path), strict=False):
+            _refuse_alike_inside(file, one.type, child.type, inside)
 
 
 def timestamp_columns(
@@ -274,13 +363,12 @@ def pieces_of_file(
     Raises
     ------
     SchemaError
-        As :func:`columns_to_read` and :func:`check_timestamps`.
+        As :func:`checked_columns`.
     """
     if isinstance(origin.format, ds.ParquetFileFormat):
         fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
         metadata = fragment.metadata
-        names = columns_to_read(fragment.physical_schema, file, wanted)
-        check_timestamps(file, wanted, names, timestamp_columns(fragment.physical_schema, metadata))
+        names = checked_columns(fragment, file, wanted)
         groups = row_groups_to_read(fragment, file, wanted, 0, None)
         sizes = chunk_bytes_of(metadata, range(metadata.num_row_groups), names)
         every = max(1, sum(sizes.values()))

@@ -21,14 +21,18 @@ from arrow_format.arrow_types import normalise, same_but_labels
 from arrow_format.errors import OptionError, StorageError
 from arrow_format.expansion import pieces
 from arrow_format.file_layout import (
+    calendar_of_parquet,
     check_timestamps,
+    checked_columns,
     chunk_bytes_of,
     columns_to_read,
+    is_orc,
     partition_values,
     row_groups_to_read,
     timestamp_columns,
 )
 from arrow_format.file_types import cast_column, plain_schema
+from arrow_format.spark_footer import Calendar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,8 +112,10 @@ def read_file(
         The file cannot be read, is not there any more, or is another than when it was planned;
         also when that is so only after its rows were read.
     SchemaError
-        A column has a type that does not become that of the dataset, stands in the file more than
-        once, or mixes timestamps as :func:`~arrow_format.file_layout.check_timestamps` says.
+        A column has a type that does not become that of the dataset, or one that only Spark can
+        read, is in the file more than once or in another spelling, mixes timestamps as
+        :func:`~arrow_format.file_layout.check_timestamps` says, or has values in the calendar of
+        Spark 2 that are others in today's.
     OptionError
         The filter cannot be evaluated, as in a division by zero.
     """
@@ -170,8 +176,7 @@ def _parquet_batches(
 ) -> Iterator[pa.RecordBatch]:
     fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
     metadata = fragment.metadata
-    names = columns_to_read(fragment.physical_schema, file, wanted)
-    check_timestamps(file, wanted, names, timestamp_columns(fragment.physical_schema, metadata))
+    names = checked_columns(fragment, file, wanted)
     groups = row_groups_to_read(fragment, file, wanted, start, stop)
     if not groups:
         return
@@ -195,7 +200,7 @@ def _parquet_batches(
             thrift_container_size_limit=options.thrift_container_size_limit,
             arrow_extensions_enabled=options.arrow_extensions_enabled,
         )
-        fit = _Fit(file, wanted)
+        fit = _Fit(file, wanted, calendar_of_parquet(fragment))
         for group in groups:
             described = metadata.row_group(group)
             if not size.is_known and described.num_rows > PROBE_ROWS:
@@ -213,7 +218,7 @@ def _parquet_batches(
 def _ipc_batches(
     file: ScanFile, origin: FileOrigin, wanted: Wanted, start: int, stop: int | None
 ) -> Iterator[pa.RecordBatch]:
-    fit = _Fit(file, wanted)
+    fit = _Fit(file, wanted, Calendar())
     with origin.filesystem.open_input_file(file.path) as source:
         schema = pa.ipc.open_file(source).schema
         read = columns_to_read(schema, file, wanted)
@@ -232,23 +237,25 @@ def _scanned_batches(
     file: ScanFile, origin: FileOrigin, wanted: Wanted
 ) -> Iterator[pa.RecordBatch]:
     fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
-    if wanted.int96:  # of another dataset of a union
-        physical = fragment.physical_schema
-        read = columns_to_read(physical, file, wanted)
-        check_timestamps(file, wanted, read, timestamp_columns(physical))
+    read = checked_columns(fragment, file, wanted)
+    # Text is parsed as what is wanted, and ORC read as what it is.
+    schema, calendar = wanted.schema, Calendar()
+    if is_orc(origin.format):
+        schema = pa.schema([fragment.physical_schema.field(name) for name in read])
+        calendar = Calendar(dates=True)  # as Spark takes all ORC files to be
     scanner = fragment.scanner(
-        schema=wanted.schema,
-        columns=wanted.schema.names,
+        schema=schema,
+        columns=schema.names,
         use_threads=False,
         batch_size=MAX_BATCH_ROWS,
         batch_readahead=0,
         fragment_readahead=1,
         cache_metadata=False,
     )
-    fit = _Fit(file, wanted)
+    fit = _Fit(file, wanted, calendar)
     for batch in scanner.to_batches():
-        for piece in pieces(batch, wanted.schema):
-            yield fit.filtered(normalise(piece, wanted.schema))
+        for piece in fit.plain(batch):
+            yield fit.filtered(piece)
 
 
 # Columns -----------------------------------------------------------------------------------------
@@ -257,8 +264,9 @@ def _scanned_batches(
 class _Fit:
     """Brings batches of one file to the columns and types that are wanted."""
 
-    def __init__(self, file: ScanFile, wanted: Wanted) -> None:
+    def __init__(self, file: ScanFile, wanted: Wanted, calendar: Calendar) -> None:
         self._file = file
+        self._calendar = calendar
         self._wanted = wanted
         self._given = partition_values(file)
 
@@ -295,6 +303,7 @@ class _Fit:
             return pa.nulls(batch.num_rows, field.type)
         # As it stands in the file where only encodings differ: those are resolved in pieces.
         column = batch.column(index)
+        self._calendar.check(column, batch.schema.field(index), self._file.path)
         (plain,) = plain_schema(pa.schema([batch.schema.field(index)]))
         if same_but_labels(plain.type, field.type):
             is_view = pt.is_string_view(column.type) or pt.is_binary_view(column.type)

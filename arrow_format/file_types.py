@@ -17,6 +17,7 @@ from arrow_format.array_conversion import is_list
 from arrow_format.arrow_types import data_schema, normalise, same_but_labels
 from arrow_format.errors import SchemaError
 from arrow_format.numpy_arrays import no_rows, to_scalar
+from arrow_format.spark_footer import TIME_PRECISION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -24,8 +25,16 @@ if TYPE_CHECKING:
     Change = Callable[[pa.DataType], pa.DataType]
 
 MAX_DECIMAL_PRECISION = 38
-FILE_METADATA = b"PARQUET:"
-"""Metadata of fields that says where a column lies in its file begins like this."""
+FILE_METADATA = (b"PARQUET:", b"spark.sql.catalyst.")
+"""Metadata of fields that is about their file, such as where a column lies, begins like this."""
+
+SIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+"""Types in which Spark reads numbers without a sign, which it lacks."""
 
 
 def plain_schema(schema: pa.Schema, int96: Container[str] = ()) -> pa.Schema:
@@ -57,8 +66,9 @@ def plain_schema(schema: pa.Schema, int96: Container[str] = ()) -> pa.Schema:
 def schema_as_spark_reads(plain: pa.Schema, int96: Container[str] = ()) -> pa.Schema:
     """Return the data schema of the rows that are written for files of a :func:`plain_schema`.
 
-    Timestamps have microseconds, those of INT96 are instants; times of day have nanoseconds; dates
-    are ``date32``, decimals 128 bits wide, lists and bytes of any length.
+    Timestamps and durations have microseconds, those of INT96 are instants; times of day have
+    nanoseconds; dates are ``date32``, decimals 128 bits wide, integers have signs, lists and bytes
+    any length.
     """
     return pa.schema(
         [_mapped(field, _as_instant if field.name in int96 else _widened) for field in plain]
@@ -150,7 +160,7 @@ def _rounded_down(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return no_rows(type_)
     valid = array.is_valid().buffers()[1] if array.null_count else None
     buffers, children = [valid], []
-    if pt.is_timestamp(array.type):
+    if _is_nano(array.type):
         values = np.frombuffer(array.buffers()[1], np.int64)[array.offset :][: len(array)]
         buffers.append(pa.py_buffer(values // 1_000))
     elif pt.is_struct(array.type):
@@ -189,6 +199,8 @@ def _mapped(field: pa.Field, change: Change, *, sizes: bool = False) -> pa.Field
         for key, value in (field.metadata or {}).items()
         if not key.startswith(FILE_METADATA)
     }
+    if pt.is_time(field.type) and field.type.unit == "us":
+        metadata.setdefault(TIME_PRECISION_KEY, b"6")
     type_ = _map_type(field.type, change, sizes=sizes)
     return pa.field(field.name, type_, metadata=metadata or None)
 
@@ -208,7 +220,7 @@ def _map_type(type_: pa.DataType, change: Change, *, sizes: bool = False) -> pa.
 
 
 def _is_nano(type_: pa.DataType) -> bool:
-    return bool(pt.is_timestamp(type_) and type_.unit == "ns")
+    return bool((pt.is_timestamp(type_) or pt.is_duration(type_)) and type_.unit == "ns")
 
 
 def _unchanged(type_: pa.DataType) -> pa.DataType:
@@ -235,4 +247,6 @@ def _widened(type_: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pt.is_decimal(type_) and type_.precision <= MAX_DECIMAL_PRECISION:
         return pa.decimal128(type_.precision, type_.scale)
-    return type_
+    if pt.is_duration(type_):
+        return pa.duration("us")
+    return SIGNED.get(type_, type_)

@@ -18,8 +18,8 @@ from arrow_format.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.range_partitioner import RangePartitioner
-from arrow_format.storage import scheme_of
 from arrow_format.snapshot import VersionSpan
+from arrow_format.storage import scheme_of
 from arrow_format.storage_options import StorageOptions
 from connector.key_text import parse_bounds, parse_sort_keys
 from connector.option_text import bad, boolean, num_bytes, whole

@@ -46,15 +46,13 @@ from pyspark.sql.types import (
 
 from arrow_format.arrow_types import refuse_duplicates, same_but_labels
 from arrow_format.errors import SchemaError
+from arrow_format.spark_footer import TIME_PRECISION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 METADATA_KEY = metadata_key.decode()
 """Field metadata in which Spark keeps the metadata of a column, as JSON."""
-
-TIME_PRECISION_KEY = b"SPARK::time::precision"
-"""Field metadata in which the JVM keeps the precision of a TIME column."""
 
 INTERNAL_METADATA = frozenset(
     {
