@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from arrow_format.batch_stream import BatchReader
     from arrow_format.buffer_output import BufferOutput, decorated
     from arrow_format.consumption import (
         ConsumerState,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from arrow_format.write import write_shuffle
 
 _HOME = {
+    "batch_stream": ("BatchReader",),
     "buffer_output": ("BufferOutput", "decorated"),
     "consumption": (
         "ConsumerState",
@@ -147,6 +149,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "BROADCAST",
     "BackPressureTimeoutError",
+    "BatchReader",
     "BroadcastPartitioner",
     "BufferOutput",
     "ClosedError",

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.batch_stream import BatchReader
     from arrow_format.batching import Rows
     from arrow_format.log_entry import LogEntry
     from arrow_format.model import Int64Array, MapOutput
@@ -227,7 +228,7 @@ class Shuffle:
         columns: Sequence[str] | None = None,
         *,
         with_subpartition: bool = False,
-    ) -> pa.RecordBatchReader:
+    ) -> BatchReader:
         """Rows of one subpartition; see :meth:`read`."""
         return self.read([subpartition], columns, with_subpartition=with_subpartition)
 
@@ -237,7 +238,7 @@ class Shuffle:
         columns: Sequence[str] | None = None,
         *,
         with_subpartition: bool = False,
-    ) -> pa.RecordBatchReader:
+    ) -> BatchReader:
         """Rows by ascending subpartition; within one by :attr:`sort_by`, or as they were written.
 
         As written means by version, map task, region and arrival, and so do rows whose sort keys
@@ -254,9 +255,9 @@ class Shuffle:
 
         Returns
         -------
-        pa.RecordBatchReader
-            Reads as it is consumed, in the bounded memory of :class:`ReadOptions`. To stop early,
-            let go of it: PyArrow tells nobody that a reader was closed.
+        BatchReader
+            Reads as it is consumed, once, in the bounded memory of :class:`ReadOptions`. To stop
+            early, close it or let go of it.
 
         Raises
         ------
@@ -268,6 +269,8 @@ class Shuffle:
             While reading: a file is damaged or missing.
         ShuffleNotFoundError
             While reading: the version has expired, and was removed by garbage collection.
+        ClosedError
+            While reading: the reader was read to its end before.
         """
         wanted = check_subpartitions(subpartitions, self.num_subpartitions)
         reader = self.reader(0, 0, columns)

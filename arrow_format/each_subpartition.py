@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.batch_stream import BatchReader
     from arrow_format.batching import Rows
 
 HOLD_BYTES = 64 << 20
@@ -148,7 +149,7 @@ class _Turn:
         self.is_over = False
         self._given: list[_Given] = []
 
-    def reader(self, dealer: Dealer) -> pa.RecordBatchReader:
+    def reader(self, dealer: Dealer) -> BatchReader:
         """Reader of a dealer's rows, until the turn is over."""
         given = _Given(self, dealer.batches_of(self.subpartition))
         self._given.append(given)
@@ -196,7 +197,7 @@ class _Given:
 
 def each_subpartition(
     subpartitions: Iterable[int], dealers: Sequence[Dealer]
-) -> Generator[tuple[int, tuple[pa.RecordBatchReader, ...]]]:
+) -> Generator[tuple[int, tuple[BatchReader, ...]]]:
     """Yield each subpartition with one reader per shuffle, the empty ones too.
 
     Shuffles advance in step. A reader may be left unread or half read; its turn ends when the next

@@ -15,6 +15,8 @@ from connector.cli_tables import show_facts, show_report, show_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from arrow_format.batch_stream import BatchReader
+
 
 def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
     """Show schema, versions, sizes, layout and how evenly rows are spread."""
@@ -106,7 +108,7 @@ def verify(path: PathArgument, version: VersionOption = None, as_json: JsonOptio
         raise typer.Exit(FOUND_WRONG)
 
 
-def first_rows(reader: pa.RecordBatchReader, num_rows: int) -> pa.Table:
+def first_rows(reader: BatchReader, num_rows: int) -> pa.Table:
     """Return up to ``num_rows`` rows from the start of ``reader``, which is closed then."""
     import pyarrow as pa
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrow_format.batch_stream import BatchReader
     from arrow_format.dataset import Shuffle
     from arrow_format.join_plan import JoinPlan
     from arrow_format.options import ReadOptions
@@ -42,7 +43,7 @@ def join_shuffles(
     left_columns: Sequence[str] | None = None,
     right_columns: Sequence[str] | None = None,
     suffixes: tuple[str, str] | None = None,
-    then: Callable[[pa.RecordBatchReader], Iterable[pa.RecordBatch]] | None = None,
+    then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
     schema: StructType | str | None = None,
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
@@ -192,7 +193,7 @@ class ThenOfGroup:
 
     join: JoinOfGroup
     joined: pa.Schema
-    then: Callable[[pa.RecordBatchReader], Iterable[pa.RecordBatch]]
+    then: Callable[[BatchReader], Iterable[pa.RecordBatch]]
     schema: pa.Schema
 
     def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:

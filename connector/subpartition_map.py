@@ -71,7 +71,7 @@ def map_subpartitions(
         other that a partitioner of yours broadcasts.
     function
         ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
-        too, with a ``pyarrow.RecordBatchReader`` for each shuffle; returns or yields record
+        too, with a :class:`~arrow_format.BatchReader` for each shuffle; returns or yields record
         batches. A reader holds a bounded part of its rows, whatever their number, may be left half
         read, and is closed when the function's result ends.
     schema
