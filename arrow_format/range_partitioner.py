@@ -19,7 +19,7 @@ from arrow_format.given_bounds import (
 )
 from arrow_format.options import check_num_subpartitions
 from arrow_format.range_bounds import BoundIndex
-from arrow_format.sampling import sample_columns, sample_size
+from arrow_format.sampling import check_sampled, sample_columns, sample_size
 from arrow_format.sort_order import ORDERS, SortBy, key_fields, normalise_sort_by
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class RangePartitioner:
         """
         check_num_subpartitions(num_subpartitions)
         partitioner = cls(keys=keys)
+        check_sampled(source)
         key_fields(data_schema(source.schema), partitioner.keys, WHAT)
         size = sample_size(num_subpartitions)
         sample = sample_columns(source, [name for name, _ in partitioner.keys], size)

@@ -55,6 +55,16 @@ def sample_positions(num_rows: int, size: int) -> NDArray[np.int64]:
     return np.random.default_rng(SEED).integers(edges[:-1], edges[1:])
 
 
+def check_sampled(source: object) -> None:
+    """Check that rows can be taken of what they are to be taken of; raises OptionError."""
+    if not hasattr(source, "scanner") and not isinstance(source, pa.Table | pa.RecordBatch):
+        msg = (
+            f"source is {type(source).__name__}: only a pyarrow Table, RecordBatch or Dataset can "
+            "be sampled; of a Spark DataFrame use connector.sample_range_partitioner"
+        )
+        raise OptionError(msg)
+
+
 def sample_columns(
     source: pa.Table | pa.RecordBatch | ds.Dataset, names: Sequence[str], size: int
 ) -> pa.RecordBatch:
@@ -80,20 +90,15 @@ def sample_columns(
     OptionError
         The source is none of these.
     """
+    check_sampled(source)
     batches: Iterable[pa.RecordBatch]
     if hasattr(source, "scanner"):
         num_rows = source.count_rows()
         batches = source.scanner(columns=list(names)).to_batches()
-    elif isinstance(source, pa.Table | pa.RecordBatch):
+    else:
         table = source if isinstance(source, pa.Table) else pa.Table.from_batches([source])
         num_rows = table.num_rows
         batches = table.select(names).to_batches()
-    else:
-        msg = (
-            f"source is {type(source).__name__}: only a pyarrow Table, RecordBatch or Dataset can "
-            "be sampled; of a Spark DataFrame use connector.sample_range_partitioner"
-        )
-        raise OptionError(msg)
     schema = data_schema(pa.schema([source.schema.field(name) for name in names]))
     positions = sample_positions(num_rows, size)
     taken = [pa.RecordBatch.from_arrays([no_rows(f.type) for f in schema], schema=schema)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arrow_format.batch_stream import BatchReader
 from arrow_format.commit import commit_job, receipt_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def write_shuffle(
-    batches: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch],
+    batches: pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
     path: Place,
     *,
     num_subpartitions: int,
@@ -44,7 +45,8 @@ def write_shuffle(
     ----------
     batches
         A table, a reader, anything with an Arrow C stream, or record batches of one schema (at
-        least one, since the schema is taken from it).
+        least one, since the schema is taken from it). A Spark DataFrame is refused: its rows would
+        all pass through this process, and ``connector.write_shuffle`` writes them in tasks.
     path
         Directory or URI of the shuffle.
     num_subpartitions
@@ -77,6 +79,7 @@ def write_shuffle(
         Something does not fit; nothing is left behind.
     """
     check_mode(mode)
+    _check_source(batches)
     storage = open_storage(path, storage_options)
     partitioner = settle_bounds(
         choose_partitioner(keys, partitioner),
@@ -115,9 +118,26 @@ def _sampled(ranges: RangePartitioner, batches: object, num_subpartitions: int) 
     return RangePartitioner.sampled(batches, ranges.keys, num_subpartitions)
 
 
+def _check_source(batches: object) -> None:
+    """Refuse a DataFrame of Spark, which has an Arrow C stream that collects all of its rows."""
+    if any(cls.__module__.partition(".")[0] == "pyspark" for cls in type(batches).__mro__):
+        msg = (
+            f"batches is a Spark {type(batches).__name__}: all its rows would pass through this "
+            "process. connector.write_shuffle writes it in Spark's tasks; a small one can be given "
+            "as df.toArrow()"
+        )
+        raise SchemaError(msg)
+
+
 def _as_stream(
-    batches: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch],
+    batches: pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    # Not through the C interface what needs none: errors keep their types, and PyArrow before 25
+    # ends the process when it exports views of text whose data buffer is missing.
+    if isinstance(batches, pa.Table):
+        batches = batches.to_reader()
+    if isinstance(batches, pa.RecordBatchReader | BatchReader):
+        return batches.schema, batches
     if hasattr(batches, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(batches)
         return reader.schema, reader

@@ -6,6 +6,8 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset as ds
+
 from arrow_format.commit import receipt_of
 from arrow_format.dataset_scan import plan_scan
 from arrow_format.errors import OptionError, SchemaError
@@ -28,7 +30,6 @@ from connector.range_sampling import sample_range_partitioner
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import pyarrow.dataset as ds
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from arrow_format.dataset_scan import DatasetScan
@@ -129,7 +130,7 @@ def write_shuffle(
                 )
                 raise OptionError(msg)
         rows = _rows_of_frame(source, storage, common)
-    elif type(source).__module__.startswith("pyarrow"):
+    elif isinstance(source, ds.Dataset):
         session = active_session(spark)
         scan = plan_scan(
             source,
@@ -140,7 +141,12 @@ def write_shuffle(
         )
         rows = _rows_of_dataset(source, scan, filter, session, storage, common)
     else:
-        msg = f"source is {type(source).__name__}: expected a Spark DataFrame or a pyarrow dataset"
+        package = type(source).__module__.partition(".")[0]
+        kind = f"{package} {type(source).__name__}".removeprefix("builtins ")
+        msg = (
+            f"source is {kind}: expected a Spark DataFrame or a pyarrow dataset of files. Rows in "
+            "memory are written by arrow_format.write_shuffle"
+        )
         raise SchemaError(msg)
 
     def sample(ranges: RangePartitioner) -> RangePartitioner:
