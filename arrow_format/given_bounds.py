@@ -164,6 +164,12 @@ def _cast(column: pa.Array, name: str, type_: pa.DataType) -> pa.Array:
 def _is_same(found: pa.Array, given: pa.Array) -> bool:
     """Whether bounds that were cast are still what was given."""
     types = (found.type, given.type)
+    if all(map(pa.types.is_struct, types)):
+        fields = {field.name for field in found.type}
+        return all(
+            field.name in fields and _is_same(found.field(field.name), given.field(field.name))
+            for field in given.type
+        )
     if all(map(pa.types.is_floating, types)) or not all(
         pa.types.is_temporal(type_) or pa.types.is_decimal(type_) or pa.types.is_primitive(type_)
         for type_ in types

@@ -132,8 +132,7 @@ def _check_source(batches: object) -> None:
 def _as_stream(
     batches: pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-    # Not through the C interface what needs none: errors keep their types, and PyArrow before 25
-    # ends the process when it exports views of text whose data buffer is missing.
+    # Not through the C interface, where errors of a reader would lose their types.
     if isinstance(batches, pa.Table):
         batches = batches.to_reader()
     if isinstance(batches, pa.RecordBatchReader | BatchReader):

@@ -173,6 +173,28 @@ def test_bounds_of_another_type_that_fit(bound, type_):
     RangePartitioner("a", bounds=[bound]).check(pa.schema([("a", type_)]))
 
 
+def test_bounds_of_a_struct_are_dicts_with_its_fields_in_their_order():
+    rows = [{"z": 1, "a": {"y": 9, "b": None}}, {"z": 2, "a": {"y": 0, "b": "x"}}]
+    type_ = pa.array(rows).type
+    assert [field.name for field in type_] == ["z", "a"]
+    schema = pa.schema({"s": type_})
+    partitioner = RangePartitioner("s", bounds=rows).fitted(schema)
+    assert partitioner.bounds == pa.record_batch([pa.array(rows, type_)], schema=schema)
+    assert RangePartitioner("s", bounds=[{"z": 1}]).fitted(schema).bounds.to_pylist() == [
+        {"s": {"z": 1, "a": None}}
+    ]
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [{"z": 1, "q": 2}, {"z": 1.5}, {"z": 1, "a": {"y": 1, "q": 2}}, {"z": 1, "a": {"y": "1x"}}],
+)
+def test_bounds_of_a_struct_are_never_cut_to_fit(bound):
+    type_ = pa.struct({"z": pa.int64(), "a": pa.struct({"y": pa.int64()})})
+    with pytest.raises(OptionError, match="bounds of key 's' are struct<.*does not fit its type"):
+        RangePartitioner("s", bounds=[bound]).fitted(pa.schema({"s": type_}))
+
+
 def test_no_bounds():
     with pytest.raises(OptionError, match=r"has no bounds: give bounds=..., or take them from a s"):
         RangePartitioner("a").check(TABLE.schema)

@@ -49,7 +49,7 @@ def test_sources(source, tmp_path):
 @pytest.mark.parametrize("values", [["a", None, "b"], ["", ""], [None], [], ["q" * 20, None]])
 @pytest.mark.parametrize("form", [lambda t: t, pa.Table.to_reader, pa.Table.to_batches])
 def test_views_of_text_and_bytes(type_, values, form, tmp_path):
-    """Before version 25, PyArrow ends the process where it exports views without a data buffer."""
+    """Without a data buffer as well, where PyArrow's C interface ended the process once."""
     text = pa.array(values, pa.string()).cast(type_)
     nested = pa.ListArray.from_arrays([0, len(text)] + [len(text)] * (len(text) - 1), text)
     nested = nested.slice(0, len(text))
