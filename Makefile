@@ -5,6 +5,8 @@ VENV   := .venv
 STAMP  := $(VENV)/.stamp
 BIN    := $(CURDIR)/$(VENV)/bin
 PY     := $(BIN)/python
+# The other environment, in which every dependency is at its lower bound.
+LOWEST := $(CURDIR)/.venv-lowest
 # The one in .venv once that exists: only the first `make` has to be told which Python to take.
 ANY_PY  = $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON))
 
@@ -18,11 +20,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test integration torture damage bench load crashes lint typecheck check docs \
+.PHONY: help setup demo test test-lowest integration torture damage bench load crashes lint typecheck check docs \
     clean python java integration-session integration-processes
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with everything needed to run and develop
 
@@ -31,6 +33,11 @@ demo: java $(STAMP) ## Write and read a shuffle on flight data (SCALE=1 for a la
 
 test: java $(STAMP) ## Run the tests
 	"$(PY)" -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
+
+test-lowest: export PYSPARK_PYTHON        := $(LOWEST)/bin/python
+test-lowest: export PYSPARK_DRIVER_PYTHON := $(LOWEST)/bin/python
+test-lowest: java $(LOWEST)/.stamp ## Run the tests with every dependency at its lower bound
+	"$(LOWEST)/bin/python" -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 integration: java $(STAMP) ## Run the tests on several Spark processes and real data
 	@echo "Two runs at once, a quarter of an hour at most; each is shown when it ends."
@@ -74,7 +81,7 @@ docs: $(STAMP) ## Check the links and code blocks of README and docs/
 	"$(PY)" -m tests.check_docs
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) .cache .hypothesis .benchmarks .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) $(LOWEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	    .import_linter_cache bench-output build dist spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -82,6 +89,15 @@ $(STAMP): pyproject.toml | python
 	@echo "Installing into $(VENV), this takes a minute ..."
 	@"$(ANY_PY)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	@"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# Lower bounds are read as they are written: "name[extra]>=1.2" becomes name==1.2.
+$(LOWEST)/.stamp: pyproject.toml | python
+	@echo "Installing into $(LOWEST), this takes a minute ..."
+	@"$(ANY_PY)" -m venv --clear "$(LOWEST)"
+	@sed -nE 's/.*"([a-z0-9-]+)(\[[a-z]+\])?>=([0-9.]+).*/\1==\3/p' pyproject.toml >"$(LOWEST)/bounds.txt"
+	@"$(LOWEST)/bin/python" -m pip install --quiet --disable-pip-version-check \
+	    --constraint "$(LOWEST)/bounds.txt" -e '.[dev]'
 	@touch $@
 
 python:

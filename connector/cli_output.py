@@ -68,6 +68,9 @@ def progress(title: str, num_bytes: int | None) -> Iterator[Callable[[int], None
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:  # a disabled bar of rich 13 still ends with an empty line
+        yield lambda _: None
+        return
     with Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -75,7 +78,6 @@ def progress(title: str, num_bytes: int | None) -> Iterator[Callable[[int], None
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task(title, total=num_bytes)
         yield lambda more: bar.advance(task, more)
