@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from arrow_format.dataset import Shuffle, open_shuffle
     from arrow_format.errors import (
+        ArithmeticOverflowError,
         BackPressureTimeoutError,
         ClosedError,
         CommitConflictError,
@@ -91,6 +92,7 @@ _HOME = {
     ),
     "dataset": ("Shuffle", "open_shuffle"),
     "errors": (
+        "ArithmeticOverflowError",
         "BackPressureTimeoutError",
         "ClosedError",
         "CommitConflictError",
@@ -148,6 +150,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BROADCAST",
+    "ArithmeticOverflowError",
     "BackPressureTimeoutError",
     "BatchReader",
     "BroadcastPartitioner",

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
+from arrow_format.aggregate_functions import Column, DoesNotFitError, Method, Step, method_of
 from arrow_format.arrow_types import data_schema, refuse_duplicates
 from arrow_format.co_partitioning import (
     Partitioned,
@@ -17,27 +18,12 @@ from arrow_format.co_partitioning import (
     is_broadcast,
     partition_keys,
 )
-from arrow_format.errors import OptionError, SchemaError
+from arrow_format.errors import ArithmeticOverflowError, OptionError, SchemaError
 from arrow_format.partitioner import RoundRobinPartitioner, as_names
 from arrow_format.subpartition_reader import select_columns
 
-MERGED_BY = {
-    "all": "all",
-    "any": "any",
-    "count": "sum",
-    "count_all": "sum",
-    "first": "first",
-    "last": "last",
-    "max": "max",
-    "min": "min",
-    "one": "one",
-    "product": "product",
-    "sum": "sum",
-}
-"""Functions whose results over parts of a group give, by another one, the result over all of it."""
-
 Aggregation = tuple[str | Sequence[str], str] | tuple[str | Sequence[str], str, Any]
-"""As ``pyarrow.TableGroupBy.aggregate`` takes it: column, function, and its options if any."""
+"""Column, function, and PyArrow's options of it if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +35,38 @@ class PlannedAggregation:
     """What it is computed of; ``count_all`` takes none."""
     function: str
     options: pc.FunctionOptions | None = None
+    types: tuple[pa.DataType, ...] = ()
+    """Of the columns."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to a task as bytes: PyArrow's options cannot be pickled."""
         options = None if self.options is None else self.options.serialize().to_pybytes()
-        return _again, (self.name, self.columns, self.function, options)
+        return _again, (self.name, self.columns, self.function, options, self.types)
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(self.columns)})"
 
     @property
-    def merged_by(self) -> str | None:
-        """The function that makes one result of several; None when there is none."""
-        return MERGED_BY.get(self.function) if self.options is None else None
+    def method(self) -> Method:
+        """How it is computed.
 
-    def as_pyarrow(self) -> tuple[Any, ...]:
-        """Return what ``TableGroupBy.aggregate`` takes."""
-        columns: Any = self.columns[0] if len(self.columns) == 1 else list(self.columns)
-        if self.options is None:
-            return columns, self.function
-        return columns, self.function, self.options
+        Raises
+        ------
+        OptionError, SchemaError
+            There is no such function, or it takes no such columns or options.
+        """
+        return method_of(self.function, self.types, self.options)
 
 
 def _again(
-    name: str, columns: tuple[str, ...], function: str, options: bytes | None
+    name: str,
+    columns: tuple[str, ...],
+    function: str,
+    options: bytes | None,
+    types: tuple[pa.DataType, ...],
 ) -> PlannedAggregation:
     made = None if options is None else pc.FunctionOptions.deserialize(pa.py_buffer(options))
-    return PlannedAggregation(name, columns, function, made)
+    return PlannedAggregation(name, columns, function, made, types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +86,93 @@ class AggregationPlan:
 
     @property
     def can_merge(self) -> bool:
-        """Whether results over parts of a group give the result over all of it."""
-        return all(one.merged_by is not None for one in self.aggregations)
+        """Whether what is kept of parts of a group gives what is kept of all of it."""
+        return all(one.method.merges is not None for one in self.aggregations)
+
+    def group(self, rows: pa.Table) -> pa.Table:
+        """Return what is kept of each group of rows: one row per group, in order of appearance.
+
+        Columns are unnamed: the keys come first, then those of each aggregation.
+        """
+        keys = [rows[name] for name in self.keys]
+        steps = [
+            (step, [rows[name] for name in one.columns])
+            for one in self.aggregations
+            for step in one.method.steps
+        ]
+        return _grouped(keys, steps)
+
+    def merge(self, kept: pa.Table) -> pa.Table:
+        """Return what is kept of groups, of several rows for each; only where it can be merged."""
+        steps = [step for one in self.aggregations for step in one.method.merges or ()]
+        columns = kept.columns
+        keys, values = columns[: len(self.keys)], columns[len(self.keys) :]
+        return _grouped(keys, [(s, [v]) for s, v in zip(steps, values, strict=True)])
+
+    def keys_of(self, kept: pa.Table) -> pa.Table:
+        """Return the keys, by their names."""
+        numbers = list(range(len(self.keys)))
+        return kept.select(numbers).rename_columns(list(self.keys))
+
+    def finish(self, kept: pa.Table) -> pa.Table:
+        """Return the result for each group, in the schema of the plan.
+
+        Raises
+        ------
+        ArithmeticOverflowError
+            A result is outside of what its type holds; names the column and the group.
+        """
+        columns = kept.columns
+        found, values = columns[: len(self.keys)], columns[len(self.keys) :]
+        for one in self.aggregations:
+            method = one.method
+            own, values = values[: len(method.steps)], values[len(method.steps) :]
+            try:
+                found.append(method.finish(*own))
+            except DoesNotFitError as error:
+                group = _described(self.keys_of(kept).slice(error.row, 1))
+                msg = (
+                    f"{one} of the group {group} is outside of what {error.type} holds: cast "
+                    f"{one.columns[0]!r} to a wider type before it is written (a double, a decimal "
+                    "of more digits), or aggregate what read_shuffle gives with try_sum or try_avg"
+                )
+                raise ArithmeticOverflowError(msg) from None
+        return pa.table(found, schema=self.schema)
+
+
+def _grouped(keys: list[Column], steps: Sequence[tuple[Step, list[Column]]]) -> pa.Table:
+    columns = list(keys)
+    asked: list[Any] = []
+    for step, given in steps:
+        first = len(columns)
+        columns += [step.before(column) for column in given]
+        names = [str(number) for number in range(first, len(columns))]
+        asked.append((names if len(names) != 1 else names[0], step.function, step.options))
+    table = pa.table(columns, names=[str(number) for number in range(len(columns))])
+    by = [str(number) for number in range(len(keys))]
+    # Its columns come keys first and in the order asked for.
+    found = table.group_by(by, use_threads=False).aggregate(asked).columns
+    for number, (step, given) in enumerate(steps, start=len(keys)):
+        if given:
+            found[number] = step.after(found[number], given[0])
+    return pa.table(found, names=[str(number) for number in range(len(found))])
+
+
+def _described(keys: pa.Table) -> str:
+    return ", ".join(f"{name}={_text(keys[name][0])}" for name in keys.column_names)
+
+
+def _text(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except ValueError:  # dates that Python lacks, text that is no UTF-8
+        return f"some {value.type}"
 
 
 def plan_aggregation(
     shuffle: Partitioned,
     keys: str | Sequence[str],
-    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation],
+    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str],
 ) -> AggregationPlan:
     """Plan an aggregation whose groups lie in one subpartition each.
 
@@ -108,7 +181,7 @@ def plan_aggregation(
     OptionError
         ``keys`` lack a partition key, so that groups would lie in several subpartitions, rows are
         broadcast, so that several subpartitions would count them, or an aggregation is not of the
-        form or has options or a function that PyArrow does not know.
+        form, or has a function or options that are not known.
     SchemaError
         A column is not there, a key is nested, a function does not take the column's type, or two
         columns of the result have one name.
@@ -124,49 +197,29 @@ def plan_aggregation(
             )
             raise SchemaError(msg)
     _check_partitioning(shuffle, names)
-    planned = _planned(aggregations)
-    for one in planned:
-        select_columns(shuffle.schema, one.columns)
+    planned = _planned(aggregations, shuffle.schema)
     refuse_duplicates([*names, *(one.name for one in planned)], "columns of the result")
-    read = dict.fromkeys([*names, *(column for one in planned for column in one.columns)])
-    empty = pa.schema([shuffle.schema.field(name) for name in read]).empty_table()
-    found = data_schema(grouped(empty, names, planned).schema)
     # Keys are as they are stored, also in their nullability.
-    fields = [shuffle.schema.field(name) for name in names] + list(found)[len(names) :]
+    fields = [shuffle.schema.field(name) for name in names]
+    fields += [_result_field(one, shuffle.schema) for one in planned]
     return AggregationPlan(names, planned, pa.schema(fields))
 
 
-def grouped(
-    table: pa.Table, keys: Sequence[str], aggregations: Sequence[PlannedAggregation]
-) -> pa.Table:
-    """Aggregate a table: one row per group, the keys first.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        PyArrow does not know the function, or it does not take the column's type.
-    """
-    asked = [one.as_pyarrow() for one in aggregations]
+def _result_field(one: PlannedAggregation, schema: pa.Schema) -> pa.Field:
+    """Find out the type of a result by aggregating no rows."""
+    rows = pa.schema([schema.field(name) for name in dict.fromkeys(one.columns)]).empty_table()
+    key = pa.chunked_array([], pa.int8())
     try:
-        found = table.group_by(list(keys), use_threads=False).aggregate(asked)
-    except (KeyError, pa.ArrowKeyError) as error:
-        msg = f"aggregations: PyArrow knows no such function ({error}); expected sum, mean, ..."
-        raise OptionError(msg) from error
+        steps = [(step, [rows[name] for name in one.columns]) for step in one.method.steps]
+        found = one.method.finish(*_grouped([key], steps).columns[1:])
+        (field,) = data_schema(pa.schema([(one.name, found.type)]))
+    except (SchemaError, OptionError) as error:
+        msg = f"aggregation {one}: {error}"
+        raise type(error)(msg) from error
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        functions = ", ".join(f"{one.function}({', '.join(one.columns)})" for one in aggregations)
-        msg = f"aggregations {functions}: {error}"
+        msg = f"aggregation {one}: {error}"
         raise SchemaError(msg) from error
-    columns = found.columns
-    # Spark has no unsigned integers; a sum of booleans is one. Keys are as they are stored.
-    for number, one in enumerate(aggregations, start=len(keys)):
-        if pt.is_uint64(columns[number].type):
-            try:
-                columns[number] = columns[number].cast(pa.int64())
-            except pa.ArrowInvalid as error:
-                msg = f"aggregation {one.function}({', '.join(one.columns)}): {error}"
-                raise SchemaError(msg) from error
-    # Columns come keys first and in the order asked for; names of two aggregations may be alike.
-    return pa.table(columns, names=[*keys, *(one.name for one in aggregations)])
+    return field.with_nullable(one.method.nullable)
 
 
 def _check_partitioning(shuffle: Partitioned, keys: Sequence[str]) -> None:
@@ -196,17 +249,25 @@ def _check_partitioning(shuffle: Partitioned, keys: Sequence[str]) -> None:
 
 
 def _planned(
-    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation],
+    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str], schema: pa.Schema
 ) -> tuple[PlannedAggregation, ...]:
     if isinstance(aggregations, Mapping):
-        return tuple(_one(given, str(name)) for name, given in aggregations.items())
+        return tuple(
+            _one((name, given), None, schema)
+            if isinstance(given, str)
+            else _one(given, str(name), schema)
+            for name, given in aggregations.items()
+        )
     if isinstance(aggregations, str) or not isinstance(aggregations, Sequence):
-        msg = f"aggregations={aggregations!r}: expected a list of (column, function)"
+        msg = (
+            f"aggregations={aggregations!r}: expected a list of (column, function), or a mapping "
+            "of columns to functions, or of names to (column, function)"
+        )
         raise OptionError(msg)
-    return tuple(_one(given, None) for given in aggregations)
+    return tuple(_one(given, None, schema) for given in aggregations)
 
 
-def _one(given: object, name: str | None) -> PlannedAggregation:
+def _one(given: object, name: str | None, schema: pa.Schema) -> PlannedAggregation:
     form = given if isinstance(given, tuple | list) and len(given) in (2, 3) else (None, None)
     columns, function, *options = form
     names = (columns,) if isinstance(columns, str) else columns
@@ -216,8 +277,8 @@ def _one(given: object, name: str | None) -> PlannedAggregation:
         or not isinstance(function, str)
     ):
         msg = (
-            f"aggregation {given!r}: expected (column, function) or (column, function, options) "
-            'as TableGroupBy.aggregate takes it, such as ("x", "sum")'
+            f"aggregation {given!r}: expected (column, function) or (column, function, options), "
+            'such as ("x", "sum")'
         )
         raise OptionError(msg)
     given_options = options[0] if options else None
@@ -228,5 +289,12 @@ def _one(given: object, name: str | None) -> PlannedAggregation:
         )
         raise OptionError(msg)
     function = function.removeprefix("hash_")
-    named = name if name is not None else "_".join([*names, function])
-    return PlannedAggregation(named, tuple(names), function, given_options)
+    if function == "count" and tuple(names) in ((), ("*",)):
+        names = ()
+        named = name if name is not None else function
+        function = "count_all"
+    else:
+        named = name if name is not None else "_".join([*names, function])
+    select_columns(schema, names)
+    types = tuple(schema.field(one).type for one in names)
+    return PlannedAggregation(named, tuple(names), function, given_options, types)

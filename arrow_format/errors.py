@@ -58,6 +58,10 @@ class OptionError(ShuffleError):
     """An option or argument has a bad value, or asks for what is not supported yet."""
 
 
+class ArithmeticOverflowError(ShuffleError):
+    """A sum or mean is outside of what the type of the result holds."""
+
+
 class StorageError(ShuffleError):
     """The file system or object store refused an operation (permission, I/O error)."""
 

@@ -6,7 +6,6 @@ and a large one piece by piece where the functions allow.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.aggregation_plan import AggregationPlan, grouped
+from arrow_format.aggregate_functions import IN_ORDER
 from arrow_format.batching import rebatched
 from arrow_format.canonical_floats import canonical_floats
 from arrow_format.hash_passes import HashPass, in_passes
@@ -24,6 +23,7 @@ from arrow_format.read_plan import group_adjacent
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
+    from arrow_format.aggregation_plan import AggregationPlan
     from arrow_format.dataset import Shuffle
 
 
@@ -32,9 +32,6 @@ MERGE_ROWS = 1 << 20
 
 GROUP_BYTES = 100
 """What a row counts beside its own bytes: Arrow's hash table and states, if it is a group."""
-
-IN_ORDER = frozenset({"first", "last", "first_last", "list", "one"})
-"""Functions whose result depends on the order of rows."""
 
 
 def aggregate_range(
@@ -60,11 +57,13 @@ def aggregate_range(
     group_bytes
         Raw bytes of adjacent subpartitions that are held together; when None, what the shuffle's
         options allow. A subpartition of more is read in passes, each of some of its groups, where a
-        function needs whole groups (:data:`~arrow_format.aggregation_plan.MERGED_BY` has those that
-        do not) or the results are more. A group that has half of the rows is held nevertheless.
+        function needs whole groups (a list, a set, distinct values, a standard deviation) or the
+        results are more. A group that has half of the rows is held nevertheless.
 
     Raises
     ------
+    ArithmeticOverflowError
+        A result is outside of what its type holds; names the column and the group.
     CorruptShuffleError
         A file is damaged or missing.
     """
@@ -123,8 +122,13 @@ def aggregate_in_passes(
             read, plan.keys, most_bytes=block_bytes, row_bytes=GROUP_BYTES, num_rows=num_rows
         )
         for _, held in passes:
-            table = _aggregated(held, plan)
+            if not held:
+                yield plan.schema.empty_table()
+                continue
+            kept = _grouped(held, plan)
             held.clear()
+            table = plan.finish(kept)
+            del kept
             yield table
             del table
         return
@@ -139,7 +143,8 @@ def aggregate_in_passes(
         for block in rebatched(read(), min_rows=block_rows, max_bytes=block_bytes):
             if was_merged and may_split and results.num_bytes > block_bytes // 2:
                 times = 2 * results.num_bytes / block_bytes * min(max(num_rows / seen, 1), 2)
-                smaller = one.split_where_it_helps(results.table().to_batches(), times)
+                keys = plan.keys_of(results.kept()).to_batches()
+                smaller = one.split_where_it_helps(keys, times)
                 if smaller:
                     waiting += smaller
                     break
@@ -148,12 +153,12 @@ def aggregate_in_passes(
             was_merged = results.add(one.rows_of(block))
             del block  # before the next one is made
         else:
-            yield results.table()
+            yield results.finished()
         del results
 
 
 class _Results:
-    """Results over parts of the rows, merged now and then."""
+    """What is kept of groups over parts of the rows, merged now and then."""
 
     def __init__(self, plan: AggregationPlan, most_bytes: int, merge_rows: int) -> None:
         self._plan = plan
@@ -161,36 +166,38 @@ class _Results:
         self._most_bytes = self._next_bytes = most_bytes
         self._most_rows = self._next_rows = merge_rows
         self.num_bytes = 0
-        """Of the results, those of equal keys not merged yet included."""
+        """Of what is kept, that of equal keys not merged yet included."""
 
     def add(self, block: pa.RecordBatch) -> bool:
-        """Aggregate some rows; True when all results were merged into one."""
-        self._parts.append(_aggregated([block], self._plan))
+        """Aggregate some rows; True when all that is kept was merged into one."""
+        self._parts.append(_grouped([block], self._plan))
         self.num_bytes += _held_bytes(self._parts[-1])
         num_rows = sum(part.num_rows for part in self._parts)
         if num_rows < self._next_rows and self.num_bytes < self._next_bytes:
             return False
-        table = self.table()
-        self.num_bytes = _held_bytes(table)
+        kept = self.kept()
+        self.num_bytes = _held_bytes(kept)
         self._next_bytes = max(self._most_bytes, 3 * self.num_bytes // 2)
-        self._next_rows = max(self._most_rows, 2 * table.num_rows)
+        self._next_rows = max(self._most_rows, 2 * kept.num_rows)
         return True
 
-    def table(self) -> pa.Table:
-        """All results, one row per group."""
+    def kept(self) -> pa.Table:
+        """Merge all that is kept, once rows were added; one row per group."""
         if len(self._parts) > 1:
-            self._parts = [_merged(self._parts, self._plan)]
-        return self._parts[0] if self._parts else self._plan.schema.empty_table()
+            self._parts = [self._plan.merge(pa.concat_tables(self._parts))]
+        return self._parts[0]
+
+    def finished(self) -> pa.Table:
+        """Return the results, one row per group."""
+        return self._plan.finish(self.kept()) if self._parts else self._plan.schema.empty_table()
 
 
-def _held_bytes(results: pa.Table) -> int:
-    return int(results.nbytes) + GROUP_BYTES * int(results.num_rows)
+def _held_bytes(kept: pa.Table) -> int:
+    return int(kept.nbytes) + GROUP_BYTES * int(kept.num_rows)
 
 
-def _aggregated(batches: Sequence[pa.RecordBatch], plan: AggregationPlan) -> pa.Table:
-    """Results over some rows, in the order of their first."""
-    if not batches:
-        return plan.schema.empty_table()
+def _grouped(batches: Sequence[pa.RecordBatch], plan: AggregationPlan) -> pa.Table:
+    """Return what is kept of each group of some rows, one batch or more."""
     names = batches[0].schema.names
     canonical = [
         [
@@ -200,12 +207,4 @@ def _aggregated(batches: Sequence[pa.RecordBatch], plan: AggregationPlan) -> pa.
         for batch in batches
     ]
     tables = [pa.table(columns, names=names) for columns in canonical]
-    return grouped(pa.concat_tables(tables), plan.keys, plan.aggregations)
-
-
-def _merged(parts: list[pa.Table], plan: AggregationPlan) -> pa.Table:
-    again = tuple(
-        replace(one, columns=(one.name,), function=one.merged_by or one.function)
-        for one in plan.aggregations
-    )
-    return grouped(pa.concat_tables(parts), plan.keys, again)
+    return plan.group(pa.concat_tables(tables))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DayTimeIntervalType, StringType, StructType
 
+from arrow_format.aggregate_functions import COMPARING, LISTS, OF_ROWS
 from arrow_format.aggregation_plan import plan_aggregation
+from arrow_format.errors import SchemaError
 from arrow_format.range_aggregation import aggregate_range
 from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source_reader import spark_schema
@@ -19,8 +21,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
-    from arrow_format.aggregation_plan import Aggregation, AggregationPlan
+    from arrow_format.aggregation_plan import Aggregation, AggregationPlan, PlannedAggregation
     from arrow_format.dataset import Shuffle
     from arrow_format.options import ReadOptions
     from connector.subpartition_tasks import Path
@@ -30,7 +33,7 @@ def aggregate_shuffle(
     spark: SparkSession,
     shuffle: Path,
     keys: str | Sequence[str],
-    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation],
+    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str],
     *,
     subpartitions: int | Iterable[int] | None = None,
     version: int | None = None,
@@ -42,7 +45,8 @@ def aggregate_shuffle(
 
     .. code-block:: python
 
-        aggregate_shuffle(spark, path, "user", [("price", "sum"), ([], "count_all")])
+        aggregate_shuffle(spark, path, "user", [("price", "sum"), ("price", "avg")])
+        aggregate_shuffle(spark, path, "user", {"price": "sum", "*": "count"})
         aggregate_shuffle(spark, path, "user", {"spent": ("price", "sum")})
 
     Parameters
@@ -56,9 +60,27 @@ def aggregate_shuffle(
         subpartitions. Nulls form a group; so do all NaN, and -0.0 with 0.0. With a partitioner of
         your own, they must contain what it looks at.
     aggregations
-        As ``pyarrow.TableGroupBy.aggregate`` takes them: (column, function) or (column, function,
-        options), with ``count_all`` of ``[]``. Columns of the result are named ``price_sum``; a
-        mapping names them otherwise. When empty, the result is the distinct keys.
+        (column, function) or (column, function, options), of which columns of the result are named
+        ``price_sum``; a mapping names them otherwise, or has the form {column: function}, as
+        ``df.agg`` takes it. When empty, the result is the distinct keys.
+
+        A name that Spark has gives what Spark's SQL gives, values and types: ``sum``, ``avg``
+        (``mean``), ``min``, ``max``, ``count`` (of ``"*"``: rows), ``count_if``,
+        ``count_distinct``, ``first`` (``first_value``, ``any_value``), ``last`` (``last_value``),
+        ``stddev`` (``std``, ``stddev_samp``), ``stddev_pop``, ``variance`` (``var_samp``),
+        ``var_pop``, ``skewness``, ``kurtosis``, ``product``, ``collect_list`` (``array_agg``),
+        ``collect_set``, ``bool_and`` (``every``), ``bool_or`` (``any``, ``some``). So NaN is the
+        largest number, ``stddev`` and ``variance`` are those of a sample, and ``first`` may be
+        null. What overflows is an error, as in Spark's ANSI mode; where only a sum on the way
+        overflows, the result is exact and Spark's is an error.
+
+        Names that only PyArrow has give what PyArrow gives: ``all``, ``approximate_median``,
+        ``count_all`` (of ``[]``), ``distinct``, ``first_last``, ``list``, ``min_max``, ``one``,
+        ``pivot_wider``, ``skew``, ``tdigest``.
+
+        Options are PyArrow's, their defaults included, and go with names that PyArrow has.
+        ``("price", "first", pc.ScalarAggregateOptions(skip_nulls=True))`` is Spark's
+        ``first(price, true)``.
     subpartitions
         One, a range or several; all when None.
     version
@@ -75,15 +97,16 @@ def aggregate_shuffle(
     -------
     DataFrame
         Lazy; the keys, then a column for each aggregation, one row per group in no particular
-        order. Values are PyArrow's, not Spark's: a sum of integers wraps around, ``min`` and
-        ``max`` pass over NaN. A task holds tens of megabytes of rows and results at a
-        time; a larger subpartition is read in passes, see
-        :func:`~arrow_format.range_aggregation.aggregate_range`.
+        order. A task holds tens of megabytes of rows and results at a time; a larger subpartition
+        is read in passes, see :func:`~arrow_format.range_aggregation.aggregate_range`.
 
     Raises
     ------
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
         Something does not fit; found here and not at the first action.
+    pyspark.errors.PySparkException
+        At the first action; with ArithmeticOverflowError where a result is outside of what its type
+        holds, which names the column and the group.
     """
     (opened,) = open_shuffles(shuffle, version, options, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
@@ -100,9 +123,38 @@ def aggregate_shuffle(
 def _result_schema(shuffle: Shuffle, plan: AggregationPlan) -> StructType:
     there = spark_schema(shuffle, plan.keys)
     check_keys(there, plan.keys)
-    # A user-defined type or a collation is not in Arrow's schema.
-    keys = [there[name] for name in plan.keys]
-    return StructType([*keys, *spark_schema_of(plan.schema).fields[len(keys) :]])
+    fields = [there[name] for name in plan.keys]
+    fields += spark_schema_of(plan.schema).fields[len(fields) :]
+    for number, one in enumerate(plan.aggregations, start=len(plan.keys)):
+        # A user-defined type, a collation or the unit of an interval is not in Arrow's schema.
+        types = [there[name].dataType for name in one.columns]
+        fields[number].dataType = _result_type(one, types, fields[number].dataType)
+    return StructType(fields)
+
+
+def _result_type(
+    one: PlannedAggregation, types: Sequence[DataType], from_arrow: DataType
+) -> DataType:
+    if len(types) != 1:
+        return from_arrow
+    (type_,) = types
+    if (
+        one.function in COMPARING
+        and isinstance(type_, StringType)
+        and not type_.isUTF8BinaryCollation()
+    ):
+        msg = (
+            f"aggregation {one}: {one.columns[0]!r} has the collation {type_.collation}, and "
+            "only bytes are compared here; aggregate what read_shuffle gives"
+        )
+        raise SchemaError(msg)
+    if one.function in OF_ROWS or (
+        one.function == "sum" and isinstance(type_, DayTimeIntervalType)
+    ):
+        return type_
+    if one.function in LISTS:
+        return ArrayType(type_, containsNull=LISTS[one.function])
+    return from_arrow
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Aggregations against a plain Python model; results over parts against results over all."""
 
+import datetime as dt
 import math
 import pickle
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import (
+    ArithmeticOverflowError,
     BroadcastPartitioner,
     ColumnPartitioner,
     HashPartitioner,
@@ -24,12 +26,8 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.aggregation_plan import (
-    MERGED_BY,
-    PlannedAggregation,
-    grouped,
-    plan_aggregation,
-)
+from arrow_format.aggregate_functions import ALL_FUNCTIONS
+from arrow_format.aggregation_plan import plan_aggregation
 from arrow_format.dataset import Shuffle
 from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.range_aggregation import aggregate_in_passes, aggregate_range
@@ -104,26 +102,32 @@ def test_blocks_aggregate_as_the_model_says(found, batch_rows, merge_rows, block
         assert k != 0 or math.copysign(1, k) == 1
 
 
-@pytest.mark.parametrize("function", sorted(MERGED_BY))
+WHOLE_GROUPS = {
+    "approximate_median", "array_agg", "collect_list", "collect_set", "count_distinct", "distinct",
+    "first_last", "kurtosis", "list", "min_max", "skew", "skewness", "std", "stddev", "stddev_pop",
+    "stddev_samp", "tdigest", "var_pop", "var_samp", "variance",
+}  # fmt: skip
+BOOLEANS = {"all", "any", "bool_and", "bool_or", "count_if", "every", "some"}
+
+
+@pytest.mark.parametrize("function", [f for f in ALL_FUNCTIONS if f != "pivot_wider"])
 def test_parts_make_the_whole(function):
     rng = np.random.default_rng(3)
     values = pa.array(rng.integers(0, 3, 500), mask=rng.random(500) < 0.3)
-    column = values.cast(pa.bool_()) if function in ("any", "all") else values
+    column = values.cast(pa.bool_()) if function in BOOLEANS else values
     table = pa.table({"k": rng.integers(0, 40, 500), "v": column})
     shuffle = Here(HashPartitioner("k"), table.schema)
     asked = [([], function)] if function == "count_all" else [("v", function)]
     plan = plan_aggregation(shuffle, "k", asked)
-    assert plan.can_merge
+    assert plan.can_merge == (function not in WHOLE_GROUPS)
     batches = table.to_batches(max_chunksize=20)
-    in_parts = aggregated(batches, plan, block_bytes=100, merge_rows=60)
-    at_once = table.group_by("k", use_threads=False).aggregate(asked)
-    if function == "one":
-        assert in_parts.num_rows == at_once.num_rows
-    else:
-        assert in_parts.sort_by("k").equals(at_once.sort_by("k"))
+    in_parts = aggregated(batches, plan, block_bytes=2_000, merge_rows=60)
+    at_once = aggregated(batches, plan, block_bytes=1 << 20)
+    assert in_parts.schema.equals(plan.schema)
+    assert in_parts.sort_by("k").equals(at_once.sort_by("k"))
 
 
-def test_other_functions_take_whole_groups():
+def test_functions_that_take_whole_groups():
     options = pc.CountOptions(mode="all")
     asked = {"all": ("v", "count", options), "mean": ("d", "mean"), "set": ("v", "distinct")}
     plan = plan_aggregation(BY_K, "k", asked)
@@ -137,6 +141,135 @@ def test_other_functions_take_whole_groups():
         {"k": 1.0, "all": 2, "mean": Decimal(2), "set": [1, 2]},
         {"k": 2.0, "all": 1, "mean": None, "set": []},
     ]
+
+
+OF_TWO = pa.schema({"k": pa.int64(), "i": pa.int64(), "d": pa.decimal128(38, 0), "f": pa.float64(),
+                    "m": pa.decimal128(15, 2), "at": pa.timestamp("us", "UTC")})  # fmt: skip
+BY_INT = Here(HashPartitioner("k"), OF_TWO)
+
+
+def column_of(name, values):
+    """One group with these values in a column, in batches of a row each."""
+    field = OF_TWO.field(name)
+    schema = pa.schema([OF_TWO.field("k"), field])
+    return [pa.record_batch([[1], pa.array([value], field.type)], schema) for value in values]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("name", "values", "functions"),
+    [
+        ("i", [2**62] * 2, ["sum"]),
+        ("i", [-(2**63), -1], ["sum"]),
+        ("d", [Decimal(9 * 10**37)] * 4, ["sum", "avg"]),
+        ("d", [Decimal(-(10**38 - 1)), Decimal(-1)], ["sum"]),
+        ("d", [Decimal(10**37)], ["mean"]),
+    ],
+)
+def test_what_does_not_fit_is_named(name, values, functions, block_bytes):
+    for function in functions:
+        plan = plan_aggregation(BY_INT, "k", {"y": (name, function)})
+        others = [pa.record_batch([[k], pa.nulls(1, b[1].type)], b.schema) for k in range(2, 9)
+                  for b in column_of(name, [None])]  # fmt: skip
+        with pytest.raises(ArithmeticOverflowError) as caught:
+            aggregated([*others, *column_of(name, values)], plan, block_bytes=block_bytes)
+        assert str(caught.value).startswith(f"{function}({name}) of the group k=1 is outside of")
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("name", "function", "values", "expected"),
+    [
+        ("i", "sum", [2**63 - 1, 1, -1], 2**63 - 1),
+        ("i", "avg", [2**62, 2**62], 2.0**62),
+        ("i", "product", [2**62, 4], 2.0**64),
+        ("d", "sum", [Decimal(10**38 - 1), Decimal(1), Decimal(-2)], Decimal(10**38 - 2)),
+        ("m", "mean", [Decimal("0.01"), Decimal("0.01"), Decimal("0.02")], Decimal("0.013333")),
+        ("m", "avg", [Decimal("0.01")] * 2 + [Decimal("0.00")] * 4, Decimal("0.003333")),
+        ("m", "avg", [Decimal("-0.01"), Decimal(0), Decimal(0)], Decimal("-0.003333")),
+        ("m", "avg", [Decimal("-0.02"), Decimal(0), Decimal(0)], Decimal("-0.006667")),
+        ("f", "max", [1.0, math.nan, 2.0], math.nan),
+        ("f", "min", [1.0, -math.nan, 2.0], 1.0),
+        ("f", "min", [math.nan], math.nan),
+        ("f", "max", [-1.0, -math.inf, None], -1.0),
+        ("f", "stddev", [1.0, 2.0, 4.0, 3.0], math.sqrt(5 / 3)),
+        ("f", "variance", [0.1] * 3, 0.0),
+        ("f", "variance", [5.0], None),
+        ("f", "var_pop", [5.0], 0.0),
+        ("f", "kurtosis", [0.1] * 3, None),
+        ("f", "skewness", [math.inf] * 2, math.nan),
+        ("i", "first", [None, 5, 6], None),
+        ("i", "last", [5, 6, None], None),
+        ("m", "any_value", [Decimal(5), None], Decimal(5)),
+        ("i", "collect_list", [None, 5, None, 5], [5, 5]),
+        ("f", "collect_set", [0.0, -0.0, None], [0.0]),
+        ("f", "count_distinct", [0.0, -0.0, math.nan, -math.nan, None], 2),
+    ],
+)
+def test_results_are_sparks(name, function, values, expected, block_bytes):
+    plan = plan_aggregation(BY_INT, "k", {"y": (name, function)})
+    (row,) = aggregated(column_of(name, values), plan, block_bytes=block_bytes).to_pylist()
+    if isinstance(expected, float):
+        assert row["y"] == pytest.approx(expected, nan_ok=True)
+    else:
+        assert row["y"] == expected
+
+
+@pytest.mark.parametrize(("skips", "ends"), [(True, (5, 7)), (False, (None, None))])
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_first_and_last_may_skip_nulls(skips, ends, block_bytes):
+    options = pc.ScalarAggregateOptions(skip_nulls=skips)
+    asked = {"a": ("i", "first", options), "z": ("i", "last", options)}
+    plan = plan_aggregation(BY_INT, "k", asked)
+    assert plan.can_merge
+    batches = column_of("i", [None, 5, 6, None, 7, None])
+    (row,) = aggregated(batches, plan, block_bytes=block_bytes).to_pylist()
+    assert (row["a"], row["z"]) == ends
+
+
+NESTED = {
+    pa.list_(pa.int8()): [[1], None, []],
+    pa.struct({"a": pa.int8()}): [{"a": None}, None, {"a": 2}],
+    pa.map_(pa.string(), pa.int8()): [[("x", 1)], None, []],
+    pa.null(): [None, None, None],
+    pa.duration("us"): [None, dt.timedelta(1), None],
+}
+
+
+@pytest.mark.parametrize("type_", NESTED)
+def test_values_of_rows_may_have_any_type(type_):
+    table = pa.table({"k": [1, 1, 2], "v": pa.array(NESTED[type_], type_)})
+    shuffle = Here(HashPartitioner("k"), table.schema)
+    asked = {f: ("v", f) for f in ("first", "last", "collect_list", "count")}
+    found = aggregated(table.to_batches(max_chunksize=1), plan_aggregation(shuffle, "k", asked),
+                       block_bytes=1)  # fmt: skip
+    one, other, last = table["v"].to_pylist()
+    expected = [
+        {"k": k, "first": rows[0], "last": rows[-1], "count": len([*filter(present, rows)]),
+         "collect_list": [*filter(present, rows)]}
+        for k, rows in [(1, [one, other]), (2, [last])]
+    ]  # fmt: skip
+    assert sorted(found.to_pylist(), key=lambda row: row["k"]) == expected
+
+
+def present(value):
+    return value is not None
+
+
+def test_distinct_values_of_nothing():
+    """PyArrow counts nulls without a type as a value, and crashes when it is to list them."""
+    shuffle = Here(HashPartitioner("k"), pa.schema({"k": pa.int64(), "v": pa.null()}))
+    plan = plan_aggregation(shuffle, "k", {"n": ("v", "count_distinct"), "s": ("v", "collect_set")})
+    rows = pa.record_batch([[1, 1], pa.nulls(2)], shuffle.schema)
+    assert aggregated([rows], plan, block_bytes=1).to_pylist() == [{"k": 1, "n": 0, "s": []}]
+    with pytest.raises(SchemaError, match="distinct takes columns that have a type, not null"):
+        plan_aggregation(shuffle, "k", [("v", "distinct")])
+
+
+def test_a_mapping_of_columns_to_functions():
+    plan = plan_aggregation(BY_INT, "k", {"i": "sum", "*": "count", "most": ("m", "max")})
+    assert plan.schema.names == ["k", "i_sum", "count", "most"]
+    assert [str(one) for one in plan.aggregations] == ["sum(i)", "count_all()", "max(m)"]
 
 
 @pytest.mark.parametrize(
@@ -159,9 +292,9 @@ def test_large_unsigned_keys_stay_what_they_are():
     found = aggregated([rows], plan, block_bytes=1 << 20)
     assert found.schema.types == [pa.uint64(), pa.int64(), pa.int64()]
     assert found["u"].to_pylist() == [2**64 - 1, 3]
-    largest = [PlannedAggregation("most", ("u",), "max")]
-    with pytest.raises(SchemaError, match=r"aggregation max\(u\)"):
-        grouped(pa.table(rows), ["v"], largest)
+    plan = plan_aggregation(Here(HashPartitioner("v"), schema), "v", [("u", "max")])
+    with pytest.raises(ArithmeticOverflowError, match=r"max\(u\) of the group v=1 is outside"):
+        aggregated([rows], plan, block_bytes=1 << 20)
 
 
 def test_memory_grows_with_groups_and_not_with_rows():
@@ -264,8 +397,19 @@ def test_sums_of_booleans_are_signed():
         (["k", "k"], [], OptionError, "a column is named twice"),
         (["k", "l"], [], SchemaError, "cannot be grouped by a nested column"),
         ("k", [("x", "sum")], SchemaError, "column 'x' is not there"),
-        ("k", [("s", "sum")], SchemaError, r"aggregations sum\(s\): .*no kernel"),
-        ("k", [("v", "nope")], OptionError, "PyArrow knows no such function"),
+        (
+            "k",
+            [("s", "sum")],
+            SchemaError,
+            r"sum\(s\): sum takes numbers and durations, not str",
+        ),
+        ("k", [("l", "max")], SchemaError, r"max\(l\): max takes columns that are not nested"),
+        ("k", [("v", "any")], SchemaError, r"any\(v\): any takes booleans, not int32; cast it"),
+        ("k", [("s", "tdigest")], SchemaError, r"aggregation tdigest\(s\): .*no kernel"),
+        ("k", [(["v", "s"], "sum")], SchemaError, "'sum' takes one column, not 2"),
+        ("k", [("v", "nope")], OptionError, r"no function 'nope'; expected one of all, any, any_v"),
+        ("k", [("v", "avg", pc.CountOptions())], OptionError, "'avg' is Spark's name and takes no"),
+        ("k", [("v", "first", pc.CountOptions())], OptionError, "no other options than ScalarAggr"),
         ("k", ["v"], OptionError, "aggregation 'v': expected"),
         ("k", "v", OptionError, "aggregations='v': expected a list"),
         ("k", 5, OptionError, "aggregations=5: expected a list"),
