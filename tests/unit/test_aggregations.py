@@ -102,6 +102,23 @@ def test_blocks_aggregate_as_the_model_says(found, batch_rows, merge_rows, block
         assert k != 0 or math.copysign(1, k) == 1
 
 
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_keys_of_every_width_are_one_nan_and_one_zero(bits):
+    dtype = np.dtype(f"f{bits // 8}")
+    numbers = np.array([0.0, -0.0, math.nan, -math.nan, math.nan, 1.0, 1.0], dtype)
+    numbers.view(f"u{bits // 8}")[4] += 1  # NaN with other bits
+    keys = pa.array(numbers, mask=np.arange(7) == 6)
+    table = pa.table({"k": keys, "v": range(7)})
+    shuffle = Here(RangePartitioner("k", bounds=[]), table.schema)
+    plan = plan_aggregation(shuffle, "k", {"list": ("v", "list")})
+    found = aggregated(table.to_batches(), plan, block_bytes=1 << 20)
+    assert found["list"].to_pylist() == [[0, 1], [2, 3, 4], [5], [6]]
+    assert repr(found["k"].to_pylist()) == "[0.0, nan, 1.0, None]"
+    plan = plan_aggregation(shuffle, "k", {"v": "count"})
+    parts = aggregated(table.to_batches(max_chunksize=1), plan, block_bytes=1 << 10)
+    assert parts["v_count"].to_pylist() == [2, 3, 1, 1]
+
+
 WHOLE_GROUPS = {
     "approximate_median", "array_agg", "collect_list", "collect_set", "count_distinct", "distinct",
     "first_last", "kurtosis", "list", "min_max", "skew", "skewness", "std", "stddev", "stddev_pop",

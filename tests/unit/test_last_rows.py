@@ -27,10 +27,11 @@ def test_the_last_of_each_key_in_the_order_of_rows():
     [
         pa.array([math.nan, -math.nan, 0.0, -0.0, None, None]),
         pa.array([math.nan, -math.nan, 0.0, -0.0, None, None], pa.float32()),
+        pa.array([math.nan, -math.nan, 0.0, -0.0, None, None], pa.float16()),
         pa.array([[math.nan], [-math.nan], [0.0], [-0.0], [None], [None]]),
         pa.array([{"x": one} for one in [math.nan, -math.nan, 0.0, -0.0, None, None]]),
     ],
-    ids=["double", "float", "list", "struct"],
+    ids=["double", "float", "halffloat", "list", "struct"],
 )
 def test_nulls_are_equal_and_so_are_nans_and_zeros(column):
     assert rows_of(column) == [1, 3, 5]
