@@ -191,7 +191,7 @@ def test_bounds_of_a_struct_are_dicts_with_its_fields_in_their_order():
 )
 def test_bounds_of_a_struct_are_never_cut_to_fit(bound):
     type_ = pa.struct({"z": pa.int64(), "a": pa.struct({"y": pa.int64()})})
-    with pytest.raises(OptionError, match="bounds of key 's' are struct<.*does not fit its type"):
+    with pytest.raises(OptionError, match=r"bounds of key 's' are struct<.*does not fit its type"):
         RangePartitioner("s", bounds=[bound]).fitted(pa.schema({"s": type_}))
 
 
