@@ -2,8 +2,8 @@
 
 Whoever takes the place puts ``lease-<term>-<beat>``, of a term that nobody had before, and while it
 lives it puts the next beat now and then in the place of the last. A process that is dead loses the
-place at once where that can be told, on the same machine. Of one elsewhere only its beats tell:
-whoever wants the place looks on until the next one comes, or none has come for long by its own
+place at once where that can be told, on the same machine. Of one elsewhere only its beats tell: a
+process that wants the place watches until the next beat comes, or none has come for long by its own
 clock. No two clocks are compared: one that is wrong would take the place from a living process.
 Terms only grow, so that one who was thought dead and wakes up learns that it has lost.
 """
@@ -182,7 +182,7 @@ def end_leases(storage: Storage, directory: str) -> None:
 
 
 def await_holder(storage: Storage, directory: str, *, seconds: float = LEASE_SECONDS) -> str | None:
-    """Return who holds a place, for people; None when nobody alive does.
+    """Return which living process holds a place, for people; None when none does.
 
     It takes up to ``seconds`` to learn whether a process elsewhere lives.
     """
@@ -271,7 +271,7 @@ class _Holder(NamedTuple):
 
     name: str
     is_alive: bool | None
-    """None where that cannot be told from here."""
+    """None where that is not known from here."""
 
 
 def _holder(storage: Storage, directory: str, term: int, beats: Sequence[str]) -> _Holder | None:

@@ -283,7 +283,7 @@ def test_a_file_uri_that_is_no_name(tmp_path):
 @pytest.mark.parametrize("scheme", ["hdfs", "ftp", "dbfs", "s3a", "abfss", "a", "C", "x-1.y+z"])
 @pytest.mark.parametrize("kind", [str, PurePosixPath])
 def test_what_looks_like_a_uri_and_is_none_of_ours_is_refused(scheme, slashes, kind):
-    """Below the working directory, where a path of such a name would be, nobody looks for it."""
+    """It would be a directory below the working directory, where no reader looks for it."""
     with pytest.raises(
         OptionError, match=rf"^path={re.escape(scheme.lower())}:\.\.\.: .*; use s3://.* \./"
     ) as error:
