@@ -6,6 +6,8 @@ and casting a run-end encoded array or a dictionary of lists is refused.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +16,9 @@ from pyarrow import types as pt
 from arrow_format.numpy_arrays import to_arrow, to_numpy, to_scalar
 from arrow_format.row_runs import positions_of
 from arrow_format.selection import take
+
+if TYPE_CHECKING:
+    from arrow_format.model import Int32Array
 
 
 def is_list(type_: pa.DataType) -> bool:
@@ -45,12 +50,15 @@ def can_be_taken(type_: pa.DataType) -> bool:
 
 
 def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Rebuild ``array`` as ``target``, the type that is stored for its own, labels apart.
+    """Rebuild ``array`` as ``target``: the type that is stored for its own, or one for Spark.
+
+    No value changes. What stands under nulls, also in what is inside of them, makes no difference.
 
     Raises
     ------
     pyarrow.ArrowException
-        It does not fit, as more bytes than 32-bit offsets can count.
+        It does not fit, as more bytes than 32-bit offsets can count, or nanoseconds that are no
+        whole microseconds.
     """
     type_ = array.type
     if type_.equals(target):
@@ -64,7 +72,7 @@ def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         rows = np.arange(array.offset, array.offset + len(array))
         runs = np.searchsorted(to_numpy(array.run_ends), rows, side="right")
         return take(convert(array.values, target), to_arrow(runs))
-    if pt.is_timestamp(type_):
+    if pt.is_timestamp(type_) and type_.unit == target.unit:
         return array.view(target)
     if pt.is_struct(type_):
         children = [
@@ -74,22 +82,28 @@ def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         return _assemble(array, target, [], children)
     if pt.is_map(type_):
         offsets, (keys, items) = _unnest(array, [array.keys, array.items])
-        entries = pa.StructArray.from_arrays(
-            [convert(keys, target.key_type), convert(items, target.item_type)],
-            fields=[target.key_field, target.item_field],
+        items = _hide(items, array, _sizes(array, offsets), target.item_type)  # no key is null
+        entries = pa.Array.from_buffers(
+            pa.struct([target.key_field, target.item_field]),
+            len(keys),
+            [None],
+            children=[convert(keys, target.key_type), convert(items, target.item_type)],
         )
         return _assemble(array, target, [offsets], [entries])
     if pt.is_fixed_size_list(type_):
         values = array.values.slice(array.offset * type_.list_size, len(array) * type_.list_size)
         values = _hide(values, array, type_.list_size, target.value_type)
-        return _assemble(array, target, [], [convert(values, target.value_type)])
+        ends = np.arange(len(array) + 1, dtype=np.int32) * type_.list_size
+        offsets = [] if pt.is_fixed_size_list(target) else [pa.py_buffer(ends)]
+        return _assemble(array, target, offsets, [convert(values, target.value_type)])
     if is_list_view(type_):
         offsets, values = _gather_views(array, target.value_type)
         return _assemble(array, target, [offsets], [values])
     if is_list(type_):
         offsets, (values,) = _unnest(array, [array.values])
+        values = _hide(values, array, _sizes(array, offsets), target.value_type)
         return _assemble(array, target, [offsets], [convert(values, target.value_type)])
-    return array.cast(target)  # views and 64-bit offsets of text and bytes
+    return array.cast(target)  # views and 64-bit offsets of text and bytes, units, sizes
 
 
 def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[pa.Array]]:
@@ -98,6 +112,12 @@ def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[
     num_values = array.offsets[-1].as_py() - first
     offsets = pc.subtract(array.offsets, to_scalar(first, array.offsets.type)).cast(pa.int32())
     return offsets.buffers()[1], [child.slice(first, num_values) for child in children]
+
+
+def _sizes(array: pa.Array, offsets: pa.Buffer) -> Int32Array:
+    """Values in each list of an array, by its 32-bit offsets."""
+    ends = np.frombuffer(offsets, np.int32, len(array) + 1)
+    return ends[1:] - ends[:-1]
 
 
 def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.Array]:
@@ -120,10 +140,12 @@ def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.A
     return offsets, take(convert(values, target), index)
 
 
-def _hide(child: pa.Array, array: pa.Array, times: int, target: pa.DataType) -> pa.Array:
+def _hide(
+    child: pa.Array, array: pa.Array, times: int | Int32Array, target: pa.DataType
+) -> pa.Array:
     """Make null what stands inside null rows, ``times`` values in each, if it will be looked at.
 
-    There an index may lead out of its dictionary.
+    There an index may lead out of its dictionary, and a timestamp have any nanoseconds.
     """
     if not array.null_count or child.type.equals(target) or pt.is_run_end_encoded(child.type):
         return child

@@ -8,23 +8,26 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arrow_format.arrow_types import data_schema
 from arrow_format.batch_stream import BatchReader
 from arrow_format.commit import commit_job, receipt_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.job_removal import abort_after
 from arrow_format.options import WriteOptions, check_mode
-from arrow_format.partitioner import Partitioner, choose_partitioner
+from arrow_format.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner
-from arrow_format.range_target import settle_bounds
+from arrow_format.range_target import newest_entry, settle_bounds
 from arrow_format.storage import open_storage
 from arrow_format.target import open_target
+from arrow_format.types_for_spark import rows_for_spark, schema_for_spark
+from arrow_format.widening import is_appendable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrow_format.receipt import ShuffleReceipt
-    from arrow_format.storage import Place
+    from arrow_format.storage import Place, Storage
 
 
 def write_shuffle(
@@ -36,6 +39,7 @@ def write_shuffle(
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
     mode: str = "errorifexists",
+    for_spark: bool = True,
     options: WriteOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
@@ -62,6 +66,12 @@ def write_shuffle(
         ``ascending nulls last`` or ``descending nulls first``. When empty, as they come.
     mode
         errorifexists, overwrite, append or ignore.
+    for_spark
+        Whether types that Spark lacks are stored as types that it reads: timestamps and durations
+        in microseconds, unsigned integers as larger signed ones, and so on, see ``docs/types.md``.
+        No value changes: one that would, as a timestamp with nanoseconds, is a SchemaError. False:
+        all types are stored as they are, which other readers take and Spark may not. An append
+        keeps to the types of the shuffle that is there.
     options
         How to write; defaults when None.
     storage_options
@@ -79,15 +89,24 @@ def write_shuffle(
         Something does not fit; nothing is left behind.
     """
     check_mode(mode)
+    if not isinstance(for_spark, bool):
+        msg = f"for_spark={for_spark!r}: expected True or False"
+        raise OptionError(msg)
     _check_source(batches)
     storage = open_storage(path, storage_options)
+    partitioner = choose_partitioner(keys, partitioner)
+    schema, stream = _as_stream(batches)
+    subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
+    converts = for_spark and _changes_for_spark(schema, storage, mode, subpartition)
+    if converts:
+        stream = rows_for_spark(stream, schema, subpartition)
+        schema = schema_for_spark(schema, subpartition)
     partitioner = settle_bounds(
-        choose_partitioner(keys, partitioner),
+        partitioner,
         storage,
         mode,
-        lambda ranges: _sampled(ranges, batches, num_subpartitions),
+        lambda ranges: _sampled(ranges, batches, num_subpartitions, converts=converts),
     )
-    schema, stream = _as_stream(batches)
     job = begin_job(
         storage,
         schema,
@@ -106,7 +125,24 @@ def write_shuffle(
         raise
 
 
-def _sampled(ranges: RangePartitioner, batches: object, num_subpartitions: int) -> RangePartitioner:
+def _changes_for_spark(
+    schema: pa.Schema, storage: Storage, mode: str, subpartition: str | None
+) -> bool:
+    """Whether rows are stored as other types so that Spark reads them.
+
+    A shuffle that has the types as they are is appended to as it is.
+    """
+    plain = data_schema(schema)
+    if mode == "append":
+        there = newest_entry(storage)
+        if there is not None and is_appendable(there.data_schema, plain):
+            return False
+    return not schema_for_spark(schema, subpartition).equals(plain)
+
+
+def _sampled(
+    ranges: RangePartitioner, batches: object, num_subpartitions: int, *, converts: bool
+) -> RangePartitioner:
     """Range partitioner with bounds from the rows to write, which only a table shows beforehand."""
     if not isinstance(batches, pa.Table | pa.RecordBatch):
         msg = (
@@ -115,7 +151,14 @@ def _sampled(ranges: RangePartitioner, batches: object, num_subpartitions: int) 
             "RangePartitioner.sampled(table_or_dataset, keys, num_subpartitions)"
         )
         raise OptionError(msg)
-    return RangePartitioner.sampled(batches, ranges.keys, num_subpartitions)
+    found = RangePartitioner.sampled(batches, ranges.keys, num_subpartitions)
+    if found.bounds is None or not converts:
+        return found
+    bounds = rows_for_spark([found.bounds], found.bounds.schema)
+    return RangePartitioner(
+        keys=found.keys,
+        bounds=pa.Table.from_batches(bounds, schema_for_spark(found.bounds.schema)),
+    )
 
 
 def _check_source(batches: object) -> None:

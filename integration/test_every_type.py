@@ -8,7 +8,11 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -410,10 +414,52 @@ def test_what_arrow_wrote_spark_reads(spark: SparkSession, tmp_path: Path):
 
 def test_what_spark_has_no_type_for_is_refused_by_name(spark: SparkSession, tmp_path: Path):
     batch = pa.RecordBatch.from_pydict({"k": [1], "u": pa.array([2], pa.uint64())})
-    write_shuffle([batch], str(tmp_path / "s"), num_subpartitions=2, keys="k")
+    write_shuffle([batch], str(tmp_path / "s"), num_subpartitions=2, keys="k", for_spark=False)
 
     with pytest.raises(SchemaError, match="column 'u' has type uint64, which Spark cannot read"):
         connector.read_shuffle(spark, str(tmp_path / "s"))
+
+
+def test_what_pandas_and_polars_wrote_spark_reads_as_from_parquet(
+    spark: SparkSession, tmp_path: Path
+):
+    """The same values, and where Spark reads such a column of a Parquet file, the same types."""
+    frame = pd.DataFrame(
+        {
+            "k": np.array([1, 255], np.uint8),
+            "u16": np.array([0, 2**16 - 1], np.uint16),
+            "u32": np.array([0, 2**32 - 1], np.uint32),
+            "u64": np.array([0, 2**64 - 1], np.uint64),
+            "t": pd.to_datetime(["2024-01-01 00:00:00.000001", None]).astype("datetime64[ns]"),
+            "word": pd.Categorical(["a", None]),
+        }
+    )
+    table = pa.table(frame)
+    back = {}
+    for name, rows in (("pandas", frame), ("polars", pl.DataFrame(frame)), ("arrow", table)):
+        write_shuffle(rows, str(tmp_path / name), num_subpartitions=2, keys="k")
+        back[name] = connector.read_shuffle(spark, str(tmp_path / name)).select(*frame.columns)
+    plain = table.set_column(4, "t", table["t"].cast(pa.timestamp("us")))
+    pq.write_table(plain, tmp_path / "x.parquet")
+    expected = spark.read.parquet(str(tmp_path / "x.parquet"))
+
+    for df in back.values():
+        assert [field.dataType for field in df.schema] == [
+            field.dataType for field in expected.schema
+        ]
+        assert sorted(df.collect()) == sorted(expected.collect())
+
+
+def test_a_frame_of_pandas_is_appended_to_what_spark_wrote(spark: SparkSession, tmp_path: Path):
+    path = str(tmp_path / "s")
+    df = spark.sql("SELECT 1L AS k, TIMESTAMP_NTZ'2024-01-01 00:00:00' AS t")
+    connector.write_shuffle(df, path, num_subpartitions=2, keys="k")
+    frame = pd.DataFrame({"k": [2], "t": pd.to_datetime(["2024-01-02"]).astype("datetime64[ns]")})
+
+    write_shuffle(frame, path, num_subpartitions=2, keys="k", mode="append")
+
+    rows = sorted(map(tuple, connector.read_shuffle(spark, path).collect()))
+    assert rows == [(1, datetime(2024, 1, 1)), (2, datetime(2024, 1, 2))]
 
 
 # Keys --------------------------------------------------------------------------------------------

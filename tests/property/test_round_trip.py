@@ -59,7 +59,9 @@ def check_against(shuffle, written):
 @given(tables(), NUMBERS, OPTIONS)
 def test_rows_land_where_the_partitioner_says_in_order_of_arrival(table, n, options):
     with tempfile.TemporaryDirectory() as directory:
-        receipt = write_shuffle(table, directory, num_subpartitions=n, keys="v", options=options)
+        receipt = write_shuffle(
+            table, directory, num_subpartitions=n, keys="v", for_spark=False, options=options
+        )
         shuffle = open_shuffle(directory)
         assert shuffle.schema.equals(data_schema(table.schema))
         written = assigned(table, HashPartitioner("v"), n)

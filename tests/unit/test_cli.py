@@ -288,7 +288,7 @@ class TestHead:
                 "span": pa.array([2**62], pa.duration("s")),
             }
         )
-        write_shuffle(far, tmp_path, num_subpartitions=1, keys="k", options=FAST)
+        write_shuffle(far, tmp_path, num_subpartitions=1, keys="k", for_spark=False, options=FAST)
         status, out, err = run("head", tmp_path, "--subpartition", 0)
         assert (status, err) == (0, "")
         for shown in ("20000-", "10183-", "[1, None]", "[('a', 1)]", "[10183-", "no\ufffdtext"):
