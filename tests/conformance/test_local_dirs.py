@@ -100,7 +100,7 @@ def test_regions_before_the_disk_was_full_are_kept(tmp_path, small_disk, codec, 
     path, other = (tmp_path / "s", small_disk) if first else (small_disk / "s", tmp_path / "large")
     write_shuffle(
         table_of(), path, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
-        options=options_of(other, codec=codec),
+        for_spark=False, options=options_of(other, codec=codec),
     )  # fmt: skip
     (output,) = check_rows(path, ROWS).map_outputs
     full, rest = output.files

@@ -51,7 +51,7 @@ def test_every_row_lies_between_its_bounds(tmp_path_factory, case, n):
 
     write_shuffle(
         pa.table(keys, names=names), path, num_subpartitions=n, options=FAST,
-        partitioner=RangePartitioner(keys=pairs),
+        partitioner=RangePartitioner(keys=pairs), for_spark=False,
     )  # fmt: skip
 
     table, ids = subpartitions_of(path)

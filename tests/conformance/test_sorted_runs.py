@@ -264,7 +264,7 @@ def test_any_types_and_orders(tmp_path_factory, keys, orders, n, way, random):
     options = WriteOptions(sync=False, sort_buffer_bytes=2_048, chunk_bytes=64)
     write_shuffle(
         table, path, num_subpartitions=n, partitioner=ColumnPartitioner("p"), sort_by=sort_by,
-        options=options,
+        for_spark=False, options=options,
     )  # fmt: skip
     with reading(way):
         found = open_shuffle(path).read(columns=["v"]).read_all()
