@@ -133,11 +133,14 @@ def _changes_for_spark(
     A shuffle that has the types as they are is appended to as it is.
     """
     plain = data_schema(schema)
-    if mode == "append":
-        there = newest_entry(storage)
-        if there is not None and is_appendable(there.data_schema, plain):
+    try:
+        if schema_for_spark(schema, subpartition).equals(plain):
             return False
-    return not schema_for_spark(schema, subpartition).equals(plain)
+    except SchemaError:
+        if mode != "append":
+            raise
+    there = newest_entry(storage) if mode == "append" else None
+    return there is None or not is_appendable(there.data_schema, plain)
 
 
 def _sampled(

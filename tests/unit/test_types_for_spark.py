@@ -298,3 +298,13 @@ def test_items_that_are_no_batches_are_still_named(tmp_path):
     batch = pa.record_batch([pa.array([1], pa.uint8())], names=["k"])
     with pytest.raises(SchemaError, match=r"item 1 of batches \(from 0\) is int"):
         write_shuffle([batch, 5], tmp_path / "s", keys="k", num_subpartitions=1)
+
+
+def test_an_append_of_what_spark_has_nothing_for_goes_only_to_such(tmp_path):
+    where = {"path": tmp_path / "s", "keys": "k", "num_subpartitions": 1, "options": FAST}
+    odd = pa.table({"k": [1], "i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    for mode in ("append", "overwrite", "errorifexists"):
+        with pytest.raises(SchemaError, match="column 'i' has type month_day_nano"):
+            write_shuffle(odd, mode=mode, **where)
+    write_shuffle(odd, for_spark=False, **where)
+    assert write_shuffle(odd, mode="append", **where).version == 2
