@@ -70,12 +70,12 @@ KEPT = [
 ]  # fmt: skip
 
 
-def converted(array: pa.Array) -> pa.Array:
+def converted(array: pa.Array) -> pa.ChunkedArray:
     batch = pa.record_batch([array], names=["c"])
-    found = [one.column(0) for one in rows_for_spark([batch], batch.schema)]
-    result = pa.concat_arrays([pa.nulls(0, schema_for_spark(batch.schema).field(0).type), *found])
-    result.validate(full=True)
-    return result
+    found = rows_for_spark([batch], batch.schema)
+    table = pa.Table.from_batches(found, schema_for_spark(batch.schema))
+    table.validate(full=True)
+    return table.column(0)
 
 
 def same(one: object, other: object) -> bool:
