@@ -222,20 +222,15 @@ def _exact_mean(type_: pa.DataType, total: Column, count: Column) -> Column:
     # So does Spark: a sum that it cannot hold has no mean.
     total = checked(total, pa.decimal128(MOST_DIGITS, type_.scale))
     unscaled = pa.decimal128(MOST_DIGITS, 0)
-    found = _rounded_quotient(
-        _each(lambda chunk: chunk.view(unscaled), total, unscaled), count, scale - type_.scale,
-        MOST_DIGITS - scale,
-    )  # fmt: skip
+    whole = _each(lambda chunk: chunk.view(unscaled), total, unscaled)
+    found = _rounded_quotient(whole, count, scale - type_.scale)
     scaled = pa.decimal256(76, scale)
     found = _each(lambda chunk: chunk.view(scaled), found, scaled)
     return checked(found, pa.decimal128(min(type_.precision + 4, MOST_DIGITS), scale))
 
 
-def _rounded_quotient(total: Column, count: Column, digits: int, further: int = 0) -> Column:
+def _rounded_quotient(total: Column, count: Column, digits: int) -> Column:
     """Return ``total * 10**digits / count`` as whole numbers, half rounded away from zero.
-
-    Spark first rounds to ``further`` digits behind them; where it rounds up to a half, that is
-    rounded up again.
 
     Parameters
     ----------
@@ -248,14 +243,8 @@ def _rounded_quotient(total: Column, count: Column, digits: int, further: int = 
     counts = _wide(pc.if_else(none, to_scalar(1, pa.int64()), count), 19)
     dividend = pc.multiply(_wide(pc.abs(total), 38), _whole(10**digits, 5))  # 44 digits at most
     doubled = pc.add(pc.multiply(dividend, _whole(2, 1)), counts)
-    whole = pc.floor(pc.divide(_wide(doubled, 45), _wide(pc.multiply(counts, _whole(2, 1)), 20)))
-    whole = _wide(whole, 44)
-    if 0 < further < 19:  # more digits than a count has: such a quotient is not as near to a half
-        rest = pc.subtract(_wide(dividend, 44), pc.multiply(_wide(whole, 44), _wide(counts, 19)))
-        to_half = pc.subtract(counts, pc.multiply(_wide(rest, 20), _whole(2, 1)))
-        up = pc.less_equal(pc.multiply(_wide(to_half, 21), _whole(10**further, 19)), counts)
-        whole = _wide(pc.if_else(up, _wide(pc.add(whole, _whole(1, 1)), 45), _wide(whole, 45)), 45)
-    whole = _wide(whole, 76)
+    doubled_counts = _wide(pc.multiply(counts, _whole(2, 1)), 20)
+    whole = _wide(pc.floor(pc.divide(_wide(doubled, 45), doubled_counts)), 76)
     return pc.if_else(pc.less(total, _whole(0, 1)), pc.negate(whole), whole)
 
 

@@ -126,7 +126,7 @@ def drawn_groups():
     draw()
     found.append([(None,) * len(COLUMNS)] * 2)
     found.append([tuple(LARGEST.get(name) for name in COLUMNS)] * 2)
-    # 5 / 11 is 0.4545: Spark rounds that to 0.5 first, where its decimals have no more digits.
+    # 5 / 11 is 0.4545: it is rounded once, and not to 0.5 and then to 1.
     found.append(
         [
             tuple(
