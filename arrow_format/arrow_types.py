@@ -128,6 +128,34 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return normalise(batch, schema)
 
 
+def in_time_zone(schema: pa.Schema, time_zone: str) -> pa.Schema:
+    """Return a data schema whose timestamps with a time zone have this one, at every depth.
+
+    :func:`conform` brings batches to it: the instants are the same.
+    """
+    return pa.schema([_field_in_zone(field, time_zone) for field in schema], schema.metadata)
+
+
+def _field_in_zone(field: pa.Field, time_zone: str) -> pa.Field:
+    return field.with_type(_type_in_zone(field.type, time_zone))
+
+
+def _type_in_zone(type_: pa.DataType, time_zone: str) -> pa.DataType:
+    if pt.is_timestamp(type_) and type_.tz is not None:
+        return pa.timestamp(type_.unit, time_zone)
+    if pt.is_struct(type_):
+        return pa.struct([_field_in_zone(child, time_zone) for child in type_])
+    if pt.is_map(type_):
+        key = _field_in_zone(type_.key_field, time_zone)
+        item = _field_in_zone(type_.item_field, time_zone)
+        return pa.map_(key, item, keys_sorted=type_.keys_sorted)
+    if pt.is_fixed_size_list(type_):
+        return pa.list_(_field_in_zone(type_.value_field, time_zone), type_.list_size)
+    if is_list(type_):
+        return pa.list_(_field_in_zone(type_.value_field, time_zone))
+    return type_
+
+
 def refuse_duplicates(names: Iterable[str], what: str = "columns") -> None:
     """Raise SchemaError when a name occurs twice.
 

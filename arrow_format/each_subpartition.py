@@ -34,7 +34,7 @@ class Dealer(Protocol):
     def schema(self) -> pa.Schema:
         """Schema of the batches."""
 
-    def batches_of(self, subpartition: int) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
         """Rows of a subpartition, larger than any asked for before."""
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class RowsInOrder:
         self._pieces: list[tuple[int, int, int]] = []
         """Of the run being dealt: subpartition, first row, number of rows; last one first."""
 
-    def batches_of(self, subpartition: int) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
         """Rows of a subpartition, one batch for each run that has some."""
         while self._pieces or self._next_run():
             there, first, num_rows = self._pieces[-1]
@@ -116,7 +116,7 @@ class SameRows:
         self._held: list[pa.RecordBatch] | None = None
         self._fits = True
 
-    def batches_of(self, subpartition: int) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
         """All rows."""
         del subpartition
         if self._held is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField, StructType
 
-from arrow_format.arrow_types import conform
+from arrow_format.arrow_types import conform, in_time_zone
 from arrow_format.batch_stream import reader_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.join_plan import plan_join
@@ -18,7 +18,12 @@ from connector.function_results import results_of
 from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source_reader import spark_schema
 from connector.spark_types import arrow_schema_of, check_keys
-from connector.subpartition_tasks import open_shuffles, run_in_groups, spark_struct
+from connector.subpartition_tasks import (
+    open_shuffles,
+    run_in_groups,
+    session_time_zone,
+    spark_struct,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -81,7 +86,8 @@ def join_shuffles(
     then
         ``then(joined)`` is called in each task with a reader of the rows it joined, and what it
         returns or yields is the result: a first sum, say, of what would else pass through the JVM
-        row by row. It must not depend on which rows a task has.
+        row by row. It must not depend on which rows a task has. Timestamps have the time zone of
+        the session, so hours and days are those that Spark's SQL gives.
     schema
         Of what ``then`` yields: a StructType or DDL text; only together with it.
     subpartitions
@@ -129,7 +135,8 @@ def join_shuffles(
     work: Work = join
     if then is not None and schema is not None:
         result = spark_struct(spark, schema)
-        work = ThenOfGroup(join, arrow_schema_of(joined), then, arrow_schema_of(result))
+        rows = in_time_zone(arrow_schema_of(joined), session_time_zone(spark))
+        work = ThenOfGroup(join, rows, then, arrow_schema_of(result))
     return run_in_groups(
         spark,
         (one, other),
@@ -193,6 +200,7 @@ class ThenOfGroup:
 
     join: JoinOfGroup
     joined: pa.Schema
+    """Of the rows that the function gets."""
     then: Callable[[BatchReader], Iterable[pa.RecordBatch]]
     schema: pa.Schema
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from arrow_format.arrow_types import conform, in_time_zone
 from arrow_format.co_partitioning import check_co_partitioned
 from arrow_format.each_subpartition import each_subpartition
 from arrow_format.errors import OptionError
@@ -15,7 +16,12 @@ from arrow_format.shuffle_dealers import dealer_of
 from connector.function_results import results_of
 from connector.source_options import DEFAULT_TARGET_PARTITION_BYTES
 from connector.spark_types import arrow_schema_of
-from connector.subpartition_tasks import open_shuffles, run_in_groups, spark_struct
+from connector.subpartition_tasks import (
+    open_shuffles,
+    run_in_groups,
+    session_time_zone,
+    spark_struct,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from arrow_format.dataset import Shuffle
+    from arrow_format.each_subpartition import Dealer
     from arrow_format.options import ReadOptions
     from connector.subpartition_tasks import Path
 
@@ -73,10 +80,11 @@ def map_subpartitions(
         ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
         too, with a :class:`~arrow_format.BatchReader` for each shuffle; returns or yields record
         batches. A reader holds a bounded part of its rows, whatever their number, may be left half
-        read, and is closed when the function's result ends.
+        read, and is closed when the function's result ends. Its timestamps have the time zone of
+        the session, as in ``applyInPandas``, so hours and days are those that Spark's SQL gives.
     schema
         Of what the function yields: a StructType or DDL text. Columns are matched by name; another
-        type is an error.
+        type is an error, another time zone of a timestamp is none: the instant counts.
     columns
         Columns to read, in that order: a list for all shuffles, or a list (or None) for each; all
         when None.
@@ -116,7 +124,9 @@ def map_subpartitions(
     chosen = _columns_of_each(columns, len(opened))
     for shuffle, names in zip(opened, chosen, strict=True):
         dealer_of(shuffle, (), names).close()
-    work = EachSubpartition(opened, chosen, function, arrow_schema_of(struct))
+    work = EachSubpartition(
+        opened, chosen, function, arrow_schema_of(struct), session_time_zone(spark)
+    )
     return run_in_groups(
         spark,
         opened,
@@ -156,12 +166,14 @@ class EachSubpartition:
     columns: tuple[Columns, ...]
     function: Callable[..., Iterable[pa.RecordBatch]]
     schema: pa.Schema
+    time_zone: str
+    """Of the timestamps that the function sees."""
 
     def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
         """Yield what the function gives, subpartition after subpartition."""
         paths = ", ".join(shuffle.path for shuffle in self.shuffles)
         dealers = [
-            dealer_of(shuffle, subpartitions, names)
+            DealerInTimeZone(dealer_of(shuffle, subpartitions, names), self.time_zone)
             for shuffle, names in zip(self.shuffles, self.columns, strict=True)
         ]
         with closing(each_subpartition(subpartitions, dealers)) as turns:
@@ -171,3 +183,31 @@ class EachSubpartition:
                 yield from results_of(call, self.schema, caller="map_subpartitions", where=where)
                 # They would keep what was read of a broadcast shuffle.
                 del readers, call
+
+
+class DealerInTimeZone:
+    """Deals the rows of another dealer, with timestamps in a time zone.
+
+    Parameters
+    ----------
+    dealer
+        Whose rows; closed with this one.
+    time_zone
+        Of all timestamps that have one.
+    """
+
+    def __init__(self, dealer: Dealer, time_zone: str) -> None:
+        self._dealer = dealer
+        self.schema = in_time_zone(dealer.schema, time_zone)
+
+    def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
+        """Rows of a subpartition."""
+        batches = self._dealer.batches_of(subpartition)
+        with closing(batches):
+            for batch in batches:
+                yield conform(batch, self.schema)
+                del batch  # before the next is read
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._dealer.close()

@@ -7,6 +7,7 @@ subpartitions of that group. Nothing that is read passes through the JVM before 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 CALL_BYTES = 4 << 10
 """What a subpartition weighs however empty it is, so that those of nothing are shared out too."""
+
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?")
 
 Path = str | os.PathLike[str]
 
@@ -99,6 +102,21 @@ def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:
         msg = f"schema is {type(schema).__name__}: expected a StructType or DDL text"
         raise SchemaError(msg)
     return schema
+
+
+def session_time_zone(spark: SparkSession) -> str:
+    """Return the time zone of the session, as Arrow and Python write it.
+
+    Spark has more ways to write an offset: ``GMT+8``, ``+8``, ``Z``.
+    """
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    if zone == "Z":
+        return "UTC"
+    offset = _OFFSET.fullmatch(zone)
+    if offset is None:
+        return zone
+    sign, hours, minutes = offset.groups()
+    return f"{sign}{int(hours):02}:{minutes or '00'}"
 
 
 def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -93,6 +93,48 @@ def test_rows_columns_and_lazy_versions(spark: SparkSession, left: Path, right: 
     assert_same_rows(out.toArrow(), expected.toArrow())
 
 
+def hours(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Hours as the reader's types have them, an instant that passes through, and those types."""
+    table = batches.read_all()
+    rows = table.to_pylist()
+    inside = [[time.hour for time in row["all"]] for row in rows]
+    local = [row["local"].hour for row in rows]
+    found = {
+        "k": table["k"].combine_chunks(),
+        "hour": pa.array(table["at"].to_pandas().dt.hour, pa.int32()),
+        "hours": pa.array(inside, pa.list_(pa.int32())),
+        "local": pa.array(local, pa.int32()),
+        "at": table["at"].combine_chunks(),
+        "all": table["all"].combine_chunks(),
+    }
+    yield pa.record_batch(found)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "GMT+8", "Z"])
+def test_timestamps_have_the_zone_of_the_session(spark: SparkSession, tmp_path: Path, zone: str):
+    """As in applyInPandas: hours and days are those that the session shows."""
+    schema = "k bigint, hour int, hours array<int>, local int, at timestamp, all array<timestamp>"
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        df = spark.range(5).selectExpr(
+            "id AS k", "timestamp'2024-07-01 09:00:00' + make_dt_interval(0, id) AS at",
+            "array(at) AS all", "timestamp_ntz'2024-07-01 09:00:00' AS local",
+        )  # fmt: skip
+        path = write(df, tmp_path / "s", 3)
+        expected = df.selectExpr(
+            "k", "hour(at) AS hour", "array(hour(at)) AS hours", "hour(local) AS local", "at", "all"
+        )
+        mapped = connector.map_subpartitions(spark, path, lambda _, rows: hours(rows), schema)
+        assert sorted(mapped.collect()) == sorted(expected.collect())
+        joined = connector.join_shuffles(
+            spark, path, path, on="k", right_columns=[], then=hours, schema=schema
+        )
+        assert sorted(joined.collect()) == sorted(expected.collect())
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 def test_the_version_is_that_of_the_call(spark: SparkSession, tmp_path: Path):
     df = spark.range(10).withColumnRenamed("id", "k")
     write(df, tmp_path / "s", 4)

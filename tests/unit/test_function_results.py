@@ -1,11 +1,13 @@
 """What users' functions raise: with subpartition, path and cause, in words that Spark prints."""
 
+import datetime as dt
 import traceback
 
 import pyarrow as pa
 import pytest
 
-from arrow_format import CorruptShuffleError, open_shuffle, write_shuffle
+from arrow_format import BroadcastPartitioner, CorruptShuffleError, open_shuffle, write_shuffle
+from arrow_format.arrow_types import in_time_zone
 from connector.function_results import results_of
 from connector.shuffle_join import ThenOfGroup
 from connector.subpartition_map import EachSubpartition
@@ -89,9 +91,43 @@ def test_other_runtime_errors_stay_themselves():
 def test_a_subpartition_that_is_empty(tmp_path):
     write_shuffle(pa.table({"n": [1]}), tmp_path / "s", num_subpartitions=4, keys="n")
     shuffle = open_shuffle(tmp_path / "s")
-    work = EachSubpartition((shuffle,), (None,), lambda _, r: [r.read_next_batch()], SCHEMA)
+    work = EachSubpartition((shuffle,), (None,), lambda _, r: [r.read_next_batch()], SCHEMA, "UTC")
     with pytest.raises(RuntimeError, match=rf"subpartition \d of {shuffle.path}: the function"):
         list(work(range(4)))
+
+
+@pytest.mark.parametrize("partitioner", [None, BroadcastPartitioner()])
+def test_timestamps_have_the_zone_that_is_asked_for(tmp_path, partitioner):
+    """What a function gets and what it may yield; the instants are the same."""
+    instant = pa.timestamp("us", "UTC")
+    stored = pa.schema({"at": instant, "in": pa.list_(pa.struct({"at": instant})),
+                        "local": pa.timestamp("us")})  # fmt: skip
+    zoned = in_time_zone(stored, "Asia/Tokyo")
+    assert [str(type_) for type_ in zoned.types] == [
+        "timestamp[us, tz=Asia/Tokyo]",
+        "list<item: struct<at: timestamp[us, tz=Asia/Tokyo]>>",
+        "timestamp[us]",
+    ]
+    noon = dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)
+    rows = [{"at": noon, "in": [{"at": noon}, None], "local": noon.replace(tzinfo=None)}]
+    how = {"keys": "at"} if partitioner is None else {"partitioner": partitioner}
+    table = pa.Table.from_pylist(rows, stored)
+    write_shuffle(table, tmp_path / "s", num_subpartitions=2, **how)
+    seen = []
+
+    def function(_, reader):
+        assert reader.schema.equals(zoned)
+        for batch in reader:
+            seen.extend(batch.to_pylist())
+            yield batch
+
+    shuffles = (open_shuffle(tmp_path / "s"),)
+    work = EachSubpartition(shuffles, (None,), function, stored, "Asia/Tokyo")
+    found = [batch for batch in work([0, 1]) if batch.num_rows]
+    assert {row["at"].hour for row in seen} == {row["in"][0]["at"].hour for row in seen} == {21}
+    assert {row["local"].hour for row in seen} == {12}
+    assert found
+    assert all(batch.schema.equals(stored) and batch.to_pylist() == rows for batch in found)
 
 
 def test_then_reads_an_error_again_and_no_end():
