@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -90,13 +91,15 @@ def plan_join(
     Columns come as Spark's ``df.join(other, on=[...])`` gives them: keys of one name first and
     once, then what is left of the left, then of the right. Keys of two names stay where they are.
 
-    A shuffle of which some rows are broadcast is taken as one that is broadcast whole.
+    A shuffle of which some rows are broadcast is taken as one that is broadcast whole. Without
+    ``on``, the partition keys are equal columns; they must have the same names on both sides.
 
     Raises
     ------
     OptionError
-        The shuffles are not co-partitioned, ``on`` lacks partition keys, an argument is of another
-        form, or ``how`` is no kind of join or gives broadcast rows more than once.
+        The shuffles are not co-partitioned, ``on`` lacks partition keys or is left out where their
+        names differ, an argument is of another form, or ``how`` is no kind of join or gives
+        broadcast rows more than once.
     SchemaError
         A column is not there, keys have types that differ by more than a time zone's name or are
         nested, or two columns of the result have one name.
@@ -181,6 +184,7 @@ def _join_keys(
                 "name them, on=[...]"
             )
             raise OptionError(msg)
+        _check_names_agree(left, right, needed)
         return needed
     given: Iterable[object] = [on] if isinstance(on, str) else on
     if not isinstance(given, Iterable):
@@ -191,13 +195,54 @@ def _join_keys(
         raise OptionError(msg)
     missing = [pair for pair in needed if pair not in pairs]
     if missing and not (is_broadcast(left) or is_broadcast(right)):
-        names = ", ".join(a if a == b else f"({a}, {b})" for a, b in missing)
         msg = (
-            f"on={on!r} lacks the partition key(s) {names}: rows that agree on the others alone "
-            "stand in different subpartitions. Add them, or let Spark join what read_shuffle gives"
+            f"on={on!r} lacks the partition key(s) {_written(missing)}: rows that agree on the "
+            "others alone lie in different subpartitions. Add them, or let Spark join what "
+            "read_shuffle gives"
         )
         raise OptionError(msg)
     return pairs
+
+
+def _check_names_agree(
+    left: Partitioned, right: Partitioned, needed: Sequence[tuple[str, str]]
+) -> None:
+    """Refuse to take columns of two names, or of one side only, for equal ones."""
+    for side, (one, other) in enumerate(((left, right), (right, left))):
+        missing = [pair[side] for pair in needed if pair[side] not in one.schema.names]
+        if missing:  # of a broadcast shuffle; the names are those of the other
+            pairs = [
+                pair
+                if pair[side] not in missing
+                else (pair[0], "...")
+                if side
+                else ("...", pair[1])
+                for pair in needed
+            ]
+            msg = (
+                f"on=None: {one.path} has no column {', '.join(map(repr, missing))}, by which "
+                f"{other.path} is partitioned: say which columns are equal, "
+                f"on=[{_written(pairs)}] with columns of {one.path}, which are "
+                f"{', '.join(one.schema.names)}"
+            )
+            raise OptionError(msg)
+    if any(a != b for a, b in needed):
+        lefts, rights = (", ".join(names) for names in zip(*needed, strict=True))
+        msg = (
+            f"on=None: {left.path} is partitioned by {lefts}, {right.path} by {rights}: where "
+            f"names differ, say which columns are equal, on=[{_written(needed)}] if these are"
+        )
+        raise OptionError(msg)
+
+
+def _written(pairs: Iterable[tuple[str, str]]) -> str:
+    """Pairs of columns as they are given to ``on``."""
+    return ", ".join(
+        json.dumps(a, ensure_ascii=False)
+        if a == b
+        else f"({json.dumps(a, ensure_ascii=False)}, {json.dumps(b, ensure_ascii=False)})"
+        for a, b in pairs
+    )
 
 
 def _pair(one: object) -> tuple[str, str]:

@@ -74,8 +74,8 @@ def join_shuffles(
         both sides may not have such.
     on
         Columns that are equal: names, or pairs (left, right) of names; they contain the partition
-        keys. When None, the partition keys. With partitioners of your own, ``on`` must contain what
-        they look at.
+        keys. When None, the partition keys, if they have the same names on both sides. With
+        partitioners of your own, ``on`` must contain what they look at.
     how
         ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or what else Spark calls
         these.

@@ -114,7 +114,9 @@ def tpch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
 @pytest.mark.parametrize("how", ["inner", "right", "anti"])
 def test_tpch_joins_as_in_sql(spark: SparkSession, tpch: dict[str, Path], how: str):
     small = "o_orderdate < date'1995-01-01'"
-    found = connector.join_shuffles(spark, tpch["lineitem"], tpch["orders"], how=how)
+    found = connector.join_shuffles(
+        spark, tpch["lineitem"], tpch["orders"], on=[("l_orderkey", "o_orderkey")], how=how
+    )
     expected = spark.sql(
         f"SELECT * FROM lineitem {'LEFT ' * (how == 'anti')}{how} JOIN orders "
         "ON l_orderkey = o_orderkey"
@@ -126,7 +128,7 @@ def test_tpch_joins_as_in_sql(spark: SparkSession, tpch: dict[str, Path], how: s
 
 def test_revenue_per_priority(spark: SparkSession, tpch: dict[str, Path]):
     joined = connector.join_shuffles(
-        spark, tpch["lineitem"], tpch["orders"],
+        spark, tpch["lineitem"], tpch["orders"], on=[("l_orderkey", "o_orderkey")],
         left_columns=["l_extendedprice", "l_discount"], right_columns=["o_orderpriority"],
     )  # fmt: skip
     assert joined.columns == ["l_extendedprice", "l_discount", "o_orderpriority"]

@@ -77,7 +77,9 @@ def _joins(spark: SparkSession, items: Path, others: Path, n: int, rounds: _Roun
             )  # fmt: skip
 
     def joined(out: Path, **how: Any) -> DataFrame:  # noqa: ANN401
-        columns = {"left_columns": ITEMS[1:], "right_columns": ORDERS[1:]}
+        columns = {
+            "on": [(ITEMS[0], ORDERS[0])], "left_columns": ITEMS[1:], "right_columns": ORDERS[1:],
+        }  # fmt: skip
         return connector.join_shuffles(spark, out / "items", out / "orders", **columns, **how)
 
     def summed(out: Path) -> list[object]:

@@ -293,7 +293,7 @@ def expected_rows(orders, items, how):
 @pytest.mark.parametrize("group_bytes", [100, 2_000, 48 << 20])
 def test_ranges_join_as_the_model_says(shuffles, how, group_bytes):
     orders, items = shuffles["orders"], shuffles["items"]
-    plan = plan_join(orders, items, how=how, suffixes=("_l", "_r"))
+    plan = plan_join(orders, items, on=[("id", "order")], how=how, suffixes=("_l", "_r"))
     found = pa.Table.from_batches(join_range(orders, items, plan, group_bytes=group_bytes))
     assert rows_of(found) == expected_rows(orders, items, how)
     assert found.schema.field("more").type == PAYLOAD
@@ -490,7 +490,9 @@ def test_a_broadcast_side_is_looked_up_in_large_blocks(partly, monkeypatch):
 
 def test_some_subpartitions(shuffles):
     orders, items = shuffles["orders"], shuffles["items"]
-    plan = plan_join(orders, items, left_columns=["id"], right_columns=["order"])
+    plan = plan_join(
+        orders, items, on=[("id", "order")], left_columns=["id"], right_columns=["order"]
+    )
     some = [3, 4, 5, *range(20, 40)]
     found = pa.Table.from_batches(join_range(orders, items, plan, some))
     expected = orders.read(some, ["id"]).read_all().join(
@@ -510,17 +512,19 @@ class Sides:
 
 LEFT = Sides("/l", HashPartitioner("a", "b"), a=pa.int32(), b=pa.string(), v=pa.int8())
 RIGHT = Sides("/r", HashPartitioner("a", "c"), a=pa.int32(), c=pa.string(), w=pa.int8())
+ON = ["a", ("b", "c")]
 MINE = Sides("/m", {"kind": "mine"}, a=pa.int32(), v=pa.list_(pa.int8()))
 
 
 def test_the_partition_keys_are_what_is_joined_on():
-    plan = plan_join(LEFT, RIGHT)
+    assert plan_join(LEFT, LEFT, suffixes=("", "_r")).keys == (("a", "a"), ("b", "b"))
+    plan = plan_join(LEFT, RIGHT, on=ON)
     assert plan.keys == (("a", "a"), ("b", "c"))
     assert [c.name for c in plan.columns] == ["a", "b", "v", "c", "w"]
     assert plan.columns[0] == JoinedColumn("a", "a", None)
-    assert plan_join(LEFT, RIGHT, how="right").columns[0] == JoinedColumn("a", None, "a")
-    assert plan_join(LEFT, RIGHT, how="fullOuter").columns[0] == JoinedColumn("a", "a", "a")
-    semi = plan_join(LEFT, RIGHT, how="left_semi", left_columns=["v"])
+    assert plan_join(LEFT, RIGHT, on=ON, how="right").columns[0] == JoinedColumn("a", None, "a")
+    assert plan_join(LEFT, RIGHT, on=ON, how="fullOuter").columns[0] == JoinedColumn("a", "a", "a")
+    semi = plan_join(LEFT, RIGHT, on=ON, how="left_semi", left_columns=["v"])
     assert [c.name for c in semi.columns] == ["a", "v"]
     assert semi.left_columns == ["a", "b", "v"]
     assert semi.right_columns == ["a", "c"]
@@ -533,7 +537,7 @@ def test_the_partition_keys_are_what_is_joined_on():
     [
         ({"how": "cross"}, OptionError, "how='cross': expected inner, left"),
         ({"how": None}, OptionError, "how=None: expected inner"),
-        ({"on": "a"}, OptionError, r"lacks the partition key\(s\) \(b, c\)"),
+        ({"on": "a"}, OptionError, r'lacks the partition key\(s\) \("b", "c"\)'),
         ({"on": []}, OptionError, "expected column names or pairs"),
         ({"on": [1]}, OptionError, "on: 1 is neither a column name nor a pair"),
         ({"on": ["a", ("b", "c"), "x"]}, SchemaError, "column 'x' is not there"),
@@ -554,7 +558,7 @@ def test_the_partition_keys_are_what_is_joined_on():
 )
 def test_plans_that_do_not_work(arguments, error, message):
     with pytest.raises(error, match=message):
-        plan_join(LEFT, RIGHT, **arguments)
+        plan_join(LEFT, RIGHT, **{"on": ON} | arguments)
 
 
 def test_keys_that_differ_in_labels_alone():
@@ -582,11 +586,44 @@ def test_keys_of_two_time_zones_are_one_column():
 def test_names_of_both_sides():
     other = Sides("/r", HashPartitioner("a", "c"), a=pa.int32(), c=pa.string(), v=pa.int8())
     with pytest.raises(SchemaError, match="both sides have 'v': leave them out"):
-        plan_join(LEFT, other)
-    plan = plan_join(LEFT, other, suffixes=("", "_other"))
+        plan_join(LEFT, other, on=ON)
+    plan = plan_join(LEFT, other, on=ON, suffixes=("", "_other"))
     assert [c.name for c in plan.columns] == ["a", "b", "v", "c", "v_other"]
     with pytest.raises(SchemaError, match="two columns v"):
-        plan_join(LEFT, other, suffixes=("", ""))
+        plan_join(LEFT, other, on=ON, suffixes=("", ""))
+
+
+def test_keys_of_other_names_are_joined_on_only_where_that_is_said():
+    """Equal types do not make an order number a customer number."""
+    orders = Sides("/o", HashPartitioner("order_id"), order_id=pa.int64())
+    customers = Sides("/c", HashPartitioner("customer_id"), customer_id=pa.int64())
+    message = (
+        "on=None: /o is partitioned by order_id, /c by customer_id: where names differ, say which "
+        'columns are equal, on=[("order_id", "customer_id")] if these are'
+    )
+    with pytest.raises(OptionError) as caught:
+        plan_join(orders, customers)
+    assert str(caught.value) == message
+    with pytest.raises(OptionError, match=r'on=\["a", \("b", "c"\)\] if these are'):
+        plan_join(LEFT, RIGHT)
+    assert plan_join(orders, customers, on=[("order_id", "customer_id")]).columns
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_broadcast_side_without_the_partition_keys(is_left):
+    nations = Sides("/n", BroadcastPartitioner(), nation=pa.int64(), name=pa.string())
+    customers = Sides("/c", HashPartitioner("nation_of"), nation_of=pa.int64())
+    sides = (nations, customers) if is_left else (customers, nations)
+    with pytest.raises(OptionError) as caught:
+        plan_join(*sides)
+    pair = '("...", "nation_of")' if is_left else '("nation_of", "...")'
+    assert str(caught.value) == (
+        "on=None: /n has no column 'nation_of', by which /c is partitioned: say which columns are "
+        f"equal, on=[{pair}] with columns of /n, which are nation, name"
+    )
+    by_name = Sides("/c", HashPartitioner("nation"), nation=pa.int64(), v=pa.int8())
+    sides = (nations, by_name) if is_left else (by_name, nations)
+    assert plan_join(*sides).keys == (("nation", "nation"),)
 
 
 def test_keys_that_nothing_is_known_of():
