@@ -211,14 +211,9 @@ def _check_names_agree(
     for side, (one, other) in enumerate(((left, right), (right, left))):
         missing = [pair[side] for pair in needed if pair[side] not in one.schema.names]
         if missing:  # of a broadcast shuffle; the names are those of the other
-            pairs = [
-                pair
-                if pair[side] not in missing
-                else (pair[0], "...")
-                if side
-                else ("...", pair[1])
-                for pair in needed
-            ]
+            theirs = [pair[1 - side] for pair in needed]
+            own = ["..." if pair[side] in missing else pair[side] for pair in needed]
+            pairs = zip(*((theirs, own) if side else (own, theirs)), strict=True)
             msg = (
                 f"on=None: {one.path} has no column {', '.join(map(repr, missing))}, by which "
                 f"{other.path} is partitioned: say which columns are equal, "
