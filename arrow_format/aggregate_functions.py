@@ -109,15 +109,25 @@ def method_of(
     if function not in OF_SPARK and function not in OF_PYARROW:
         msg = f"there is no function {function!r}; expected one of {', '.join(ALL_FUNCTIONS)}"
         raise OptionError(msg)
-    if options is not None and f"hash_{function}" not in pc.list_functions():
-        msg = f"{function!r} is Spark's name and takes no options; they go with PyArrow's names"
-        raise OptionError(msg)
+    if options is not None:
+        _check_options(function, options)
     if function in OF_PYARROW:
         return _as_pyarrow_does(function, options)
     if len(types) != 1:
         msg = f"{function!r} takes one column, not {len(types)}"
         raise SchemaError(msg)
     return OF_SPARK[function](types[0], options)
+
+
+def _check_options(function: str, options: pc.FunctionOptions) -> None:
+    # PyArrow reads the bytes of any options as those of the function.
+    expected = next((name for name, takers in _OPTIONS.items() if function in takers), None)
+    if expected is None:
+        msg = f"{function!r} takes no options; some functions do, by their names in PyArrow"
+        raise OptionError(msg)
+    if type(options).__name__ != expected:
+        msg = f"{function!r} takes pyarrow.compute.{expected}, not {type(options).__name__}"
+        raise OptionError(msg)
 
 
 def checked(column: Column, type_: pa.DataType) -> Column:
@@ -343,11 +353,9 @@ def _at_end(function: str, type_: pa.DataType, options: pc.FunctionOptions | Non
 def _skips_nulls(function: str, options: pc.FunctionOptions | None) -> bool:
     if options is None:
         return False
-    # Others are not compared: PyArrow compares options of two kinds, or with None, and crashes.
-    if isinstance(options, pc.ScalarAggregateOptions):
-        for skips in (False, True):
-            if options == pc.ScalarAggregateOptions(skip_nulls=skips):
-                return skips
+    for skips in (False, True):
+        if options == pc.ScalarAggregateOptions(skip_nulls=skips):
+            return skips
     msg = f"{function!r} takes no other options than ScalarAggregateOptions(skip_nulls=...)"
     raise OptionError(msg)
 
@@ -372,7 +380,7 @@ def _at(numbers: Column, column: Column) -> Column:
         chunk = column.chunk(int(number))
         rows = wanted[by_chunk[chunk_of[by_chunk] == number]] - (ends[number] - len(chunk))
         pieces += gather(chunk, to_arrow(rows.astype(np.uint64)))
-    if len(pieces) < 2 and bool((by_chunk[1:] > by_chunk[:-1]).all()):
+    if bool((by_chunk[1:] > by_chunk[:-1]).all()):
         return pa.chunked_array(pieces, column.type)
     back = np.empty(len(wanted), np.uint64)
     back[by_chunk] = np.arange(len(wanted), dtype=np.uint64)
@@ -583,6 +591,19 @@ OF_PYARROW = frozenset({
     "pivot_wider", "skew", "tdigest",
 })  # fmt: skip
 """Functions that only PyArrow has a name for."""
+
+_OPTIONS = {
+    "CountOptions": {"count", "count_distinct", "distinct"},
+    "PivotWiderOptions": {"pivot_wider"},
+    "ScalarAggregateOptions": {
+        "all", "any", "approximate_median", "first", "first_last", "last", "max", "mean", "min",
+        "min_max", "product", "sum",
+    },
+    "SkewOptions": {"kurtosis", "skew"},
+    "TDigestOptions": {"tdigest"},
+    "VarianceOptions": {"stddev", "variance"},
+}  # fmt: skip
+"""Functions by the class of PyArrow's options that they take."""
 
 ALL_FUNCTIONS = sorted({*OF_SPARK, *OF_PYARROW})
 
