@@ -375,11 +375,11 @@ def _at(numbers: Column, column: Column) -> Column:
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
     chunk_of = np.searchsorted(ends, wanted, side="right")
     by_chunk = np.argsort(chunk_of, kind="stable")
+    numbers_of_chunks, starts = np.unique(chunk_of[by_chunk], return_index=True)
     pieces: list[pa.Array] = []
-    for number in np.unique(chunk_of):
+    for number, rows in zip(numbers_of_chunks, np.split(wanted[by_chunk], starts)[1:], strict=True):
         chunk = column.chunk(int(number))
-        rows = wanted[by_chunk[chunk_of[by_chunk] == number]] - (ends[number] - len(chunk))
-        pieces += gather(chunk, to_arrow(rows.astype(np.uint64)))
+        pieces += gather(chunk, to_arrow((rows - ends[number] + len(chunk)).astype(np.uint64)))
     if bool((by_chunk[1:] > by_chunk[:-1]).all()):
         return pa.chunked_array(pieces, column.type)
     back = np.empty(len(wanted), np.uint64)
