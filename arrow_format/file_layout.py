@@ -18,7 +18,7 @@ from arrow_format.arrow_types import same_but_labels
 from arrow_format.errors import SchemaError
 from arrow_format.file_types import leaves, plain_schema
 from arrow_format.spark_footer import (
-    Calendar,
+    calendar_of,
     check_orc_types,
     check_parquet_types,
     fields_within,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow.parquet as pq
+
+    from arrow_format.spark_footer import Calendar
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +173,10 @@ def checked_columns(fragment: Any, file: ScanFile, wanted: Wanted) -> list[str]:
 
 
 def calendar_of_parquet(fragment: Any) -> Calendar:  # noqa: ANN401
-    """Return which values of a Parquet file are in the older calendar."""
-    physical, metadata = fragment.physical_schema, fragment.metadata
-    footer = spark_footer(metadata.metadata)
-    found = timestamp_columns(physical, metadata).int96 if footer.legacy_int96 else frozenset()
-    return Calendar(footer.legacy_dates, found)
+    """Return which values of a Parquet file Spark reads as others than PyArrow."""
+    metadata = fragment.metadata
+    int96 = timestamp_columns(fragment.physical_schema, metadata).int96
+    return calendar_of(spark_footer(metadata.metadata), int96, metadata.created_by)
 
 
 def columns_to_read(physical: pa.Schema, file: ScanFile, wanted: Wanted) -> list[str]:

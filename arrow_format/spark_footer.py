@@ -11,6 +11,7 @@ Source: ``DataSourceUtils`` and ``ParquetFileFormat`` of Spark 4.3, and files wr
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,16 @@ FIRST_DAY = -141_427
 
 FIRST_SECOND = -2_208_988_800
 """1900-01-01 in UTC, in seconds since 1970: from here on timestamps are the same."""
+
+USUAL_INT96 = re.compile(r"parquet-mr |impala |parquet-cpp-arrow version (2[3-9]|[3-9]\d|\d{3})")
+"""Writers that are known to count the time of day of INT96 from midnight on, as PyArrow reads it.
+
+Others, PyArrow before 23 among them, count it back from the next midnight where it is before 1970.
+Spark adds what is negative; PyArrow takes it as without a sign, 584 years later."""
+
+FIRST_WRAPPED, LAST_WRAPPED = (1 << 63) // 1_000, (1 << 64) // 1_000
+"""Microseconds as which times from 1677, the first that 64 bits of nanoseconds hold, to 1970 come
+out then."""
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -258,24 +269,31 @@ def _labelled(one: pa.Field, declared: Any, notes: Any = None) -> pa.Field:  # n
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Which values of a file are in the older calendar; none of most files."""
+    """Which values of a file Spark reads as other days or moments than PyArrow; none of most."""
 
     dates: bool = False
-    """Dates, and timestamps with a time zone."""
+    """Whether dates, and timestamps with a time zone, are in the older calendar."""
     int96: frozenset[str] = frozenset()
-    """Columns whose timestamps without a time zone are, which Parquet holds as INT96."""
+    """Columns whose timestamps of INT96 are."""
+    wrapped: frozenset[str] = frozenset()
+    """Columns with INT96 of a writer that may count times of day before 1970 back from midnight."""
+    writer: str = ""
+    """What wrote the file, for the message."""
 
     def concerns(self, one: pa.Field) -> bool:
-        """Whether a column has values in the older calendar, at any depth."""
-        return any(self._is_old(one.name, child.type) for _, child in _fields_in(one, one.name))
+        """Whether a column may have such values, at any depth."""
+        return any(
+            self._is_old(one.name, child.type) or self._is_wrapped(one.name, child.type)
+            for _, child in _fields_in(one, one.name)
+        )
 
     def check(self, column: pa.Array, one: pa.Field, where: str) -> None:
-        """Refuse values that are other days or moments in today's calendar.
+        """Refuse values that Spark reads as others.
 
         Parameters
         ----------
         column, one
-            Rows of a column as the file has them, and its field.
+            Rows of a column as the file has them, INT96 in microseconds, and its field.
         where
             The file.
 
@@ -284,22 +302,21 @@ class Calendar:
         SchemaError
             Names file and column.
         """
-        if not self.concerns(one):
-            return
-        for leaf in _leaf_values(column):
-            if not self._is_old(one.name, leaf.type) or leaf.null_count == len(leaf):
+        for leaf in _leaf_values(column) if self.concerns(one) else ():
+            why = None
+            if leaf.null_count == len(leaf):
                 continue
-            if pt.is_date(leaf.type):
-                leaf, first = leaf.cast(pa.date32()), FIRST_DAY
-                what, since = "dates", "1582-10-15"
-            else:
-                first = FIRST_SECOND * PER_SECOND[leaf.type.unit]
-                what, since = "timestamps", "1900-01-01"
-            if pc.min(leaf).value < first:
+            if self._is_old(one.name, leaf.type):
+                why = _why_moved(leaf)
+            if why is None and self._is_wrapped(one.name, leaf.type) and _has_wrapped(leaf):
+                why = (
+                    f"timestamps from 2262 to 2554, and {self.writer.strip()!r} writes some before "
+                    "1970 so that PyArrow reads them as these"
+                )
+            if why is not None:
                 msg = (
-                    f"{where}: column {one.name!r} has {what} before {since}, and they are in the "
-                    "calendar of Spark 2, in which they are others than in today's. Leave the "
-                    "column out, or let Spark read the files: write_shuffle(spark.read..., ...)"
+                    f"{where}: column {one.name!r} has {why}. Leave the column out, or let Spark "
+                    "read the files: write_shuffle(spark.read..., ...)"
                 )
                 raise SchemaError(msg)
 
@@ -307,6 +324,50 @@ class Calendar:
         if pt.is_timestamp(type_):
             return self.dates if type_.tz is not None else name in self.int96
         return self.dates and pt.is_date(type_)
+
+    def _is_wrapped(self, name: str, type_: pa.DataType) -> bool:
+        return name in self.wrapped and pt.is_timestamp(type_) and type_.tz is None
+
+
+def calendar_of(footer: SparkFooter, int96: frozenset[str], created_by: str | None) -> Calendar:
+    """Return which values of a Parquet file Spark reads as others.
+
+    Parameters
+    ----------
+    footer
+        What Spark wrote there.
+    int96
+        Columns that have timestamps of INT96.
+    created_by
+        The name that the writer gives itself.
+    """
+    writer = created_by or ""
+    return Calendar(
+        dates=footer.legacy_dates,
+        int96=int96 if footer.legacy_int96 else frozenset(),
+        wrapped=frozenset() if USUAL_INT96.match(writer) else int96,
+        writer=writer,
+    )
+
+
+def _why_moved(leaf: pa.Array) -> str | None:
+    """Say which values of the older calendar are others today; None if none is."""
+    if pt.is_date(leaf.type):
+        leaf, first, what, since = leaf.cast(pa.date32()), FIRST_DAY, "dates", "1582-10-15"
+    else:
+        first = FIRST_SECOND * PER_SECOND[leaf.type.unit]
+        what, since = "timestamps", "1900-01-01"
+    if pc.min(leaf).value >= first:
+        return None
+    return (
+        f"{what} before {since}, and they are in the calendar of Spark 2, in which they are others "
+        "than in today's"
+    )
+
+
+def _has_wrapped(leaf: pa.Array) -> bool:
+    values = leaf.drop_null().cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return bool(((values >= FIRST_WRAPPED) & (values <= LAST_WRAPPED)).any())
 
 
 def _leaf_values(array: pa.Array) -> Iterator[pa.Array]:

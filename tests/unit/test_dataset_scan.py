@@ -442,11 +442,14 @@ def test_int96_is_an_instant_also_beyond_2262(tmp_path):
     assert found["t"].cast(pa.timestamp("us")).to_pylist() == times
 
 
+NANOS_A_DAY = 86_400_000_000_000
+BEFORE_1970 = [-NANOS_A_DAY // 1_000, None]
+
 # Nanoseconds without a zone, the same as INT96, instants, and what lacks the column.
 KINDS_OF_TIMESTAMPS = {
-    "nano": ({"t": pa.array([-1, None], pa.timestamp("ns"))}, False),
-    "int96": ({"t": pa.array([-1, None], pa.timestamp("ns"))}, True),
-    "zoned": ({"t": pa.array([-1, None], UTC)}, False),
+    "nano": ({"t": pa.array([-NANOS_A_DAY, None], pa.timestamp("ns"))}, False),
+    "int96": ({"t": pa.array([-NANOS_A_DAY, None], pa.timestamp("ns"))}, True),
+    "zoned": ({"t": pa.array([-NANOS_A_DAY // 1_000, None], UTC)}, False),
     "lacks": ({"k": [1, 2]}, False),
 }
 
@@ -474,20 +477,20 @@ def test_int96_does_not_mix_with_other_timestamps_without_a_zone(tmp_path, kinds
 
 
 def test_int96_is_what_each_file_has(tmp_path):
-    assert timestamps(tmp_path, ["nano"]) == (pa.timestamp("us"), [-1, None])
-    assert timestamps(tmp_path, ["int96"]) == (UTC, [-1, None])
+    assert timestamps(tmp_path, ["nano"]) == (pa.timestamp("us"), BEFORE_1970)
+    assert timestamps(tmp_path, ["int96"]) == (UTC, BEFORE_1970)
     for kinds in (("int96", "zoned"), ("zoned", "int96")):
-        assert timestamps(tmp_path, kinds) == (UTC, [-1, None] * 2), "both are instants"
+        assert timestamps(tmp_path, kinds) == (UTC, BEFORE_1970 * 2), "both are instants"
     schema = pa.schema({"t": pa.timestamp("ns"), "k": pa.int64()})
     for kinds in (("int96", "lacks"), ("lacks", "int96")):
         stored, values = timestamps(tmp_path, kinds, schema)
         assert stored == UTC
-        assert sorted(values, key=str) == [-1, None, None, None]
+        assert sorted(values, key=str) == [*BEFORE_1970, None, None]
     assert timestamps(tmp_path, ["lacks", "nano"], schema)[0] == pa.timestamp("us")
     assert timestamps(tmp_path, ["lacks"], schema) == (pa.timestamp("us"), [None, None])
     declared = pa.schema({"t": UTC})
     for kinds in (("int96", "zoned"), ("zoned", "int96")):
-        assert timestamps(tmp_path, kinds, declared) == (UTC, [-1, None] * 2)
+        assert timestamps(tmp_path, kinds, declared) == (UTC, BEFORE_1970 * 2)
 
 
 def test_few_footers_are_looked_at_to_know_which_are_int96(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ Spark's own.
 
 import datetime as dt
 import json
+import struct
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -28,9 +29,10 @@ LEGACY_DATES = "org.apache.spark.legacyDateTime"
 LEGACY_INT96 = "org.apache.spark.legacyINT96"
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 
-UTC = pa.timestamp("us", "UTC")
+UTC, LISTS = pa.timestamp("us", "UTC"), pa.list_(pa.timestamp("us"))
 DAY = -141_427
 MICROS = -2_208_988_800_000_000
+MICROS_A_DAY = 86_400_000_000
 """The first that are the same in both calendars."""
 
 
@@ -54,8 +56,9 @@ def kinds(days, micros):
         "date": (pa.array([0, days], pa.date32()), {}),
         "micros": (pa.array([0, micros], UTC), {}),
         "millis": (pa.array([0, micros // 1_000], pa.timestamp("ms", "UTC")), {}),
+        # At midnight: old versions of PyArrow write other times before 1970 wrongly.
         "int96": (
-            pa.array([0, micros], pa.timestamp("us")),
+            pa.array([0, micros // MICROS_A_DAY * MICROS_A_DAY], pa.timestamp("us")),
             {"use_deprecated_int96_timestamps": True},
         ),
         "zoneless": (pa.array([0, micros], pa.timestamp("us")), {}),
@@ -135,6 +138,39 @@ def test_a_column_that_the_dataset_declares_as_text(tmp_path):
     dataset = ds.dataset(tmp_path, schema=pa.schema({"d": pa.string()}))
     with pytest.raises(SchemaError, match="column 'd' has dates before"):
         list(plan_scan(dataset, parallelism=1).read(0))
+
+
+def test_int96_with_negative_nanoseconds_is_not_read_as_centuries_later(tmp_path):
+    times, far = [-1, 7, None], 10_000_000_000_000_000  # the year 2286
+
+    def save(writer, times, column="t"):
+        rows = pa.table({"k": range(len(times)), column: pa.array(times, pa.timestamp("us"))})
+        if column == "l":
+            rows = pa.table({"k": rows["k"], "l": pa.array([[one] for one in times], LISTS)})
+        path = tmp_path / "x.parquet"
+        plain = {"use_dictionary": False, "compression": "none", "store_schema": False}
+        pq.write_table(rows, path, use_deprecated_int96_timestamps=True, **plain)
+        # The time of day counted back from the day after, as some write it and Spark reads it.
+        usual = struct.pack("<qI", 86_400_000_000_000 - 1_000, 2_440_587)
+        data = path.read_bytes().replace(usual, struct.pack("<qI", -1_000, 2_440_588))
+        own = pq.read_metadata(path).created_by.encode()
+        path.write_bytes(data.replace(own, writer.encode().ljust(len(own))))
+        assert pq.read_metadata(path).created_by.strip() == writer
+        return path
+
+    refused = r"x\.parquet: column '{}' has timestamps from 2262 to 2554, .*'{}.*before 1970"
+    for writer in ("parquet-cpp-arrow version 22.0.0", "parquet-cpp-velox version 1", "cudf"):
+        for column in ("t", "l"):
+            path = save(writer, times, column)
+            with pytest.raises(SchemaError, match=refused.format(column, writer)):
+                read(path)
+            assert read(path, columns=["k"])["k"].to_pylist() == [0, 1, 2]
+            with pytest.raises(SchemaError, match=refused.format(column, writer)):
+                read(save(writer, [far], column))
+        for others in ([7, None], [None], [9_000_000_000_000_000, 19_000_000_000_000_000]):
+            assert read(save(writer, others))["t"].cast(pa.int64()).to_pylist() == others
+    for writer in ("parquet-mr version 1.10.1", "parquet-cpp-arrow version 23.0.0", "impala 4"):
+        assert read(save(writer, [far]))["t"].cast(pa.int64()).to_pylist() == [far]
 
 
 # Types -------------------------------------------------------------------------------------------
