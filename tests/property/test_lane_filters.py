@@ -21,6 +21,11 @@ VALUES = {
     "i": (pa.int64(), [-1, 0, 1]),
     "s": (pa.string(), ["", "a", "b" * 80]),
     "d": (pa.date32(), [dt.date(1500, 3, 1), dt.date(2024, 1, 1)]),
+    "b": (pa.bool_(), [False, True]),
+    "u": (pa.uint32(), [0, 1, 2**31, 2**32 - 1]),
+    "w": (pa.uint64(), [0, 2**63, 2**64 - 1]),
+    "y": (pa.binary(), [b"", b"\x00", b"\x7f", b"\xff"]),
+    "t": (pa.timestamp("us", "UTC"), [dt.datetime(1500, 3, 1), dt.datetime(2024, 1, 1)]),
     "m": (pa.decimal128(5, 2), [Decimal("-1.00"), Decimal("0.00"), Decimal("1.50")]),
 }
 COMPARISONS = ["__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"]
