@@ -1,7 +1,8 @@
 """Numbers and booleans of NumPy as Arrow arrays, and back. Pure.
 
 ``pyarrow.array``, ``pyarrow.scalar`` and ``Array.to_numpy`` do the same, but import pandas to see
-whether they deal with its objects: a third of a second in each process that Spark starts.
+whether they deal with its objects: a third of a second in each process that Spark starts. So does
+``DataType.to_pandas_dtype`` before PyArrow 26.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from arrow_format.array_buffers import boolean_values, fixed_width_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_NUMPY_TYPES = {pa.from_numpy_dtype(type_): type_ for type_ in map(np.dtype, "?bhilBHILefd")}
 
 
 def to_arrow(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -38,7 +41,7 @@ def to_arrow(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.
 
 def to_scalar(value: float, type_: pa.DataType) -> pa.Scalar:
     """Return a number, or a boolean of 0 or 1, as a scalar of a type."""
-    return to_arrow(np.array([value], type_.to_pandas_dtype()))[0]
+    return to_arrow(np.array([value], _NUMPY_TYPES[type_]))[0]
 
 
 def to_numpy(array: pa.Array) -> NDArray[Any]:
@@ -54,7 +57,7 @@ def to_numpy(array: pa.Array) -> NDArray[Any]:
         raise pa.ArrowInvalid(msg)
     if pa.types.is_boolean(array.type):
         return boolean_values(array).view(np.bool_)
-    return fixed_width_values(array, array.type.to_pandas_dtype())
+    return fixed_width_values(array, _NUMPY_TYPES[array.type])
 
 
 def no_rows(type_: pa.DataType) -> pa.Array:

@@ -407,7 +407,8 @@ def test_nanoseconds_are_rounded_down_also_before_1970(tmp_path):
 
     expected = {name: [down(value) for value in values] for name, values in numbers(rows).items()}
     for kind in ("ipc", "parquet"):
-        some = rows if kind == "ipc" else rows.drop_columns(["s", "m", "ll"])  # no seconds there
+        # Parquet has no seconds, and PyArrow 25 reads no null lists of a fixed size from it.
+        some = rows if kind == "ipc" else rows.drop_columns(["s", "m", "ll", "f"])
         (tmp_path / kind).mkdir()
         ds.write_dataset(some, tmp_path / kind, format=kind)
         found = numbers(read(plan(ds.dataset(tmp_path / kind, format=kind))))
