@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 
 def format_bytes(num_bytes: float) -> str:
     """``num_bytes`` for people: ``1.5 MB``, powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+    if num_bytes < 999.5:
+        return f"{num_bytes:.0f} B"
+    for unit in ("kB", "MB", "GB"):
         num_bytes /= 1000
-    return f"{num_bytes:.1f} TB"
+        if num_bytes < 999.95:  # more would be rounded to 1000.0
+            return f"{num_bytes:.1f} {unit}"
+    return f"{num_bytes / 1000:.1f} TB"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Say how many, with the noun in the plural unless there is one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,20 +54,27 @@ class ShuffleReceipt:
     """What the map tasks did, added up: see :class:`arrow_format.counters.MapCounters`."""
 
     def _facts(self) -> list[tuple[str, str]]:
-        rows = self.subpartition_rows
-        empty = pc.sum(pc.equal(rows, to_scalar(0, rows.type))).as_py() or 0
         return [
             ("version", str(self.version)),
             ("rows", f"{self.num_rows:,}"),
             ("on disk", format_bytes(self.num_bytes)),
             ("map outputs", f"{self.num_map_outputs:,}"),
-            ("subpartitions", f"{self.num_subpartitions:,} ({empty:,} empty)"),
-            ("rows in largest", f"{pc.max(rows).as_py() or 0:,}"),
+            ("subpartitions", f"{self.num_subpartitions:,} ({self._num_empty():,} empty)"),
+            ("rows in largest", f"{pc.max(self.subpartition_rows).as_py() or 0:,}"),
         ]
 
+    def _num_empty(self) -> int:
+        rows = self.subpartition_rows
+        return int(pc.sum(pc.equal(rows, to_scalar(0, rows.type))).as_py() or 0)
+
     def __str__(self) -> str:
-        facts = ", ".join(f"{value} {name}" for name, value in self._facts()[1:5])
-        return f"shuffle {self.path} version {self.version}: {facts}"
+        empty = self._num_empty()
+        subpartitions = count_of(self.num_subpartitions, f"({empty:,} empty) subpartition")
+        return (
+            f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "
+            f"{format_bytes(self.num_bytes)} on disk, "
+            f"{count_of(self.num_map_outputs, 'map output')}, {subpartitions}"
+        )
 
     def _repr_html_(self) -> str:
         cells = "".join(

@@ -14,7 +14,7 @@ import typer
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
 from connector.cli_app import BAD_USAGE, FOUND_WRONG, PROGRAM
-from connector.cli_keeping import bench, consumers, flush, gc, merge, release
+from connector.cli_keeping import consumers, flush, gc, merge, release
 from connector.cli_looking import head, inspect, plan, verify
 from connector.cli_output import print_error
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _INTERRUPTED = 130
-_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app = typer.Typer(
     name=PROGRAM,
@@ -59,7 +58,6 @@ app.command()(gc)
 app.command()(consumers)
 app.command()(release)
 app.command()(flush)
-app.command(context_settings=_ANY_ARGUMENTS)(bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,7 +112,9 @@ def _other_error(error: Exception) -> int:
         # Bad usage: the class is click's or typer's own, depending on typer's version.
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", PROGRAM)
-        print_error(f"{format_message().rstrip('.')}. Try '{command} --help'.")
+        message = format_message().rstrip(".")
+        ended = message if message.endswith("?") else f"{message}."
+        print_error(f"{ended} Try '{command} --help'.")
         return int(getattr(error, "exit_code", BAD_USAGE))
     print_error(f"unexpected {type(error).__name__}: {error}")
     return FOUND_WRONG

@@ -176,9 +176,3 @@ def flush(
         show_result({"path": path, "flushed": facts})
     else:
         show_result([str(receipt) if receipt else f"{path}: nothing is pending"])
-
-
-def bench() -> None:
-    """Measure engine and Spark (not supported yet; 'make bench' in a clone does)."""
-    msg = "not supported yet: bench; run 'make bench' in a clone of the project"
-    raise OptionError(msg)

@@ -20,7 +20,7 @@ MAX_COLUMNS = 24
 """Columns that ``inspect`` lists; ``--json`` lists all."""
 
 MAX_VERSIONS = 8
-"""Versions that ``inspect`` lists; ``--json`` lists all."""
+"""Versions that ``inspect`` lists, up to the one it shows; ``--json`` lists all."""
 
 MAX_CELL = 32
 """Characters of a cell that ``head`` shows."""
@@ -28,9 +28,9 @@ MAX_CELL = 32
 
 def show_facts(console: Console, facts: ShuffleFacts) -> None:
     """Print what ``inspect`` found."""
-    from arrow_format.receipt import format_bytes
+    from arrow_format.receipt import count_of, format_bytes
     from connector.inspection import order_text, partitioner_text, result_lines
-    from connector.picture import count_of, printable, skew_picture
+    from connector.picture import printable, skew_picture
     from connector.work_summary import work_lines
 
     def line(text: RenderableType = "", style: str | None = None) -> None:
@@ -52,7 +52,11 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         line(f"  {text}")
 
     title("Versions")
-    shown = facts.versions[-MAX_VERSIONS:]
+    numbers = [one.version for one in facts.versions]
+    end = len(numbers)
+    if facts.version in numbers[:-MAX_VERSIONS]:
+        end = numbers.index(facts.version) + 1
+    shown = facts.versions[max(end - MAX_VERSIONS, 0) : end]
     table = [("version", "operation", "rows", "on disk", "map outputs", "committed")]
     table += [
         (
@@ -66,8 +70,10 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         for one in shown
     ]
     _show_table(line, table, left=(1, 5), marks=["", *("*" if one.live else "" for one in shown)])
-    if len(facts.versions) > len(shown):
-        line(f"  ... and {len(facts.versions) - len(shown):,} earlier")
+    if end > len(shown):
+        line(f"  ... and {end - len(shown):,} earlier")
+    if end < len(numbers):
+        line(f"  ... and {len(numbers) - end:,} later")
     if len(shown) > 1:
         line(f"  * makes up version {facts.version}")
 
@@ -129,7 +135,7 @@ def _show_table(
 
 
 def show_rows(console: Console, table: pa.Table, caption: str) -> None:
-    """Print rows as a table, as many columns as fit; all when it is no terminal."""
+    """Print rows as a table: all columns, but on a terminal and of no rows as many as fit."""
     import pyarrow as pa
 
     from connector.picture import printable
@@ -139,7 +145,7 @@ def show_rows(console: Console, table: pa.Table, caption: str) -> None:
     widths = [
         max([len(name), *map(len, column)]) for name, column in zip(names, cells, strict=True)
     ]
-    room = console.width - 2 if console.is_terminal else None
+    room = console.width - 2 if console.is_terminal or not table.num_rows else None
     count = columns_that_fit(widths, room)
     numeric = [
         pa.types.is_integer(field.type)
@@ -200,8 +206,8 @@ def columns_that_fit(widths: Sequence[int], room: int | None) -> int:
 
 def show_report(console: Console, report: VerifyReport, seconds: float) -> None:
     """Print what ``verify`` found, a line for every problem."""
-    from arrow_format.receipt import format_bytes
-    from connector.picture import count_of, printable
+    from arrow_format.receipt import count_of, format_bytes
+    from connector.picture import printable
 
     checked = (
         f"{count_of(report.num_files, 'file')}, {count_of(report.num_chunks, 'chunk')}, "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.receipt import format_bytes
+from arrow_format.receipt import count_of, format_bytes
 from connector.duration import duration_text
-from connector.picture import count_of, printable
+from connector.picture import printable
 
 if TYPE_CHECKING:
     from arrow_format.gc_report import GcReport

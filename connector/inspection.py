@@ -21,8 +21,8 @@ from arrow_format.log_entry import LogEntry
 from arrow_format.log_record import FENCE, Fence, Pending
 from arrow_format.numpy_arrays import to_numpy
 from arrow_format.pending import pending_numbers
+from arrow_format.receipt import count_of
 from arrow_format.result_type import ResultPartitionType
-from connector.picture import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

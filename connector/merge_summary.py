@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.receipt import format_bytes
-from connector.picture import count_of, printable
+from arrow_format.receipt import count_of, format_bytes
+from connector.picture import printable
 
 if TYPE_CHECKING:
     from arrow_format.merge_job import MergePlan, MergeReport

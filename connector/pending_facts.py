@@ -9,9 +9,9 @@ from typing import Any
 from arrow_format.commit_log import CommitLog
 from arrow_format.dataset import check_there
 from arrow_format.pending import pending_outputs
-from arrow_format.receipt import format_bytes
+from arrow_format.receipt import count_of, format_bytes
 from arrow_format.storage import open_storage
-from connector.picture import count_of, printable
+from connector.picture import printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from arrow_format.receipt import format_bytes
+from arrow_format.receipt import count_of, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -281,8 +281,3 @@ def region_picture(regions: Sequence[Sequence[Int64Array]], *, most: int = 8) ->
     if len(regions) > most:
         parts.append(Text(f"  ... and {len(regions) - most:,} more"))
     return Group(*parts)
-
-
-def count_of(number: int, noun: str) -> str:
-    """Say how many, with the noun in the plural unless there is one."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

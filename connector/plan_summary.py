@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.receipt import format_bytes
+from arrow_format.receipt import count_of, format_bytes
 from arrow_format.version_plan import plan_lines
-from connector.picture import count_of, printable
+from connector.picture import printable
 
 if TYPE_CHECKING:
     from arrow_format.version_plan import ReadPlan

@@ -162,6 +162,26 @@ class TestInspect:
         _, out, _ = run("inspect", path, "--version", 1)
         assert "version 1, 1,000 rows in 8 subpartitions" in out
 
+    def test_of_an_older_version_among_many_shows_that_version(self, run, tmp_path):
+        for _ in range(12):
+            write_shuffle(
+                table_of(1), tmp_path, num_subpartitions=1, keys="k", mode="append", options=FAST
+            )
+
+        def listed(*arguments):
+            lines = run("inspect", tmp_path, *arguments)[1].splitlines()
+            lines = lines[lines.index("Versions") + 2 : lines.index("Layout") - 1]
+            numbers = [line.strip("* ").partition(" ")[0] for line in lines]
+            return [int(n) for n in numbers if n.isdigit()], [x for x in lines if "..." in x]
+
+        assert listed() == ([*range(5, 13)], ["  ... and 4 earlier"])
+        assert listed("--version", 5) == ([*range(5, 13)], ["  ... and 4 earlier"])
+        assert listed("--version", 4) == ([1, 2, 3, 4], ["  ... and 8 later"])
+        older = [*range(2, 4)]
+        assert listed("--version", 3)[0][-2:] == older
+        for version in range(1, 13):
+            assert version in listed("--version", version)[0]
+
     def test_as_json_is_nothing_but_json(self, run, path):
         status, out, err = run("inspect", path, "--json")
         facts = json.loads(out)
@@ -269,6 +289,16 @@ class TestHead:
         write_shuffle(table_of(0), tmp_path, num_subpartitions=2, keys="k", options=FAST)
         _, out, _ = run("head", tmp_path, "--subpartition", 1)
         assert "(0 of 0 rows of subpartition 1)" in out
+        assert out.splitlines()[0].split() == ["k", "name", "price"]
+
+    def test_of_no_rows_and_many_columns_names_as_many_as_fit(self, run, tmp_path):
+        table = pa.table({f"c{i}": pa.array([], pa.int64()) for i in range(500)})
+        write_shuffle(table, tmp_path, num_subpartitions=1, keys="c0", options=FAST)
+        status, out, _ = run("head", tmp_path, "--subpartition", 0)
+        names, caption = out.splitlines()
+        assert status == 0
+        assert len(names) <= 80
+        assert "more columns do not fit" in caption
 
     def test_cells_are_one_short_line(self):
         assert cli_tables.cell_text("a\nb\x1b") == r"a\nb\x1b"
@@ -398,17 +428,6 @@ class TestErrors:
         assert "FormatVersionError" in line
         assert "format version 9" in line
 
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ["bench"],
-            ["bench", "--quick"],
-        ],
-    )
-    def test_what_is_not_supported_yet(self, run, arguments):
-        line = error_of(run(*arguments), 2)
-        assert f"OptionError: not supported yet: {arguments[0]}" in line
-
     def test_a_scheme_that_is_not_supported_yet(self, run):
         assert "not supported yet" in error_of(run("inspect", "hdfs://host/shuffle"), 2)
 
@@ -422,6 +441,8 @@ class TestErrors:
             (["head", "PATH", "--subpartition", "x"], "Invalid value for '--subpartition'"),
             (["head", "PATH", "--subpartition", "1", "--rows", "0"], "Invalid value for '--rows'"),
             (["frobnicate"], "No such command 'frobnicate'"),
+            (["bench"], "No such command 'bench'"),
+            (["inspct"], "No such command 'inspct'. Did you mean 'inspect'? Try "),
         ],
     )
     def test_bad_usage(self, run, arguments, reason):
@@ -542,7 +563,7 @@ class TestProgram:
         for arguments in ([], ["--help"]):
             completed = self.start(*arguments)
             assert completed.returncode == 0
-            for command in ("inspect", "head", "verify", "merge", "gc", "bench"):
+            for command in ("inspect", "head", "verify", "merge", "gc"):
                 assert f"  {command} " in completed.stdout
         assert self.start("--version").stdout.startswith("arrow-shuffle ")
 

@@ -43,6 +43,13 @@ def test_as_text():
     )
 
 
+def test_of_one_there_is_no_plural():
+    receipt = ShuffleReceipt("/x", 1, 1, 48, 1, 1, pa.array([1], pa.int64()), pa.array([48]))
+    assert str(receipt) == (
+        "shuffle /x version 1: 1 row, 48 B on disk, 1 map output, 1 (0 empty) subpartition"
+    )
+
+
 def test_as_html():
     html = RECEIPT._repr_html_()
     assert "<td>/data/&lt;x&gt;</td>" in html
@@ -55,7 +62,13 @@ def test_as_html():
     [
         (0, "0 B"),
         (999, "999 B"),
+        (999.6, "1.0 kB"),
         (1_000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (999_999_999, "1.0 GB"),
+        (999_960_000_000, "1.0 TB"),
+        (2e15, "2000.0 TB"),
         (5_449_999, "5.4 MB"),
         (2e9, "2.0 GB"),
         (3e12, "3.0 TB"),
