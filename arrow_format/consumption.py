@@ -293,17 +293,28 @@ def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """How far one consumer has come."""
+    """How far one consumer has come.
+
+    Parameters
+    ----------
+    name
+        Name of the consumer.
+    version
+        Everything up to this version is consumed; 0 for nothing.
+    unconsumed_versions
+        Versions after that one with rows for it.
+    unconsumed_bytes
+        Stored bytes.
+    held_by
+        The process that is at work under this name; None while none is. Of one on another machine
+        that is a guess by the age of its last sign of life, which two clocks may disagree on.
+    """
 
     name: str
     version: int
-    """Everything up to this version is consumed; 0 for nothing."""
     unconsumed_versions: int
     unconsumed_bytes: int
-    """Stored bytes."""
     held_by: str | None
-    """The process that is at work under this name; None while none is. Of one on another machine
-    that is a guess by the age of its last sign of life, which two clocks may disagree on."""
 
 
 def list_consumers(

@@ -15,17 +15,23 @@ class FlushOptions:
     """Options of buffered outputs; bad values raise :class:`OptionError` at construction.
 
     Source: FLIP-365, ``execution.flush.*``.
+
+    Parameters
+    ----------
+    max_interval
+        Longest time between two flushes; None: outputs are not buffered. Flink:
+        ``execution.flush.max-interval``.
+    memory_buffer_only
+        Whether an output flushes when its memory is full, instead of spilling to disk. Flink:
+        ``execution.flush.memory-buffer-only``.
+    max_buffered_bytes
+        Memory that an output may take, in bytes, beside the largest batch: a third each for
+        records, for numbering their keys, and for putting them in order.
     """
 
     max_interval: timedelta | None = None
-    """Longest time between two flushes; None: outputs are not buffered.
-    Flink: ``execution.flush.max-interval``."""
     memory_buffer_only: bool = False
-    """Whether an output flushes when its memory is full, instead of spilling to disk.
-    Flink: ``execution.flush.memory-buffer-only``."""
     max_buffered_bytes: int = DEFAULT_BYTES
-    """Memory that an output may take, in bytes, beside the largest batch: a third each for records,
-    for numbering their keys, and for putting them in order."""
 
     def __post_init__(self) -> None:
         """Check every value."""

@@ -13,36 +13,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file that was removed, or would be."""
+    """A file that was removed, or would be.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI.
+    num_bytes
+        Its size; 0 where the store does not say it.
+    """
 
     path: str
-    """Absolute path or URI."""
     num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """What :func:`arrow_format.collect_garbage` did, or would do."""
+    """What :func:`arrow_format.collect_garbage` did, or would do.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    dry_run
+        Whether nothing was changed, and the rest says what would be.
+    retention
+        How long a version can be read after another took its place.
+    oldest_version
+        The oldest version that can be opened from now on; 0 when nothing was ever committed.
+    newest_version
+        The newest, which never expires; 0 when nothing was ever committed.
+    expired_versions
+        Versions that could be opened before, ascending.
+    fenced_jobs
+        Unfinished jobs that were given up: they can never commit.
+    running_jobs
+        Unfinished jobs that wrote something within the retention; their files stay.
+    files
+        What was removed, in that order.
+    released
+        What was released before, of a result that was consumed or whose application has ended, and
+        why, for people; None: nothing. A dry run does not count what it would let expire and
+        remove.
+    """
 
     path: str
     dry_run: bool
-    """Whether nothing was changed, and the rest says what would be."""
     retention: timedelta
     oldest_version: int
-    """The oldest version that can be opened from now on; 0 when nothing was ever committed."""
     newest_version: int
-    """The newest, which never expires; 0 when nothing was ever committed."""
     expired_versions: tuple[int, ...]
-    """Versions that could be opened before, ascending."""
     fenced_jobs: tuple[str, ...]
-    """Unfinished jobs that were given up: they can never commit."""
     running_jobs: tuple[str, ...]
-    """Unfinished jobs that wrote something within the retention; their files stay."""
     files: tuple[RemovedFile, ...]
-    """What was removed, in that order."""
     released: str | None = None
-    """What was released before, of a result that was consumed or whose application has ended, and
-    why, for people; None: nothing. A dry run does not count what it would let expire and remove."""
 
     @property
     def num_files(self) -> int:

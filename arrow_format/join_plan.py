@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pyarrow import types as pt
 
@@ -22,6 +22,13 @@ from arrow_format.subpartition_reader import select_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+JoinKind: TypeAlias = Literal[
+    "inner", "left", "leftouter", "left_outer", "right", "rightouter", "right_outer", "full",
+    "outer", "fullouter", "full_outer", "semi", "leftsemi", "left_semi", "anti", "leftanti",
+    "left_anti",
+]  # fmt: skip
+"""Kinds of join as they may be given."""
 
 KINDS = {
     "inner": "inner",

@@ -48,15 +48,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What merging a version would do."""
+    """What merging a version would do.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    version
+        The version that was looked at, the newest.
+    merges
+        Ranges of its map outputs, in reading order; empty when nothing is worth it.
+    facts
+        Of the inputs of each merge.
+    """
 
     path: str
     version: int
-    """The version that was looked at, the newest."""
     merges: tuple[PlannedMerge, ...]
-    """Ranges of its map outputs, in reading order; empty when nothing is worth it."""
     facts: tuple[Facts, ...]
-    """Of the inputs of each merge."""
 
     @property
     def num_bytes(self) -> int:
@@ -66,13 +75,25 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """What a merge did."""
+    """What a merge did.
+
+    Parameters
+    ----------
+    plan
+        What was to be merged.
+    version
+        The version it committed; the one it found when there was nothing to do.
+    num_map_outputs
+        Before and after; as seen in the version that was committed, appends included.
+    before
+        Sums over the files of the version that was looked at.
+    after
+        Sums over the files that took their place.
+    """
 
     plan: MergePlan
     version: int
-    """The version it committed; the one it found when there was nothing to do."""
     num_map_outputs: tuple[int, int]
-    """Before and after; as seen in the version that was committed, appends included."""
     before: Facts
     after: Facts
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arrow_format.options import REWRITE_CHOICES, check_choice, check_integer
+from arrow_format.options import REWRITE_CHOICES, RewriteChoice, check_choice, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,25 +57,35 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePolicy:
-    """When to merge; bad values raise :class:`OptionError` at construction."""
+    """When to merge; bad values raise :class:`OptionError` at construction.
 
-    rewrite: str = "auto"
-    """``auto``: join regions where readers of one subpartition find too little in each of too many,
-    by the two bounds below. ``always``: wherever there are two. ``never``: only append."""
+    Parameters
+    ----------
+    rewrite
+        ``auto``: join regions where readers of one subpartition find too little in each of too
+        many, by the two bounds below. ``always``: wherever there are two. ``never``: only append.
+    min_regions
+        With fewer regions nothing is rewritten: the reads saved are not worth the work.
+    min_read_bytes
+        Nothing is rewritten where a subpartition has at least this many stored bytes in a region on
+        average. A read of less costs what a read of this costs: it fetches and decodes a whole
+        chunk, about four times as much.
+    max_fan_in
+        Regions that are joined into one at most. With little memory it is fewer: see
+        :func:`~arrow_format.rewrite_plan.plan_fan_in`.
+    target_file_bytes
+        Files are merged up to this size (data). One of half of it is left alone, so that no byte is
+        copied again and again as small files join.
+    max_index_bytes
+        Indexes of files that are merged into one are in memory together, up to this size.
+    """
+
+    rewrite: RewriteChoice = "auto"
     min_regions: int = 8
-    """With fewer regions nothing is rewritten: the reads saved are not worth the work."""
     min_read_bytes: int = 16 << 10
-    """Nothing is rewritten where a subpartition has at least this many stored bytes in a region on
-    average. A read of less costs what a read of this costs: it fetches and decodes a whole chunk,
-    about four times as much."""
     max_fan_in: int = MAX_FAN_IN
-    """Regions that are joined into one at most. With little memory it is fewer: see
-    :func:`~arrow_format.rewrite_plan.plan_fan_in`."""
     target_file_bytes: int = 1 << 30
-    """Files are merged up to this size (data). One of half of it is left alone, so that no byte is
-    copied again and again as small files join."""
     max_index_bytes: int = 32 << 20
-    """Indexes of files that are merged into one are in memory together, up to this size."""
 
     def __post_init__(self) -> None:
         """Check every value."""

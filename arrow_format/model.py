@@ -195,23 +195,38 @@ class PartitionedFile:
     """A finished data file with its index, as a map status or a commit-log entry names them.
 
     Source: FLIP-148, ``PartitionedFile``.
+
+    Parameters
+    ----------
+    path
+        Path without suffix, relative to its root.
+    num_rows
+        Rows stored; a broadcast row counts once.
+    num_regions
+        Regions, one for each flush of the sort buffer.
+    data_bytes
+        Length of the data file.
+    raw_bytes
+        Bytes of the rows as Arrow holds them in memory.
+    index_bytes
+        Length of the index file.
+    index_crc32
+        CRC-32 of the whole index file: ties the log entry to exactly this index.
+    num_broadcast_rows
+        Those of ``num_rows`` that every subpartition reads; they are stored once.
+    root
+        Which root of its log entry ``path`` is relative to; 0 is the shuffle itself.
     """
 
     path: str
-    """Path without suffix, relative to its root."""
     num_rows: int
-    """Rows stored; a broadcast row counts once."""
     num_regions: int
     data_bytes: int
     raw_bytes: int
-    """Bytes of the rows as Arrow holds them in memory."""
     index_bytes: int
     index_crc32: int
-    """CRC-32 of the whole index file: ties the log entry to exactly this index."""
     num_broadcast_rows: int = 0
-    """Those of ``num_rows`` that every subpartition reads; they are stored once."""
     root: int = 0
-    """Which root of its log entry ``path`` is relative to; 0 is the shuffle itself."""
 
     def delivered_rows(self, num_subpartitions: int) -> int:
         """Rows that all subpartitions together read: a broadcast row counts for each."""
@@ -230,7 +245,21 @@ class PartitionedFile:
 
 @dataclass(frozen=True, slots=True)
 class MapOutput:
-    """What one attempt of a map task wrote: zero files when it had no rows, mostly one."""
+    """What one attempt of a map task wrote: zero files when it had no rows, mostly one.
+
+    Parameters
+    ----------
+    job_id
+        Job that the map task belongs to.
+    map_task
+        Number of the map task, from 0.
+    attempt
+        Number of the attempt, from 0.
+    files
+        The files it wrote, in reading order.
+    counters
+        What the map task did: see :class:`arrow_format.counters.MapCounters`.
+    """
 
     job_id: str
     map_task: int

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAttributes:
-    """Attributes of an operator that decide how it may be run; bad ones raise OptionError."""
+    """Attributes of an operator that decide how it may be run; bad ones raise OptionError.
+
+    Parameters
+    ----------
+    is_output_idempotent
+        Whether of several records that it emits for one key, or of all where there are no keys, the
+        last alone gives the right result.
+    """
 
     is_output_idempotent: bool = False
-    """Whether of several records that it emits for one key, or of all where there are no keys, the
-    last alone gives the right result."""
 
     def __post_init__(self) -> None:
         """Check the value."""

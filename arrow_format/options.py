@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from arrow_format.errors import OptionError
 from arrow_format.model import MAX_SUBPARTITIONS
-from arrow_format.result_type import ResultPartitionType, check_result_type
+from arrow_format.result_type import ResultPartitionType, ResultTypeName, check_result_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CODECS = ("zstd", "none")
-WRITE_ORDERS = ("rotated", "natural")
-REWRITE_CHOICES = ("never", "auto", "always")
-WRITE_MODES = ("errorifexists", "overwrite", "append", "ignore")
+Codec: TypeAlias = Literal["zstd", "none"]
+WriteOrder: TypeAlias = Literal["rotated", "natural"]
+RewriteChoice: TypeAlias = Literal["never", "auto", "always"]
+WriteMode: TypeAlias = Literal["errorifexists", "overwrite", "append", "ignore"]
+
+CODECS: tuple[str, ...] = get_args(Codec)
+WRITE_ORDERS: tuple[str, ...] = get_args(WriteOrder)
+REWRITE_CHOICES: tuple[str, ...] = get_args(RewriteChoice)
+WRITE_MODES: tuple[str, ...] = get_args(WriteMode)
 MAX_CHUNK_BYTES = 4 << 20
 MAX_CHUNK_ROWS = 1 << 25
 """No chunk is larger than this (raw) unless a single row is."""
@@ -147,16 +152,22 @@ def _check_result(options: WriteOptions) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of reading a shuffle; bad values raise :class:`OptionError` at construction."""
+    """Options of reading a shuffle; bad values raise :class:`OptionError` at construction.
+
+    Parameters
+    ----------
+    memory_bytes
+        Memory that reading may take beyond what the process has anyway, in bytes, 96 MiB or more:
+        about an eighth for what is read ahead, an eighth for indexes, the rest for rows that are
+        put in order and handed on. A single row it takes in any case, and of a sorted subpartition
+        that does not fit, 32 KiB of each region: merge shuffles of thousands of regions first.
+    memory_map
+        Map data files instead of reading them: no copy, for local files with codec ``none`` that
+        nobody changes. A mapped file that is cut short while it is read kills the process.
+    """
 
     memory_bytes: int = 256 << 20
-    """Memory that reading may take beyond what the process has anyway, in bytes, 96 MiB or more:
-    about an eighth for what is read ahead, an eighth for indexes, the rest for rows that are put in
-    order and handed on. A single row it takes in any case, and of a sorted subpartition that does
-    not fit, 32 KiB of each region: merge shuffles of thousands of regions first."""
     memory_map: bool = False
-    """Map data files instead of reading them: no copy, for local files with codec ``none`` that
-    nobody changes. A mapped file that is cut short while it is read kills the process."""
 
     @property
     def _spare_bytes(self) -> int:
@@ -217,40 +228,57 @@ def check_read_options(value: object) -> ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Options of a shuffle write; bad values raise :class:`OptionError` at construction."""
+    """Options of a shuffle write; bad values raise :class:`OptionError` at construction.
+
+    Parameters
+    ----------
+    sort_buffer_bytes
+        Memory for clustering, in bytes; a region holds at most three eighths of it.
+    codec
+        ``zstd``: one frame per chunk. ``none``: the data file is a plain Arrow IPC file.
+    codec_level
+        zstd level, -7 (fastest) to 22 (smallest).
+    chunk_bytes
+        Raw bytes at which a chunk closes at the next subpartition boundary.
+    local_dirs
+        Further directories on other disks, absolute, to spread map outputs over; the shuffle's own
+        directory is one of those that take turns. All must be seen by tasks, commit and readers.
+        Those that cannot be written are left out, and counted as ``failed_directories`` in the
+        receipt.
+    write_order
+        ``rotated``: each map task starts at another subpartition. ``natural``: all start at 0.
+    rewrite
+        Whether a map task joins its regions at its end: ``never``, ``always``, or ``auto``: where
+        :class:`~arrow_format.merge_policy.MergePolicy` holds it worth about the work of writing
+        twice. That depends on how often single subpartitions are read, which only the user knows.
+    sync
+        Whether data, index, directory, then log entry are fsynced, in that order.
+    result_type
+        Who may consume the result, and when it goes: a
+        :class:`~arrow_format.result_type.ResultPartitionType` or its name. None: what the shuffle
+        is that is appended to, else ``BLOCKING_PERSISTENT``.
+    max_unconsumed_bytes
+        Of ``PIPELINED_BOUNDED`` alone: stored bytes that may wait for the slowest consumer.
+    max_unconsumed_versions
+        Of ``PIPELINED_BOUNDED`` alone: versions that may wait for the slowest consumer; 16 where
+        neither bound is given.
+    back_pressure_timeout
+        Of ``PIPELINED_BOUNDED`` alone, also where an append takes that over: seconds for which a
+        commit waits for consumers before it fails; 600 where it is not given.
+    """
 
     sort_buffer_bytes: int = 128 << 20
-    """Memory for clustering, in bytes; a region holds at most three eighths of it."""
-    codec: str = "zstd"
-    """``zstd``: one frame per chunk. ``none``: the data file is a plain Arrow IPC file."""
+    codec: Codec = "zstd"
     codec_level: int = 1
-    """zstd level, -7 (fastest) to 22 (smallest)."""
     chunk_bytes: int = 256 << 10
-    """Raw bytes at which a chunk closes at the next subpartition boundary."""
     local_dirs: tuple[str, ...] = ()
-    """Further directories on other disks, absolute, to spread map outputs over; the shuffle's own
-    directory is one of those that take turns. All must be seen by tasks, commit and readers. Those
-    that cannot be written are left out, and counted as ``failed_directories`` in the receipt."""
-    write_order: str = "rotated"
-    """``rotated``: each map task starts at another subpartition. ``natural``: all start at 0."""
-    rewrite: str = "never"
-    """Whether a map task joins its regions at its end: ``never``, ``always``, or ``auto``: where
-    :class:`~arrow_format.merge_policy.MergePolicy` holds it worth about the work of writing twice.
-    That depends on how often single subpartitions are read, which only the user knows."""
+    write_order: WriteOrder = "rotated"
+    rewrite: RewriteChoice = "never"
     sync: bool = True
-    """Whether data, index, directory, then log entry are fsynced, in that order."""
-    result_type: ResultPartitionType | str | None = None
-    """Who may consume the result, and when it goes: a
-    :class:`~arrow_format.result_type.ResultPartitionType` or its name. None: what the shuffle is
-    that is appended to, else ``BLOCKING_PERSISTENT``."""
+    result_type: ResultPartitionType | ResultTypeName | None = None
     max_unconsumed_bytes: int | None = None
-    """Of ``PIPELINED_BOUNDED`` alone: stored bytes that may wait for the slowest consumer."""
     max_unconsumed_versions: int | None = None
-    """Of ``PIPELINED_BOUNDED`` alone: versions that may wait for the slowest consumer; 16 where
-    neither bound is given."""
     back_pressure_timeout: float | None = None
-    """Of ``PIPELINED_BOUNDED`` alone, also where an append takes that over: seconds for which a
-    commit waits for consumers before it fails; 600 where it is not given."""
 
     @property
     def region_bytes(self) -> int:

@@ -113,6 +113,11 @@ class HashPartitioner:
     A row lands where ``df.repartition(num_subpartitions, *keys)`` would put it.
 
     Source: Spark, ``HashPartitioning`` and ``Murmur3Hash``.
+
+    Parameters
+    ----------
+    keys
+        Names of the columns to hash, in that order.
     """
 
     keys: tuple[str, ...]
@@ -176,7 +181,13 @@ class RoundRobinPartitioner:
 
 @dataclass(frozen=True)
 class ColumnPartitioner:
-    """The subpartition stands in an integer column, which is stored like any other."""
+    """The subpartition of a row is in an integer column, which is stored like any other.
+
+    Parameters
+    ----------
+    column
+        Name of that column.
+    """
 
     column: str
 

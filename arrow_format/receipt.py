@@ -33,25 +33,39 @@ def count_of(number: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleReceipt:
-    """What one committed write added to a shuffle."""
+    """What one committed write added to a shuffle.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    version
+        Version the write became, from 1.
+    num_rows
+        Rows written; a broadcast row counts once.
+    num_bytes
+        Bytes of the data files on disk; indexes, about a thousandth of it, not counted.
+    num_map_outputs
+        Map tasks that ran, those without rows included.
+    num_subpartitions
+        Subpartitions of the shuffle.
+    subpartition_rows
+        Rows delivered to each subpartition.
+    subpartition_bytes
+        Bytes of each subpartition: its share of the data files, summing to ``num_bytes``.
+    counters
+        What the map tasks did, added up: see :class:`arrow_format.counters.MapCounters`.
+    """
 
     path: str
-    """Absolute path or URI of the shuffle."""
     version: int
-    """Version the write became, from 1."""
     num_rows: int
-    """Rows written; a broadcast row counts once."""
     num_bytes: int
-    """Bytes of the data files on disk; indexes, about a thousandth of it, not counted."""
     num_map_outputs: int
-    """Map tasks that ran, those without rows included."""
     num_subpartitions: int
     subpartition_rows: pa.Int64Array
-    """Rows delivered to each subpartition."""
     subpartition_bytes: pa.Int64Array
-    """Bytes of each subpartition: its share of the data files, summing to ``num_bytes``."""
     counters: Mapping[str, int] = field(default_factory=dict)
-    """What the map tasks did, added up: see :class:`arrow_format.counters.MapCounters`."""
 
     def _facts(self) -> list[tuple[str, str]]:
         return [

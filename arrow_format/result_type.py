@@ -8,8 +8,13 @@ and when its files go. See ``docs/streaming.md``.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal, TypeAlias
 
 from arrow_format.errors import OptionError
+
+ResultTypeName: TypeAlias = Literal[
+    "BLOCKING_PERSISTENT", "BLOCKING", "PIPELINED", "PIPELINED_BOUNDED"
+]
 
 
 class ResultPartitionType(Enum):

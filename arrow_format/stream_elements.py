@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Says that no record with this event time or an earlier one is to be expected any more."""
+    """Says that no record with this event time or an earlier one is to be expected any more.
+
+    Parameters
+    ----------
+    timestamp
+        Event time: a number in the unit of the column; of dates and timestamps a date or datetime
+        as well.
+    """
 
     timestamp: int | date
-    """Event time: a number in the unit of the column; of dates and timestamps a date or datetime
-    as well."""
 
 
 class WatermarkStatus(Enum):
@@ -34,14 +39,21 @@ class WatermarkStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LatencyMarker:
-    """Travels with the records to measure how long they take."""
+    """Travels with the records to measure how long they take.
+
+    Parameters
+    ----------
+    marked_time
+        When it was made, by the clock of its maker; any unit, as long as it is always the same.
+    subtask
+        Number of the subtask that made it.
+    operator
+        Operator whose subtask that is.
+    """
 
     marked_time: float
-    """When it was made, by the clock of its maker; any unit, as long as it is always the same."""
     subtask: int
-    """Number of the subtask that made it."""
     operator: str = ""
-    """Operator whose subtask that is."""
 
 
 Control: TypeAlias = Watermark | WatermarkStatus | LatencyMarker

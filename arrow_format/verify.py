@@ -26,18 +26,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What :meth:`Shuffle.verify` read and what it found."""
+    """What :meth:`Shuffle.verify` read and what it found.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    version
+        Version that was read.
+    num_files
+        Data files that were read and found sound.
+    num_chunks
+        Chunks of those files.
+    num_rows
+        Rows of those files.
+    num_bytes
+        Bytes of those files.
+    problems
+        One error per damaged file, in reading order.
+    """
 
     path: str
     version: int
     num_files: int
-    """Data files that were read and found sound."""
     num_chunks: int
     num_rows: int
     num_bytes: int
-    """Bytes of those files."""
     problems: tuple[ShuffleError, ...] = ()
-    """One error per damaged file, in reading order."""
 
     @property
     def ok(self) -> bool:

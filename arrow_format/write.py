@@ -14,7 +14,7 @@ from arrow_format.commit import commit_job, receipt_of
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.job_removal import abort_after
-from arrow_format.options import WriteOptions, check_mode
+from arrow_format.options import WriteMode, WriteOptions, check_mode
 from arrow_format.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.range_target import newest_entry, settle_bounds
@@ -38,7 +38,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
-    mode: str = "errorifexists",
+    mode: WriteMode = "errorifexists",
     for_spark: bool = True,
     options: WriteOptions | None = None,
     storage_options: Mapping[str, str] | None = None,

@@ -9,9 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from arrow_format import __version__
+
 if TYPE_CHECKING:
     from arrow_format.receipt import ShuffleReceipt
     from connector.buffered_output import BufferedOutput
+    from connector.data_source import ArrowShuffleDataSource
     from connector.map_task import ShuffleMapTask, abort_shuffle, commit_shuffle
     from connector.range_sampling import sample_range_partitioner
     from connector.read import read_shuffle
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from connector.write import write_shuffle
 
 _MODULE_OF = {
+    "ArrowShuffleDataSource": "connector.data_source",
     "BufferedOutput": "connector.buffered_output",
     "ShuffleReceipt": "arrow_format.receipt",
     "SparkConsumption": "connector.spark_consumption",
@@ -38,6 +42,7 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "ArrowShuffleDataSource",
     "BufferedOutput",
     "ShuffleMapTask",
     "ShuffleReceipt",
@@ -63,4 +68,4 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    return sorted([*__all__, "__version__"])

@@ -40,11 +40,10 @@ def _root(
     ] = False,
 ) -> None:
     if show_version:
-        from importlib.metadata import version
-
+        from arrow_format import __version__
         from arrow_format.model import FORMAT_VERSION
 
-        print(f"{PROGRAM} {version(PROGRAM)}, format version {FORMAT_VERSION}")
+        print(f"{PROGRAM} {__version__}, format version {FORMAT_VERSION}")
     elif context.invoked_subcommand is None:
         print(context.get_help())
 

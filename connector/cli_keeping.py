@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
 from connector.cli_app import JsonOption, PathArgument
 from connector.cli_output import progress, show_result
+
+if TYPE_CHECKING:
+    from arrow_format.options import RewriteChoice
 
 
 def merge(
@@ -33,7 +36,7 @@ def merge(
     from arrow_format.merge_policy import MergePolicy
     from connector.merge_summary import plan_as_json, plan_lines, report_as_json, report_lines
 
-    policy = MergePolicy(rewrite=rewrite)
+    policy = MergePolicy(rewrite=cast("RewriteChoice", rewrite))
     plan = plan_merge(open_shuffle(path), policy)
     if dry_run:
         show_result(plan_as_json(plan) if as_json else plan_lines(plan))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from arrow_format.job import ShuffleJob
     from arrow_format.model import MapStatus
-    from arrow_format.options import WriteOptions
+    from arrow_format.options import WriteMode, WriteOptions
     from arrow_format.receipt import ShuffleReceipt
     from arrow_format.storage import Place
 
@@ -188,7 +188,7 @@ def commit_shuffle(
     task: ShuffleMapTask,
     statuses: Sequence[Row] | pa.Table,
     *,
-    mode: str = "errorifexists",
+    mode: WriteMode = "errorifexists",
     expected_map_outputs: int | None = None,
 ) -> ShuffleReceipt:
     """Publish what the tasks wrote as one version.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from arrow_format.batch_stream import BatchReader
     from arrow_format.dataset import Shuffle
-    from arrow_format.join_plan import JoinPlan
+    from arrow_format.join_plan import JoinKind, JoinPlan
     from arrow_format.options import ReadOptions
     from connector.subpartition_tasks import Path, Work
 
@@ -43,7 +43,7 @@ def join_shuffles(
     left: Path,
     right: Path,
     on: str | Sequence[str | tuple[str, str]] | None = None,
-    how: str = "inner",
+    how: JoinKind = "inner",
     *,
     left_columns: Sequence[str] | None = None,
     right_columns: Sequence[str] | None = None,

@@ -12,7 +12,7 @@ from arrow_format.commit import receipt_of
 from arrow_format.dataset_scan import plan_scan
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.job_removal import abort_after
-from arrow_format.options import check_mode
+from arrow_format.options import WriteMode, check_mode
 from arrow_format.partitioner import choose_partitioner
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.range_target import settle_bounds
@@ -47,7 +47,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
-    mode: str = "errorifexists",
+    mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,

@@ -1,0 +1,70 @@
+"""The two packages as a user of Python sees them: their names, their version, their help."""
+
+import dataclasses
+import importlib.metadata
+import inspect
+import re
+from typing import get_args
+
+import pytest
+
+import arrow_format
+import connector
+from arrow_format.join_plan import KINDS, JoinKind
+from arrow_format.result_type import ResultPartitionType, ResultTypeName
+
+PACKAGES = [arrow_format, connector]
+
+
+def dataclasses_of(package):
+    things = [getattr(package, name) for name in package.__all__]
+    return [
+        thing for thing in things if isinstance(thing, type) and dataclasses.is_dataclass(thing)
+    ]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_only_public_names_are_listed(package):
+    assert dir(package) == sorted([*package.__all__, "__version__"])
+    assert all(getattr(package, name) is not None for name in dir(package))
+    assert "import_module" not in dir(package)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_version_is_that_of_the_distribution(package):
+    assert package.__version__ == importlib.metadata.version("arrow-shuffle")
+
+
+@pytest.mark.parametrize("kind", {c for package in PACKAGES for c in dataclasses_of(package)})
+def test_help_says_what_each_field_means(kind):
+    text = inspect.getdoc(kind)
+    described = re.findall(r"^(\w+(?:, \w+)*)\n {4}\S", text, re.MULTILINE)
+    names = {name for line in described for name in line.split(", ")}
+    assert {field.name for field in dataclasses.fields(kind)} <= names
+
+
+@pytest.mark.parametrize(
+    ("callable_", "argument", "type_"),
+    [
+        (arrow_format.write_shuffle, "mode", "WriteMode"),
+        (connector.write_shuffle, "mode", "WriteMode"),
+        (connector.commit_shuffle, "mode", "WriteMode"),
+        (connector.join_shuffles, "how", "JoinKind"),
+        (arrow_format.WriteOptions, "codec", "Codec"),
+        (arrow_format.WriteOptions, "write_order", "WriteOrder"),
+        (arrow_format.WriteOptions, "rewrite", "RewriteChoice"),
+        (arrow_format.MergePolicy, "rewrite", "RewriteChoice"),
+        (
+            arrow_format.WriteOptions,
+            "result_type",
+            "ResultPartitionType | ResultTypeName | None",
+        ),
+    ],
+)
+def test_type_checkers_know_the_choices(callable_, argument, type_):
+    assert inspect.signature(callable_).parameters[argument].annotation == type_
+
+
+def test_choices_are_those_that_are_taken():
+    assert {name.replace("_", "") for name in get_args(JoinKind)} == set(KINDS)
+    assert get_args(ResultTypeName) == tuple(ResultPartitionType.__members__)
