@@ -22,7 +22,7 @@ from arrow_format.snapshot import VersionSpan
 from arrow_format.storage import scheme_of
 from arrow_format.storage_options import StorageOptions
 from connector.key_text import parse_bounds, parse_sort_keys
-from connector.option_text import bad, boolean, num_bytes, whole
+from connector.option_text import bad, boolean, num_bytes, unknown, whole
 from connector.result_options import (
     REQUEST_OPTIONS,
     RESULT_OPTIONS,
@@ -156,11 +156,11 @@ def known_options(
         if name is None and key.lower().startswith(STORAGE_PREFIX):
             name = key.lower()
         if name is None:
-            msg = (
-                f"option {key!r} is not known; {described}; those of an object store begin with "
-                f"{STORAGE_PREFIX}, such as {STORAGE_PREFIX}aws_region"
+            of_stores = (
+                f"those of an object store begin with {STORAGE_PREFIX}, such as "
+                f"{STORAGE_PREFIX}aws_region"
             )
-            raise OptionError(msg)
+            raise unknown(key, names, f"{described}; {of_stores}")
         known[name] = value
     if not known.get("path"):
         msg = (

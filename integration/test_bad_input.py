@@ -90,7 +90,6 @@ class Bad:
 
 
 WHOLE = "expected a whole number of subpartitions from 1 to 1,000,000"
-NAMES = "write options are keys, partitioner, numSubpartitions, sortBy, codec, codecLevel"
 CODECS = "expected one of 'zstd', 'none'"
 
 BAD_WRITES = {
@@ -158,7 +157,8 @@ BAD_WRITES = {
         {"mode": "replace"},
     ),
     "unknown option": Bad(
-        f"option 'numpartitions' is not known; {NAMES}", options={"numPartitions": 2}
+        "option 'numpartitions' is not known (did you mean 'numSubpartitions'?)",
+        options={"numPartitions": 2},
     ),
     "unknown codec": Bad(
         "option codec='lzo': expected one of zstd, none", options={"codec": "lzo"}
@@ -512,14 +512,12 @@ def test_bad_arguments_of_a_read(spark: SparkSession, sound: Path):
             connector.read_shuffle(spark, sound, **arguments)
 
 
-READS = "read options are subpartitions, coalesce, targetPartitionBytes, splitSkewed, withSubpart"
-
-
 def test_an_option_of_a_read_that_is_not_known(spark: SparkSession, sound: Path):
     for read in every_way(spark, sound, subpartition=1):
-        with refused("option 'subpartition' is not known; write options are keys", Exception) as it:
+        with refused(
+            "option 'subpartition' is not known (did you mean 'subpartitions'?)", Exception
+        ):
             read()
-        assert READS in str(it.value)
 
 
 @pytest.mark.parametrize(

@@ -129,3 +129,29 @@ def test_options_of_results():
     assert (appended.result_type, appended.back_pressure_timeout) == (None, 120)
     scan = parse_read_options({"path": "/s", "requesttimeout": "500ms", "consumer": "a"})
     assert (scan.request.timeout, scan.request.consumer) == (0.5, "a")
+
+
+@pytest.mark.parametrize("parse", [parse_read_options, parse_target_options])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("columns", r": columns are chosen by \.schema\('k BIGINT, v STRING'\)"),
+        ("versionAsOf", ": a version is named by its number: give option version"),
+        ("timestampAsOf", ": a version is named by its number: give option version"),
+        ("paths", r": a shuffle has one path, as in load\(path\); of several take df\.union"),
+        ("numpartitions", r" \(did you mean 'numSubpartitions'\?\)"),
+        ("kyes", r" \(did you mean 'keys'\?\)"),
+        ("sort_by", r" \(did you mean 'sortBy'\?\)"),
+        ("codec_level", r" \(did you mean 'codecLevel'\?\)"),
+    ],
+)
+def test_an_unknown_option_says_what_is_meant(parse, name, hint):
+    for given in (name, name.lower()):  # Spark hands names over without their case
+        with pytest.raises(OptionError, match=f"^option '{given}' is not known{hint}$"):
+            parse({"path": "/s", given: "1"})
+
+
+@pytest.mark.parametrize("parse", [parse_read_options, parse_target_options])
+def test_an_unknown_option_like_no_other_lists_all(parse):
+    with pytest.raises(OptionError, match=r"^option 'color' is not known; write options are keys, "):
+        parse({"path": "/s", "color": "red"})
