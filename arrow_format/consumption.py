@@ -182,6 +182,7 @@ def consume(
     *,
     consumer: str,
     request_timeout: float = 0.0,
+    allow_empty: bool = False,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Consumption:
@@ -199,6 +200,9 @@ def consume(
         known from then on, so that a bounded result waits for it too; nothing of that stays at a
         path where nothing came. Where another machine may have the name, it takes up to a minute
         more to learn whether it lives.
+    allow_empty
+        What comes of a pipelined result of which nothing is new by then: a shuffle without rows
+        when True, RequestTimeoutError when False.
     options, storage_options
         As for :func:`~arrow_format.open_shuffle`.
 
@@ -221,6 +225,7 @@ def consume(
             path,
             consumer=consumer,
             request_timeout=request_timeout,
+            allow_empty=allow_empty,
             options=options,
             storage_options=storage_options,
         )
@@ -232,6 +237,7 @@ def request_result(
     *,
     consumer: str,
     request_timeout: float = 0.0,
+    allow_empty: bool = False,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> tuple[Consumer, Shuffle]:
@@ -254,7 +260,9 @@ def request_result(
         consumed = holder.register(0)
         # However long the name took: who waits is told that it waited.
         left = max(end - time.monotonic(), 0.001) if timeout else 0.0
-        snapshot = await_result(storage, left, consumed=consumed, consumer=consumer)
+        snapshot = await_result(
+            storage, left, consumed=consumed, consumer=consumer, allow_empty=allow_empty
+        )
         return holder, Shuffle(storage, snapshot, options)
     except BaseException:
         holder.close()

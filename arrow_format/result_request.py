@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrow_format.changed_rows import next_changes
+from arrow_format.changed_rows import changes_of, next_changes
 from arrow_format.changes import begins_after, way_out_told
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
@@ -12,6 +12,7 @@ from arrow_format.log_record import Fence
 from arrow_format.patience import wait_until
 from arrow_format.result_description import released_error
 from arrow_format.result_release import unconsumed_entries
+from arrow_format.snapshot import VersionSpan
 
 if TYPE_CHECKING:
     from arrow_format.log_index import LogIndex
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def await_result(
-    storage: Storage, timeout: float, *, consumed: int | None = None, consumer: str | None = None
+    storage: Storage,
+    timeout: float,
+    *,
+    consumed: int | None = None,
+    consumer: str | None = None,
+    allow_empty: bool = False,
 ) -> Snapshot:
     """Return what there is to consume of a result, once there is something.
 
@@ -37,6 +43,8 @@ def await_result(
         what is there as a whole.
     consumer
         Its name, for errors.
+    allow_empty
+        Whether a result of which nothing is new is given as one without rows, not as an error.
 
     Returns
     -------
@@ -50,12 +58,14 @@ def await_result(
     ResultFailedError
         Its producer failed while this waited, or before and none has come since.
     RequestTimeoutError
-        It did not come in time, or nothing new of it.
+        It did not come in time, or nothing new of it, unless ``allow_empty``.
     ShuffleNotFoundError
         Nothing is there, and this does not wait; or versions have expired that are unconsumed.
     """
     request = _Request(storage, consumed, consumer)
     found = wait_until(request.look, timeout)
+    if found is None and allow_empty:
+        found = request.nothing()
     if found is None:
         raise request.error(timeout)
     return found
@@ -106,6 +116,12 @@ class _Request:
             return found if entries or found.map_outputs else None
 
         return log.read(look)
+
+    def nothing(self) -> Snapshot | None:
+        """Return the newest version without its rows; None where there is no version."""
+        if self._failed is not None or self._newest is None:
+            return None
+        return changes_of(CommitLog(self._storage), VersionSpan(0, self._newest, self._newest))
 
     def error(self, timeout: float) -> ShuffleNotFoundError:
         """Return the error of a request that came to nothing."""

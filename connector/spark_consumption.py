@@ -52,6 +52,7 @@ def consume(
     *,
     consumer: str,
     request_timeout: str | float = 0.0,
+    allow_empty: bool = False,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> SparkConsumption:
@@ -69,6 +70,9 @@ def consume(
     request_timeout
         How long to wait for the result, for more of a pipelined one, or for the name: seconds, or
         text such as ``10min``.
+    allow_empty
+        What comes of a pipelined result of which nothing is new by then: a shuffle without rows
+        when True, RequestTimeoutError when False.
     options, storage_options
         As for :func:`~connector.read_shuffle`.
 
@@ -93,6 +97,7 @@ def consume(
             path,
             consumer=consumer,
             request_timeout=seconds,
+            allow_empty=allow_empty,
             options=options,
             storage_options=storage_options,
         ),

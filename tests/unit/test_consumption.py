@@ -208,6 +208,30 @@ def test_a_pipelined_version_is_consumed_once_by_each_name(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PIPELINED)
+def test_nothing_new_is_an_empty_result_where_that_is_allowed(tmp_path, kind):
+    path = tmp_path / "s"
+    with pytest.raises(ShuffleNotFoundError):
+        consume(path, consumer="a", allow_empty=True)
+    write(path, 1, result_type=kind)
+    assert take(path, "a", allow_empty=True) == [1]
+    for timeout in (0.0, 0.01):
+        with consume(path, consumer="a", request_timeout=timeout, allow_empty=True) as consumption:
+            shuffle = consumption.shuffle
+            assert (shuffle.version, shuffle.num_rows) == (1, 0)
+            assert shuffle.subpartition_rows.to_pylist() == [0] * shuffle.num_subpartitions
+            assert shuffle.schema.names == ["k"]
+            assert rows(shuffle) == []
+            assert shuffle.verify().ok
+    write(path, 2)
+    assert take(path, "a", allow_empty=True) == [2]
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"))
+    assert take(path, "a", allow_empty=True) == []
+    write(path, 3)
+    assert take(path, "a", allow_empty=True) == [3]
+    assert take(path, "b", allow_empty=True) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", PIPELINED)
 def test_what_was_not_committed_comes_again(tmp_path, kind):
     path = tmp_path / "s"
     write(path, 1, result_type=kind)

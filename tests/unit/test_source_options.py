@@ -153,5 +153,5 @@ def test_an_unknown_option_says_what_is_meant(parse, name, hint):
 
 @pytest.mark.parametrize("parse", [parse_read_options, parse_target_options])
 def test_an_unknown_option_like_no_other_lists_all(parse):
-    with pytest.raises(OptionError, match=r"^option 'color' is not known; write options are keys, "):
+    with pytest.raises(OptionError, match=r"option 'color' is not known; write options are keys, "):
         parse({"path": "/s", "color": "red"})
