@@ -10,8 +10,8 @@ LOWEST := $(CURDIR)/.venv-lowest
 # The one in .venv once that exists: only the first `make` has to be told which Python to take.
 ANY_PY  = $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON))
 
-# Spark starts its workers, and looks for data sources, with PYSPARK_PYTHON and not with the Python
-# that runs the driver. Another Spark's SPARK_HOME would win over the installed one.
+# Spark starts its workers with PYSPARK_PYTHON, and looks for data sources with PYSPARK_DRIVER_PYTHON,
+# whichever Python runs the driver. Another Spark's SPARK_HOME would win over the installed one.
 export PYSPARK_PYTHON        := $(PY)
 export PYSPARK_DRIVER_PYTHON := $(PY)
 unexport SPARK_HOME

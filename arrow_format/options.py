@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -46,6 +46,16 @@ def check_integer(name: str, value: object, low: int, high: int, unit: str) -> i
         msg = f"{name}={value!r}: expected a whole number of {unit} from {low:,} to {high:,}"
         raise OptionError(msg)
     return value
+
+
+def as_several(value: object) -> tuple[Any, ...]:
+    """Return what was given as one or as several; a text is one, and what refuses to be several."""
+    if isinstance(value, str):
+        return (value,)
+    try:
+        return tuple(value)  # type: ignore[arg-type]
+    except TypeError:  # a Column of Spark is iterable until that is tried
+        return (value,)
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> str:

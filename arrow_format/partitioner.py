@@ -22,7 +22,7 @@ the function a map task calls on each batch. Anything with these three methods i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -34,6 +34,7 @@ from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
 from arrow_format.json_text import parse_object, text
 from arrow_format.model import BROADCAST
 from arrow_format.numpy_arrays import to_numpy
+from arrow_format.options import as_several
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.spark_hash import check_hashable, hash_columns, subpartition_ids
 
@@ -82,8 +83,7 @@ def as_names(value: str | Sequence[str], what: str = "keys") -> tuple[str, ...]:
     OptionError
         Empty, not text, or the same name twice.
     """
-    one = isinstance(value, str) or not isinstance(value, Iterable)
-    names: tuple[Any, ...] = (value,) if one else tuple(value)
+    names = as_several(value)
     if not names or not all(isinstance(name, str) and name for name in names):
         msg = f"{what}={value!r}: expected one column name or several"
         raise OptionError(msg)

@@ -6,13 +6,13 @@ Source: Spark's ``SortOrder``; where nulls stand by default is Spark's choice to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.options import as_several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,8 +74,7 @@ def normalise_sort_by(value: object, what: str = "sort_by") -> SortBy:
     OptionError
         It is not of that form, an order is not one of :data:`ORDERS`, or a column is named twice.
     """
-    several = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
-    keys = tuple(_key(one, value, what) for one in several)
+    keys = tuple(_key(one, value, what) for one in as_several(value))
     names = [name for name, _ in keys]
     if len(set(names)) < len(names):
         msg = f"{what}={value!r}: a column is named twice"

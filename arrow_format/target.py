@@ -13,6 +13,7 @@ from arrow_format.errors import (
     SchemaError,
     ShuffleError,
     ShuffleExistsError,
+    StorageError,
 )
 from arrow_format.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.options import check_mode
@@ -21,6 +22,7 @@ from arrow_format.pending import last_pending
 from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.result_description import describe_result
 from arrow_format.root_removal import clear_roots, remove_root_list
+from arrow_format.storage_protocol import ObjectNotFoundError
 from arrow_format.widening import is_appendable, same_spark_type
 
 if TYPE_CHECKING:
@@ -213,10 +215,13 @@ def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
     if snapshot is None or mode != "ignore":
         try:
             job.make_directories()
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(ShuffleError):
                 clear_roots(job.local_roots, job.job_id)
                 remove_root_list(job.storage, job.directory, job.local_roots)
-            job.storage.prune(job.directory, and_root=job.makes_root)
+            with contextlib.suppress(ShuffleError):
+                job.storage.prune(job.directory, and_root=job.makes_root)
+            if isinstance(error, ObjectNotFoundError):  # nothing committed is damaged
+                raise StorageError(str(error)) from error
             raise
     return snapshot

@@ -9,9 +9,11 @@ import pytest
 import connector
 from arrow_format import (
     CorruptShuffleError,
+    OptionError,
     RangePartitioner,
     SchemaError,
     ShuffleError,
+    StorageError,
     open_shuffle,
     write_shuffle,
 )
@@ -129,3 +131,28 @@ def test_rows_in_memory_are_refused_by_the_write_of_spark(source, kind, tmp_path
     with pytest.raises(ShuffleError, match=rf"{kind}: .*arrow_format\.write_shuffle"):
         connector.write_shuffle(source, tmp_path / "s", keys="k", num_subpartitions=2)
     assert not (tmp_path / "s").exists()
+
+
+class Column:
+    """Like a column of Spark, which refuses to be iterated over."""
+
+    def __iter__(self):
+        raise TypeError("Column is not iterable")
+
+    def __repr__(self):
+        return "Column<'k'>"
+
+
+@pytest.mark.parametrize("form", [Column(), [Column()]])
+@pytest.mark.parametrize("argument", ["keys", "sort_by"])
+def test_columns_of_spark_are_no_names(form, argument, tmp_path):
+    message = rf"^{argument}=.*Column<'k'>.* expected (one|a) column name"
+    with pytest.raises(OptionError, match=message):
+        write(TABLE, tmp_path / "s", **{argument: form})
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_path_that_cannot_be_written_says_what_failed():
+    """And not that what was begun could not be removed."""
+    with pytest.raises(StorageError, match=r"/proc/x.*cannot make the directory"):
+        write(TABLE, "/proc/x")
