@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -20,7 +21,7 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.dataset import Shuffle, check_there
 from arrow_format.errors import ClosedError, ConsumerError, ShuffleError
-from arrow_format.garbage import collect_garbage
+from arrow_format.garbage import collect_garbage, remove_released
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.lease import Lease, await_holder, end_leases, shown_holder, take_lease
 from arrow_format.log_index import LOG_DIRECTORY
@@ -80,7 +81,9 @@ class Consumer:
     def commit(self, version: int) -> None:
         """Record durably that everything up to ``version`` is consumed.
 
-        What all consumers of an ephemeral result have consumed is released, and its files removed.
+        What all consumers of an ephemeral result have consumed is released, and its files are
+        removed, up to a bound: this gives no job up and lets nothing expire by its age. The rest is
+        for garbage collection; a :class:`RuntimeWarning` tells what could not be removed.
 
         Raises
         ------
@@ -89,10 +92,17 @@ class Consumer:
         """
         self._lease.check()
         self._registry.advance(self.name, version)
-        # It is consumed: what cannot be released or removed now is, with the next collection.
-        with contextlib.suppress(ShuffleError):
+        try:
             if release_consumed(self.storage, at_least=RELEASED_TOGETHER) is not None:
-                collect_garbage(self.storage)
+                remove_released(self.storage)
+        except ShuffleError as error:  # it is consumed all the same
+            warnings.warn(
+                f"consumer {self.name!r} has consumed version {version}, but what all consumers "
+                f"have consumed could not be removed ({error}); `arrow-shuffle gc "
+                f"{self.storage.root}` does so",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Let go of the name; it may be called again.

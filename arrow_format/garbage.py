@@ -30,7 +30,7 @@ from arrow_format.gc_report import GcReport
 from arrow_format.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_index import LOG_DIRECTORY, LogIndex, entry_path
-from arrow_format.log_record import Fence
+from arrow_format.log_record import Fence, entry_of
 from arrow_format.merger import ignore
 from arrow_format.pending import last_pending, pending_by_entries
 from arrow_format.result_keeping import (
@@ -43,9 +43,10 @@ from arrow_format.result_release import commit_ids
 from arrow_format.storage import Place, Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.log_record import LogRecord
+    from arrow_format.pending import PendingOutputs
     from arrow_format.snapshot import Snapshot
     from arrow_format.storage import ObjectStat
 
@@ -53,6 +54,13 @@ DEFAULT_RETENTION = timedelta(hours=24)
 
 MOST_AHEAD_MS = 3_600_000
 """What a writer's clock is believed to be ahead of the storage's at most."""
+
+MOST_LOOKED_AT = 1_000
+"""Numbers of the log, and files of the newest version, that an acknowledgement looks at."""
+MOST_JOBS = 100
+"""Jobs of which an acknowledgement removes files."""
+MOST_REMOVED = 10_000
+"""Files that an acknowledgement removes."""
 
 
 def collect_garbage(
@@ -230,30 +238,11 @@ class _Collection:
         if versions:
             times = self._committed_ms(versions, in_log)
             aged = [(one.version, when) for one, when in zip(versions, times, strict=True)]
-            slowest = None
-            if not versions[-1].result.type.is_persistent:
-                progress = ConsumerRegistry(self.storage).all_progress().values()
-                slowest = min(progress, default=None)
-            oldest = first_to_keep(versions, oldest_live(aged, self.cutoff_ms), slowest)
-        newest = self.log.content_at(index, index.newest)
+            oldest = oldest_live(aged, self.cutoff_ms)
         pending = pending_by_entries(self.log, index)
-        if pending.entries:  # they stay, and the log that tells of them
-            before = (one.version for one in versions if one.version < pending.numbers[0])
-            oldest = min(oldest, max(before, default=index.oldest))
-        if oldest > index.oldest:
-            check_files(
-                self.storage,
-                [(o, e.roots) for e in (newest.entries if newest else ()) for o in e.map_outputs],
-                "the newest version needs it, so versions before may be all that is left, and "
-                "nothing was removed. Restore the file from a copy, or overwrite the shuffle, and "
-                "collect again",
-                in_jobs,
-            )
+        oldest = _first_needed(self.storage, index, versions, oldest, pending)
         ended = {*self.log.all_ends(index, index.newest), *fenced}
-        self.log.confirm()  # from here on things change
-        # Also to finish what another collection began: its checkpoint may have gone since.
-        if not self.dry_run and any(number < oldest for number in index.entries):
-            self.log.put_oldest(oldest, sync=True)
+        _let_expire(self.storage, self.log, index, oldest, in_jobs, dry_run=self.dry_run)
         removal = Removal(
             self.storage,
             self.log,
@@ -265,7 +254,9 @@ class _Collection:
             dry_run=self.dry_run,
         )
         groups = chain(
-            removal.garbage_of_jobs(in_jobs), removal.garbage_of_log(in_log, self.cutoff_ms)
+            removal.garbage_of_jobs(in_jobs),
+            removal.temporaries(in_log, self.cutoff_ms),
+            removal.garbage_of_log(in_log),
         )
         removed = removal.remove(groups, on_bytes)
         return GcReport(
@@ -295,3 +286,124 @@ class _Collection:
                 yield record.committed_at_ms
             else:
                 yield max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
+
+
+def _first_needed(
+    storage: Storage,
+    index: LogIndex,
+    versions: Sequence[LogEntry],
+    oldest: int,
+    pending: PendingOutputs,
+) -> int:
+    """Return the oldest version to keep, where retention keeps those from ``oldest`` on."""
+    if versions:
+        slowest = None
+        if not versions[-1].result.type.is_persistent:
+            progress = ConsumerRegistry(storage).all_progress().values()
+            slowest = min(progress, default=None)
+        oldest = first_to_keep(versions, oldest, slowest)
+    if pending.entries:  # they stay, and the log that tells of them
+        before = (one.version for one in versions if one.version < pending.numbers[0])
+        oldest = min(oldest, max(before, default=index.oldest))
+    return oldest
+
+
+def _let_expire(
+    storage: Storage,
+    log: CommitLog,
+    index: LogIndex,
+    oldest: int,
+    in_jobs: Mapping[str, ObjectStat] | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Put the marker of the oldest version that stays, where the newest version lacks no file.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It lacks a file.
+    """
+    if oldest > index.oldest:
+        newest = log.content_at(index, index.newest)
+        check_files(
+            storage,
+            [(o, e.roots) for e in (newest.entries if newest else ()) for o in e.map_outputs],
+            "the newest version needs it, so versions before may be all that is left, and "
+            "nothing was removed. Restore the file from a copy, or overwrite the shuffle, and "
+            "collect again",
+            in_jobs,
+        )
+    log.confirm()  # from here on things change
+    # Also to finish what another collection began: its checkpoint may have gone since.
+    if not dry_run and any(number < oldest for number in index.entries):
+        log.put_oldest(oldest, sync=True)
+
+
+def remove_released(storage: Storage) -> None:
+    """Remove what consumers have released and nothing else needs: a bounded part of a collection.
+
+    It gives up no job, expires nothing by its age, and looks at no job but those whose map outputs
+    were released. Where that is more than an acknowledgement should take, the rest is for
+    :func:`collect_garbage`, as what a collection leaves that is killed.
+
+    Raises
+    ------
+    ShuffleError
+        The log cannot be read, the newest version lacks a file, or something cannot be removed.
+    """
+    log = CommitLog(storage)
+    log.read(partial(_remove_released, storage, log))
+
+
+def _remove_released(storage: Storage, log: CommitLog, index: LogIndex) -> None:
+    numbers = index.entries.union(range(index.oldest, index.newest + 1))
+    if len(numbers) > MOST_LOOKED_AT:
+        return
+    records = log.records(sorted(numbers))
+    newest = log.content_at(index, index.newest)
+    if newest is None or sum(len(one.files) for one in newest.map_outputs) > MOST_LOOKED_AT:
+        return
+    versions = [
+        record
+        for number, record in sorted(records.items())
+        if isinstance(record, LogEntry) and number >= index.oldest
+    ]
+    pending = pending_by_entries(log, index)
+    oldest = _first_needed(storage, index, versions, index.oldest, pending)
+    if all(number >= oldest for number in index.entries):
+        return
+    jobs = _committed_before(log, index, records, oldest)
+    there = sorted(jobs & jobs_there(storage))
+    some = there[:MOST_JOBS]
+    looks = [partial(storage.files, f"{MAP_OUTPUT_DIRECTORY}/{job_id}") for job_id in some]
+    in_jobs = dict(chain(*(files.items() for files in run_at_once(looks, storage.max_requests))))
+    _let_expire(storage, log, index, oldest, None, dry_run=False)
+    removal = Removal(
+        storage,
+        log,
+        index,
+        records,
+        oldest,
+        waiting=pending.entries,
+        ended=jobs if some == there else set(some),
+        dry_run=False,
+    )
+    groups = removal.garbage_of_jobs(in_jobs)
+    if some == there:  # else the log has to tell of the others
+        groups = chain(groups, removal.garbage_of_log(storage.files(LOG_DIRECTORY)))
+    removal.remove(groups, ignore, most=MOST_REMOVED)
+
+
+def _committed_before(
+    log: CommitLog, index: LogIndex, records: Mapping[int, LogRecord], oldest: int
+) -> set[str]:
+    """Return the jobs that versions before ``oldest`` are of."""
+    first = log.content_at(index, index.oldest)
+    entries = list(first.entries) if first is not None and oldest > index.oldest else []
+    entries += filter(None, (entry_of(record) for n, record in records.items() if n < oldest))
+    jobs = {output.job_id for entry in entries for output in entry.map_outputs}
+    jobs.update(entry.job_id for entry in entries)
+    # What is below the marker a collection left, or a late writer put, whose job has not ended.
+    ended = log.all_ends(index, index.newest)
+    return {job_id for job_id in jobs if job_id in ended and not ended[job_id].fenced}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.consumers import CONSUMER_DIRECTORY
 from arrow_format.gc_files import JobFiles, StoredFile, by_job, jobs_there, stored
-from arrow_format.gc_plan import TEMPORARY, live_files, log_garbage, roots_of_jobs
+from arrow_format.gc_plan import TEMPORARY, LogGarbage, live_files, log_garbage, roots_of_jobs
 from arrow_format.gc_report import RemovedFile
 from arrow_format.log_entry import LogEntry
 
@@ -105,17 +105,15 @@ class Removal:
                 job.put_root_list_again()
             job.prune()
 
-    def garbage_of_log(
+    def temporaries(
         self, in_log: Mapping[str, ObjectStat], cutoff_ms: int
     ) -> Iterator[list[StoredFile]]:
-        """Find files of the log to be removed, after those of jobs, given a listing of it.
+        """Find files of puts, given a listing of the log.
 
-        The entries tell which local roots there are. Temporary files that were modified after
-        ``cutoff_ms`` stay: someone may be writing them.
+        Those that were modified after ``cutoff_ms`` stay: someone may be writing them.
         """
         storage = self.storage
-        names = [path.rpartition("/")[2] for path in in_log]
-        garbage = log_garbage(names, self.index, self.records, self.oldest, self.ended)
+        garbage = self._garbage_of_log(in_log)
         consumers = storage.files(CONSUMER_DIRECTORY, depth=2)
         puts = [path for path in consumers if path.rpartition("/")[2].startswith(TEMPORARY)]
         temporaries = (
@@ -127,11 +125,26 @@ class Removal:
             for file in temporaries
             if file.modified_ms is not None and file.modified_ms <= cutoff_ms
         ]
+
+    def garbage_of_log(self, in_log: Mapping[str, ObjectStat]) -> Iterator[list[StoredFile]]:
+        """Find files of the log to be removed, after those of jobs, given a listing of it.
+
+        The entries tell which local roots there are.
+        """
+        garbage = self._garbage_of_log(in_log)
         for paths in (garbage.totals, garbage.entries, garbage.checkpoints, garbage.markers):
-            yield stored(storage, paths, in_log)
+            yield stored(self.storage, paths, in_log)
+
+    def _garbage_of_log(self, in_log: Mapping[str, ObjectStat]) -> LogGarbage:
+        names = [path.rpartition("/")[2] for path in in_log]
+        return log_garbage(names, self.index, self.records, self.oldest, self.ended)
 
     def remove(
-        self, groups: Iterable[list[StoredFile]], on_bytes: Callable[[int], None]
+        self,
+        groups: Iterable[list[StoredFile]],
+        on_bytes: Callable[[int], None],
+        *,
+        most: int | None = None,
     ) -> tuple[RemovedFile, ...]:
         """Remove groups of files one after the other, and return the files.
 
@@ -141,9 +154,14 @@ class Removal:
             The next is asked for when the one before is gone.
         on_bytes
             Called with the bytes of each file.
+        most
+            How many files; those after them stay for the next collection. None: all.
         """
-        removed = []
-        for files in (piece for group in groups for piece in _pieces(group)):
+        removed: list[RemovedFile] = []
+        for piece in (piece for group in groups for piece in _pieces(group)):
+            files = piece if most is None else piece[: most - len(removed)]
+            if not files:
+                break
             if not self.dry_run:
                 files[0].storage.delete_all([file.path for file in files])
             for file in files:

@@ -122,17 +122,19 @@ class LogReader:
 
     def has_expired(self, version: int) -> bool:
         """Whether garbage collection gave a version up."""
-        return version < LogIndex.of(self._storage.list(LOG_DIRECTORY)).oldest
+        # By a bare listing it would not, where one marker came after that had passed its name.
+        return version < self.index().oldest
 
     def read(self, of: Callable[[LogIndex], T]) -> T:
         """Read what is there according to a listing, again when that has changed meanwhile.
 
         What ``of`` read is confirmed before its result, or its error, is believed. One that changes
-        anything calls :meth:`confirm` before it does. A read within a read is a part of it.
+        anything calls :meth:`confirm` before it does. A read within a read is a part of it, by the
+        same listing.
         """
-        index = self.index()
         if self._read_index is not None:
-            return of(index)
+            return of(self._read_index)
+        index = self.index()
         for _ in range(_LOOKS):
             try:
                 return self._read_by(index, of)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -189,7 +190,8 @@ class ResultsMachine(RuleBasedStateMachine):
             consumption.close()
             return
         version = consumption.shuffle.version
-        self.amid(event, consumption.commit)
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+            self.amid(event, consumption.commit)  # which tells what it could not remove
         if isinstance(event, int):
             # This process, which stands for one that died, lives on; so its lease goes by hand.
             for one in self.path.glob(f"consumers/{name}/lease-*"):

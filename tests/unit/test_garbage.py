@@ -850,6 +850,8 @@ class TestReadersInBetween:
         names = [name for name in log._storage.stale[0] if "1.json" not in name]
         log._storage.stale = [names]
         assert log.newest_version() == 3
+        log._storage.stale = [names]
+        assert log.has_expired(2)
 
     def test_a_job_is_found_all_the_same(self, log, tmp_path):
         job = log.entry(3).job_id
