@@ -33,7 +33,7 @@ MAX_INTEGER = (1 << 62) - 1
 """The largest number in a file: sums of two fit into 64 bits."""
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
-"""What names that stand in paths and in the log consist of."""
+"""What the names in paths and in the log consist of."""
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]

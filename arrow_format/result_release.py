@@ -204,13 +204,13 @@ def _left_after(
 ) -> tuple[tuple[LogEntry, ...], bytes] | None:
     """Return what a release up to a version leaves, with its totals, by one listing of the log.
 
-    Totals of what is left may have gone with entries that have expired: then the entries are told
-    apart no more, as the next listing says.
+    Totals of what is left may have gone with entries that have expired: then the next listing says
+    that a checkpoint has replaced these entries, together with those before them.
 
     Returns
     -------
     tuple or None
-        None where there is nothing to release, or that cannot be told any more.
+        None where there is nothing to release, or a checkpoint has replaced what is left.
     """
     left = unconsumed_entries(log, index, version)
     if left is None or are_all(newest, left):

@@ -41,7 +41,7 @@ def acknowledge(path, version, name="a", storage=None):
 
 @pytest.fixture
 def path(tmp_path):
-    """A result of twelve versions that nobody has consumed yet."""
+    """A result of twelve versions without a consumer."""
     for value in range(1, 13):
         write(tmp_path, value, **KIND)
     return tmp_path

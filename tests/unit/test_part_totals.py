@@ -1,4 +1,4 @@
-"""Totals of a part of a version: none stands in for them, a checkpoint has those of a whole one."""
+"""Totals of a part of a version come from its entries; a checkpoint has those of a whole one."""
 
 import os
 import time
@@ -85,7 +85,7 @@ def test_a_release_whose_totals_go_meanwhile_leaves_the_newest_version_whole(tmp
             PosixStorage(str(tmp_path)), by="a test", through=7, consumed=7, sync=False
         )
     assert done
-    # What came up to version 7 is told apart no more from what a checkpoint has with it.
+    # A checkpoint has what came up to version 7 together with what came after it.
     assert release is None
     assert rows(open_shuffle(tmp_path)) == list(range(1, 11))
     assert sum(open_shuffle(tmp_path).subpartition_rows.to_pylist()) == 10
