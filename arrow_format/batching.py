@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.array_buffers import text_offsets
-from arrow_format.gather import gather
+from arrow_format.gather import gathered
+from arrow_format.nested_items import MAX_ITEMS, most_items
 from arrow_format.numpy_arrays import to_arrow
 from arrow_format.selection import take
 
@@ -38,12 +39,13 @@ class Rows:
 
 
 class HeldRuns:
-    """Runs that are kept until they can be put in order, up to a number of bytes.
+    """Runs that are kept until they can be put in order, as many as one batch takes.
 
     Parameters
     ----------
     max_bytes
-        Bytes of rows, and of their places, that may be kept.
+        Bytes of rows, and of their places, that may be kept. Of several runs, no column holds more
+        than :data:`~arrow_format.nested_items.MAX_ITEMS` items of lists either.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -51,6 +53,7 @@ class HeldRuns:
         self._max_bytes = max_bytes
         self._most_bytes = 0
         """They are no more than this."""
+        self._num_items = 0
 
     def add(self, run: Rows) -> bool:
         """Keep a run; False when all of them are too much."""
@@ -61,7 +64,9 @@ class HeldRuns:
             self._most_bytes = sum(
                 one.batch.nbytes + ORDERING_BYTES * one.batch.num_rows for one in self.runs
             )
-        return self._most_bytes <= self._max_bytes
+        self._num_items += most_items(run.batch)
+        can_be_joined = self._num_items <= MAX_ITEMS or len(self.runs) == 1
+        return can_be_joined and self._most_bytes <= self._max_bytes
 
 
 def as_batches(
@@ -106,13 +111,18 @@ def rebatched(
         Of one schema.
     min_rows, max_bytes
         A batch is given out when it has ``min_rows`` or ``max_bytes``; the last may be smaller,
-        and none is empty.
+        and so may one whose lists have as many items as one batch takes. None is empty.
     """
     held: list[pa.RecordBatch] = []
-    held_rows = held_bytes = num_sized = 0
+    held_rows = held_bytes = held_items = num_sized = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
+        held_items += most_items(batch)
+        if held and held_items > MAX_ITEMS:
+            yield from _cut(_taken(held), max_bytes)
+            held_rows = held_bytes = num_sized = 0
+            held_items = most_items(batch)
         held.append(batch)
         held_rows += batch.num_rows
         # The buffers whole are at least the bytes of the rows, and are known in a fiftieth of the
@@ -124,7 +134,7 @@ def rebatched(
         del batch  # nothing but the joined rows is kept while the consumer works on them
         if held_rows >= min_rows or held_bytes >= max_bytes:
             yield from _cut(_taken(held), max_bytes)
-            held_rows = held_bytes = num_sized = 0
+            held_rows = held_bytes = held_items = num_sized = 0
     if held:
         yield from _cut(_taken(held), max_bytes)
 
@@ -231,17 +241,16 @@ def _gathered(
     """
     schema = batches[0].schema
     rows, stretches = to_arrow(places), to_arrow(order)
-    gathered = []
+    columns = []
     for i, field in enumerate(schema):
         column = pa.concat_arrays([batch.column(i) for batch in batches])
         if pt.is_string(field.type) or pt.is_binary(field.type):
-            gathered.append(_gathered_texts(column, starts, stretches, places, rows))
+            columns.append(_gathered_texts(column, starts, stretches, places, rows))
         else:
-            pieces = gather(column, rows)
-            gathered.append(pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces))
-    if not gathered:
+            columns.append(gathered(column, rows))
+    if not columns:
         return _joined(batches)
-    return pa.RecordBatch.from_arrays(gathered, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _gathered_texts(

@@ -32,7 +32,7 @@ def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
         return keep(batch, mask)
     indices = to_arrow(np.flatnonzero(boolean_values(mask)).astype(np.uint32))
     columns = [
-        pa.concat_arrays(gather(column, indices)) if has_items(column.type) else keep(column, mask)
+        gathered(column, indices) if has_items(column.type) else keep(column, mask)
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -63,6 +63,12 @@ def gather(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
     if has_items(type_) and num_items(column) > SLICE_ITEMS:
         return _gather_slices(column, indices)
     return [_take(column, indices)]
+
+
+def gathered(column: pa.Array, indices: pa.Array) -> pa.Array:
+    """Return what :func:`gather` does as one array."""
+    pieces = gather(column, indices)
+    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 
 def _take(column: pa.Array, indices: pa.Array) -> pa.Array:

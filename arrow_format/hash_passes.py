@@ -16,6 +16,7 @@ from arrow_format.array_buffers import validity
 from arrow_format.canonical_floats import float_bits
 from arrow_format.errors import SchemaError
 from arrow_format.gather import filtered
+from arrow_format.nested_items import most_items
 from arrow_format.numpy_arrays import to_arrow
 from arrow_format.spark_hash import check_hashable, hash_columns
 
@@ -117,8 +118,8 @@ def in_passes(
     keys
         Key columns.
     most_bytes
-        What a pass may hold. Rows of which half have one key are held together anyway, and looked
-        at again when they are twice as many.
+        What a pass may hold; an item of a list counts one byte more than it has. Rows of which
+        half have one key are held together anyway, and looked at again when they are twice as many.
     row_bytes
         What each row counts beside its own bytes.
     num_rows
@@ -144,7 +145,7 @@ def in_passes(
             if not taken.num_rows:
                 continue
             held.append(taken)
-            num_bytes += taken.nbytes + row_bytes * taken.num_rows
+            num_bytes += taken.nbytes + most_items(taken) + row_bytes * taken.num_rows
             if num_bytes > limit:
                 expected = num_bytes * max(num_rows / seen, 1)
                 passes = one.split_where_it_helps(held, expected / most_bytes)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.arrow_types import same_but_labels
@@ -18,10 +19,9 @@ from arrow_format.co_partitioning import (
     partition_keys,
 )
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.key_index import KeyIndex
+from arrow_format.numpy_arrays import no_rows
 from arrow_format.subpartition_reader import select_columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 JoinKind: TypeAlias = Literal[
     "inner", "left", "leftouter", "left_outer", "right", "rightouter", "right_outer", "full",
@@ -108,8 +108,8 @@ def plan_join(
         names differ, an argument is of another form, or ``how`` is no kind of join or gives
         broadcast rows more than once.
     SchemaError
-        A column is not there, keys have types that differ by more than a time zone's name or are
-        nested, or two columns of the result have one name.
+        A column is not there, keys have types that differ by more than a time zone's name, are
+        nested or cannot be looked up, or two columns of the result have one name.
     """
     _check_suffixes(suffixes)
     kind = KINDS.get(how.lower().replace("_", "")) if isinstance(how, str) else None
@@ -275,6 +275,15 @@ def _check_key(shuffle: Partitioned, name: str) -> None:
             "what is in it as columns of their own"
         )
         raise SchemaError(msg)
+    keys = [no_rows(type_)]
+    try:
+        KeyIndex(keys).look_up(keys)
+    except pa.ArrowNotImplementedError as error:
+        msg = (
+            f"{shuffle.path}: key {name!r} is {type_}, which cannot be looked up; cast it before "
+            "it is written: float16 to float32, small decimals to decimal128"
+        )
+        raise SchemaError(msg) from error
 
 
 def _chosen(

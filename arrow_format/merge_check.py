@@ -18,7 +18,7 @@ from arrow_format.codec import ChunkDecoder
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.layout_check import byte_schema
 from arrow_format.model import RegionKind
-from arrow_format.nested_items import num_items
+from arrow_format.nested_items import most_items
 from arrow_format.numpy_arrays import to_arrow
 from arrow_format.selection import take
 from arrow_format.sort_permutation import sort_permutation
@@ -103,7 +103,7 @@ def _rows_at_ends(
                 batches = []
                 for batch, _ in chunks.rows(number, number + 1, subpartition, subpartition + 1):
                     # Values inside of lists may take no byte at all, and their number is bounded.
-                    num_bytes += batch.nbytes + sum(map(num_items, batch.columns))
+                    num_bytes += batch.nbytes + most_items(batch)
                     if num_bytes > most_bytes:
                         return None
                     batches.append(batch)

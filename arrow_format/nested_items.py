@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 
+MAX_ITEMS = 1 << 30
+"""Items of lists that a column of several rows may hold, at all depths: 32-bit offsets reach twice
+as many, and booleans and nulls reach them long before they fill a buffer."""
+
+
 def has_items(type_: pa.DataType) -> bool:
     """Whether a row of a stored type may hold several values, at any depth."""
     if pt.is_struct(type_):
@@ -28,6 +33,12 @@ def has_items(type_: pa.DataType) -> bool:
 def num_items(array: pa.Array) -> int:
     """Return how many values stand inside the rows of an array, at all depths together."""
     return int(_items_before(array, np.array([0, len(array)], np.int64))[-1])
+
+
+def most_items(batch: pa.RecordBatch) -> int:
+    """Return how many values stand inside the rows of the column of a batch that has most."""
+    columns = (i for i, field in enumerate(batch.schema) if has_items(field.type))
+    return max((num_items(batch.column(i)) for i in columns), default=0)
 
 
 def items_per_row(array: pa.Array) -> Int64Array:

@@ -183,8 +183,9 @@ def _whole(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
             arrays.append(pa.concat_arrays(pieces))
         except pa.ArrowInvalid as error:
             msg = (
-                f"column {name!r} has more than 2 GiB of text in rows that are joined together "
-                "because they have one key; leave it out of the columns, or let Spark join"
+                f"column {name!r} has more than 2 GiB of text, or 2**31 values in lists, in rows "
+                f"that are joined together because they have one key ({error}); leave it out of "
+                "the columns, or let Spark join"
             )
             raise OptionError(msg) from error
         pieces.clear()

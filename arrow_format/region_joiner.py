@@ -16,6 +16,7 @@ import pyarrow as pa
 from arrow_format.chunk_reader import READ_AHEAD_BYTES, ChunkReader
 from arrow_format.clustering import SPLIT_CHUNK_BYTES, Clustering
 from arrow_format.codec import ChunkDecoder
+from arrow_format.nested_items import most_items
 from arrow_format.rewrite_plan import plan_ranges
 from arrow_format.sort_buffer import SortBuffer
 from arrow_format.sorted_merge import merge_sorted
@@ -175,12 +176,15 @@ def _batches(
 
 
 def _joined(batches: Iterable[pa.RecordBatch], min_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Join batches until they have about ``min_bytes``; the last has what is left."""
+    """Join batches until they have about ``min_bytes``; the last has what is left.
+
+    Each item of a list counts one more, as it may take no byte.
+    """
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
         held.append(batch)
-        held_bytes += batch.nbytes
+        held_bytes += batch.nbytes + most_items(batch)
         if held_bytes >= min_bytes:
             yield pa.concat_batches(held)
             held, held_bytes = [], 0

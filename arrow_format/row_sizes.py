@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.numpy_arrays import to_numpy
+from arrow_format.array_buffers import text_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pyarrow as pa
 
     from arrow_format.model import Int64Array
 
@@ -21,6 +22,9 @@ OFFSET_BYTES = 4
 
 def row_sizes(columns: Iterable[pa.Array], num_rows: int) -> Int64Array:
     """Bytes that each row takes in these columns, about; shape (num_rows,), read-only.
+
+    An item of a list counts one byte more than it has: nulls and booleans take less, and Arrow's
+    offsets count them all the same.
 
     Parameters
     ----------
@@ -33,7 +37,7 @@ def row_sizes(columns: Iterable[pa.Array], num_rows: int) -> Int64Array:
     for column in columns:
         width = _fixed_width(column.type)
         if width is None:
-            varying.append(_sizes(column))
+            varying.append(np.diff(_bytes_before(column, np.arange(num_rows + 1))))
         else:
             fixed += width
     sizes: Int64Array = np.broadcast_to(np.int64(fixed), num_rows)
@@ -41,6 +45,8 @@ def row_sizes(columns: Iterable[pa.Array], num_rows: int) -> Int64Array:
 
 
 def _fixed_width(type_: pa.DataType) -> int | None:
+    if pt.is_null(type_):
+        return 0
     if pt.is_nested(type_):
         return None
     try:
@@ -49,27 +55,31 @@ def _fixed_width(type_: pa.DataType) -> int | None:
         return None
 
 
-def _sizes(array: pa.Array) -> Int64Array:
+def _bytes_before(array: pa.Array, edges: Int64Array) -> Int64Array:
+    """Bytes of the values from the first of ``edges`` up to each.
+
+    Edges are carried down to the items, of which there may be very many.
+    """
     type_ = array.type
     width = _fixed_width(type_)
+    total: Int64Array = edges - edges[0]
     if width is not None:
-        sizes: Int64Array = np.full(len(array), width, np.int64)
-        return sizes
+        return total * width
     if pt.is_struct(type_):
-        children = [_sizes(array.field(i)) for i in range(type_.num_fields)]
-        total: Int64Array = np.sum([np.zeros(len(array), np.int64), *children], axis=0)
+        total = np.zeros(len(edges), np.int64)
+        for i in range(type_.num_fields):
+            total += _bytes_before(array.field(i), edges)
         return total
-    if pt.is_string(type_) or pt.is_binary(type_):
-        if len(array) == 0:
-            return np.zeros(0, np.int64)
-        offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
-        lengths: Int64Array = np.diff(offsets).astype(np.int64)
-        return lengths + OFFSET_BYTES
-    if pt.is_list(type_) or pt.is_map(type_):
-        offsets = to_numpy(array.offsets)
-        values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-        ends = np.concatenate([[0], np.cumsum(_sizes(values))])
-        content: Int64Array = np.diff(ends[offsets - offsets[0]]).astype(np.int64)
-        return content + OFFSET_BYTES
-    # The average: of fixed-size lists it is close, and others are not stored.
-    return np.full(len(array), -(-array.nbytes // max(len(array), 1)), np.int64)
+    if pt.is_fixed_size_list(type_):
+        inner, total = (array.offset + edges) * type_.list_size, np.zeros(len(edges), np.int64)
+    else:
+        inner = text_offsets(array)[edges].astype(np.int64)
+        total *= OFFSET_BYTES
+    total += inner - inner[0]  # the text, or one for each item
+    if pt.is_map(type_):
+        children = [array.keys, array.items]
+    else:
+        children = [array.values] if pt.is_nested(type_) else []
+    for child in children:
+        total += _bytes_before(child, inner)
+    return total

@@ -16,7 +16,7 @@ import pyarrow as pa
 from arrow_format.clustering import Clustering, cluster
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.gather import gather
-from arrow_format.nested_items import has_items, num_items
+from arrow_format.nested_items import MAX_ITEMS, has_items, num_items
 from arrow_format.numpy_arrays import no_rows, to_arrow
 from arrow_format.spark_order import order_codes, sorting_bytes
 
@@ -34,10 +34,6 @@ COPY_BATCHES = 64
 ROW_OVERHEAD_BYTES = 16
 """Per row beside its columns: id 4, argsort 8 and permutation 4. What sorting by keys takes more
 depends on their types: :func:`~arrow_format.spark_order.sorting_bytes`."""
-
-MAX_ITEMS = 1 << 30
-"""Items of lists that a column of several rows may hold, at all depths: 32-bit offsets reach twice
-as many, and booleans and nulls reach them long before they fill a buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +135,8 @@ class SortBuffer:
         -------
         bool
             Whether the rows were taken. An empty buffer refuses what is larger than itself, and
-            several rows with more than :data:`MAX_ITEMS` items of lists in one column.
+            several rows with more than :data:`~arrow_format.nested_items.MAX_ITEMS` items of lists
+            in one column.
 
         Raises
         ------

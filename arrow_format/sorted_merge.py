@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.batching import copied
+from arrow_format.nested_items import most_items
 from arrow_format.numpy_arrays import to_arrow
 from arrow_format.selection import take
 from arrow_format.sort_permutation import sort_permutation
@@ -92,7 +93,7 @@ class _Head:
         self._row_bytes: int | None = None
         self._held: list[pa.RecordBatch] = []
         self.nbytes = 0
-        """Bytes of the rows at hand, and of merging them."""
+        """Bytes of the rows at hand and of merging them, and one more for each item of a list."""
         self.num_rows = 0
         self.has_ended = False
         self._cut = False
@@ -114,7 +115,9 @@ class _Head:
                 self.num_rows += batch.num_rows
                 if self._row_bytes is None:
                     self._row_bytes = merging_bytes(batch.schema, self._sort_by)
-                self.nbytes += batch.nbytes + self._row_bytes * batch.num_rows
+                # Nulls inside of lists take no bytes, and no batch has room for all too many.
+                self.nbytes += batch.nbytes + most_items(batch)
+                self.nbytes += self._row_bytes * batch.num_rows
 
     def edge_keys(self) -> list[pa.RecordBatch]:
         """Keys of the first row at hand, and of the last."""

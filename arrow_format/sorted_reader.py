@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.batching import HeldRuns, Rows
+from arrow_format.gather import gathered
 from arrow_format.numpy_arrays import to_arrow
-from arrow_format.selection import take
 from arrow_format.sort_permutation import sort_permutation
 from arrow_format.sorted_merge import merge_sorted, merging_bytes
 from arrow_format.spark_order import key_codes
@@ -96,4 +96,6 @@ def _sorted(runs: list[Rows], sort_by: SortBy) -> Rows:
     codes = key_codes([batch[name] for name, _ in sort_by], [order for _, order in sort_by])
     order = sort_permutation(codes, ids)
     del codes
-    return Rows(take(batch, to_arrow(order)), ids[order])
+    rows = to_arrow(order)
+    columns = [gathered(column, rows) for column in batch.columns]
+    return Rows(pa.RecordBatch.from_arrays(columns, schema=batch.schema), ids[order])

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.batching import SLICE_ROWS, Rows, copied, in_subpartition_order, rebatched
+import arrow_format.batching as batching_module
+from arrow_format.batching import (
+    SLICE_ROWS,
+    HeldRuns,
+    Rows,
+    copied,
+    in_subpartition_order,
+    rebatched,
+)
 from tests.property.tables import stored_rows, tables
 
 N = 7
@@ -128,3 +136,31 @@ def test_slices_count_with_their_rows_not_with_the_buffers_they_lie_in():
     large = pa.record_batch({"v": range(1_000)})
     found = rebatched([large.slice(i, 1) for i in range(100)], min_rows=1_000, max_bytes=8_000)
     assert [batch.num_rows for batch in found] == [100]
+
+
+def flags(lengths):
+    return pa.record_batch({"l": pa.array([[True] * n for n in lengths], pa.list_(pa.bool_()))})
+
+
+@given(st.lists(st.lists(st.integers(0, 12), max_size=4), max_size=8), st.integers(1, 9))
+def test_batches_are_joined_while_their_lists_have_few_items(lengths, min_rows):
+    batches = [flags(one) for one in lengths]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching_module, "MAX_ITEMS", 10)
+        joined = list(rebatched(batches, min_rows=min_rows, max_bytes=1 << 20))
+    counts = [sum(map(len, batch["l"].to_pylist())) for batch in joined]
+    largest = max((sum(one) for one in lengths), default=0)
+    assert all(count <= max(10, largest) for count in counts)
+    rows = [row for batch in joined for row in batch["l"].to_pylist()]
+    assert rows == [[True] * n for one in lengths for n in one]
+
+
+def test_runs_are_held_while_their_lists_have_few_items(monkeypatch):
+    monkeypatch.setattr(batching_module, "MAX_ITEMS", 10)
+    held = HeldRuns(1 << 20)
+    assert held.add(Rows(flags([20]), np.zeros(1, np.int32))), "one run is not joined"
+    assert not held.add(Rows(flags([]), np.zeros(0, np.int32)))
+    held = HeldRuns(1 << 20)
+    assert held.add(Rows(flags([3, 4]), np.zeros(2, np.int32)))
+    assert held.add(Rows(flags([3]), np.zeros(1, np.int32)))
+    assert not held.add(Rows(flags([1]), np.zeros(1, np.int32)))

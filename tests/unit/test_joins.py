@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -475,12 +476,12 @@ def test_rows_that_a_partitioner_broadcasts_are_never_given_twice(
 
 def test_a_broadcast_side_is_looked_up_in_large_blocks(partly, monkeypatch):
     """However few adjacent subpartitions are wanted: each block makes the table of keys anew."""
+    none, every = partly["none"], partly["every"]
+    plan = plan_join(none, every, on="k")
     asked, look_up = [], KeyIndex.look_up
     monkeypatch.setattr(
         KeyIndex, "look_up", lambda self, columns: asked.append(1) or look_up(self, columns)
     )
-    none, every = partly["none"], partly["every"]
-    plan = plan_join(none, every, on="k")
     found = pa.Table.from_batches(join_range(none, every, plan, [0, 2, 4, 6]))
     rows = none.read([0, 2, 4, 6], ["k"]).read_all()["k"].to_pylist()
     counts = Counter(int(i) % 60 for i in range(200))
@@ -569,6 +570,36 @@ def test_keys_that_differ_in_labels_alone():
     whole = Sides("/l", HashPartitioner("a"), a=pa.int32())
     with pytest.raises(SchemaError, match="key 'a' of the left is int32, 'a' of the right int16"):
         plan_join(whole, short)
+
+
+FLAT = [
+    *(pa.null(), pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()),
+    *(pa.decimal32(5, 1), pa.decimal64(15, 2), pa.decimal128(38, 10), pa.decimal256(60, 3)),
+    *(pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.duration("us")),
+    *(pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.month_day_nano_interval()),
+    *(pa.string(), pa.binary(), pa.binary(4)),
+]
+
+
+@pytest.mark.parametrize("type_", FLAT, ids=str)
+def test_a_key_of_any_type_is_joined_on_or_refused_by_the_plan(tmp_path, type_):
+    table = pa.table({"k": pa.array([1, 2, 2]), "x": pa.nulls(3, type_)})
+    for name in ("l", "r"):
+        write_shuffle(table, tmp_path / name, num_subpartitions=2, keys="k", options=FAST)
+    left, right = open_shuffle(tmp_path / "l"), open_shuffle(tmp_path / "r")
+    plan = None
+    with suppress(SchemaError):
+        plan = plan_join(left, right, on=["k", "x"], how="full")
+    if plan is not None:
+        found = pa.Table.from_batches(join_range(left, right, plan))
+        assert found.num_rows == 6, "no null equals another"
+
+
+@pytest.mark.parametrize("type_", [pa.decimal32(5, 1), pa.decimal64(15, 2)], ids=str)
+def test_a_key_that_arrow_cannot_look_up_is_refused(type_):
+    sides = [Sides(path, HashPartitioner("k"), k=pa.int8(), x=type_) for path in ("/l", "/r")]
+    with pytest.raises(SchemaError, match=r"/l: key 'x' is decimal.*, which cannot be looked up"):
+        plan_join(*sides, on=["k", "x"])
 
 
 def test_keys_of_two_time_zones_are_one_column():

@@ -31,3 +31,13 @@ def test_sizes_are_about_those_of_single_rows(name, first, end):
     for i, size in enumerate(sizes.tolist()):
         alone = pa.concat_batches([batch.slice(i, 1)]).nbytes
         assert abs(size - alone) <= 60
+
+
+def test_items_without_bytes_count_and_cost_nothing():
+    """A billion nulls: an array with an entry for each would take 8 GB."""
+    offsets = pa.array([0, 5, 5, 1_000_000_005], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.nulls(1_000_000_005))
+    assert row_sizes([lists], 3).tolist() == [9, 4, 1_000_000_004]
+    assert row_sizes([lists.slice(1)], 2).tolist() == [4, 1_000_000_004]
+    fixed = pa.FixedSizeListArray.from_arrays(pa.nulls(12), 4)
+    assert row_sizes([fixed.slice(1)], 2).tolist() == [4, 4]
