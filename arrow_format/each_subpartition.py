@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from arrow_format.batch_stream import BatchReader
     from arrow_format.batching import Rows
 
-HOLD_BYTES = 64 << 20
-"""Rows that every subpartition reads are kept up to so many raw bytes, and read anew beyond."""
-
 
 class Dealer(Protocol):
     """Gives out the rows of one shuffle, subpartition by subpartition."""
@@ -108,7 +105,7 @@ class SameRows:
         self,
         schema: pa.Schema,
         read: Callable[[], Iterator[pa.RecordBatch]],
-        hold_bytes: int = HOLD_BYTES,
+        hold_bytes: int,
     ) -> None:
         self.schema = schema
         self._read = read

@@ -32,6 +32,8 @@ MAX_REGION_BYTES = 1 << 30
 
 
 MIN_MEMORY_BYTES = 96 << 20
+MIN_SHARE_BYTES = 16 << 20
+"""What each of several shuffles that are read together needs, beyond what all of them do."""
 MOST_TOGETHER_BYTES = 512 << 20
 """Rows that are joined into one batch stay far below the 2 GiB of text that one can hold."""
 READING_BYTES = 32 << 20
@@ -179,9 +181,13 @@ class ReadOptions:
     memory_bytes: int = 256 << 20
     memory_map: bool = False
 
+    readers: int = 1
+    """Shuffles that one task reads and that have the memory together: 32 MiB, and 16 MiB or more
+    for each. Functions that read several shuffles count them by :meth:`shared_by`."""
+
     @property
     def _spare_bytes(self) -> int:
-        return self.memory_bytes - READING_BYTES
+        return (self.memory_bytes - READING_BYTES) // self.readers
 
     @property
     def fetched_bytes(self) -> int:
@@ -201,11 +207,22 @@ class ReadOptions:
     @property
     def worked_on_bytes(self) -> int:
         """Raw bytes of rows that are joined or aggregated at a time."""
-        return min(self.memory_bytes * 3 // 16, MOST_TOGETHER_BYTES)
+        return min(self.memory_bytes * 3 // 16 // self.readers, MOST_TOGETHER_BYTES)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Raw bytes of a broadcast shuffle that are kept for the next subpartition."""
+        return self._spare_bytes // 2
 
     def shared_by(self, readers: int) -> ReadOptions:
-        """Return the options of each of several readers that have the memory together."""
-        return replace(self, memory_bytes=max(self.memory_bytes // readers, MIN_MEMORY_BYTES))
+        """Return the options of each of several readers that have the memory together.
+
+        Raises
+        ------
+        OptionError
+            It is too little for so many.
+        """
+        return replace(self, readers=self.readers * readers)
 
     @property
     def batch_bytes(self) -> int:
@@ -215,6 +232,15 @@ class ReadOptions:
     def __post_init__(self) -> None:
         """Check every value."""
         check_integer("memory_bytes", self.memory_bytes, MIN_MEMORY_BYTES, 1 << 50, "bytes")
+        check_integer("readers", self.readers, 1, 1 << 20, "shuffles")
+        needed = READING_BYTES + self.readers * MIN_SHARE_BYTES
+        if self.readers > 1 and self.memory_bytes < needed:
+            msg = (
+                f"memory_bytes={self.memory_bytes!r}: {self.readers} shuffles that one task reads "
+                f"need {needed} bytes together, {needed >> 20} MiB; set memory_bytes to that or "
+                "more, or read fewer of them together"
+            )
+            raise OptionError(msg)
         if not isinstance(self.memory_map, bool):
             msg = f"memory_map={self.memory_map!r}: expected True or False"
             raise OptionError(msg)

@@ -46,4 +46,4 @@ def dealer_of(
         for run in shuffle.rows([0], columns):
             yield run.batch
 
-    return SameRows(schema, read)
+    return SameRows(schema, read, shuffle.options.kept_bytes)

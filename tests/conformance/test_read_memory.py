@@ -210,10 +210,23 @@ def test_options_of_another_kind_are_refused(tiny):
 
 
 def test_several_readers_share_the_memory():
-    assert ReadOptions(memory_bytes=512 << 20).shared_by(2).memory_bytes == 256 << 20
-    assert ReadOptions(memory_bytes=128 << 20, memory_map=True).shared_by(9) == ReadOptions(
-        memory_bytes=96 << 20, memory_map=True
-    )
+    alone = ReadOptions(memory_map=True)
+    for number in (1, 2, 8, 14):
+        each = alone.shared_by(number)
+        assert each.memory_map
+        for name in ("fetched_bytes", "index_bytes", "group_bytes", "batch_bytes", "kept_bytes"):
+            assert number * getattr(each, name) <= getattr(alone, name)
+        assert number * each.worked_on_bytes <= alone.worked_on_bytes
+    assert alone.shared_by(2).shared_by(3) == alone.shared_by(6)
+
+
+@pytest.mark.parametrize(("memory", "readers", "needed"), [(256, 15, 272), (96, 5, 112)])
+def test_too_little_memory_for_so_many_is_refused(memory, readers, needed):
+    options = ReadOptions(memory_bytes=memory << 20)
+    message = f"{readers} shuffles that one task reads need .* together, {needed} MiB"
+    with pytest.raises(OptionError, match=message):
+        options.shared_by(readers)
+    assert ReadOptions(memory_bytes=needed << 20).shared_by(readers).readers == readers
 
 
 def test_however_much_memory_there_is_batches_stay_far_below_what_one_can_hold():

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import WriteOptions, write_shuffle
+from arrow_format import BroadcastPartitioner, WriteOptions, write_shuffle
 from tests.conformance.test_memory import PROJECT
 
 ALLOWED = 256 << 20
@@ -17,9 +17,11 @@ import sys
 import pyarrow as pa
 from arrow_format import ReadOptions, open_shuffle
 from arrow_format.aggregation_plan import plan_aggregation
+from arrow_format.each_subpartition import each_subpartition
 from arrow_format.join_plan import plan_join
 from arrow_format.range_aggregation import aggregate_range
 from arrow_format.range_join import join_range
+from arrow_format.shuffle_dealers import dealer_of
 
 tiny, what, how, *paths = sys.argv[1:]
 pa.set_cpu_count(1)
@@ -28,12 +30,27 @@ def status(name):
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
 
+def by_turns(shuffles):
+    subpartitions = range(shuffles[0].num_subpartitions)
+    dealers = [dealer_of(shuffle, subpartitions, None) for shuffle in shuffles]
+    for _, readers in each_subpartition(subpartitions, dealers):
+        waiting = list(readers)
+        while waiting:
+            for reader in waiting.copy():
+                batch = next(reader, None)
+                if batch is None:
+                    waiting.remove(reader)
+                else:
+                    yield batch
+
 def work(paths):
     options = ReadOptions(memory_bytes=256 << 20).shared_by(len(paths))
     shuffles = [open_shuffle(path, options=options) for path in paths]
     if what == "join":
         plan = plan_join(*shuffles, how=how, suffixes=("_l", "_r"))
         return join_range(*shuffles, plan)
+    if what == "map":
+        return by_turns(shuffles)
     (shuffle,) = shuffles
     return aggregate_range(shuffle, plan_aggregation(shuffle, "k", [("v", how)]))
 
@@ -63,10 +80,10 @@ def written(tmp_path_factory):
     directory = tmp_path_factory.mktemp("work")
     options = WriteOptions(sync=False, codec_level=-5)
 
-    def write(name, rows, n):
+    def write(name, rows, n, **how):
         path = directory / name
         if not path.exists():
-            write_shuffle(rows, path, num_subpartitions=n, keys="k", options=options)
+            write_shuffle(rows, path, num_subpartitions=n, options=options, **how or {"keys": "k"})
         return str(path)
 
     return write
@@ -89,6 +106,19 @@ def test_memory_of_a_join_of_narrow_rows_with_distinct_keys(written, n, how):
     paths = [written(f"{seed}-{n}", batches(seed), n) for seed in (1, 2)]
     rows, over_base = peak(tiny, "join", how, *paths)
     assert rows == NUM_ROWS
+    assert over_base <= ALLOWED
+
+
+@pytest.mark.parametrize("kind", ["large", "small", "broadcast"])
+def test_memory_of_eight_shuffles_that_are_read_together(written, kind):
+    tiny = written("tiny", batches(0, num_rows=100), 2)
+    path = {
+        "large": lambda: written("1-1", batches(1), 1),
+        "small": lambda: written("1-50", batches(1), 50),
+        "broadcast": lambda: written("all", batches(1), 1, partitioner=BroadcastPartitioner()),
+    }[kind]()
+    rows, over_base = peak(tiny, "map", "-", *[path] * 8)
+    assert rows == 8 * NUM_ROWS
     assert over_base <= ALLOWED
 
 

@@ -129,7 +129,7 @@ def test_rows_for_all_are_kept_while_they_are_small(hold, reads):
 
 def test_rows_for_all_that_were_half_read_are_read_again():
     batch = pa.record_batch([pa.array(range(5))], schema=SCHEMA)
-    dealer = SameRows(SCHEMA, lambda: iter([batch, batch]))
+    dealer = SameRows(SCHEMA, lambda: iter([batch, batch]), 1 << 20)
     found = []
     for subpartition, (reader,) in each_subpartition(range(3), [dealer]):
         rows = reader.read_next_batch() if subpartition == 0 else reader.read_all()
@@ -148,7 +148,7 @@ def test_rows_for_all_that_were_half_read_are_let_go_with_the_turn():
         finally:
             closed.append(1)
 
-    for _, (reader,) in each_subpartition(range(4), [SameRows(SCHEMA, read)]):
+    for _, (reader,) in each_subpartition(range(4), [SameRows(SCHEMA, read, 1 << 20)]):
         assert len(closed) == len(begun)
         assert reader.read_next_batch().num_rows == 5
         kept.append(reader)

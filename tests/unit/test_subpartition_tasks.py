@@ -48,7 +48,10 @@ def test_shuffles_of_a_task_share_its_memory(tmp_path):
     paths = [tmp_path / "a", tmp_path / "b"]
     options = ReadOptions(memory_bytes=400 << 20)
     opened = open_shuffles(paths, None, options)
-    assert [one.options.memory_bytes for one in opened] == [200 << 20] * 2
+    assert [one.options for one in opened] == [options.shared_by(2)] * 2
+    assert sum(one.options.worked_on_bytes for one in opened) <= options.worked_on_bytes
+    with pytest.raises(OptionError, match=r"15 shuffles that one task reads need .* 272 MiB"):
+        open_shuffles([tmp_path / "a"] * 15, None, None)
     assert pickle.loads(pickle.dumps(opened[0])).options == opened[0].options
     assert open_shuffles(paths[0], None, None)[0].options == ReadOptions()
 
