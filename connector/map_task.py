@@ -29,7 +29,7 @@ from arrow_format.sort_order import normalise_sort_by
 from arrow_format.storage import open_storage
 from connector.map_status import status_from_row, status_to_row
 from connector.sort_keys import check_sort_keys
-from connector.spark_types import arrow_schema_of, check_keys, without_internal_metadata
+from connector.spark_types import arrow_schema_of, check_keys, stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,9 +62,11 @@ def begin_spark_job(
     sort_by: Sequence[str | tuple[str, str]] = (),
     options: WriteOptions | None,
 ) -> ShuffleJob:
-    """Begin a job for rows of a Spark schema; see :func:`arrow_format.job.begin_job`."""
+    """Begin a job for rows of a Spark schema, as it is to be stored.
+
+    See :func:`arrow_format.job.begin_job` and :func:`~connector.spark_types.stored_schema`.
+    """
     check_num_subpartitions(num_subpartitions)
-    schema = without_internal_metadata(schema)
     if isinstance(partitioner, HashPartitioner):
         check_keys(schema, partitioner.keys)
     if isinstance(partitioner, RangePartitioner):
@@ -155,6 +157,7 @@ class ShuffleMapTask:
         if not isinstance(schema, StructType):
             msg = f"schema is {type(schema).__name__}: expected the DataFrame's df.schema"
             raise SchemaError(msg)
+        schema = stored_schema(schema)
         arrow_schema_of(schema, for_map_in_arrow=True, case_sensitive=case_sensitive)
         self.job = begin_spark_job(
             open_storage(path, storage_options),

@@ -14,12 +14,13 @@ from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.sampling import SEED, sample_size
 from arrow_format.sort_order import key_fields
 from connector.sort_keys import check_sort_keys
-from connector.spark_types import arrow_schema_of
+from connector.spark_types import arrow_schema_of, stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 
 def sample_range_partitioner(
@@ -47,10 +48,10 @@ def sample_range_partitioner(
     """
     n = check_num_subpartitions(num_subpartitions)
     partitioner = RangePartitioner(keys=keys)
-    check_sort_keys(df.schema, partitioner.keys, WHAT)
-    fields = key_fields(data_schema(arrow_schema_of(df.schema)), partitioner.keys, WHAT)
-    quoted = [name.replace("`", "``") for name, _ in partitioner.keys]
-    rows = df.select(*(F.col(f"`{name}`") for name in quoted))
+    stored = stored_schema(df.schema)
+    check_sort_keys(stored, partitioner.keys, WHAT)
+    fields = key_fields(data_schema(arrow_schema_of(stored)), partitioner.keys, WHAT)
+    rows = df.select(*(_as_stored(df, stored, name) for name, _ in partitioner.keys))
     size = sample_size(n)
     num_rows = rows.count()
     if num_rows > size:
@@ -58,3 +59,10 @@ def sample_range_partitioner(
     schema = pa.schema([pa.field(field.name, field.type) for field in fields])
     batches = [normalise(batch, schema) for batch in rows.toArrow().to_batches()]
     return partitioner.with_sample(pa.Table.from_batches(batches, schema=schema), n)
+
+
+def _as_stored(df: DataFrame, stored: StructType, name: str) -> Column:
+    """Return a column that Spark can hand over as Arrow, which it does not do with CHAR."""
+    column = F.col("`" + name.replace("`", "``") + "`")
+    type_ = stored[name].dataType
+    return column if df.schema[name].dataType == type_ else column.cast(type_).alias(name)

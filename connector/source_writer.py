@@ -21,7 +21,7 @@ from arrow_format.target import open_target
 from connector.map_status import status_from_row, status_to_row
 from connector.map_task import begin_spark_job, run_spark_task
 from connector.source_options import parse_target_options
-from connector.spark_types import arrow_schema_of
+from connector.spark_types import arrow_schema_of, stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -96,6 +96,7 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
     OptionError, SchemaError
         Something is missing, or does not fit.
     """
+    schema = stored_schema(schema)
     n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
     storage = open_storage(target.path, target.storage_options)
     there = newest_entry(storage)

@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import (
 from pyspark.sql.types import (
     ArrayType,
     CalendarIntervalType,
+    CharType,
     DataType,
     DecimalType,
     GeographyType,
@@ -40,6 +41,7 @@ from pyspark.sql.types import (
     StructType,
     TimeType,
     UserDefinedType,
+    VarcharType,
     VariantType,
     YearMonthIntervalType,
 )
@@ -82,13 +84,17 @@ Source: ``INTERNAL_METADATA_KEYS`` of ``org.apache.spark.sql.catalyst.util``, an
 """
 
 
-def without_internal_metadata(schema: StructType) -> StructType:
-    """Return a schema without :data:`INTERNAL_METADATA`, also inside of columns."""
+def stored_schema(schema: StructType) -> StructType:
+    """Return the schema that a shuffle keeps of a DataFrame's, also inside of columns.
+
+    It has no :data:`INTERNAL_METADATA`, and ``CHAR`` and ``VARCHAR`` are ``STRING``, as which Spark
+    hands their values over.
+    """
     return StructType(
         [
             StructField(
                 field.name,
-                _without_internal(field.dataType),
+                _stored_type(field.dataType),
                 field.nullable,
                 {k: v for k, v in field.metadata.items() if k not in INTERNAL_METADATA},
             )
@@ -97,15 +103,15 @@ def without_internal_metadata(schema: StructType) -> StructType:
     )
 
 
-def _without_internal(type_: DataType) -> DataType:
+def _stored_type(type_: DataType) -> DataType:
     if isinstance(type_, StructType):
-        return without_internal_metadata(type_)
+        return stored_schema(type_)
     if isinstance(type_, ArrayType):
-        return ArrayType(_without_internal(type_.elementType), type_.containsNull)
+        return ArrayType(_stored_type(type_.elementType), type_.containsNull)
     if isinstance(type_, MapType):
-        key, value = map(_without_internal, (type_.keyType, type_.valueType))
+        key, value = map(_stored_type, (type_.keyType, type_.valueType))
         return MapType(key, value, type_.valueContainsNull)
-    return type_
+    return StringType() if isinstance(type_, CharType | VarcharType) else type_
 
 
 # Writing -----------------------------------------------------------------------------------------
@@ -292,9 +298,7 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
     SchemaError
         Spark has no such type, or cannot parse the metadata; names the column.
     """
-    return without_internal_metadata(
-        StructType([_spark_field(field, field.name) for field in schema])
-    )
+    return stored_schema(StructType([_spark_field(field, field.name) for field in schema]))
 
 
 def _spark_field(field: pa.Field, path: str) -> StructField:
@@ -379,4 +383,4 @@ def spark_schema_from_json(text: str, columns: Sequence[str] | None = None) -> S
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         msg = f"the Spark schema of the shuffle is no JSON of a schema: {error!r}"
         raise SchemaError(msg) from error
-    return without_internal_metadata(schema)
+    return stored_schema(schema)

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
+    CharType,
     DataType,
     DateType,
     DayTimeIntervalType,
@@ -42,6 +43,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     TimeType,
+    VarcharType,
     VariantType,
     VariantVal,
 )
@@ -51,6 +53,7 @@ import connector
 from arrow_format import HashPartitioner, open_shuffle
 from arrow_format.errors import SchemaError
 from arrow_format.partitioner import RoundRobinPartitioner
+from arrow_format.range_partitioner import RangePartitioner
 from arrow_format.write import write_shuffle
 
 if TYPE_CHECKING:
@@ -377,6 +380,41 @@ def test_a_view_with_columns_of_its_own_starts_a_shuffle(spark: SparkSession, tm
 
 
 # Written without Spark ---------------------------------------------------------------------------
+
+
+def test_char_and_varchar_are_strings_also_where_spark_keeps_their_types(
+    spark: SparkSession, tmp_path: Path
+):
+    spark.sql(
+        "CREATE TABLE chars (c CHAR(5), v VARCHAR(4), s STRUCT<x: CHAR(3)>) USING parquet "
+        f"LOCATION '{tmp_path / 'chars'}'"
+    )
+    setting = "spark.sql.preserveCharVarcharTypeInfo"
+    try:
+        spark.sql("INSERT INTO chars VALUES ('ab', 'cd', struct('q')), ('e', '', NULL)")
+        spark.conf.set(setting, "true")
+        df = spark.table("chars").selectExpr("*", "cast(v AS VARCHAR(7)) AS w")
+        assert [df.schema[name].dataType for name in ("c", "w")] == [CharType(5), VarcharType(7)]
+        rows = sorted(df.collect())
+        for how in ({"keys": ["c", "w"]}, {"partitioner": RangePartitioner(keys=["c"])}):
+            path = tmp_path / "-".join(how)
+            connector.write_shuffle(df, path, num_subpartitions=3, **how)
+            df.write.format("arrow_shuffle").mode("append").save(str(path))
+            read = connector.read_shuffle(spark, path)
+            # Of a column from a table, Spark finds the type in the metadata, and compares by it.
+            assert [read.schema[name].dataType for name in "cw"] == [CharType(5), StringType()]
+            assert sorted(read.collect()) == sorted([*rows, *rows])
+            for condition in ("c = 'ab'", "c = 'ab   '", "s.x = 'q  '"):
+                assert read.where(condition).count() == 2 * df.where(condition).count()
+            spark.conf.set(setting, "false")
+            read = connector.read_shuffle(spark, path)
+            assert [read.schema[name].dataType for name in "cw"] == [StringType()] * 2
+            assert sorted(read.collect()) == sorted([*rows, *rows])
+            assert read.where("c = 'ab'").count() == 2
+            spark.conf.set(setting, "true")
+    finally:
+        spark.conf.unset(setting)
+        spark.sql("DROP TABLE chars")
 
 
 def test_what_arrow_wrote_spark_reads(spark: SparkSession, tmp_path: Path):

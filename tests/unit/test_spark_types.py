@@ -43,8 +43,9 @@ from pyspark.sql.types import (
 
 from arrow_format.arrow_types import data_schema, same_but_labels
 from arrow_format.errors import SchemaError
-from arrow_format.partitioner import RoundRobinPartitioner
-from connector.map_task import begin_spark_job
+from connector.map_task import ShuffleMapTask
+from connector.source_options import parse_target_options
+from connector.source_writer import begin_target_job
 from connector.spark_types import (
     arrow_schema_of,
     check_keys,
@@ -530,16 +531,41 @@ def test_metadata_of_a_query_is_not_read():
     assert metadata_in(spark_schema_of(to_arrow_schema(given, timezone="UTC"))) == THE_USERS
 
 
-def test_metadata_of_a_query_is_not_stored(tmp_path):
+def begun(path, schema, *, by_data_source, keys):
+    """The job of a write of that schema."""
+    if by_data_source:
+        options = {"path": str(path), "keys": keys, "numSubpartitions": "2"}
+        return begin_target_job(parse_target_options(options), schema, overwrite=False)
+    return ShuffleMapTask(path, schema=schema, keys=keys, num_subpartitions=2).job
+
+
+@pytest.mark.parametrize("by_data_source", [True, False])
+def test_metadata_of_a_query_is_not_stored(tmp_path, by_data_source):
     given = with_internal_metadata()
-    job = begin_spark_job(
-        tmp_path / "s",
-        given,
-        num_subpartitions=2,
-        partitioner=RoundRobinPartitioner(),
-        options=None,
-    )
+    job = begun(tmp_path / "s", given, by_data_source=by_data_source, keys="t")
     assert metadata_in(StructType.fromJson(json.loads(job.spark_schema))) == THE_USERS
     stored = str(job.data_schema.serialize().to_pybytes())
     assert "spark.timeWindow" in stored
     assert "watermark" not in stored
+
+
+@pytest.mark.parametrize("by_data_source", [True, False])
+def test_char_and_varchar_are_stored_as_strings(tmp_path, by_data_source):
+    """Spark has them in schemas where ``spark.sql.preserveCharVarcharTypeInfo`` is set."""
+
+    def schema(char, varchar):
+        inside = StructType([StructField("x", char, False, {"comment": "c"})])
+        return StructType(
+            [
+                StructField("c", char),
+                StructField("v", varchar, False),
+                StructField("s", inside),
+                StructField("l", ArrayType(inside, False)),
+                StructField("m", MapType(varchar, char)),
+            ]
+        )
+
+    given, stored = schema(CharType(5), VarcharType(4)), schema(StringType(), StringType())
+    job = begun(tmp_path / "s", given, by_data_source=by_data_source, keys="c")
+    assert StructType.fromJson(json.loads(job.spark_schema)) == stored
+    assert job.data_schema == data_schema(to_arrow_schema(stored, timezone="UTC"))
