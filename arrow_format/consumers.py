@@ -97,6 +97,10 @@ class ConsumerRegistry:
         )
         raise StorageError(msg)
 
+    def has_consumed(self, name: str) -> bool:
+        """Whether a consumer has come further than where it began when it was registered."""
+        return len(self._versions(name)) > 1  # the last two stay
+
     def all_progress(self) -> dict[str, int]:
         """Return how far every consumer has come, by name; raises as :meth:`progress`."""
         names = filter(SAFE_NAME.fullmatch, self._storage.list(CONSUMER_DIRECTORY))

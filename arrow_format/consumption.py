@@ -78,6 +78,11 @@ class Consumer:
         """
         return self._registry.register(self.name, version)
 
+    @property
+    def has_consumed(self) -> bool:
+        """Whether anything was recorded as consumed, by this process or another one."""
+        return self._registry.has_consumed(self.name)
+
     def commit(self, version: int) -> None:
         """Record durably that everything up to ``version`` is consumed.
 

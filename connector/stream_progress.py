@@ -22,17 +22,21 @@ class StreamOffset:
     """0: none were."""
     commit_id: str | None = None
     """Whose version it is, so that a shuffle that was made anew is noticed; None where a stream
-    begins, of which nothing was read yet."""
+    begins, of which nothing was read yet, or where nothing tells the id any more."""
+    consumed: bool = False
+    """Whether rows up to there were read under the name of its consumer; without a commit id."""
 
     @property
     def begins(self) -> bool:
         """Whether nothing was read yet."""
-        return self.commit_id is None
+        return self.commit_id is None and not self.consumed
 
-    def to_json(self) -> dict[str, int | str]:
+    def to_json(self) -> dict[str, int | str | bool]:
         """As Spark keeps it in its checkpoint."""
-        if self.commit_id is None:
+        if self.begins:
             return {"version": self.version}
+        if self.commit_id is None:
+            return {"version": self.version, "consumed": True}
         return {"version": self.version, "commitId": self.commit_id}
 
     @staticmethod
@@ -46,9 +50,9 @@ class StreamOffset:
         """
         try:
             version = natural(value["version"])
-            commit_id = value.get("commitId")
-            if commit_id is None or isinstance(commit_id, str):
-                return StreamOffset(version, commit_id)
+            commit_id, consumed = value.get("commitId"), value.get("consumed", False)
+            if (commit_id is None or isinstance(commit_id, str)) and isinstance(consumed, bool):
+                return StreamOffset(version, commit_id, consumed)
         except (KeyError, ValueError, AttributeError, TypeError):
             pass
         msg = (

@@ -26,6 +26,7 @@ from arrow_format.changed_rows import changes_of
 from arrow_format.changes import (
     begins_after,
     check_commit_id,
+    commit_id_of,
     newest_entry,
     plan_changes,
     steps_after,
@@ -147,8 +148,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if consumer is not None:
             # One that is known goes on where it was, whatever the query: each version once a name.
             known = consumer.register(first.version)
-            if known != first.version:
-                first = StreamOffset(known and log.read(partial(self._begins, log, known)))
+            if known != first.version or consumer.has_consumed:
+                first = log.read(partial(self._after, log, known)) if known else StreamOffset(0)
         return first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -351,9 +352,13 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._scan.request.timeout:
             await_result(self._storage, self._scan.request.timeout)
 
-    def _begins(self, log: CommitLog, consumed: int, index: LogIndex) -> int:
-        """Return after which version a consumer goes on: what was released is in nobody's way."""
-        return begins_after(log, index, self._newest(log, index), consumed)
+    def _after(self, log: CommitLog, known: int, index: LogIndex) -> StreamOffset:
+        """Return where a consumer goes on: what was released is in nobody's way."""
+        version = begins_after(log, index, self._newest(log, index), known)
+        if version != known or self._consumer is None or not self._consumer.has_consumed:
+            return StreamOffset(version)
+        commit_id = commit_id_of(log, index, known)
+        return StreamOffset(known, commit_id, consumed=commit_id is None)
 
     def _newest(self, log: CommitLog, index: LogIndex) -> LogEntry:
         """Return the entry of the newest version."""

@@ -355,12 +355,12 @@ def test_what_is_not_there(path, tmp_path_factory):
 @pytest.mark.parametrize(
     "value",
     [None, 5, {}, {"version": "1"}, {"version": -1}, {"version": True}, {"version": 1.5},
-     {"version": 1, "commitId": 7}, []],
+     {"version": 1, "commitId": 7}, {"version": 1, "consumed": 1}, []],
 )  # fmt: skip
 def test_offsets_of_another_source(value):
     with pytest.raises(OptionError, match="is not of this source"):
         StreamOffset.from_json(value)
-    for offset in (StreamOffset(0), StreamOffset(3, "id")):
+    for offset in (StreamOffset(0), StreamOffset(3, "id"), StreamOffset(3, consumed=True)):
         assert StreamOffset.from_json(as_json(offset.to_json())) == offset
 
 
@@ -518,3 +518,63 @@ def test_a_query_that_has_fallen_behind_its_consumer_is_refused(path):
             ask(late)
         late.stop()
     assert ConsumerRegistry(open_storage(path)).progress("a") == 5
+
+
+def consumed_up_to(path, version):
+    """A path at which consumer ``a`` has consumed up to a version, as a query before this did."""
+    registry = ConsumerRegistry(open_storage(path))
+    registry.register("a", 0)
+    registry.advance("a", version)
+
+
+def first_batch(path, **options):
+    """First batch of a new query of consumer ``a``; its tasks have readers of their own."""
+    reader = reader_of(path, consumer="a", **options)
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(as_json(start), reader.getDefaultReadLimit())
+        if end == start:
+            return []
+        planned = reader.partitions(as_json(start), as_json(end))
+    finally:
+        reader.stop()
+    rows = [row for one in planned for b in reader_of(path).read(one) for row in b.to_pylist()]
+    return sorted({row["v"] // 10 * 10 for row in rows})
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", "6", "1"])
+@pytest.mark.parametrize("consumed", [2, 5])
+def test_a_new_checkpoint_does_not_make_a_consumer_new(path, consumed, start):
+    """It read rows under its name that an overwrite takes away: an error, as with the old one."""
+    consumed_up_to(path, consumed)
+    for value in (60, 70):
+        add(path, value, mode="overwrite")
+        with pytest.raises(ShuffleOverwrittenError, match=r"(?s)version 6 overwrote.*take another"):
+            first_batch(path, startingVersion=start)
+    found = first_batch(path, startingVersion=start, onOverwrite="deliver")
+    assert found == [*range(10 * consumed, 50, 10), 60, 70]
+
+
+def test_one_that_has_consumed_nothing_begins_with_an_overwrite(path):
+    consumed_up_to(path, 0)
+    add(path, 60, mode="overwrite")
+    collect_garbage(path, retention=timedelta(0))
+    assert first_batch(path) == [60]
+
+
+@pytest.mark.parametrize("start", ["6", "latest"])
+def test_a_new_consumer_may_begin_with_an_overwrite(path, start):
+    add(path, 60, mode="overwrite")
+    for _ in range(2):  # the query stops before its first batch, and begins again
+        assert first_batch(path, startingVersion=start) == ([60] if start == "6" else [])
+
+
+def test_an_overwrite_is_noticed_also_where_the_version_that_was_consumed_has_expired(path):
+    """Nothing tells its commit id then."""
+    consumed_up_to(path, 5)
+    merge_shuffle(path, options=FAST)
+    add(path, 60, mode="overwrite")
+    collect_garbage(path, retention=timedelta(0))
+    assert log_of(path).index().oldest == 7
+    with pytest.raises(ShuffleOverwrittenError, match=r"version 7 overwrote"):
+        first_batch(path)
