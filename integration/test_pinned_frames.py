@@ -126,6 +126,24 @@ def test_sessions_have_names_of_their_own(spark: SparkSession, tmp_path: Path) -
         assert connector.read_shuffle(session, tmp_path / "s").count() == 10
 
 
+def test_a_global_view_is_made_of_the_source_itself(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark has names of `read_shuffle` in one session; what it finds by itself, in all."""
+    path = tmp_path / "s"
+    write(path, 0, 10)
+    write(path, 10, 20, mode="append")
+    other = spark.newSession()
+    by_name = spark.read.format("arrow_shuffle").option("version", 1).load(str(path))
+    try:
+        by_name.createOrReplaceGlobalTempView("of_shuffle")
+        assert values(other.table("global_temp.of_shuffle")) == list(range(10))
+        connector.read_shuffle(spark, path).createOrReplaceGlobalTempView("of_shuffle")
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_EXIST"):
+            other.table("global_temp.of_shuffle").collect()
+        assert spark.table("global_temp.of_shuffle").count() == 20
+    finally:
+        spark.catalog.dropGlobalTempView("of_shuffle")
+
+
 def test_a_session_has_a_limited_number_of_names(
     spark: SparkSession, tmp_path: Path, registered: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
