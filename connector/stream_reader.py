@@ -353,7 +353,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await_result(self._storage, self._scan.request.timeout)
 
     def _after(self, log: CommitLog, known: int, index: LogIndex) -> StreamOffset:
-        """Return where a consumer goes on: what was released is in nobody's way."""
+        """Return where a consumer goes on; after the release of a whole result, with the next."""
         version = begins_after(log, index, self._newest(log, index), known)
         if version != known or self._consumer is None or not self._consumer.has_consumed:
             return StreamOffset(version)

@@ -44,7 +44,8 @@ def store(s3):
 
 def following(storage):
     """A reader of a query that has read what is there."""
-    reader = ShuffleStreamReader({"path": storage.root}, SCHEMA, storage)
+    options = {f"storage.secret.{name}": value for name, value in storage.options.items()}
+    reader = ShuffleStreamReader({"path": storage.root, **options}, SCHEMA)
     return reader, reader.latestOffset(reader.initialOffset(), ALL)
 
 
