@@ -35,7 +35,7 @@ def test_the_version_is_that_of_the_distribution(package):
     assert package.__version__ == importlib.metadata.version("arrow-shuffle")
 
 
-@pytest.mark.parametrize("kind", {c for package in PACKAGES for c in dataclasses_of(package)})
+@pytest.mark.parametrize("kind", [c for package in PACKAGES for c in dataclasses_of(package)])
 def test_help_says_what_each_field_means(kind):
     text = inspect.getdoc(kind)
     described = re.findall(r"^(\w+(?:, \w+)*)\n {4}\S", text, re.MULTILINE)
