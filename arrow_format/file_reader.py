@@ -32,6 +32,7 @@ from arrow_format.file_layout import (
     timestamp_columns,
 )
 from arrow_format.file_types import cast_column, plain_schema
+from arrow_format.selection import keep
 from arrow_format.spark_footer import Calendar
 
 if TYPE_CHECKING:
@@ -288,8 +289,7 @@ class _Fit:
         except pa.ArrowException as error:
             msg = f"{self._file.path}: filter {condition} fails on a row: {error}"
             raise OptionError(msg) from error
-        columns = [_unsliced(column).filter(mask) for column in batch.columns]
-        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+        return keep(batch, mask)
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self._given:
@@ -317,28 +317,14 @@ class _Fit:
 def _evaluated(condition: Any, batch: pa.RecordBatch) -> pa.Array:  # noqa: ANN401
     """Evaluate a filter on each row.
 
-    PyArrow's own ``batch.filter(condition)`` works on slices of the rows, see :func:`_unsliced`.
+    PyArrow's own ``batch.filter(condition)`` works on slices of the rows, which it takes wrongly,
+    see :mod:`arrow_format.selection`.
     """
     columns = {"passes": condition}
     scanner = ds.Scanner.from_batches(
         [batch], schema=batch.schema, columns=columns, use_threads=False
     )
     return pa.concat_arrays(scanner.to_table().column("passes").chunks)
-
-
-def _unsliced(column: pa.Array) -> pa.Array:
-    """Column that can be filtered: a copy where a fixed-size list holds fixed-size lists.
-
-    PyArrow takes the offset of a slice of such lists twice, and gives other rows.
-    """
-    return pa.concat_arrays([column]) if _nests_fixed_lists(column.type) else column
-
-
-def _nests_fixed_lists(type_: pa.DataType) -> bool:
-    inside = [type_.field(i).type for i in range(type_.num_fields)]
-    if pt.is_fixed_size_list(type_) and pt.is_fixed_size_list(inside[0]):
-        return True
-    return any(map(_nests_fixed_lists, inside))
 
 
 def _bytes_of_views(column: pa.Array) -> int:

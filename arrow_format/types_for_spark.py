@@ -16,13 +16,10 @@ from arrow_format.array_conversion import convert, is_list
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.errors import SchemaError
 from arrow_format.expansion import pieces
-from arrow_format.file_types import MAX_DECIMAL_PRECISION
+from arrow_format.file_types import MAX_DECIMAL_PRECISION, SIGNED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-_SIGNED = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
-"""By the bits of an unsigned integer, what Spark makes of it in a Parquet file."""
 
 
 def schema_for_spark(schema: pa.Schema, subpartition: str | None = None) -> pa.Schema:
@@ -114,7 +111,7 @@ def _type(type_: pa.DataType, path: str) -> pa.DataType:
     if pt.is_date64(type_):
         return pa.date32()
     if pt.is_unsigned_integer(type_):
-        return _SIGNED[type_.bit_width]
+        return SIGNED[type_]
     if pt.is_float16(type_):
         return pa.float32()
     if pt.is_decimal(type_):

@@ -101,7 +101,7 @@ def join_once(kernel: str, shuffles: str, repeat: int) -> dict[str, Any]:
         ``seconds`` of each round, for all groups; ``num_rows`` that came out in one.
     """
     left, right = (open_shuffle(Path(shuffles) / name) for name in ("items", "orders"))
-    plan = plan_join(left, right)
+    plan = plan_join(left, right, on=[KEYS])
     join = {
         "ours": lambda: _ours(plan),
         "Acero": lambda: _acero,

@@ -76,9 +76,6 @@ SCANNING = {
 }
 """Methods of PyArrow that filter rows by the keyword ``filter``."""
 
-FILTERS_OF_THE_LANE = ("arrow_format/file_reader.py",)
-"""Modules that still filter by themselves."""
-
 
 def references(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the line and the full dotted name of everything the code imports or looks up."""
@@ -178,7 +175,7 @@ def test_the_format_does_not_import_spark():
 
 
 def test_rows_are_selected_in_one_place():
-    exempt = ("arrow_format/selection.py", *FILTERS_OF_THE_LANE)
+    exempt = ("arrow_format/selection.py",)
     packages = ("arrow_format", "connector", "pyspark_arrow_shuffle")
     fail_with(violations(selections, *packages, exempt=exempt))
 
