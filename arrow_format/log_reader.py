@@ -70,6 +70,8 @@ class LogReader:
         self._records: dict[int, LogRecord] = {}
         self._unconfirmed: set[int] = set()
         """Numbers of records that were read and are still to be confirmed."""
+        self._expected: dict[int, str] = {}
+        """Commit ids by which records are known to be right, by their numbers."""
         self._read_index: LogIndex | None = None
         """The listing of the read that is going on; None while none is."""
         self._checkpoint: Checkpoint | None = None
@@ -215,9 +217,14 @@ class LogReader:
         if record.version != number:
             msg = f"{self._storage.root}/{path}: is the entry of version {record.version}"
             raise CorruptShuffleError(msg)
-        self._unconfirmed.add(number)
+        if self._expected.get(number) != record.commit_id:
+            self._unconfirmed.add(number)
         self._records[number] = record
         return record
+
+    def expect(self, number: int, commit_id: str) -> None:
+        """Say whose a number is: a record of that commit id needs no confirmation."""
+        self._expected[number] = commit_id
 
     def records(self, numbers: Sequence[int]) -> dict[int, LogRecord]:
         """Read entries and fences, several at once where each waits for a store.

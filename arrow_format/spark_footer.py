@@ -20,6 +20,8 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.errors import SchemaError
+from arrow_format.numpy_arrays import to_numpy
+from arrow_format.selection import keep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -366,7 +368,7 @@ def _why_moved(leaf: pa.Array) -> str | None:
 
 
 def _has_wrapped(leaf: pa.Array) -> bool:
-    values = leaf.drop_null().cast(pa.int64()).to_numpy(zero_copy_only=False)
+    values = to_numpy(keep(leaf, leaf.is_valid()).cast(pa.int64()))
     return bool(((values >= FIRST_WRAPPED) & (values <= LAST_WRAPPED)).any())
 
 

@@ -191,6 +191,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None:  # else it ends when nothing is new
             self._looks.wait()
         log = CommitLog(self._storage)
+        if seen.commit_id is not None:  # an idle look is one listing
+            log.expect(seen.version, seen.commit_id)
         end = log.read(partial(self._end, log, seen, limits))
         self._looks.tell(found=end is not None)
         if end is not None:
