@@ -124,6 +124,17 @@ def test_a_consumption_that_fails_is_repeated(spark, tmp_path):
         assert values(again.read()) == [0, 1, 2, 3, 4]
 
 
+def test_nothing_new_is_an_empty_result_where_that_is_allowed(spark, tmp_path):
+    path = tmp_path / "s"
+    write_by_function(numbers(spark, 0, 5), path, result_type="PIPELINED")
+    for expected in ([0, 1, 2, 3, 4], [], []):
+        with connector.consume(spark, path, consumer="a", allow_empty=True) as consumption:
+            assert values(consumption.read()) == expected
+            assert consumption.read(coalesce=False).columns == ["k"]
+    with pytest.raises(RequestTimeoutError):
+        connector.consume(spark, path, consumer="a")
+
+
 @pytest.mark.parametrize("wait", ["0s", "300ms"])
 def test_a_consumer_at_a_mistyped_path_leaves_nothing(spark, tmp_path, wait):
     path = tmp_path / "mistyped"
