@@ -176,14 +176,14 @@ class ReadOptions:
     memory_map
         Map data files instead of reading them: no copy, for local files with codec ``none`` that
         nobody changes. A mapped file that is cut short while it is read kills the process.
+    readers
+        Shuffles that one task reads and that have the memory together: 32 MiB, and 16 MiB or more
+        for each. Functions that read several shuffles count them by :meth:`shared_by`.
     """
 
     memory_bytes: int = 256 << 20
     memory_map: bool = False
-
     readers: int = 1
-    """Shuffles that one task reads and that have the memory together: 32 MiB, and 16 MiB or more
-    for each. Functions that read several shuffles count them by :meth:`shared_by`."""
 
     @property
     def _spare_bytes(self) -> int:

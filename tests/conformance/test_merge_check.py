@@ -139,7 +139,7 @@ def test_values_that_python_lacks_are_merged(tmp_path, column, sort_by):
         table = pa.table({"k": range(start, start + 5), "c": column})
         write_shuffle(
             table, tmp_path / "s", num_subpartitions=2, keys="k", mode="append", sort_by=sort_by,
-            options=FAST,
+            for_spark=False, options=FAST,
         )  # fmt: skip
     before = open_shuffle(tmp_path / "s").read().read_all()
     merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"), options=FAST)
@@ -154,7 +154,7 @@ def test_a_map_task_joins_regions_of_values_that_python_lacks(tmp_path, column):
     options = WriteOptions(sync=False, sort_buffer_bytes=4 << 10, rewrite="always")
     write_shuffle(
         table.to_batches(max_chunksize=5), tmp_path / "s", num_subpartitions=2, keys="k",
-        options=options,
+        for_spark=False, options=options,
     )  # fmt: skip
     shuffle = open_shuffle(tmp_path / "s")
     assert shuffle.map_outputs[0].counters["merged_regions"] > 1
@@ -166,8 +166,9 @@ def test_a_mistake_in_values_that_python_lacks_is_found(tmp_path, monkeypatch, c
     for start in (0, 5):
         table = pa.table({"k": range(start, start + 5), "c": column})
         write_shuffle(
-            table, tmp_path / "s", num_subpartitions=1, keys="k", mode="append", options=FAST
-        )
+            table, tmp_path / "s", num_subpartitions=1, keys="k", mode="append", for_spark=False,
+            options=FAST,
+        )  # fmt: skip
     real = RegionJoiner.parts
 
     def parts(self):

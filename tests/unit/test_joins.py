@@ -585,7 +585,9 @@ FLAT = [
 def test_a_key_of_any_type_is_joined_on_or_refused_by_the_plan(tmp_path, type_):
     table = pa.table({"k": pa.array([1, 2, 2]), "x": pa.nulls(3, type_)})
     for name in ("l", "r"):
-        write_shuffle(table, tmp_path / name, num_subpartitions=2, keys="k", options=FAST)
+        write_shuffle(
+            table, tmp_path / name, num_subpartitions=2, keys="k", for_spark=False, options=FAST
+        )
     left, right = open_shuffle(tmp_path / "l"), open_shuffle(tmp_path / "r")
     plan = None
     with suppress(SchemaError):
