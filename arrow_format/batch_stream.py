@@ -6,6 +6,7 @@ missing rows look like no rows.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ class _Source:
         self._failure: ShuffleError | None = None
         self._has_given = False
         self._has_ended = False
+        self.is_streamed = False
+        """Whether a stream has given rows: who reads it may stop anywhere, and does not say so."""
 
     def __iter__(self) -> _Source:
         return self
@@ -48,6 +51,12 @@ class _Source:
     def check_unread(self) -> None:
         """Check that a use may begin: no rows are missing from what is left."""
         self._check_failure()
+        if self.is_streamed:
+            msg = (
+                "a reader gives its rows once, and this one was read as a stream, which may have "
+                "stopped anywhere: ask the shuffle for another"
+            )
+            raise ClosedError(msg)
         # Without any rows, none is the right answer every time.
         if self._has_given and self._has_ended:
             msg = (
@@ -60,7 +69,10 @@ class _Source:
         self._failure = self._failure or ClosedError("the reader was closed; read again")
         close = getattr(self._batches, "close", None)
         if close is not None:
-            close()
+            with contextlib.suppress(
+                ValueError
+            ):  # another thread is reading: it fails with the next
+                close()
 
     def _check_failure(self) -> None:
         if self._failure is not None:
@@ -70,9 +82,10 @@ class _Source:
 class _Use:
     """One pass over a source, which may end after this one was made and before it begins."""
 
-    def __init__(self, source: _Source) -> None:
+    def __init__(self, source: _Source, *, is_stream: bool = False) -> None:
         source.check_unread()
         self._source = source
+        self._is_stream = is_stream
         self._has_begun = False
 
     def __iter__(self) -> _Use:
@@ -82,21 +95,24 @@ class _Use:
         if not self._has_begun:
             self._source.check_unread()
             self._has_begun = True
-        return next(self._source)
+        batch = next(self._source)
+        self._source.is_streamed |= self._is_stream
+        return batch
 
 
 class BatchReader:
     """Record batches of a shuffle, read as they are asked for, once.
 
-    It has the methods of a :class:`pyarrow.RecordBatchReader` and Arrow's C stream interface, so
-    DuckDB, Polars (``pl.DataFrame(reader)``) and PyArrow (``pa.table(reader)``) take it as it is.
-    To stop early, close it, or let go of it. What takes nothing but PyArrow's own class takes
-    ``pa.RecordBatchReader.from_stream(reader)``.
+    It reads as a :class:`pyarrow.RecordBatchReader` does and has Arrow's C stream interface, so
+    DuckDB, Polars (``pl.DataFrame(reader)``, not ``pl.from_arrow``) and PyArrow
+    (``pa.table(reader)``) take it as it is. To stop early, close it, or let go of it. What takes
+    nothing but PyArrow's own class takes ``pa.RecordBatchReader.from_stream(reader)``.
 
     Raises
     ------
     ClosedError
-        From every use after it was read to its end, or closed: no use gives fewer rows silently.
+        From every use after it was read to its end, given rows as a stream, or closed: no use gives
+        fewer rows silently.
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
@@ -112,6 +128,8 @@ class BatchReader:
         return _Use(self._source)
 
     def __next__(self) -> pa.RecordBatch:
+        if self._source.is_streamed:
+            self._source.check_unread()
         return next(self._source)
 
     def read_next_batch(self) -> pa.RecordBatch:
@@ -155,7 +173,7 @@ class BatchReader:
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         # The source of the source gives an error again, also to a stream that asks on.
-        batches = _Source(_Use(self._source))
+        batches = _Source(_Use(self._source, is_stream=True))
         reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)
 

@@ -403,14 +403,15 @@ class Shuffle:
         Parameters
         ----------
         raise_on_damage
-            Raise at the first damage; otherwise go on and list what is damaged in the report.
+            Raise at the first damage; otherwise go on and list in the report what is damaged or
+            cannot be read.
         on_file
             Called after each map output, for progress.
 
         Raises
         ------
-        CorruptShuffleError, FormatVersionError
-            Something is damaged and ``raise_on_damage`` is set.
+        CorruptShuffleError, FormatVersionError, StorageError
+            Something is damaged, or cannot be read, and ``raise_on_damage`` is set.
         ShuffleNotFoundError
             The version has expired meanwhile, and was removed by garbage collection.
         """

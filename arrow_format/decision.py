@@ -7,6 +7,7 @@ files that the commit is just publishing. See ``docs/format/v1.md``.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import OutOfDiskError, ShuffleError
@@ -55,6 +56,12 @@ def decide_commit(job: ShuffleJob, commit_id: str) -> None:
         )
         msg = f"{job.storage.root}: job {job.job_id} {what}; write the rows again"
         raise ShuffleError(msg) from error
+    except BaseException:
+        # Its answer may be lost. No entry is under way yet, so an abort may remove the files.
+        with contextlib.suppress(ShuffleError):
+            if _found(job) == commit_id:
+                withdraw(job)
+        raise
 
 
 def decide_abort(job: ShuffleJob) -> bool:

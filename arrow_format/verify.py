@@ -10,7 +10,7 @@ import numpy as np
 from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
 from arrow_format.commit_log import CommitLog
-from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError, StorageError
 from arrow_format.storage import ObjectNotFoundError
 from arrow_format.totals import subpartition_totals
 
@@ -91,7 +91,7 @@ def verify_snapshot(
             for file in output.files:
                 try:
                     regions = _verify_file(entry, output, file, indexes, tally)
-                except (CorruptShuffleError, FormatVersionError) as error:
+                except (CorruptShuffleError, FormatVersionError, StorageError) as error:
                     if raise_on_damage:
                         raise
                     tally.problems.append(error)
@@ -104,7 +104,7 @@ def verify_snapshot(
             _verify_totals(storage, entry, seen if len(tally.problems) == damaged else None)
         except ObjectNotFoundError as error:
             gone = gone or error
-        except CorruptShuffleError as error:
+        except (CorruptShuffleError, StorageError) as error:
             if raise_on_damage:
                 raise
             tally.problems.append(error)
@@ -112,7 +112,7 @@ def verify_snapshot(
     if gone is not None:
         try:
             _verify_all_totals(storage, snapshot, None if tally.problems else whole, gone)
-        except CorruptShuffleError as error:
+        except (CorruptShuffleError, StorageError) as error:
             if raise_on_damage:
                 raise
             tally.problems.append(error)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import ArrayType, DayTimeIntervalType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DayTimeIntervalType,
+    NullType,
+    StringType,
+    StructType,
+)
 
 from arrow_format.aggregate_functions import COMPARING, LISTS, OF_ROWS
 from arrow_format.aggregation_plan import plan_aggregation
@@ -121,23 +127,28 @@ def aggregate_shuffle(
 
 
 def _result_schema(shuffle: Shuffle, plan: AggregationPlan) -> StructType:
-    there = spark_schema(shuffle, plan.keys)
+    looked_at = [one.columns[0] for one in plan.aggregations if _depends_on_type(one)]
+    there = spark_schema(shuffle, list(dict.fromkeys([*plan.keys, *looked_at])))
     check_keys(there, plan.keys)
     fields = [there[name] for name in plan.keys]
     fields += spark_schema_of(plan.schema).fields[len(fields) :]
     for number, one in enumerate(plan.aggregations, start=len(plan.keys)):
-        # A user-defined type, a collation or the unit of an interval is not in Arrow's schema.
-        types = [there[name].dataType for name in one.columns]
-        fields[number].dataType = _result_type(one, types, fields[number].dataType)
+        if _depends_on_type(one):
+            type_ = there[one.columns[0]].dataType
+            fields[number].dataType = _result_type(one, type_, fields[number].dataType)
     return StructType(fields)
 
 
-def _result_type(
-    one: PlannedAggregation, types: Sequence[DataType], from_arrow: DataType
-) -> DataType:
-    if len(types) != 1:
-        return from_arrow
-    (type_,) = types
+def _depends_on_type(one: PlannedAggregation) -> bool:
+    """Whether what Spark says of the column matters.
+
+    A user-defined type, a collation or the unit of an interval is not in Arrow's schema.
+    """
+    names = {"sum", *OF_ROWS, *LISTS, *COMPARING}
+    return len(one.columns) == 1 and one.function in names
+
+
+def _result_type(one: PlannedAggregation, type_: DataType, from_arrow: DataType) -> DataType:
     if (
         one.function in COMPARING
         and isinstance(type_, StringType)
@@ -153,7 +164,8 @@ def _result_type(
     ):
         return type_
     if one.function in LISTS:
-        return ArrayType(type_, containsNull=LISTS[one.function])
+        contains_null = LISTS[one.function] or isinstance(type_, NullType)
+        return ArrayType(type_, containsNull=contains_null)
     return from_arrow
 
 

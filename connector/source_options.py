@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError
-from arrow_format.model import MAX_SUBPARTITIONS
+from arrow_format.model import MAX_SUBPARTITIONS, SAFE_NAME
 from arrow_format.options import CODECS, ReadOptions, WriteOptions, check_num_subpartitions
 from arrow_format.partitioner import (
     BroadcastPartitioner,
@@ -68,7 +68,7 @@ PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 
 _RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
-_PIN = re.compile(r"(\w+)(?: (\d{1,18})-(\d{1,18})-(\d{1,18}))?", re.ASCII)
+_PIN = re.compile(rf"({SAFE_NAME.pattern})(?: ([0-9]{{1,18}})-([0-9]{{1,18}})-([0-9]{{1,18}}))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 CALL_BYTES = 4 << 10
 """What a subpartition weighs however empty it is, so that those of nothing are shared out too."""
 
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?")
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::([0-9]{1,2})|([0-9]{2}))?")
 
 Path = str | os.PathLike[str]
 
@@ -105,18 +105,22 @@ def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:
 
 
 def session_time_zone(spark: SparkSession) -> str:
-    """Return the time zone of the session, as Arrow and Python write it.
+    """Return the time zone of the session, as Arrow and Python write it."""
+    return python_time_zone(str(spark.conf.get("spark.sql.session.timeZone")))
 
-    Spark has more ways to write an offset: ``GMT+8``, ``+8``, ``Z``.
+
+def python_time_zone(zone: str) -> str:
+    """Return a time zone as Arrow and Python write it.
+
+    Spark has more ways to write an offset: ``GMT+8``, ``+8``, ``+0530``, ``+5:3``, ``Z``.
     """
-    zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    if zone == "Z":
+    if zone in ("Z", "UT"):
         return "UTC"
     offset = _OFFSET.fullmatch(zone)
     if offset is None:
         return zone
-    sign, hours, minutes = offset.groups()
-    return f"{sign}{int(hours):02}:{minutes or '00'}"
+    sign, hours, minutes, joined = offset.groups()
+    return f"{sign}{int(hours):02}:{int(minutes or joined or 0):02}"
 
 
 def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

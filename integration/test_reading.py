@@ -263,6 +263,7 @@ def test_a_column_that_is_not_asked_for_does_not_matter(
         path,
         keys="k",
         num_subpartitions=2,
+        for_spark=False,
         options=FAST,
     )
     source = spark.read.format("arrow_shuffle")

@@ -147,3 +147,43 @@ def test_a_closed_one_lets_go_and_cannot_be_mistaken_for_complete():
             use(reader)
     with pytest.raises(ClosedError, match="was closed; read again"):
         next(reader)
+
+
+LONG = [pa.record_batch({"a": pa.array(range(i * 100_000, (i + 1) * 100_000))}) for i in range(20)]
+
+
+def shown(reader):
+    str(duckdb.sql("SELECT * FROM reader"))
+
+
+def limited(reader):
+    duckdb.sql("SELECT * FROM reader LIMIT 5").fetchall()
+
+
+def streamed(reader):
+    pa.RecordBatchReader.from_stream(reader).read_next_batch()
+
+
+@pytest.mark.parametrize("first", [shown, limited, streamed])
+@pytest.mark.parametrize("use", [*USES.values(), next], ids=[*USES, "next"])
+def test_a_use_after_a_stream_that_stopped_early_is_an_error(first, use):
+    """What it had read ahead is missing from the rest, and nothing says how much that is."""
+    reader = reader_of(LONG[0].schema, iter(LONG))
+    first(reader)
+    with pytest.raises(USE_ERRORS, match="gives its rows once"):
+        use(reader)
+
+
+def test_of_two_streams_one_gets_the_rows():
+    reader = reader_of(LONG[0].schema, iter(LONG))
+    one, other = (pa.RecordBatchReader.from_stream(reader) for _ in range(2))
+    first = one.read_next_batch()
+    with pytest.raises(pa.ArrowException, match="gives its rows once"):
+        other.read_all()
+    assert first.num_rows + one.read_all().num_rows == 2_000_000
+
+
+def test_a_reader_that_was_peeked_at_gives_the_rest():
+    reader = reader_of(LONG[0].schema, iter(LONG))
+    assert next(reader).num_rows == 100_000
+    assert pl.DataFrame(reader).height == 1_900_000

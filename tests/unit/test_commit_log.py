@@ -1,15 +1,18 @@
 """The log: versions without gaps, one winner each, damage never answered by an older version."""
 
 import threading
+import zlib
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from arrow_format import MergePolicy, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.commit_log import CommitLog
 from arrow_format.consumers import ConsumerRegistry
+from arrow_format.decision import DECISION_NAME
 from arrow_format.errors import (
     CommitConflictError,
     CorruptShuffleError,
@@ -19,8 +22,9 @@ from arrow_format.errors import (
     UnsettledCommitError,
 )
 from arrow_format.lease import take_lease
-from arrow_format.log_index import LogIndex
+from arrow_format.log_index import LogIndex, entry_path
 from arrow_format.log_record import Fence, encode_record
+from arrow_format.log_totals import encode_totals
 from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.storage import ObjectExistsError, PosixStorage
 from tests.unit.small_shuffles import entry_of, numbered, write_tasks
@@ -337,6 +341,60 @@ def test_what_is_interrupted_removes_nothing_that_its_put_may_still_publish(
     append_row(path)
     merge(path)
     assert open_shuffle(path).verify().num_rows == num_rows + 1
+
+
+class LosesTheDecision(PosixStorage):
+    """A store that carries out a decision, whose answer is lost or not waited for."""
+
+    def __init__(self, root, error):
+        super().__init__(root)
+        self.error = error
+
+    def put_if_absent(self, path, data, *, sync):
+        super().put_if_absent(path, data, sync=sync)
+        if path.endswith(f"/{DECISION_NAME}") and self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+
+@pytest.mark.parametrize("commit", [append_row, merge])
+@pytest.mark.parametrize("error", [StorageError("the answer is lost"), KeyboardInterrupt()])
+def test_a_decision_whose_answer_is_lost_is_taken_back(tmp_path, commit, error):
+    path = str(tmp_path / "s")
+    append_row(path)
+    append_row(path)
+    before = sorted((tmp_path / "s").rglob("*"))
+    with pytest.raises(type(error)):
+        commit(LosesTheDecision(path, error))
+    assert sorted((tmp_path / "s").rglob("*")) == before
+    commit(path)
+    assert open_shuffle(path).verify().ok
+
+
+@pytest.mark.parametrize("where", [0, 1, 3])
+def test_a_merge_takes_bytes_as_another_writer_shares_them_out(tmp_path, where):
+    """Only their sum is said: a merge may save more of a subpartition than was counted for it."""
+    table = pa.table({"k": range(1000), "v": range(1000)})
+    for _ in range(3):
+        write_shuffle(table, tmp_path, keys="k", num_subpartitions=4, mode="append")
+    log = CommitLog(PosixStorage(str(tmp_path)))
+    for version in (1, 2, 3):
+        entry = log.entry(version)
+        rows, sizes = log.totals_of(entry)
+        shared = np.zeros_like(sizes)
+        shared[where] = sizes.sum()
+        totals = encode_totals(rows, shared)
+        (tmp_path / entry.totals.path).write_bytes(totals)
+        described = replace(entry.totals, length=len(totals), crc32=zlib.crc32(totals))
+        (tmp_path / entry_path(version)).write_bytes(
+            encode_record(replace(entry, totals=described))
+        )
+    merge(tmp_path)
+    merged = open_shuffle(tmp_path)
+    assert merged.verify().ok
+    assert len(merged.map_outputs) == 1
+    assert merged.subpartition_bytes.to_numpy().min() >= 0
+    assert sum(merged.subpartition_bytes.to_pylist()) == merged.map_outputs[0].num_bytes
 
 
 def test_a_version_that_is_not_there_is_told_without_fences(tmp_path):

@@ -1,5 +1,6 @@
 """Opening and reading a committed shuffle without Spark."""
 
+import errno
 import json
 import os
 import zlib
@@ -20,7 +21,9 @@ from arrow_format import (
     SchemaError,
     ShuffleError,
     ShuffleNotFoundError,
+    StorageError,
     open_shuffle,
+    storage_posix_file,
     write_shuffle,
 )
 from arrow_format.log_totals import encode_totals
@@ -313,6 +316,24 @@ def test_verify_lists_every_damaged_file(tmp_path):
     assert (report.num_files, report.num_rows) == (2, 4)
     with pytest.raises(ShuffleError, match=str(data[1])):
         shuffle.verify()
+
+
+def test_verify_lists_what_cannot_be_read_and_goes_on(tmp_path, monkeypatch):
+    write_tasks(tmp_path, [[numbered([1])], [numbered([2])], [numbered([3])]], 5)
+    broken, *_ = sorted(tmp_path.rglob("*.shuffle.data"))
+    real = storage_posix_file.open_file
+
+    def failing(root, path):
+        if path.endswith(broken.name):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(root, path)
+
+    monkeypatch.setattr(storage_posix_file, "open_file", failing)
+    with pytest.raises(StorageError, match=broken.name):
+        open_shuffle(tmp_path).verify()
+    report = open_shuffle(tmp_path).verify(raise_on_damage=False)
+    assert [broken.name in str(one) for one in report.problems] == [True]
+    assert (report.ok, report.num_files) == (False, 2)
 
 
 @pytest.mark.parametrize("sound", [True, False])

@@ -37,10 +37,11 @@ def test_splitting_needs_coalescing():
 
 
 @pytest.mark.parametrize("span", [None, VersionSpan(0, 1, 3), VersionSpan(2, 2, 17)])
-def test_what_a_frame_reads_travels_as_an_option(span):
-    options = {"path": "/s", "version": "17", "pin": format_pin("c0ffee", span)}
+@pytest.mark.parametrize("commit_id", ["c0ffee", "5ae0c6d4-a503", "-_-", "9"])
+def test_what_a_frame_reads_travels_as_an_option(span, commit_id):
+    options = {"path": "/s", "version": "17", "pin": format_pin(commit_id, span)}
     found = parse_read_options(options)
-    assert (found.version, found.commit_id, found.span) == (17, "c0ffee", span)
+    assert (found.version, found.commit_id, found.span) == (17, commit_id, span)
     with pytest.raises(OptionError, match=r"option 'pin' is not known"):
         parse_target_options(options)
 

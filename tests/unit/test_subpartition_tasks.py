@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from arrow_format import OptionError, ReadOptions, write_shuffle
 from connector.subpartition_map import map_subpartitions
-from connector.subpartition_tasks import balanced_groups, open_shuffles
+from connector.subpartition_tasks import balanced_groups, open_shuffles, python_time_zone
 
 
 @given(
@@ -68,3 +68,20 @@ def test_what_are_no_columns(tmp_path, columns):
     paths = [tmp_path / "s"] * 2
     with pytest.raises(OptionError, match=r"columns=.*: expected"):
         map_subpartitions(None, paths, print, StructType(), columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"),
+    [
+        *[(zone, zone) for zone in ("UTC", "GMT", "America/New_York", "GMT0", "EST")],
+        *[(zone, "UTC") for zone in ("Z", "UT")],
+        *[(zone, "+08:00") for zone in ("+8", "+08", "+8:0", "+08:00", "GMT+8", "UTC+8", "UT+08")],
+        *[(zone, "-05:30") for zone in ("-0530", "-5:30", "-05:30", "UTC-0530", "GMT-5:30")],
+        ("+5:3", "+05:03"),
+    ],
+)
+def test_time_zones_of_spark_as_python_writes_them(zone, expected):
+    found = python_time_zone(zone)
+    assert found == expected
+    moment = pa.array([1_719_828_000_000_000]).cast(pa.timestamp("us", found))
+    assert moment[0].as_py().tzinfo is not None
