@@ -10,7 +10,6 @@ import struct
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
@@ -384,7 +383,12 @@ def spelt(name):
     }
 
 
-SAVED = {"parquet": pq.write_table, "ipc": pa.feather.write_feather, "orc": orc.write_table}
+def write_ipc(table, path):
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+SAVED = {"parquet": pq.write_table, "ipc": write_ipc, "orc": orc.write_table}
 
 
 @pytest.mark.parametrize("format_", SAVED)
