@@ -88,7 +88,8 @@ class Consumer:
 
         What all consumers of an ephemeral result have consumed is released, and its files are
         removed, up to a bound: this gives no job up and lets nothing expire by its age. The rest is
-        for garbage collection; a :class:`RuntimeWarning` tells what could not be removed.
+        for garbage collection; a :class:`RuntimeWarning` says what could not be removed. By then
+        the version counts as consumed, also where warnings are turned into errors.
 
         Raises
         ------
