@@ -59,7 +59,8 @@ if TYPE_CHECKING:
         OperatorAttributesBuilder,
     )
     from arrow_format.options import ReadOptions, WriteOptions
-    from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
+    from arrow_format.partitioned_file import PartitionedFileWriter
+    from arrow_format.partitioned_file_reader import PartitionedFileReader
     from arrow_format.partitioner import (
         BroadcastPartitioner,
         ColumnPartitioner,
@@ -126,7 +127,8 @@ _HOME = {
     "model": ("BROADCAST", "MapOutput", "PartitionedFile"),
     "operator_attributes": ("OperatorAttributes", "OperatorAttributesBuilder"),
     "options": ("ReadOptions", "WriteOptions"),
-    "partitioned_file": ("PartitionedFileReader", "PartitionedFileWriter"),
+    "partitioned_file": ("PartitionedFileWriter",),
+    "partitioned_file_reader": ("PartitionedFileReader",),
     "partitioner": (
         "BroadcastPartitioner",
         "ColumnPartitioner",

@@ -19,7 +19,7 @@ import pyarrow as pa
 import zstandard
 
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
-from arrow_format.json_text import natural, parse_object
+from arrow_format.json_text import check_format_version, natural, parse_object
 from arrow_format.log_entry import (
     LogEntry,
     TotalsFile,
@@ -28,7 +28,6 @@ from arrow_format.log_entry import (
     safe_name,
 )
 from arrow_format.log_index import checkpoint_path
-from arrow_format.log_lines import check_format_version
 from arrow_format.log_record import JobEnd, LastCommit, PendingNumbers
 from arrow_format.log_totals import decode_totals, encode_totals
 from arrow_format.model import FORMAT_VERSION

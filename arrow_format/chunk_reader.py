@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from arrow_format.codec import ChunkDecoder
     from arrow_format.model import Int32Array
-    from arrow_format.partitioned_file import PartitionedFileReader, UnfinishedFile
+    from arrow_format.partitioned_file_reader import PartitionedFileReader, UnfinishedFile
     from arrow_format.storage import Storage
 
 READ_AHEAD_BYTES = 8 << 20

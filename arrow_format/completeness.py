@@ -11,7 +11,7 @@ import numpy as np
 from arrow_format.at_once import run_at_once
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.log_entry import output_from_json, output_to_json
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.roots import ReadRoots
 from arrow_format.totals import subpartition_totals
 

@@ -18,23 +18,15 @@ from arrow_format.arrow_types import data_schema, normalise, same_but_labels
 from arrow_format.errors import SchemaError
 from arrow_format.numpy_arrays import no_rows, to_scalar
 from arrow_format.spark_footer import TIME_PRECISION_KEY
+from arrow_format.types_for_spark import MAX_DECIMAL_PRECISION, SIGNED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
     Change = Callable[[pa.DataType], pa.DataType]
 
-MAX_DECIMAL_PRECISION = 38
 FILE_METADATA = (b"PARQUET:", b"spark.sql.catalyst.")
 """Metadata of fields that is about their file, such as where a column lies, begins like this."""
-
-SIGNED = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-}
-"""Types in which Spark reads numbers without a sign, which it lacks."""
 
 
 def plain_schema(schema: pa.Schema, int96: Container[str] = ()) -> pa.Schema:

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.ipc_message import check_stream
-from arrow_format.json_text import natural, parse_object, text
-from arrow_format.log_lines import check_format_version
+from arrow_format.json_text import check_format_version, natural, parse_object, text
 from arrow_format.model import (
     MAX_SUBPARTITIONS,
     ChunkTable,

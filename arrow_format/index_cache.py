@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.at_once import run_at_once
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.read_scheduler import ADVICE
 from arrow_format.roots import ReadRoots
 from arrow_format.widening import is_appendable

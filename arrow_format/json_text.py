@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from arrow_format.model import MAX_INTEGER
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.model import FORMAT_VERSION, MAX_INTEGER
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
@@ -69,3 +70,24 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _refuse(constant: str) -> NoReturn:
     msg = f"{constant} is no number"
     raise ValueError(msg)
+
+
+def check_format_version(found: int, what: str) -> None:
+    """Check that this release reads a format version.
+
+    Raises
+    ------
+    FormatVersionError
+        It is newer.
+    CorruptShuffleError
+        There never was one of that number.
+    """
+    if found < 1:
+        msg = f"{what} has format version {found}; the first is 1"
+        raise CorruptShuffleError(msg)
+    if found > FORMAT_VERSION:
+        msg = (
+            f"{what} has format version {found}, this arrow-shuffle reads up to {FORMAT_VERSION}; "
+            "read it with a newer one"
+        )
+        raise FormatVersionError(msg)

@@ -11,8 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError
-from arrow_format.json_text import natural, parse_object
-from arrow_format.model import FORMAT_VERSION
+from arrow_format.json_text import check_format_version, natural, parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,24 +82,3 @@ def readable(data: Bytes, decode: Callable[[Bytes], object], where: str) -> Byte
         msg = f"{where}: was not put, since no reader would take it ({error})"
         raise ShuffleError(msg) from error
     return data
-
-
-def check_format_version(found: int, what: str) -> None:
-    """Check that this release reads a format version.
-
-    Raises
-    ------
-    FormatVersionError
-        It is newer.
-    CorruptShuffleError
-        There never was one of that number.
-    """
-    if found < 1:
-        msg = f"{what} has format version {found}; the first is 1"
-        raise CorruptShuffleError(msg)
-    if found > FORMAT_VERSION:
-        msg = (
-            f"{what} has format version {found}, this arrow-shuffle reads up to {FORMAT_VERSION}; "
-            "read it with a newer one"
-        )
-        raise FormatVersionError(msg)

@@ -27,7 +27,8 @@ from arrow_format.model import (
     RegionKind,
 )
 from arrow_format.moved_file import move_regions
-from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
+from arrow_format.partitioned_file import PartitionedFileWriter
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.roots import WriteRoots, first_root
 from arrow_format.storage import ObjectNotFoundError
 from arrow_format.totals import subpartition_totals

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrow_format.model import Int64Array
-    from arrow_format.partitioned_file import PartitionedFileReader
+    from arrow_format.partitioned_file_reader import PartitionedFileReader
     from arrow_format.sort_order import SortBy
 
 NUM_COMPARED = 16

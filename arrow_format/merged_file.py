@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from arrow_format.model import Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import WriteOptions
-    from arrow_format.partitioned_file import PartitionedFileReader
+    from arrow_format.partitioned_file_reader import PartitionedFileReader
     from arrow_format.roots import WriteRoots
 
 ROOM_BYTES = 4 << 20

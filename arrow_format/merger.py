@@ -18,7 +18,8 @@ from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.merge_check import check_merged
 from arrow_format.merge_policy import MAX_FAN_IN
 from arrow_format.model import Encoding, RegionKind
-from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
+from arrow_format.partitioned_file import PartitionedFileWriter
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.region_joiner import RegionJoiner, sized_regions
 from arrow_format.rewrite_plan import plan_fan_in, plan_runs
 from arrow_format.storage import ObjectNotFoundError

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from arrow_format.codec import EncodedChunk
-    from arrow_format.partitioned_file import PartitionedFileWriter, UnfinishedFile
+    from arrow_format.partitioned_file import PartitionedFileWriter
+    from arrow_format.partitioned_file_reader import UnfinishedFile
 
 
 def move_regions(source: UnfinishedFile, target: PartitionedFileWriter) -> None:

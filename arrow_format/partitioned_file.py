@@ -1,14 +1,14 @@
-"""A data file of regions with its index: the writer, and the reader of the index.
+"""Writes a data file of regions, and then its index.
 
-Source: FLIP-148, ``PartitionedFileWriter`` and ``PartitionedFileReader``. The data file is appended
-to region by region; the index is written last, so a file without index was never finished.
+Source: FLIP-148, ``PartitionedFileWriter``. The data file is appended to region by region; the
+index is written last, so a file without index was never finished.
 """
 
 from __future__ import annotations
 
 import contextlib
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,12 +23,10 @@ from arrow_format.chunk_writer import (
 from arrow_format.clustering import Clustering, cut_chunks
 from arrow_format.errors import (
     ClosedError,
-    CorruptShuffleError,
-    FormatVersionError,
     ShuffleError,
     StorageError,
 )
-from arrow_format.index import decode_index, encode_index
+from arrow_format.index import encode_index
 from arrow_format.model import (
     PartitionedFile,
     PartitionedFileMetadata,
@@ -36,6 +34,7 @@ from arrow_format.model import (
     RegionKind,
 )
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
+from arrow_format.partitioned_file_reader import UnfinishedFile, broadcast_rows
 from arrow_format.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
@@ -46,16 +45,6 @@ if TYPE_CHECKING:
 
     from arrow_format.codec import EncodedChunk
     from arrow_format.storage import Storage
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedFile:
-    """What is needed to read the whole regions of a file that has no index yet."""
-
-    storage: Storage
-    file: PartitionedFile
-    metadata: PartitionedFileMetadata
-    regions: tuple[Region, ...]
 
 
 class PartitionedFileWriter:
@@ -345,53 +334,3 @@ class PartitionedFileWriter:
         traceback: TracebackType | None,
     ) -> None:
         self.release()
-
-
-def broadcast_rows(regions: Iterable[Region]) -> int:
-    """Rows of ``regions`` that every subpartition reads."""
-    return sum(region.num_rows for region in regions if region.kind is RegionKind.BROADCAST)
-
-
-class PartitionedFileReader:
-    """The verified index of one partitioned file.
-
-    Parameters
-    ----------
-    storage
-        Where the file is.
-    file
-        What a map status or log entry says of it.
-
-    Raises
-    ------
-    CorruptShuffleError
-        The index is missing, damaged, or not the one that was committed.
-    """
-
-    def __init__(self, storage: Storage, file: PartitionedFile) -> None:
-        self.storage = storage
-        self.file = file
-        index = storage.read(file.index_path, num_bytes=file.index_bytes)
-        where = f"{storage.root}/{file.index_path}"
-        try:
-            self.metadata, self.regions = decode_index(index)
-        except (CorruptShuffleError, FormatVersionError) as error:
-            msg = f"{where}: {error}"
-            raise type(error)(msg) from error
-        found = (
-            zlib.crc32(index),
-            self.metadata.data_bytes,
-            len(self.regions),
-            sum(region.num_rows for region in self.regions),
-            broadcast_rows(self.regions),
-        )
-        committed = (
-            file.index_crc32,
-            file.data_bytes,
-            file.num_regions,
-            file.num_rows,
-            file.num_broadcast_rows,
-        )
-        if found != committed:
-            msg = f"{where}: is not the index that was committed; it was replaced afterwards"
-            raise CorruptShuffleError(msg)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from arrow_format.model import Int32Array, PartitionedFileMetadata, Region
-    from arrow_format.partitioned_file import PartitionedFileReader, UnfinishedFile
+    from arrow_format.partitioned_file_reader import PartitionedFileReader, UnfinishedFile
     from arrow_format.rewrite_plan import RegionRun, RegionSlice
 
 Part = tuple[pa.RecordBatch, Clustering]

@@ -23,7 +23,7 @@ from arrow_format.map_output_writer import MapOutputWriter
 from arrow_format.model import PartitionedFileMetadata, RegionKind
 from arrow_format.numpy_arrays import to_arrow
 from arrow_format.options import WriteOptions
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.partitioner import HashPartitioner
 from arrow_format.read_plan import group_adjacent
 from arrow_format.sort_buffer import SortedRegion

@@ -16,10 +16,20 @@ from arrow_format.array_conversion import convert, is_list
 from arrow_format.arrow_types import data_schema, normalise
 from arrow_format.errors import SchemaError
 from arrow_format.expansion import pieces
-from arrow_format.file_types import MAX_DECIMAL_PRECISION, SIGNED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+MAX_DECIMAL_PRECISION = 38
+
+SIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+"""Types in which Spark reads numbers without a sign, which it lacks."""
 
 
 def schema_for_spark(schema: pa.Schema, subpartition: str | None = None) -> pa.Schema:

@@ -17,7 +17,7 @@ from arrow_format.errors import CorruptShuffleError, ResultReleasedError, Shuffl
 from arrow_format.log_entry import LogEntry
 from arrow_format.log_record import Fence, LastCommit, Pending, PendingNumbers
 from arrow_format.model import Encoding, RegionKind, Transaction
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.pending import pending_numbers, pending_outputs
 from arrow_format.result_description import Released, ResultDescription
 from arrow_format.result_type import ResultPartitionType

@@ -20,7 +20,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.model import BROADCAST, RegionKind
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.storage import PosixStorage
 from tests.unit.small_shuffles import metadata_of
 

@@ -15,7 +15,7 @@ from arrow_format import ColumnPartitioner, WriteOptions, open_shuffle, write_sh
 from arrow_format.codec import ChunkDecoder
 from arrow_format.model import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.storage import PosixStorage
 
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])

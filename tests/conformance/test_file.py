@@ -11,7 +11,8 @@ from arrow_format.clustering import Clustering, cluster
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
 from arrow_format.model import RegionKind
 from arrow_format.options import WriteOptions
-from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
+from arrow_format.partitioned_file import PartitionedFileWriter
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.storage import ObjectExistsError, PosixStorage
 from tests.unit.small_shuffles import (
     FAST,

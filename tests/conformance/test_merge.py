@@ -38,7 +38,8 @@ from arrow_format.commit_log import CommitLog
 from arrow_format.dataset import Shuffle
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.model import BROADCAST, RegionKind
-from arrow_format.partitioned_file import PartitionedFileReader, PartitionedFileWriter
+from arrow_format.partitioned_file import PartitionedFileWriter
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.region_joiner import RegionJoiner
 from arrow_format.rewrite_plan import MIN_FAN_IN
 from arrow_format.storage import PosixStorage

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from arrow_format.errors import ClosedError, CorruptShuffleError, StorageError
 from arrow_format.options import WriteOptions
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.read_buffer_pool import ReadBufferPool
 from arrow_format.read_plan import ChunkRead, plan_chunks
 from arrow_format.read_queue import ReadQueue

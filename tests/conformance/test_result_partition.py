@@ -11,7 +11,7 @@ import pytest
 
 from arrow_format.errors import ClosedError, OutOfDiskError
 from arrow_format.options import WriteOptions
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.result_partition import SortMergeResultPartition
 from arrow_format.storage import PosixStorage
 from tests.unit.small_shuffles import (

@@ -21,7 +21,7 @@ from arrow_format.chunk_reader import ChunkReader
 from arrow_format.codec import ChunkDecoder
 from arrow_format.commit import commit_job
 from arrow_format.job import begin_job, run_map_task
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.partitioner import BroadcastPartitioner, ColumnPartitioner, RangePartitioner
 from arrow_format.read_plan import plan_chunks
 from arrow_format.sort_buffer import ROW_OVERHEAD_BYTES, SortBuffer

@@ -9,7 +9,7 @@ from arrow_format import MergePolicy, merge_shuffle, open_shuffle
 from arrow_format.commit import commit_job
 from arrow_format.job import begin_job, run_map_task
 from arrow_format.model import BROADCAST, RegionKind
-from arrow_format.partitioned_file import PartitionedFileReader
+from arrow_format.partitioned_file_reader import PartitionedFileReader
 from arrow_format.sort_order import ORDERS
 from arrow_format.storage import PosixStorage
 from tests.property.tables import frozen, tables
