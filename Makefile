@@ -29,7 +29,7 @@ help: ## Print this list
 setup: $(STAMP) ## Create .venv with everything needed to run and develop
 
 demo: java $(STAMP) ## Write and read a shuffle on flight data (SCALE=1 for a larger run)
-	"$(PY)" -m integration.demo $(if $(SCALE),--scale $(SCALE))
+	"$(PY)" -m integration.programs.demo $(if $(SCALE),--scale $(SCALE))
 
 test: java $(STAMP) ## Run the tests
 	"$(PY)" -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile

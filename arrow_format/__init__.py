@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from arrow_format.batch_stream import BatchReader
-    from arrow_format.buffer_output import BufferOutput, decorated
-    from arrow_format.consumption import (
-        ConsumerState,
-        Consumption,
-        consume,
-        forget_consumer,
-        list_consumers,
-        release_shuffle,
-    )
-    from arrow_format.dataset import Shuffle, open_shuffle
+    from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.errors import (
         ArithmeticOverflowError,
         BackPressureTimeoutError,
@@ -44,48 +34,58 @@ if TYPE_CHECKING:
         StorageError,
         UnsettledCommitError,
     )
-    from arrow_format.flush_buffer import FlushReason
-    from arrow_format.flush_options import FlushOptions
-    from arrow_format.garbage import collect_garbage
-    from arrow_format.gc_report import GcReport
-    from arrow_format.given_bounds import sample_bounds
-    from arrow_format.latest_by_key import latest_per_key
-    from arrow_format.merge_job import MergeReport, merge_shuffle
-    from arrow_format.merge_policy import MergePolicy
-    from arrow_format.merger import PartitionedFileMerger
-    from arrow_format.model import BROADCAST, MapOutput, PartitionedFile
-    from arrow_format.operator_attributes import (
-        OperatorAttributes,
-        OperatorAttributesBuilder,
-    )
-    from arrow_format.options import ReadOptions, WriteOptions
-    from arrow_format.partitioned_file import PartitionedFileWriter
-    from arrow_format.partitioned_file_reader import PartitionedFileReader
-    from arrow_format.partitioner import (
+    from arrow_format.jobs.garbage import collect_garbage
+    from arrow_format.jobs.gc_report import GcReport
+    from arrow_format.jobs.merge import MergeReport, merge_shuffle
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.jobs.write import write_shuffle
+    from arrow_format.keys.bounds import sample_bounds
+    from arrow_format.keys.partitioner import (
         BroadcastPartitioner,
         ColumnPartitioner,
         HashPartitioner,
         Partitioner,
         RoundRobinPartitioner,
     )
-    from arrow_format.pending_flush import flush_pending
-    from arrow_format.range_partitioner import RangePartitioner
-    from arrow_format.read_buffer_pool import ReadBufferPool
-    from arrow_format.read_scheduler import ReadScheduler
-    from arrow_format.receipt import ShuffleReceipt
-    from arrow_format.result_partition import SortMergeResultPartition
+    from arrow_format.keys.range_partitioner import RangePartitioner
+    from arrow_format.model import BROADCAST, MapOutput, PartitionedFile
+    from arrow_format.options import ReadOptions, WriteOptions
+    from arrow_format.read.buffer_pool import ReadBufferPool
+    from arrow_format.read.partitioned_file import PartitionedFileReader
+    from arrow_format.read.scheduler import ReadScheduler
+    from arrow_format.read.shuffle import Shuffle, open_shuffle
+    from arrow_format.read.shuffle_changes import open_shuffle_changes
+    from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+    from arrow_format.read.verify import VerifyReport
     from arrow_format.result_type import ResultPartitionType
-    from arrow_format.shuffle_changes import open_shuffle_changes
-    from arrow_format.sort_buffer import SortBuffer
-    from arrow_format.stream_elements import LatencyMarker, Output, Watermark, WatermarkStatus
-    from arrow_format.subpartition_reader import SortMergeSubpartitionReader
-    from arrow_format.verify import VerifyReport
-    from arrow_format.write import write_shuffle
+    from arrow_format.streaming.buffer_output import BufferOutput, decorated
+    from arrow_format.streaming.consumption import (
+        ConsumerState,
+        Consumption,
+        consume,
+        forget_consumer,
+        list_consumers,
+        release_shuffle,
+    )
+    from arrow_format.streaming.elements import LatencyMarker, Output, Watermark, WatermarkStatus
+    from arrow_format.streaming.flush_buffer import FlushReason
+    from arrow_format.streaming.flush_options import FlushOptions
+    from arrow_format.streaming.flush_pending import flush_pending
+    from arrow_format.streaming.latest_by_key import latest_per_key
+    from arrow_format.streaming.operator_attributes import (
+        OperatorAttributes,
+        OperatorAttributesBuilder,
+    )
+    from arrow_format.write.merge_policy import MergePolicy
+    from arrow_format.write.merger import PartitionedFileMerger
+    from arrow_format.write.partitioned_file import PartitionedFileWriter
+    from arrow_format.write.result_partition import SortMergeResultPartition
+    from arrow_format.write.sort_buffer import SortBuffer
 
 _HOME = {
-    "batch_stream": ("BatchReader",),
-    "buffer_output": ("BufferOutput", "decorated"),
-    "consumption": (
+    "arrays.batch_stream": ("BatchReader",),
+    "streaming.buffer_output": ("BufferOutput", "decorated"),
+    "streaming.consumption": (
         "ConsumerState",
         "Consumption",
         "consume",
@@ -93,7 +93,7 @@ _HOME = {
         "list_consumers",
         "release_shuffle",
     ),
-    "dataset": ("Shuffle", "open_shuffle"),
+    "read.shuffle": ("Shuffle", "open_shuffle"),
     "errors": (
         "ArithmeticOverflowError",
         "BackPressureTimeoutError",
@@ -115,40 +115,40 @@ _HOME = {
         "StorageError",
         "UnsettledCommitError",
     ),
-    "flush_buffer": ("FlushReason",),
-    "flush_options": ("FlushOptions",),
-    "garbage": ("collect_garbage",),
-    "gc_report": ("GcReport",),
-    "given_bounds": ("sample_bounds",),
-    "latest_by_key": ("latest_per_key",),
-    "merge_job": ("MergeReport", "merge_shuffle"),
-    "merge_policy": ("MergePolicy",),
-    "merger": ("PartitionedFileMerger",),
+    "streaming.flush_buffer": ("FlushReason",),
+    "streaming.flush_options": ("FlushOptions",),
+    "jobs.garbage": ("collect_garbage",),
+    "jobs.gc_report": ("GcReport",),
+    "keys.bounds": ("sample_bounds",),
+    "streaming.latest_by_key": ("latest_per_key",),
+    "jobs.merge": ("MergeReport", "merge_shuffle"),
+    "write.merge_policy": ("MergePolicy",),
+    "write.merger": ("PartitionedFileMerger",),
     "model": ("BROADCAST", "MapOutput", "PartitionedFile"),
-    "operator_attributes": ("OperatorAttributes", "OperatorAttributesBuilder"),
+    "streaming.operator_attributes": ("OperatorAttributes", "OperatorAttributesBuilder"),
     "options": ("ReadOptions", "WriteOptions"),
-    "partitioned_file": ("PartitionedFileWriter",),
-    "partitioned_file_reader": ("PartitionedFileReader",),
-    "partitioner": (
+    "write.partitioned_file": ("PartitionedFileWriter",),
+    "read.partitioned_file": ("PartitionedFileReader",),
+    "keys.partitioner": (
         "BroadcastPartitioner",
         "ColumnPartitioner",
         "HashPartitioner",
         "Partitioner",
         "RoundRobinPartitioner",
     ),
-    "pending_flush": ("flush_pending",),
-    "range_partitioner": ("RangePartitioner",),
-    "read_buffer_pool": ("ReadBufferPool",),
-    "read_scheduler": ("ReadScheduler",),
-    "receipt": ("ShuffleReceipt",),
+    "streaming.flush_pending": ("flush_pending",),
+    "keys.range_partitioner": ("RangePartitioner",),
+    "read.buffer_pool": ("ReadBufferPool",),
+    "read.scheduler": ("ReadScheduler",),
+    "jobs.receipt": ("ShuffleReceipt",),
     "result_type": ("ResultPartitionType",),
-    "result_partition": ("SortMergeResultPartition",),
-    "shuffle_changes": ("open_shuffle_changes",),
-    "sort_buffer": ("SortBuffer",),
-    "stream_elements": ("LatencyMarker", "Output", "Watermark", "WatermarkStatus"),
-    "subpartition_reader": ("SortMergeSubpartitionReader",),
-    "verify": ("VerifyReport",),
-    "write": ("write_shuffle",),
+    "write.result_partition": ("SortMergeResultPartition",),
+    "read.shuffle_changes": ("open_shuffle_changes",),
+    "write.sort_buffer": ("SortBuffer",),
+    "streaming.elements": ("LatencyMarker", "Output", "Watermark", "WatermarkStatus"),
+    "read.subpartition_reader": ("SortMergeSubpartitionReader",),
+    "read.verify": ("VerifyReport",),
+    "jobs.write": ("write_shuffle",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

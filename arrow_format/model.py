@@ -58,7 +58,7 @@ class Encoding(IntEnum):
     ZSTD = 1
     """One zstd frame around such a message."""
     PACKED = 2
-    """A packed chunk: see :mod:`arrow_format.packed_layout`."""
+    """A packed chunk: see :mod:`arrow_format.format.packed_layout`."""
     PACKED_ZSTD = 3
     """One zstd frame around a packed chunk."""
 
@@ -181,7 +181,7 @@ class PartitionedFileMetadata:
     data_schema: pa.Schema
     num_subpartitions: int
     partitioner: Mapping[str, Any]
-    """The partitioner as JSON, see :meth:`arrow_format.partitioner.Partitioner.describe`."""
+    """The partitioner as JSON, see :meth:`arrow_format.keys.partitioner.Partitioner.describe`."""
     sort_by: tuple[tuple[str, str], ...] = ()
     data_bytes: int = 0
     """Length of the data file."""
@@ -258,7 +258,7 @@ class MapOutput:
     files
         The files it wrote, in reading order.
     counters
-        What the map task did: see :class:`arrow_format.counters.MapCounters`.
+        What the map task did: see :class:`arrow_format.write.counters.MapCounters`.
     """
 
     job_id: str

@@ -285,8 +285,9 @@ class WriteOptions:
         ``rotated``: each map task starts at another subpartition. ``natural``: all start at 0.
     rewrite
         Whether a map task joins its regions at its end: ``never``, ``always``, or ``auto``: where
-        :class:`~arrow_format.merge_policy.MergePolicy` holds it worth about the work of writing
-        twice. That depends on how often single subpartitions are read, which only the user knows.
+        :class:`~arrow_format.write.merge_policy.MergePolicy` holds it worth about the work of
+        writing twice. That depends on how often single subpartitions are read, which only the user
+        knows.
     sync
         Whether data, index, directory, then log entry are fsynced, in that order.
     result_type

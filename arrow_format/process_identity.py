@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.json_text import natural, text
+from arrow_format.strict_json import natural, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Any
 from arrow_format import __version__
 
 if TYPE_CHECKING:
-    from arrow_format.receipt import ShuffleReceipt
-    from connector.buffered_output import BufferedOutput
-    from connector.data_source import ArrowShuffleDataSource
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from connector.consumption import SparkConsumption, consume
     from connector.map_task import ShuffleMapTask, abort_shuffle, commit_shuffle
-    from connector.range_sampling import sample_range_partitioner
+    from connector.operators.aggregate import aggregate_shuffle
+    from connector.operators.buffered_output import BufferedOutput
+    from connector.operators.join import join_shuffles
+    from connector.operators.map import map_subpartitions
     from connector.read import read_shuffle
-    from connector.shuffle_aggregation import aggregate_shuffle
-    from connector.shuffle_join import join_shuffles
-    from connector.spark_consumption import SparkConsumption, consume
-    from connector.subpartition_map import map_subpartitions
+    from connector.sampling import sample_range_partitioner
+    from connector.source.data_source import ArrowShuffleDataSource
     from connector.write import write_shuffle
 
 _MODULE_OF = {
-    "ArrowShuffleDataSource": "connector.data_source",
-    "BufferedOutput": "connector.buffered_output",
-    "ShuffleReceipt": "arrow_format.receipt",
-    "SparkConsumption": "connector.spark_consumption",
-    "consume": "connector.spark_consumption",
-    "aggregate_shuffle": "connector.shuffle_aggregation",
-    "join_shuffles": "connector.shuffle_join",
-    "map_subpartitions": "connector.subpartition_map",
+    "ArrowShuffleDataSource": "connector.source.data_source",
+    "BufferedOutput": "connector.operators.buffered_output",
+    "ShuffleReceipt": "arrow_format.jobs.receipt",
+    "SparkConsumption": "connector.consumption",
+    "consume": "connector.consumption",
+    "aggregate_shuffle": "connector.operators.aggregate",
+    "join_shuffles": "connector.operators.join",
+    "map_subpartitions": "connector.operators.map",
     "ShuffleMapTask": "connector.map_task",
     "abort_shuffle": "connector.map_task",
     "commit_shuffle": "connector.map_task",
     "read_shuffle": "connector.read",
-    "sample_range_partitioner": "connector.range_sampling",
+    "sample_range_partitioner": "connector.sampling",
     "write_shuffle": "connector.write",
 }
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from arrow_format.dataset_scan import ScannedRows, plan_scan
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.range_partitioner import RangePartitioner
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.keys.range_partitioner import RangePartitioner
 from connector.map_status import status_to_row
 from connector.map_task import STATUS_SCHEMA, begin_spark_job
+from connector.scan.scan import ScannedRows, plan_scan
 from connector.spark_types import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from arrow_format.dataset_scan import DatasetScan
-    from arrow_format.job import ShuffleJob
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
-    from arrow_format.partitioner import Partitioner
-    from arrow_format.storage import Place
+    from arrow_format.storage.open import Place
+    from connector.scan.scan import DatasetScan
 
 
 class DatasetMapTask:
@@ -126,7 +126,7 @@ def sample_dataset(
     Raises
     ------
     OptionError, SchemaError, StorageError
-        As :func:`~arrow_format.dataset_scan.plan_scan`.
+        As :func:`~connector.scan.scan.plan_scan`.
     """
     names = [name for name, _ in ranges.keys]
     scan = plan_scan(dataset, parallelism=1, columns=names, filter=filter)

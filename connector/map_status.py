@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrow_format.errors import ShuffleError
-from arrow_format.log_entry import output_from_json, output_to_json
-from arrow_format.log_totals import encode_totals, read_totals
+from arrow_format.log.entry import output_from_json, output_to_json
+from arrow_format.log.totals_file import encode_totals, read_totals
 from arrow_format.model import MapStatus
 
 if TYPE_CHECKING:

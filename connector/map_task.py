@@ -16,17 +16,17 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from arrow_format.commit import commit_job
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.given_bounds import WHAT
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.job_removal import abort_job
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.keys.bounds import WHAT
+from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
+from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.sort_keys import normalise_sort_by
 from arrow_format.options import check_num_subpartitions
-from arrow_format.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.process_identity import java_above, this_process
-from arrow_format.range_partitioner import RangePartitioner
-from arrow_format.sort_order import normalise_sort_by
-from arrow_format.storage import open_storage
+from arrow_format.storage.open import open_storage
 from connector.map_status import status_from_row, status_to_row
 from connector.sort_keys import check_sort_keys
 from connector.spark_types import arrow_schema_of, check_keys, stored_schema
@@ -34,11 +34,11 @@ from connector.spark_types import arrow_schema_of, check_keys, stored_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from arrow_format.job import ShuffleJob
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import MapStatus
     from arrow_format.options import WriteMode, WriteOptions
-    from arrow_format.receipt import ShuffleReceipt
-    from arrow_format.storage import Place
+    from arrow_format.storage.open import Place
 
 STATUS_SCHEMA = StructType(
     [
@@ -64,7 +64,7 @@ def begin_spark_job(
 ) -> ShuffleJob:
     """Begin a job for rows of a Spark schema, as it is to be stored.
 
-    See :func:`arrow_format.job.begin_job` and :func:`~connector.spark_types.stored_schema`.
+    See :func:`arrow_format.jobs.job.begin_job` and :func:`~connector.spark_types.stored_schema`.
     """
     check_num_subpartitions(num_subpartitions)
     if isinstance(partitioner, HashPartitioner):

@@ -6,29 +6,29 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from arrow_format.dataset import open_shuffle
 from arrow_format.errors import OptionError
 from arrow_format.options import check_integer
-from arrow_format.read_plan import check_subpartitions
-from arrow_format.subpartition_reader import SUBPARTITION_COLUMN, select_columns
-from connector.described_source import described_format
-from connector.source_options import (
+from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.shuffle import open_shuffle
+from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
+from connector.options.source import (
     DEFAULT_TARGET_PARTITION_BYTES,
     PIN,
     check_split,
     format_pin,
     format_subpartitions,
 )
-from connector.source_reader import spark_schema
+from connector.source.described import described_format
+from connector.source.reader import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from arrow_format.dataset import Shuffle
     from arrow_format.options import ReadOptions
-    from arrow_format.storage import Place
+    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.storage.open import Place
 
 
 def read_shuffle(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType
 
-    from arrow_format.sort_order import SortBy
+    from arrow_format.keys.sort_keys import SortBy
 
 
 def check_sort_keys(schema: StructType, keys: SortBy, what: str = "sort_by") -> None:

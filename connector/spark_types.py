@@ -46,9 +46,9 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from arrow_format.arrow_types import refuse_duplicates, same_but_labels
+from arrow_format.arrays.stored_types import refuse_duplicates, same_but_labels
 from arrow_format.errors import SchemaError
-from arrow_format.spark_footer import TIME_PRECISION_KEY
+from connector.scan.spark_footer import TIME_PRECISION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -291,7 +291,7 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
     Parameters
     ----------
     schema
-        A data schema (:func:`arrow_format.arrow_types.data_schema`).
+        A data schema (:func:`arrow_format.arrays.stored_types.data_schema`).
 
     Raises
     ------

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 
-from arrow_format.commit import receipt_of
-from arrow_format.dataset_scan import plan_scan
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.job_removal import abort_after
+from arrow_format.jobs.cleanup import abort_after
+from arrow_format.jobs.commit import receipt_of
+from arrow_format.jobs.range_target import settle_bounds
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import choose_partitioner
+from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import WriteMode, check_mode
-from arrow_format.partitioner import choose_partitioner
-from arrow_format.range_partitioner import RangePartitioner
-from arrow_format.range_target import settle_bounds
-from arrow_format.storage import open_storage
-from arrow_format.target import open_target
+from arrow_format.storage.open import open_storage
 from connector.dataset_task import (
     DatasetMapTask,
     active_session,
@@ -25,18 +24,19 @@ from connector.dataset_task import (
     sample_dataset,
 )
 from connector.map_task import ShuffleMapTask, commit_shuffle
-from connector.range_sampling import sample_range_partitioner
+from connector.sampling import sample_range_partitioner
+from connector.scan.scan import plan_scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from arrow_format.dataset_scan import DatasetScan
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
-    from arrow_format.partitioner import Partitioner
-    from arrow_format.receipt import ShuffleReceipt
-    from arrow_format.storage import Place, Storage
+    from arrow_format.storage.open import Place, Storage
+    from connector.scan.scan import DatasetScan
 
 
 def write_shuffle(

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.cluster import Cluster, running_cluster, session_settings
-from tests.azure_server import azure
-from tests.s3_server import s3
-from tests.spark_session import mark_spark, spark_session
+from integration.programs.cluster import Cluster, running_cluster, session_settings
+from tests.support.azure_server import azure
+from tests.support.s3_server import s3
+from tests.support.spark_session import mark_spark, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 import connector
 from arrow_format import open_shuffle
-from integration.datasets import lineitem as lineitem_files
-from integration.ways import WAYS, assert_same_rows, by_function
-from tests.property.tables import FLAT, frozen
+from integration.programs.datasets import lineitem as lineitem_files
+from integration.programs.ways import WAYS, assert_same_rows, by_function
+from tests.support.tables import FLAT, frozen
 
 if TYPE_CHECKING:
     from pathlib import Path

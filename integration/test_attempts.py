@@ -12,13 +12,13 @@ import pytest
 
 import connector
 from arrow_format import ColumnPartitioner, ShuffleExistsError, open_shuffle
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.job_removal import abort_job
-from arrow_format.storage import ObjectNotFoundError
-from arrow_format.target import open_target
-from integration.ways import FAST, WAYS, by_function
-from tests.unit.small_shuffles import SCHEMA, files_below, numbered
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.storage.open import ObjectNotFoundError
+from integration.programs.ways import FAST, WAYS, by_function
+from tests.support.small_shuffles import SCHEMA, files_below, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,8 +35,8 @@ from arrow_format import (
     WriteOptions,
     open_shuffle,
 )
-from integration.ways import FAST, WAYS, by_function
-from tests.unit.small_shuffles import files_below
+from integration.programs.ways import FAST, WAYS, by_function
+from tests.support.small_shuffles import files_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

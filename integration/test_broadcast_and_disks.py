@@ -19,8 +19,8 @@ from arrow_format import (
     WriteOptions,
     open_shuffle,
 )
-from connector.source_reader import ShuffleSourceReader
-from integration.ways import FAST, assert_same_rows
+from connector.source.reader import ShuffleSourceReader
+from integration.programs.ways import FAST, assert_same_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

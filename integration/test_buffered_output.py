@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from arrow_format.storage_scratch import PREFIX
+from arrow_format.storage.scratch import PREFIX
 from connector import BufferedOutput
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 import connector
 from arrow_format import RangePartitioner, open_shuffle
-from integration.datasets import NUM_FLIGHTS, flights
-from integration.ways import WAYS
-from tests.spark_session import QUICK_START, SESSION_TIME_ZONE, spark_session
+from integration.programs.datasets import NUM_FLIGHTS, flights
+from integration.programs.ways import WAYS
+from tests.support.spark_session import QUICK_START, SESSION_TIME_ZONE, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

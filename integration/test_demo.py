@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 from arrow_format import open_shuffle
-from integration.datasets import NUM_FLIGHTS
-from tests.spark_session import QUICK_START
+from integration.programs.datasets import NUM_FLIGHTS
+from tests.support.spark_session import QUICK_START
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,7 +23,7 @@ def run_demo(*arguments, **environment):
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     python["SPARK_SUBMIT_OPTS"] = QUICK_START
     return subprocess.run(
-        [sys.executable, "-m", "integration.demo", *map(str, arguments)],
+        [sys.executable, "-m", "integration.programs.demo", *map(str, arguments)],
         cwd=ROOT,
         env={**inherited, **python, "COLUMNS": "100", **environment},
         capture_output=True,

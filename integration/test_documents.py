@@ -17,7 +17,7 @@ import pytest
 from pyspark import cloudpickle
 
 from tests.check_docs import ROOT, split
-from tests.spark_session import spark_session
+from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

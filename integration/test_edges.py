@@ -13,9 +13,17 @@ from pyspark.sql import functions as F
 
 import connector
 from arrow_format import PartitionedFileReader, WriteOptions, open_shuffle
-from arrow_format.storage import open_storage
-from connector.source_reader import ShuffleSourceReader
-from integration.ways import FAST, WAYS, Way, assert_same_rows, by_data_source, by_function, by_sql
+from arrow_format.storage.open import open_storage
+from connector.source.reader import ShuffleSourceReader
+from integration.programs.ways import (
+    FAST,
+    WAYS,
+    Way,
+    assert_same_rows,
+    by_data_source,
+    by_function,
+    by_sql,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

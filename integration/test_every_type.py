@@ -52,9 +52,9 @@ from pyspark.testing.objects import PythonOnlyPoint, PythonOnlyUDT
 import connector
 from arrow_format import HashPartitioner, open_shuffle
 from arrow_format.errors import SchemaError
-from arrow_format.partitioner import RoundRobinPartitioner
-from arrow_format.range_partitioner import RangePartitioner
-from arrow_format.write import write_shuffle
+from arrow_format.jobs.write import write_shuffle
+from arrow_format.keys.partitioner import RoundRobinPartitioner
+from arrow_format.keys.range_partitioner import RangePartitioner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
 """Garbage collection in an object store: what goes, what stays, and that no object is left over.
 
-The same promises as on a disk (``tests/unit/test_garbage.py``), against servers that speak the
+The same promises as on a disk (``tests/unit/jobs/test_garbage.py``), against servers that speak the
 protocols of S3 and, where azurite is there, of Azure.
 """
 
@@ -31,17 +31,17 @@ from arrow_format import (
     merge_shuffle,
     open_shuffle,
 )
-from arrow_format.commit import commit_job
-from arrow_format.commit_log import CommitLog
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.partitioner import HashPartitioner
-from arrow_format.storage import ObjectStorage, open_storage
-from arrow_format.target import open_target
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.storage.open import ObjectStorage, open_storage
 
 if TYPE_CHECKING:
-    from arrow_format.gc_report import GcReport
+    from arrow_format.jobs.gc_report import GcReport
     from arrow_format.model import MapStatus
-    from tests.s3_server import S3Server
+    from tests.support.s3_server import S3Server
 
 PROJECT = Path(__file__).resolve().parents[1]
 N = 5
@@ -215,13 +215,14 @@ def test_a_job_that_was_given_up_fails_at_its_commit(place):
 
 DIES = """
 import json, sys, time, pyarrow as pa
-from arrow_format import WriteOptions, storage_upload
-from arrow_format.commit import commit_job
-from arrow_format.commit_log import CommitLog
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.partitioner import HashPartitioner
-from arrow_format.storage import ObjectStorage, open_storage
-from arrow_format.target import open_target
+from arrow_format import WriteOptions
+from arrow_format.storage import upload as storage_upload
+from arrow_format.jobs.commit import commit_job
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.storage.open import ObjectStorage, open_storage
+from arrow_format.jobs.target import open_target
 
 path, where, options = sys.argv[1], sys.argv[2], json.loads(sys.stdin.readline())
 storage_upload.SIGN_INTERVAL_S = float(sys.argv[3])
@@ -255,7 +256,7 @@ if where == "before the entry":
         stop() if path.endswith(".json") else put(storage, path, data, sync=sync)
     ObjectStorage.put_if_absent = put_if_absent
 if where == "after the commit":
-    from arrow_format import commit
+    from arrow_format.jobs import commit
     commit.remove_losers = stop
 commit_job(job, statuses, mode="append")
 """
@@ -336,7 +337,7 @@ def test_a_job_whose_only_task_uploads_is_seen_alive(s3: S3Server, monkeypatch):
         statuses.append(run_map_task(job, 1, 0, batches(schema)))
         commit_job(job, statuses, mode="append")
 
-    monkeypatch.setattr("arrow_format.storage_upload.SIGN_INTERVAL_S", 0.5)
+    monkeypatch.setattr("arrow_format.storage.upload.SIGN_INTERVAL_S", 0.5)
     write()
     (report,) = collected
     assert len(signs) == 1
@@ -345,7 +346,7 @@ def test_a_job_whose_only_task_uploads_is_seen_alive(s3: S3Server, monkeypatch):
     assert place.open().num_rows == 10 + 1 + 16 * 50_000
     place.collect()
     place.check_no_orphan()
-    monkeypatch.setattr("arrow_format.storage_upload.SIGN_INTERVAL_S", 3600)
+    monkeypatch.setattr("arrow_format.storage.upload.SIGN_INTERVAL_S", 3600)
     with pytest.raises(CommitConflictError, match="given up"):
         write()
     place.collect()

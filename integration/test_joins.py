@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 
 import connector
 from arrow_format import BroadcastPartitioner, OptionError, SchemaError
-from integration.datasets import lineitem, orders
+from integration.programs.datasets import lineitem, orders
+from integration.programs.ways import FAST
 from integration.test_broadcast_and_disks import SkewedJoin
-from integration.ways import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

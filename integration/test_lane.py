@@ -22,13 +22,13 @@ import pytest
 
 import connector
 from arrow_format import RangePartitioner, WriteOptions, open_shuffle
-from arrow_format.dataset_scan import plan_scan
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.job import run_map_task
-from arrow_format.partitioner import HashPartitioner
+from arrow_format.jobs.job import run_map_task
+from arrow_format.keys.partitioner import HashPartitioner
 from connector.dataset_task import DatasetMapTask, default_parallelism
-from integration.datasets import flights, lineitem
-from integration.ways import FAST, assert_same_rows
+from connector.scan.scan import plan_scan
+from integration.programs.datasets import flights, lineitem
+from integration.programs.ways import FAST, assert_same_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -225,8 +225,8 @@ def test_a_retried_task_writes_the_same_bytes(tmp_path: Path):
 MEMORY = """
 import sys, pyarrow as pa, pyarrow.dataset as ds
 from arrow_format import WriteOptions, write_shuffle
-from arrow_format.dataset_scan import plan_scan
-from arrow_format.file_reader import BATCH_BYTES
+from connector.scan.scan import plan_scan
+from connector.scan.files import BATCH_BYTES
 
 pa.set_cpu_count(1)
 source, tiny, out = sys.argv[1:]

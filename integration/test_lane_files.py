@@ -22,9 +22,9 @@ from pyarrow import orc
 
 import connector
 from arrow_format import open_shuffle
-from arrow_format.dataset_scan import plan_scan
 from arrow_format.errors import SchemaError
-from integration.ways import FAST
+from connector.scan.scan import plan_scan
+from integration.programs.ways import FAST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

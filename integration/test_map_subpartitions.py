@@ -23,7 +23,7 @@ from arrow_format import (
     ShuffleNotFoundError,
     open_shuffle,
 )
-from integration.ways import FAST, assert_same_rows
+from integration.programs.ways import FAST, assert_same_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

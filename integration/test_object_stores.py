@@ -19,19 +19,19 @@ import pytest
 
 import arrow_format
 from arrow_format import CorruptShuffleError, ShuffleNotFoundError, WriteOptions
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.job_removal import abort_job
-from arrow_format.merge_job import merge_shuffle
-from arrow_format.merge_policy import MergePolicy
-from arrow_format.partitioner import HashPartitioner
-from arrow_format.storage import open_storage
-from arrow_format.target import open_target
-from tests.s3_server import SECRET
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.merge import merge_shuffle
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.storage.open import open_storage
+from arrow_format.write.merge_policy import MergePolicy
+from tests.support.s3_server import SECRET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.s3_server import S3Server
+    from tests.support.s3_server import S3Server
 
 PROJECT = Path(__file__).resolve().parents[1]
 N = 5

@@ -21,16 +21,16 @@ import pyarrow.parquet as pq
 
 import connector
 from arrow_format import write_shuffle
-from integration.ways import assert_same_rows
-from tests.s3_server import KEY_ID, SECRET
-from tests.spark_session import spark_session
+from integration.programs.ways import assert_same_rows
+from tests.support.s3_server import KEY_ID, SECRET
+from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
-    from tests.s3_server import S3Server
+    from tests.support.s3_server import S3Server
 
 PROJECT = Path(__file__).resolve().parents[1]
 N = 5
@@ -139,7 +139,7 @@ def by_streams(spark: SparkSession, path: str, directory: Path, given: dict[str,
 
 
 def _remove_data(path: str, given: dict[str, str]) -> None:
-    from arrow_format.storage import open_storage
+    from arrow_format.storage.open import open_storage
 
     storage = open_storage(path, given)
     for job in storage.list("map_outputs"):

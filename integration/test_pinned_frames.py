@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 import arrow_format
 import connector
 from arrow_format import WriteOptions
-from arrow_format.snapshot import VersionSpan
-from connector import described_source
-from integration.ways import FAST
+from arrow_format.log.snapshot import VersionSpan
+from connector.source import described as described_source
+from integration.programs.ways import FAST
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,9 +22,9 @@ from arrow_format import (
     open_shuffle,
 )
 from arrow_format.errors import SchemaError
-from connector.described_source import MOST_CHARACTERS, describe
-from connector.source_reader import ShuffleSourceReader
-from integration.ways import FAST, assert_same_rows
+from connector.source.described import MOST_CHARACTERS, describe
+from connector.source.reader import ShuffleSourceReader
+from integration.programs.ways import FAST, assert_same_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,7 +221,7 @@ def test_a_limit_stops_early(spark: SparkSession, written: Path) -> None:
 def test_a_reader_that_is_left_leaves_nothing_behind(written: Path) -> None:
     before = pa.total_allocated_bytes()
     options = {"path": str(written), "memoryBytes": "96m"}
-    from connector.source_reader import spark_schema
+    from connector.source.reader import spark_schema
 
     reader = ShuffleSourceReader(options, spark_schema(open_shuffle(written)))
     batches = reader.read(reader.partitions()[0])

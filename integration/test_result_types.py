@@ -19,7 +19,6 @@ from arrow_format import (
     open_shuffle,
     release_shuffle,
 )
-from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
     BackPressureTimeoutError,
     OptionError,
@@ -27,8 +26,9 @@ from arrow_format.errors import (
     ResultReleasedError,
     ShuffleNotFoundError,
 )
-from arrow_format.storage import open_storage
-from tests.spark_session import QUICK_START
+from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.storage.open import open_storage
+from tests.support.spark_session import QUICK_START
 
 pytestmark = pytest.mark.spark
 

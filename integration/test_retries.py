@@ -24,20 +24,20 @@ import pytest
 
 import connector
 from arrow_format import HashPartitioner, ShuffleError, ShuffleNotFoundError, open_shuffle
-from integration.cluster import ROOT, session_settings
-from integration.processes import executors
+from integration.programs.cluster import ROOT, session_settings
+from integration.programs.processes import executors
+from integration.programs.ways import FAST
 from integration.torture.checks import files_beside
 from integration.torture.operations import collect_garbage
-from integration.ways import FAST
-from tests.spark_session import spark_session
+from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from arrow_format.partitioner import Assign
-    from integration.cluster import Cluster
+    from arrow_format.keys.partitioner import Assign
+    from integration.programs.cluster import Cluster
 
 N = 5
 NUM_TASKS = 3

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 import connector
 from arrow_format import OptionError, RangePartitioner, SchemaError, open_shuffle
-from arrow_format.sort_order import ORDERS
-from integration.datasets import lineitem as lineitem_files
-from integration.ways import FAST, assert_same_rows
-from tests.property.tables import FLAT, frozen
+from arrow_format.keys.sort_keys import ORDERS
+from integration.programs.datasets import lineitem as lineitem_files
+from integration.programs.ways import FAST, assert_same_rows
+from tests.support.tables import FLAT, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from arrow_format import HashPartitioner, open_shuffle
-from integration.ways import by_function
-from tests.unit.small_shuffles import files_below
+from integration.programs.ways import by_function
+from tests.support.small_shuffles import files_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

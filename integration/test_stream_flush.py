@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from arrow_format import ShuffleNotFoundError, flush_pending, open_shuffle
-from arrow_format.commit_log import CommitLog
-from arrow_format.pending import pending_outputs
-from arrow_format.storage import PosixStorage
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.pending import pending_outputs
+from arrow_format.storage.open import PosixStorage
 from integration.test_streams import Pipe, put_newest
 
 if TYPE_CHECKING:

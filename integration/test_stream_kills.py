@@ -15,12 +15,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from arrow_format import ShuffleNotFoundError, collect_garbage, flush_pending, open_shuffle
-from arrow_format.commit_log import CommitLog
-from arrow_format.log_record import entry_of
-from arrow_format.storage import PosixStorage
-from integration.cluster import ROOT, die_with_parent
-from integration.processes import descendants, is_running, kill
-from integration.stream_program import KEYS, expected, windows_in
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.record import entry_of
+from arrow_format.storage.open import PosixStorage
+from integration.programs.cluster import ROOT, die_with_parent
+from integration.programs.processes import descendants, is_running, kill
+from integration.programs.stream_program import KEYS, expected, windows_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,13 @@ def program(directory: Path, num_windows: int) -> Iterator[subprocess.Popen[byte
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     with (directory / "child.log").open("ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "integration.stream_program", str(directory), str(num_windows)],
+            [
+                sys.executable,
+                "-m",
+                "integration.programs.stream_program",
+                str(directory),
+                str(num_windows),
+            ],
             cwd=ROOT,
             env=environment,
             stdout=log,

@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 
 import arrow_format
 from arrow_format import WriteOptions, collect_garbage, merge_shuffle, open_shuffle
-from arrow_format.applications import find_transaction
-from arrow_format.commit import commit_job
-from arrow_format.commit_log import CommitLog
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.partitioner import HashPartitioner
-from arrow_format.storage import PosixStorage
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.transactions import find_transaction
+from arrow_format.storage.open import PosixStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from arrow_format.job import run_map_task
+from arrow_format.jobs.job import run_map_task
 from integration.torture.checks import TortureError, check_state, files_beside
 from integration.torture.children import Message, child
 from integration.torture.harness import Harness
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from integration.cluster import Cluster
+    from integration.programs.cluster import Cluster
 
 
 def test_ten_rounds(cluster: Cluster, tmp_path: Path):

@@ -11,8 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from arrow_format import open_shuffle
-from integration.datasets import flights
-from integration.training_loop import FEATURES, LABEL, NUM_SHARDS, batches_of, train, write_shards
+from integration.programs.datasets import flights
+from integration.programs.training_loop import (
+    FEATURES,
+    LABEL,
+    NUM_SHARDS,
+    batches_of,
+    train,
+    write_shards,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,7 +64,7 @@ def test_batches_are_views_in_numpy(shards: Path) -> None:
 def test_the_example_runs_without_spark(shards: Path) -> None:
     program = (
         "import sys; sys.argv[1:] = [sys.argv[1]];"
-        "from integration.training_loop import main;"
+        "from integration.programs.training_loop import main;"
         "main() if __name__ == '__main__' else None;"
         "assert 'pyspark' not in sys.modules and 'pandas' not in sys.modules"
     )

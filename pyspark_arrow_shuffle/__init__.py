@@ -4,6 +4,6 @@ Spark imports every top-level module named ``pyspark_*`` and takes its ``Default
 fails to import disables all Python data sources, so nothing heavy belongs here.
 """
 
-from connector.data_source import ArrowShuffleDataSource as DefaultSource
+from connector.source.data_source import ArrowShuffleDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -4,9 +4,9 @@ import os
 
 from hypothesis import settings
 
-from tests.azure_server import azure
-from tests.s3_server import s3
-from tests.spark_session import pytest_collection_modifyitems, spark
+from tests.support.azure_server import azure
+from tests.support.s3_server import s3
+from tests.support.spark_session import pytest_collection_modifyitems, spark
 
 __all__ = ["azure", "pytest_collection_modifyitems", "s3", "spark"]
 

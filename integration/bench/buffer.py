@@ -19,7 +19,7 @@ from arrow_format import (
     WriteOptions,
 )
 from arrow_format.model import PartitionedFileMetadata
-from arrow_format.storage import open_storage
+from arrow_format.storage.open import open_storage
 from integration.bench.buffer_lines import (
     BUFFERED,
     COUNTED,

@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import zstandard
 
-from arrow_format import clustering as cutting
-from arrow_format.clustering import Clustering, cluster
-from arrow_format.spark_hash import hash_columns, subpartition_ids
+from arrow_format.jobs.write import clustering as cutting
+from arrow_format.keys.spark_hash import hash_columns, subpartition_ids
+from arrow_format.write.clustering import Clustering, cluster
 from integration.bench.ipc import BATCH_ROWS, read_batches
 from integration.bench.lineitem import ipc_stream
-from integration.datasets import flights
+from integration.programs.datasets import flights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from arrow_format import WriteOptions, open_shuffle, write_shuffle
-from arrow_format.spark_hash import hash_columns, subpartition_ids
+from arrow_format.keys.spark_hash import hash_columns, subpartition_ids
 from integration.bench.ipc import BATCH_ROWS, read_batches
 
 Batches = list[pa.RecordBatch]

@@ -11,7 +11,7 @@ from integration.bench.disk_lines import byte_lines
 from integration.bench.lineitem import KEY
 from integration.bench.results import Line, Part
 from integration.bench.spark import files_below, session
-from integration.datasets import LINEITEM_PARTS, lineitem
+from integration.programs.datasets import LINEITEM_PARTS, lineitem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

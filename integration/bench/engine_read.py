@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrow_format import HashPartitioner, WriteOptions, open_shuffle, write_shuffle
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.target import open_target
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
 from integration.bench import lineitem
 from integration.bench.child import run_in_child
 from integration.bench.engine import timings_of

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format import open_shuffle
-from arrow_format.block_join import Indexed, join_blocks
-from arrow_format.join_plan import plan_join
-from arrow_format.read_plan import group_adjacent
+from arrow_format.operators.hash_join import Indexed, join_blocks
+from arrow_format.operators.join_plan import plan_join
+from arrow_format.read.plan import group_adjacent
 
 KEYS = ("l_orderkey", "o_orderkey")
 GROUP_BYTES = 48 << 20

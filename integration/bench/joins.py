@@ -20,7 +20,7 @@ from integration.bench.child import run_in_child
 from integration.bench.join_kernels import KERNELS, join_once
 from integration.bench.results import Line, Part, Timing
 from integration.bench.spark import _Rounds, _to_noop, session
-from integration.datasets import LINEITEM_PARTS, lineitem, orders
+from integration.programs.datasets import LINEITEM_PARTS, lineitem, orders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

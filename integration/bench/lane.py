@@ -15,7 +15,7 @@ from integration.bench import lane_lines as labels
 from integration.bench.lineitem import KEY
 from integration.bench.results import Line, Part
 from integration.bench.spark import _Rounds, session
-from integration.datasets import LINEITEM_PARTS, lineitem
+from integration.programs.datasets import LINEITEM_PARTS, lineitem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from integration.bench.ipc import BATCH_ROWS
-from integration.datasets import CACHE, lineitem
+from integration.programs.datasets import CACHE, lineitem
 
 if TYPE_CHECKING:
     from pathlib import Path

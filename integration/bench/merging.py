@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrow_format import HashPartitioner, MergePolicy, WriteOptions, merge_shuffle, open_shuffle
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.storage import PosixStorage
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.storage.open import PosixStorage
 from integration.bench.ipc import read_batches
 from integration.bench.lineitem import KEY, ipc_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from arrow_format.dataset import Shuffle
-    from arrow_format.storage import ObjectReader
+    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.storage.open import ObjectReader
 
 NUM_TASKS = 23
 POINTS = 60
@@ -47,7 +47,7 @@ class CountingStorage(PosixStorage):
     num_bytes = 0
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
-        """See :meth:`arrow_format.storage.Storage.open_reader`."""
+        """See :meth:`arrow_format.storage.open.Storage.open_reader`."""
         reader = super().open_reader(path, mapped=mapped)
         return _CountingReader(reader) if path.endswith(".data") else reader
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from integration.bench.ipc import BATCH_ROWS, as_over_ipc
-from integration.datasets import CACHE
+from integration.programs.datasets import CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,10 @@ from typing import Any
 import zstandard
 
 from arrow_format import WriteOptions, open_shuffle
-from arrow_format.chunk_reader import ChunkReader
 from arrow_format.model import Encoding
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.storage import open_storage
+from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.open import open_storage
 
 FRAMED = (Encoding.ZSTD, Encoding.PACKED_ZSTD)
 

@@ -19,7 +19,7 @@ from arrow_format import ColumnPartitioner, WriteOptions
 from integration.bench import spark_lines as labels
 from integration.bench.lineitem import KEY, TEXT_KEY, ipc_stream
 from integration.bench.results import Line, Part, Timing, turns
-from integration.datasets import LINEITEM_PARTS, lineitem
+from integration.programs.datasets import LINEITEM_PARTS, lineitem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -9,10 +9,10 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from integration.demo import spark_session
 from integration.load.crowd import run_crowd
 from integration.load.lane import run_lane
 from integration.load.outputs import run_outputs
+from integration.programs.demo import spark_session
 
 PARTS = ("crowd", "outputs", "lane")
 

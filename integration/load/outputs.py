@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format import HashPartitioner, WriteOptions, open_shuffle
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.target import open_target
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
 from integration.load.memory import resident_bytes
 
 OPTIONS = WriteOptions(sync=False, sort_buffer_bytes=4 << 20)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from integration.cluster import running_cluster
+from integration.programs.cluster import running_cluster
 from integration.torture.harness import Harness
 from integration.torture.run import RoundError, run_rounds
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format import HashPartitioner, ShuffleNotFoundError, open_shuffle
-from arrow_format.commit_log import CommitLog
-from arrow_format.storage import open_storage
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.storage.open import open_storage
 from integration.torture.operations import KEY, NUM_SUBPARTITIONS, SCHEMA, State, rows_of
 
 if TYPE_CHECKING:

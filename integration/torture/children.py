@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import arrow_format
-from arrow_format.job import run_map_task
+from arrow_format.jobs.job import run_map_task
 from integration.torture.operations import perform, task_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
-    from arrow_format.job import ShuffleJob
+    from arrow_format.jobs.job import ShuffleJob
     from arrow_format.model import MapStatus
     from integration.torture.operations import Operation
 

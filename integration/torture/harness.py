@@ -8,8 +8,8 @@ from collections import Counter, defaultdict, deque
 from random import Random
 from typing import TYPE_CHECKING
 
-from arrow_format.commit import commit_job
-from arrow_format.job import run_map_task
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import run_map_task
 from integration.torture.checks import (
     TortureError,
     check_state,
@@ -26,7 +26,7 @@ from integration.torture.watching import Outcome, watch
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from integration.cluster import Cluster
+    from integration.programs.cluster import Cluster
 
 UNKNOWN_S = 0.8
 """Length of a phase that was never seen whole: only those of Spark's first rounds are not."""

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 import arrow_format
 from arrow_format import MergePolicy, WriteOptions
-from arrow_format.commit import commit_job
-from arrow_format.job import ShuffleJob, begin_job, run_map_task
-from arrow_format.merge_job import plan_merge
-from arrow_format.partitioner import HashPartitioner
-from arrow_format.storage import PosixStorage
-from arrow_format.target import open_target
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import ShuffleJob, begin_job, run_map_task
+from arrow_format.jobs.merge import plan_merge
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.storage.open import PosixStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arrow_format import ShuffleError
-from integration.cluster import ClusterError
+from integration.programs.cluster import ClusterError
 from integration.torture.checks import TortureError
 from integration.torture.rounds import ROUNDS_PER_SHUFFLE, Round, plan_round, shuffle_of
 

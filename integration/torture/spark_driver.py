@@ -14,8 +14,8 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from integration.cluster import ROOT, die_with_parent
-from integration.processes import (
+from integration.programs.cluster import ROOT, die_with_parent
+from integration.programs.processes import (
     command_of,
     descendants,
     executors,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from integration.cluster import Cluster
+    from integration.programs.cluster import Cluster
     from integration.torture.operations import Operation
 
 PATIENCE_S = 240

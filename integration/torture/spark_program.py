@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import connector
-from integration.cluster import session_settings
+from integration.programs.cluster import session_settings
 from integration.torture.operations import IN_SPARK, KEY, NUM_SUBPARTITIONS, Operation, options_of
-from tests.spark_session import spark_session
+from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,18 +38,18 @@ from arrow_format import (
     collect_garbage,
     merge_shuffle,
 )
-from arrow_format.arrow_types import data_schema, normalise
-from arrow_format.commit import commit_job
-from arrow_format.commit_log import CommitLog
-from arrow_format.consumers import ConsumerRegistry
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.log_lines import to_lines
-from arrow_format.log_record import Fence
+from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.retention import release_consumed
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.framing import to_lines
+from arrow_format.log.record import Fence
+from arrow_format.log.release import release_versions
 from arrow_format.model import FORMAT_VERSION, Transaction
-from arrow_format.pending_flush import flush_pending
-from arrow_format.result_keeping import release_consumed
-from arrow_format.result_release import release_versions
-from arrow_format.storage import open_storage
+from arrow_format.storage.open import open_storage
+from arrow_format.streaming.flush_pending import flush_pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

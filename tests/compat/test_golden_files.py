@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import open_shuffle
-from arrow_format.applications import find_transaction
-from arrow_format.commit_log import CommitLog
-from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import CorruptShuffleError, ResultReleasedError, ShuffleNotFoundError
-from arrow_format.log_entry import LogEntry
-from arrow_format.log_record import Fence, LastCommit, Pending, PendingNumbers
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.entry import LogEntry
+from arrow_format.log.pending import pending_numbers, pending_outputs
+from arrow_format.log.record import Fence, LastCommit, Pending, PendingNumbers
+from arrow_format.log.result import Released, ResultDescription
+from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Encoding, RegionKind, Transaction
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.pending import pending_numbers, pending_outputs
-from arrow_format.result_description import Released, ResultDescription
+from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.result_type import ResultPartitionType
-from arrow_format.storage import PosixStorage
+from arrow_format.storage.open import PosixStorage
 from tests.compat.datagen import ELSEWHERE, moved
 
 HERE = Path(__file__).parent

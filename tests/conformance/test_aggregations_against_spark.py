@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from arrow_format import ArithmeticOverflowError, WriteOptions, open_shuffle, write_shuffle
-from arrow_format.aggregation_plan import plan_aggregation
-from arrow_format.range_aggregation import aggregate_in_passes, aggregate_range
+from arrow_format.operators.aggregate import aggregate_in_passes, aggregate_range
+from arrow_format.operators.aggregation_plan import plan_aggregation
 from connector.spark_types import spark_schema_of
 
 pytestmark = pytest.mark.spark

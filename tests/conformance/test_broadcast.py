@@ -20,9 +20,9 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.model import BROADCAST, RegionKind
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.storage import PosixStorage
-from tests.unit.small_shuffles import metadata_of
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.open import PosixStorage
+from tests.support.small_shuffles import metadata_of
 
 SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import ColumnPartitioner, WriteOptions, open_shuffle, write_shuffle
-from arrow_format.codec import ChunkDecoder
+from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.model import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.storage import PosixStorage
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.open import PosixStorage
 
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
 

@@ -12,10 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from arrow_format import collect_garbage, open_shuffle
-from arrow_format.commit_log import CommitLog
-from arrow_format.log_entry import LogEntry
-from arrow_format.storage import PosixStorage
-from tests.conformance.contending import ROWS
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.entry import LogEntry
+from arrow_format.storage.open import PosixStorage
+from tests.support.contending import ROWS
 
 ROOT = Path(__file__).parents[2]
 TURNS = int(os.environ.get("CONTENTION_TURNS", "8"))
@@ -27,7 +27,7 @@ def run_all(path):
     """Run a process for each role; return all that they told."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.conformance.contending", role, str(number), str(path),
+            [sys.executable, "-m", "tests.support.contending", role, str(number), str(path),
              str(TURNS), str(RETENTION)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )

@@ -28,14 +28,14 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.job_removal import abort_job
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.model import Transaction
-from arrow_format.partitioner import ColumnPartitioner
-from arrow_format.target import open_target
-from tests.conformance.system_calls import FAULTS, SystemCalls
-from tests.unit.small_shuffles import numbered
+from tests.support.small_shuffles import numbered
+from tests.support.system_calls import FAULTS, SystemCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,15 +33,15 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.commit_log import CommitLog
-from arrow_format.index import decode_index, encode_index
-from arrow_format.index_cache import IndexCache
-from arrow_format.read_scheduler import ReadScheduler
-from arrow_format.roots import MARKER_NAME
-from arrow_format.storage import PosixStorage
-from arrow_format.subpartition_reader import SortMergeSubpartitionReader, files_of
-from tests.property.hostile import entry_json, sealed_entry
-from tests.unit.small_shuffles import numbered, write_tasks
+from arrow_format.format.index_file import decode_index, encode_index
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.scheduler import ReadScheduler
+from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader, files_of
+from arrow_format.storage.local_dirs import MARKER_NAME
+from arrow_format.storage.open import PosixStorage
+from tests.support.hostile import entry_json, sealed_entry
+from tests.support.small_shuffles import numbered, write_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -265,7 +265,7 @@ def test_every_flip_and_every_truncation(sound, kind):
     """Of one file of each kind, for the readers of that kind; of some damages, all is read.
 
     Every byte and every length of the files of the first shape, and with DAMAGE_TRIES of all; of
-    the index tests/unit/test_index.py flips every byte without.
+    the index tests/unit/format/test_index_file.py flips every byte without.
     """
     files = [file for file in sound.files(kind) if kind == "marker" or sound.live(file)]
     if not files:

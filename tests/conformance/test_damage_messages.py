@@ -6,9 +6,9 @@ import pytest
 
 from arrow_format import CorruptShuffleError, open_shuffle
 from arrow_format.options import WriteOptions
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.storage import PosixStorage
-from tests.unit.small_shuffles import numbered, write_tasks
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.open import PosixStorage
+from tests.support.small_shuffles import numbered, write_tasks
 
 N = 5
 CODECS = ["zstd", "none"]

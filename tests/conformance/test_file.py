@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format.clustering import Clustering, cluster
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
 from arrow_format.model import RegionKind
 from arrow_format.options import WriteOptions
-from arrow_format.partitioned_file import PartitionedFileWriter
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.storage import ObjectExistsError, PosixStorage
-from tests.unit.small_shuffles import (
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.open import ObjectExistsError, PosixStorage
+from arrow_format.write.clustering import Clustering, cluster
+from arrow_format.write.partitioned_file import PartitionedFileWriter
+from tests.support.small_shuffles import (
     FAST,
     SCHEMA,
     files_below,

@@ -20,9 +20,9 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format import storage as storage_module
-from arrow_format.partitioner import ColumnPartitioner
-from tests.conformance.spread_shuffles import CODECS, N, check_rows, files_in, options_of, table_of
+from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.storage import open as storage_module
+from tests.support.spread_shuffles import CODECS, N, check_rows, files_in, options_of, table_of
 
 PROJECT = Path(__file__).parents[2]
 ROWS = 8_000  # about 0.8 MB, more than one region

@@ -23,17 +23,17 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format import storage_posix as storage_module
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.job_removal import abort_job
-from arrow_format.partitioner import ColumnPartitioner
-from arrow_format.root_list import ROOT_LIST_NAME
-from arrow_format.roots import MARKER_NAME, make_roots, root_path
-from arrow_format.storage_posix_file import PosixWriter
-from arrow_format.target import open_target
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.storage import local as storage_module
+from arrow_format.storage.local_dirs import MARKER_NAME, make_roots, root_path
+from arrow_format.storage.local_file import PosixWriter
+from arrow_format.storage.root_list import ROOT_LIST_NAME
 from connector.map_task import ShuffleMapTask, abort_shuffle
-from tests.conformance.spread_shuffles import (
+from tests.support.spread_shuffles import (
     CODECS,
     ROWS,
     N,
@@ -70,7 +70,7 @@ def test_map_outputs_take_turns_over_the_directories(tmp_path, codec):
 def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, monkeypatch):
     if not looks_ahead:  # as when another process takes the room between question and write
         monkeypatch.setattr(storage_module.PosixStorage, "free_bytes", lambda self: None)
-    monkeypatch.setattr("arrow_format.map_output_writer.first_root", lambda *_: 0)
+    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 0)
     large = tmp_path / "large"
     path = small_disk / "s"
     write_shuffle(
@@ -96,7 +96,7 @@ def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, 
 @pytest.mark.parametrize("first", [0, 1])
 def test_regions_before_the_disk_was_full_are_kept(tmp_path, small_disk, codec, first, monkeypatch):
     monkeypatch.setattr(storage_module.PosixStorage, "free_bytes", lambda self: None)
-    monkeypatch.setattr("arrow_format.map_output_writer.first_root", lambda *_: first)
+    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: first)
     path, other = (tmp_path / "s", small_disk) if first else (small_disk / "s", tmp_path / "large")
     write_shuffle(
         table_of(), path, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
@@ -280,7 +280,7 @@ def test_a_directory_that_fails_in_the_middle(tmp_path, codec, monkeypatch):
         real(self, buffers)
 
     monkeypatch.setattr(PosixWriter, "writev", writev)
-    monkeypatch.setattr("arrow_format.map_output_writer.first_root", lambda _, turn, n: 1 - turn)
+    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda _, turn, n: 1 - turn)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
     # A file of codec none cannot get its footer there: its regions move.
@@ -309,7 +309,7 @@ def test_a_disk_that_turns_read_only_before_its_first_region(tmp_path, monkeypat
         patch.setattr(kind, name, method)
 
     job = begin(tmp_path / "s", options_of(local))
-    monkeypatch.setattr("arrow_format.map_output_writer.first_root", lambda _, turn, n: 1 - turn)
+    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda _, turn, n: 1 - turn)
     with monkeypatch.context() as patch:
         refusing(PosixWriter, "writev", lambda self: str(self._path))
         refusing(storage_module.PosixStorage, "delete", lambda self: self.root)
@@ -339,7 +339,7 @@ def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
         msg = "the input broke"
         raise RuntimeError(msg)
 
-    monkeypatch.setattr("arrow_format.map_output_writer.MAX_INDEX_BYTES", 0)
+    monkeypatch.setattr("arrow_format.write.map_output.MAX_INDEX_BYTES", 0)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
     monkeypatch.setattr(storage_module.PosixStorage, "delete", delete)
     with pytest.raises(RuntimeError, match="the input broke"):

@@ -28,24 +28,24 @@ from arrow_format import (
     SortMergeResultPartition,
     StorageError,
     WriteOptions,
-    merge_commit,
     merge_shuffle,
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.commit import commit_job
-from arrow_format.commit_log import CommitLog
-from arrow_format.dataset import Shuffle
-from arrow_format.job import begin_job, run_map_task
+from arrow_format.jobs import merge_commit
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import BROADCAST, RegionKind
-from arrow_format.partitioned_file import PartitionedFileWriter
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.region_joiner import RegionJoiner
-from arrow_format.rewrite_plan import MIN_FAN_IN
-from arrow_format.storage import PosixStorage
-from arrow_format.subpartition_reader import SortMergeSubpartitionReader
-from arrow_format.target import open_target
-from tests.unit.small_shuffles import (
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.shuffle import Shuffle
+from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+from arrow_format.storage.open import PosixStorage
+from arrow_format.write.partitioned_file import PartitionedFileWriter
+from arrow_format.write.region_joiner import RegionJoiner
+from arrow_format.write.rewrite_plan import MIN_FAN_IN
+from tests.support.small_shuffles import (
     SCHEMA,
     entry_of,
     files_below,
@@ -435,7 +435,7 @@ def test_it_leaves_few_regions_unless_told_otherwise(storage):
 
 
 def test_files_that_were_rolled_over_become_one(storage, monkeypatch):
-    monkeypatch.setattr("arrow_format.map_output_writer.MAX_INDEX_BYTES", 300)
+    monkeypatch.setattr("arrow_format.write.map_output.MAX_INDEX_BYTES", 300)
     status = run_task(storage, REWRITING)
     (file,) = status.output.files
     assert file.num_regions < status.output.counters["merged_regions"] // 4

@@ -14,8 +14,8 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.layout_check import byte_schema
-from arrow_format.region_joiner import RegionJoiner
+from arrow_format.format.layout_check import byte_schema
+from arrow_format.write.region_joiner import RegionJoiner
 
 FAST = WriteOptions(sync=False)
 

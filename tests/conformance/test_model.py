@@ -34,14 +34,14 @@ from arrow_format import (
     merge_shuffle,
     open_shuffle,
 )
-from arrow_format.commit import commit_job
-from arrow_format.job import ShuffleJob, begin_job, run_map_task
-from arrow_format.job_removal import abort_job
-from arrow_format.partitioner import ColumnPartitioner
-from arrow_format.target import open_target
-from tests.conformance.system_calls import FAULTS, SystemCalls
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import ShuffleJob, begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import ColumnPartitioner
 from tests.conformance.test_crashes import files_there, live_files
-from tests.unit.small_shuffles import SCHEMA, numbered
+from tests.support.small_shuffles import SCHEMA, numbered
+from tests.support.system_calls import FAULTS, SystemCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import OutOfDiskError, StorageError
-from arrow_format import storage_posix_file as storage_module
-from arrow_format.commit import commit_job
-from arrow_format.job import run_map_task
-from arrow_format.storage import PosixStorage
-from tests.conformance.spread_shuffles import (
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import run_map_task
+from arrow_format.storage import local_file as storage_module
+from arrow_format.storage.open import PosixStorage
+from tests.support.spread_shuffles import (
     CODECS,
     ROWS,
     begin,
@@ -88,7 +88,7 @@ class Disk:
 
 @pytest.fixture(autouse=True)
 def in_turn_from_the_local_ones(monkeypatch):
-    monkeypatch.setattr("arrow_format.map_output_writer.first_root", lambda *_: 1)
+    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
 
 
 def roots_of(status):

@@ -24,12 +24,12 @@ from arrow_format import (
     sample_bounds,
     write_shuffle,
 )
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.sort_order import ORDERS
-from arrow_format.target import open_target
-from tests.unit.spark_order_model import compare_rows
-from tests.unit.test_range_bounds import keyed_rows
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.sort_keys import ORDERS
+from tests.support.spark_order_model import compare_rows
+from tests.unit.keys.test_bound_search import keyed_rows
 
 FAST = WriteOptions(sync=False)
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from arrow_format.spark_hash import check_hashable, hash_columns, subpartition_ids
+from arrow_format.keys.spark_hash import check_hashable, hash_columns, subpartition_ids
 
 pytestmark = pytest.mark.spark
 

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import HashPartitioner, WriteOptions, merge_shuffle, open_shuffle
-from arrow_format.commit import commit_job
-from arrow_format.commit_log import CommitLog
-from arrow_format.dataset import Shuffle
-from arrow_format.job import begin_job, run_map_task
-from tests.unit.recording_storage import RecordingStorage
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.read.shuffle import Shuffle
+from tests.support.recording_storage import RecordingStorage
 
 N = 20_000
 NUM_TASKS = 50

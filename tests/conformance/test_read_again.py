@@ -16,7 +16,7 @@ import pytest
 
 from arrow_format import CorruptShuffleError, OptionError, WriteOptions, open_shuffle
 from arrow_format import write_shuffle as write
-from arrow_format.commit_log import CommitLog
+from arrow_format.log.commit_log import CommitLog
 
 ROWS = 300_000
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from arrow_format.errors import ClosedError, CorruptShuffleError, StorageError
 from arrow_format.options import WriteOptions
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.read_buffer_pool import ReadBufferPool
-from arrow_format.read_plan import ChunkRead, plan_chunks
-from arrow_format.read_queue import ReadQueue
-from arrow_format.read_scheduler import ReadScheduler, next_to_serve
-from arrow_format.storage import PosixStorage
+from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.plan import ChunkRead, plan_chunks
+from arrow_format.read.read_queue import ReadQueue
+from arrow_format.read.scheduler import ReadScheduler, next_to_serve
+from arrow_format.storage.open import PosixStorage
 from tests.conformance.test_read_buffer_pool import in_thread, wait_until
-from tests.unit.recording_storage import RecordingStorage
-from tests.unit.small_shuffles import write_file
+from tests.support.recording_storage import RecordingStorage
+from tests.support.small_shuffles import write_file
 
 N = 10
 

@@ -11,10 +11,10 @@ import pytest
 
 from arrow_format.errors import ClosedError, OutOfDiskError
 from arrow_format.options import WriteOptions
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.result_partition import SortMergeResultPartition
-from arrow_format.storage import PosixStorage
-from tests.unit.small_shuffles import (
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.open import PosixStorage
+from arrow_format.write.result_partition import SortMergeResultPartition
+from tests.support.small_shuffles import (
     SCHEMA,
     files_below,
     metadata_of,
@@ -157,7 +157,7 @@ def test_rotation_spreads_over_tasks(storage):
 
 
 def test_an_index_that_grows_large_closes_its_file(storage, monkeypatch):
-    monkeypatch.setattr("arrow_format.map_output_writer.MAX_INDEX_BYTES", 300)
+    monkeypatch.setattr("arrow_format.write.map_output.MAX_INDEX_BYTES", 300)
     with partition_in(storage) as partition:
         written = emit_many(partition)
         status = partition.finish()
@@ -176,7 +176,7 @@ def test_an_index_that_grows_large_closes_its_file(storage, monkeypatch):
 
 
 def test_close_while_writing_removes_everything(storage, monkeypatch):
-    monkeypatch.setattr("arrow_format.map_output_writer.MAX_INDEX_BYTES", 300)
+    monkeypatch.setattr("arrow_format.write.map_output.MAX_INDEX_BYTES", 300)
     partition = partition_in(storage)
     emit_many(partition)
     assert len(files_below(storage._root)) > 3
@@ -221,7 +221,7 @@ def test_an_exception_inside_with_leaves_no_file(storage):
 def test_a_disk_that_fills_up_at_any_write_leaves_nothing(storage, monkeypatch, fails_at):
     writes, failed = 0, False
     writev = os.writev
-    monkeypatch.setattr("arrow_format.chunk_writer.WRITE_BYTES", 500)
+    monkeypatch.setattr("arrow_format.write.chunk_writer.WRITE_BYTES", 500)
 
     def filling(handle, views):
         nonlocal writes, failed

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.errors import ClosedError
-from arrow_format.sort_buffer import (
+from arrow_format.write.sort_buffer import (
     COPY_BATCHES,
     COPY_BYTES,
     MAX_ITEMS,
     ROW_OVERHEAD_BYTES,
     SortBuffer,
 )
-from tests.unit.small_shuffles import SCHEMA, numbered
+from tests.support.small_shuffles import SCHEMA, numbered
 
 N = 7
 

@@ -17,21 +17,21 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.chunk_reader import ChunkReader
-from arrow_format.codec import ChunkDecoder
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.partitioner import BroadcastPartitioner, ColumnPartitioner, RangePartitioner
-from arrow_format.read_plan import plan_chunks
-from arrow_format.sort_buffer import ROW_OVERHEAD_BYTES, SortBuffer
-from arrow_format.sort_order import ORDERS, normalise_sort_by
-from arrow_format.spark_order import sorting_bytes
-from arrow_format.storage import PosixStorage
-from arrow_format.subpartition_reader import files_of
-from arrow_format.target import open_target
-from tests.unit.spark_order_model import compare_rows, sorted_rows
-from tests.unit.test_spark_order import columns
+from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import BroadcastPartitioner, ColumnPartitioner, RangePartitioner
+from arrow_format.keys.sort_keys import ORDERS, normalise_sort_by
+from arrow_format.keys.spark_order import sorting_bytes
+from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.plan import plan_chunks
+from arrow_format.read.subpartition_reader import files_of
+from arrow_format.storage.open import PosixStorage
+from arrow_format.write.sort_buffer import ROW_OVERHEAD_BYTES, SortBuffer
+from tests.support.spark_order_model import compare_rows, sorted_rows
+from tests.unit.keys.test_spark_order import columns
 
 FAST = WriteOptions(sync=False)
 TINY = WriteOptions(sync=False, sort_buffer_bytes=8_192, chunk_bytes=300)
@@ -161,10 +161,10 @@ def reading(way):
     with pytest.MonkeyPatch.context() as patch:
         if bound := WAYS[way]:
             patch.setattr(ReadOptions, "group_bytes", bound)
-            patch.setattr("arrow_format.sorted_merge.MIN_ROWS", 10)
-            patch.setattr("arrow_format.subpartition_reader.MIN_PIECE_BYTES", 2_000)
+            patch.setattr("arrow_format.keys.merge_runs.MIN_ROWS", 10)
+            patch.setattr("arrow_format.read.subpartition_reader.MIN_PIECE_BYTES", 2_000)
             # Puts them together, so that it is the reader who finds out that they are too large.
-            patch.setattr("arrow_format.dataset.group_adjacent", all_in_one_group)
+            patch.setattr("arrow_format.read.shuffle.group_adjacent", all_in_one_group)
         yield
 
 
@@ -282,7 +282,7 @@ def test_ranges_of_the_sort_keys_put_everything_in_order(tmp_path):
 
 
 def test_memory_of_a_merge_is_that_of_a_piece_per_region(tmp_path, monkeypatch):
-    monkeypatch.setattr("arrow_format.clustering.SPLIT_CHUNK_BYTES", 50_000)
+    monkeypatch.setattr("arrow_format.write.clustering.SPLIT_CHUNK_BYTES", 50_000)
     rows = 1_500_000
     table = pa.table(
         {"p": np.zeros(rows, np.int32), "k": np.random.default_rng(0).permutation(rows)}

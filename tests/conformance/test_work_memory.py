@@ -16,12 +16,12 @@ WORK = """
 import sys
 import pyarrow as pa
 from arrow_format import ReadOptions, open_shuffle
-from arrow_format.aggregation_plan import plan_aggregation
-from arrow_format.each_subpartition import each_subpartition
-from arrow_format.join_plan import plan_join
-from arrow_format.range_aggregation import aggregate_range
-from arrow_format.range_join import join_range
-from arrow_format.shuffle_dealers import dealer_of
+from arrow_format.operators.aggregation_plan import plan_aggregation
+from arrow_format.operators.subpartition_readers import each_subpartition
+from arrow_format.operators.join_plan import plan_join
+from arrow_format.operators.aggregate import aggregate_range
+from arrow_format.operators.join import join_range
+from arrow_format.operators.shuffle_dealers import dealer_of
 
 tiny, what, how, *paths = sys.argv[1:]
 pa.set_cpu_count(1)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arrow_format import BufferOutput, LatencyMarker, Watermark, WatermarkStatus
-from tests.unit.recorded_output import Clock, RecordedOutput
+from tests.support.recorded_output import Clock, RecordedOutput
 
 INTERVAL = 60
 LEAST_MEMORY = 64 << 10

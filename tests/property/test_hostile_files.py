@@ -32,19 +32,19 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.arrow_types import data_schema
-from arrow_format.codec import ChunkDecoder
-from arrow_format.index import decode_index, encode_index
-from arrow_format.log_record import decode_record
-from arrow_format.log_totals import encode_totals, read_totals
+from arrow_format.arrays.stored_types import data_schema
+from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.index_file import decode_index, encode_index
+from arrow_format.format.packed_decoder import Unpacker
+from arrow_format.format.packed_encoder import PackedRows
+from arrow_format.format.packed_layout import MOST_FROM_NOTHING, NODE, PREAMBLE
+from arrow_format.format.schema_text import schema_from_text, schema_to_text
+from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.log.record import decode_record
+from arrow_format.log.totals_file import encode_totals, read_totals
 from arrow_format.model import Encoding, Transaction
-from arrow_format.packed_layout import MOST_FROM_NOTHING, NODE, PREAMBLE
-from arrow_format.packing import PackedRows
-from arrow_format.partitioner import partitioner_from_description
-from arrow_format.schema_text import schema_from_text, schema_to_text
-from arrow_format.storage import PosixStorage
-from arrow_format.unpacking import Unpacker
-from tests.property.hostile import (
+from arrow_format.storage.open import PosixStorage
+from tests.support.hostile import (
     EXAMPLES,
     changed_bytes,
     changed_chunk,
@@ -55,7 +55,7 @@ from tests.property.hostile import (
     rebuilt,
     sealed_entry,
 )
-from tests.unit.small_shuffles import numbered, write_tasks
+from tests.support.small_shuffles import numbered, write_tasks
 
 FUZZ = settings(
     max_examples=EXAMPLES,
@@ -689,8 +689,8 @@ def test_a_root_with_the_marker_of_another_job_is_not_read(tmp_path):
 
 
 def test_the_same_path_in_two_roots_is_two_files(tmp_path):
-    from arrow_format.index_cache import IndexCache
-    from arrow_format.subpartition_reader import files_of
+    from arrow_format.read.index_cache import IndexCache
+    from arrow_format.read.subpartition_reader import files_of
 
     options = WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),))
     write_tasks(tmp_path / "s", [[numbered([1])], [numbered([2, 3])]], 4, options=options)

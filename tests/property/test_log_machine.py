@@ -24,14 +24,14 @@ from hypothesis.stateful import (
 )
 
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle
-from arrow_format.commit import commit_job
-from arrow_format.commit_log import CommitLog
 from arrow_format.errors import CommitConflictError, ShuffleNotFoundError
-from arrow_format.job_removal import abort_job
-from arrow_format.storage import PosixStorage
-from arrow_format.target import open_target
-from tests.unit.interrupted_storage import dies_after
-from tests.unit.small_shuffles import FAST, begin, numbered, run, write_tasks
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.target import open_target
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.storage.open import PosixStorage
+from tests.support.interrupted_storage import dies_after
+from tests.support.small_shuffles import FAST, begin, numbered, run, write_tasks
 
 N = 5
 

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import MergePolicy, merge_shuffle, open_shuffle
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.keys.sort_keys import ORDERS
 from arrow_format.model import BROADCAST, RegionKind
-from arrow_format.partitioned_file_reader import PartitionedFileReader
-from arrow_format.sort_order import ORDERS
-from arrow_format.storage import PosixStorage
-from tests.property.tables import frozen, tables
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.open import PosixStorage
 from tests.property.test_round_trip import OPTIONS, read_with_ids
+from tests.support.tables import frozen, tables
 
 POLICIES = st.builds(
     MergePolicy,

@@ -36,23 +36,23 @@ from arrow_format import (
     open_shuffle,
     release_shuffle,
 )
-from arrow_format import commit_log as log_module
-from arrow_format.commit import commit_job
-from arrow_format.commit_log import CommitLog
-from arrow_format.consumers import ConsumerRegistry
 from arrow_format.errors import (
     CommitConflictError,
     RequestTimeoutError,
     ResultReleasedError,
     ShuffleNotFoundError,
 )
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.partitioner import HashPartitioner
-from arrow_format.pending import pending_by_entries, pending_outputs
-from arrow_format.storage import PosixStorage
-from arrow_format.target import open_target
-from tests.unit.interrupted_storage import dies_after, instead_of_first_entry
-from tests.unit.small_shuffles import FAST, SCHEMA, numbered
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.log import commit_log as log_module
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.pending import pending_by_entries, pending_outputs
+from arrow_format.storage.open import PosixStorage
+from tests.support.interrupted_storage import dies_after, instead_of_first_entry
+from tests.support.small_shuffles import FAST, SCHEMA, numbered
 
 NAMES = st.sampled_from(["a", "b"])
 EVENTS = st.sampled_from([None, "write", "merge", "collect"]) | st.integers(0, 8)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format import HashPartitioner, RoundRobinPartitioner, open_shuffle, write_shuffle
-from arrow_format.arrow_types import data_schema, normalise
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
+from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.options import WriteOptions
-from tests.property.tables import counted, frozen, tables
-from tests.unit.small_shuffles import FAST
+from tests.support.small_shuffles import FAST
+from tests.support.tables import counted, frozen, tables
 
 OPTIONS = st.builds(
     WriteOptions,

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arrow_format import HashPartitioner, merge_shuffle, open_shuffle
-from arrow_format.aggregation_plan import plan_aggregation
-from arrow_format.arrow_types import data_schema, normalise
-from arrow_format.commit import commit_job
-from arrow_format.job import begin_job, run_map_task
-from arrow_format.join_plan import plan_join
-from arrow_format.latest_by_key import latest_per_key
-from arrow_format.latest_rows import latest_in_passes
-from arrow_format.merge_policy import MergePolicy
+from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.operators.aggregate import aggregate_range
+from arrow_format.operators.aggregation_plan import plan_aggregation
+from arrow_format.operators.join import join_range
+from arrow_format.operators.join_plan import plan_join
 from arrow_format.options import WriteOptions
-from arrow_format.range_aggregation import aggregate_range
-from arrow_format.range_join import join_range
-from tests.property.tables import frozen
+from arrow_format.streaming.latest_by_key import latest_per_key
+from arrow_format.streaming.latest_rows import latest_in_passes
+from arrow_format.write.merge_policy import MergePolicy
 from tests.property.test_merge import ByRow
 from tests.property.test_round_trip import read_with_ids
+from tests.support.tables import frozen
 
 GRID = pa.list_(pa.list_(pa.int32(), 1), 2)
 """PyArrow takes and filters slices of such a type wrongly."""

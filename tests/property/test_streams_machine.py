@@ -25,10 +25,10 @@ from arrow_format import (
     merge_shuffle,
     open_shuffle,
 )
-from arrow_format import commit_log as log_module
-from connector.stream_reader import ShuffleStreamReader
-from tests.unit.small_shuffles import FAST
-from tests.unit.test_pending import put
+from arrow_format.log import commit_log as log_module
+from connector.source.stream_reader import ShuffleStreamReader
+from tests.support.small_shuffles import FAST
+from tests.unit.log.test_pending import put
 
 SCHEMA = StructType().add("v", LongType())
 DEATHS = st.sampled_from(

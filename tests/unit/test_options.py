@@ -6,7 +6,7 @@ import pytest
 import arrow_format
 from arrow_format import OptionError, WriteOptions, write_shuffle
 from arrow_format.options import MAX_CHUNK_BYTES, check_mode, check_num_subpartitions
-from tests.unit.small_shuffles import FAST
+from tests.support.small_shuffles import FAST
 
 TABLE = pa.table({"a": [1, 2, 3]})
 

@@ -10,7 +10,7 @@ import pytest
 
 import arrow_format
 import connector
-from arrow_format.join_plan import KINDS, JoinKind
+from arrow_format.operators.join_plan import KINDS, JoinKind
 from arrow_format.result_type import ResultPartitionType, ResultTypeName
 
 PACKAGES = [arrow_format, connector]

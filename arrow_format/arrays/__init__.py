@@ -1,0 +1,1 @@
+"""Arrow arrays and NumPy: sizes, slices, conversions, gathering. Knows nothing of shuffles."""

@@ -1,0 +1,161 @@
+"""Arrays of encoded, nested and large types, rebuilt as the plain types that are stored. Pure.
+
+Lists are rebuilt here and not cast: casting a slice of a list view gives wrong values (pyarrow 26),
+and casting a run-end encoded array or a dictionary of lists is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as pt
+
+from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy, to_scalar
+from arrow_format.arrays.row_runs import positions_of
+from arrow_format.arrays.selection import take
+
+if TYPE_CHECKING:
+    from arrow_format.model import Int32Array
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Whether values are lists of any length, whatever their layout (a map is not)."""
+    return bool(pt.is_list(type_) or pt.is_large_list(type_) or is_list_view(type_))
+
+
+def is_list_view(type_: pa.DataType) -> bool:
+    """Whether values are lists that may lie in any order and share items."""
+    return bool(pt.is_list_view(type_) or pt.is_large_list_view(type_))
+
+
+def can_be_taken(type_: pa.DataType) -> bool:
+    """Whether Arrow's ``take`` has a kernel for a type: there are none for views of text and runs.
+
+    A dictionary is taken by its indices, whatever its values.
+    """
+    if isinstance(type_, pa.BaseExtensionType):
+        return can_be_taken(type_.storage_type)
+    if pt.is_struct(type_):
+        return all(can_be_taken(field.type) for field in type_)
+    if pt.is_map(type_):
+        return can_be_taken(type_.key_type) and can_be_taken(type_.item_type)
+    if is_list(type_) or pt.is_fixed_size_list(type_):
+        return can_be_taken(type_.value_type)
+    return not (
+        pt.is_string_view(type_) or pt.is_binary_view(type_) or pt.is_run_end_encoded(type_)
+    )
+
+
+def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Rebuild ``array`` as ``target``: the type that is stored for its own, or one for Spark.
+
+    No value changes. What stands under nulls, also in what is inside of them, makes no difference.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        It does not fit, as more bytes than 32-bit offsets can count, or nanoseconds that are no
+        whole microseconds.
+    """
+    type_ = array.type
+    if type_.equals(target):
+        return array
+    if isinstance(type_, pa.BaseExtensionType):
+        return convert(array.storage, target)
+    if pt.is_dictionary(type_):
+        # The few distinct values first: views can be cast but not taken.
+        return take(convert(array.dictionary, target), array.indices)
+    if pt.is_run_end_encoded(type_):
+        rows = np.arange(array.offset, array.offset + len(array))
+        runs = np.searchsorted(to_numpy(array.run_ends), rows, side="right")
+        return take(convert(array.values, target), to_arrow(runs))
+    if pt.is_timestamp(type_) and type_.unit == target.unit:
+        return array.view(target)
+    if pt.is_struct(type_):
+        children = [
+            convert(_hide(array.field(i), array, 1, child.type), child.type)
+            for i, child in enumerate(target)
+        ]
+        return _assemble(array, target, [], children)
+    if pt.is_map(type_):
+        offsets, (keys, items) = _unnest(array, [array.keys, array.items])
+        items = _hide(items, array, _sizes(array, offsets), target.item_type)  # no key is null
+        entries = pa.Array.from_buffers(
+            pa.struct([target.key_field, target.item_field]),
+            len(keys),
+            [None],
+            children=[convert(keys, target.key_type), convert(items, target.item_type)],
+        )
+        return _assemble(array, target, [offsets], [entries])
+    if pt.is_fixed_size_list(type_):
+        values = array.values.slice(array.offset * type_.list_size, len(array) * type_.list_size)
+        values = _hide(values, array, type_.list_size, target.value_type)
+        ends = np.arange(len(array) + 1, dtype=np.int32) * type_.list_size
+        offsets = [] if pt.is_fixed_size_list(target) else [pa.py_buffer(ends)]
+        return _assemble(array, target, offsets, [convert(values, target.value_type)])
+    if is_list_view(type_):
+        offsets, values = _gather_views(array, target.value_type)
+        return _assemble(array, target, [offsets], [values])
+    if is_list(type_):
+        offsets, (values,) = _unnest(array, [array.values])
+        values = _hide(values, array, _sizes(array, offsets), target.value_type)
+        return _assemble(array, target, [offsets], [convert(values, target.value_type)])
+    return array.cast(target)  # views and 64-bit offsets of text and bytes, units, sizes
+
+
+def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[pa.Array]]:
+    """Offsets from 0, and the part of each child that the rows of a (sliced) list point to."""
+    first = array.offsets[0].as_py()
+    num_values = array.offsets[-1].as_py() - first
+    offsets = pc.subtract(array.offsets, to_scalar(first, array.offsets.type)).cast(pa.int32())
+    return offsets.buffers()[1], [child.slice(first, num_values) for child in children]
+
+
+def _sizes(array: pa.Array, offsets: pa.Buffer) -> Int32Array:
+    """Values in each list of an array, by its 32-bit offsets."""
+    ends = np.frombuffer(offsets, np.int32, len(array) + 1)
+    return ends[1:] - ends[:-1]
+
+
+def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.Array]:
+    """Offsets and values, as ``target``, of the list array with the lists of a (sliced) list view.
+
+    Of the values, only those between the first and the last that a row points to are looked at.
+    """
+    sizes = to_numpy(array.sizes).astype(np.int64)
+    if array.null_count:  # a null list may point to values all the same
+        sizes[to_numpy(array.is_null())] = 0
+    offsets = to_arrow(np.append(0, np.cumsum(sizes))).cast(pa.int32()).buffers()[1]
+    positions = positions_of(to_numpy(array.offsets)[: len(sizes)].astype(np.int64), sizes)
+    if not len(positions):
+        return offsets, convert(array.values.slice(0, 0), target)
+    low = int(positions.min())
+    values = array.values.slice(low, int(positions.max()) + 1 - low)
+    index = to_arrow(positions - low)
+    if can_be_taken(values.type):  # as long as it may be short: a dictionary, say
+        return offsets, convert(take(values, index), target)
+    return offsets, take(convert(values, target), index)
+
+
+def _hide(
+    child: pa.Array, array: pa.Array, times: int | Int32Array, target: pa.DataType
+) -> pa.Array:
+    """Make null what stands inside null rows, ``times`` values in each, if it will be looked at.
+
+    There an index may lead out of its dictionary, and a timestamp have any nanoseconds.
+    """
+    if not array.null_count or child.type.equals(target) or pt.is_run_end_encoded(child.type):
+        return child
+    hidden = np.repeat(to_numpy(array.is_null()), times)
+    return pa.StructArray.from_arrays([child], ["child"], mask=to_arrow(hidden)).flatten()[0]
+
+
+def _assemble(
+    array: pa.Array, target: pa.DataType, offsets: list[pa.Buffer], children: list[pa.Array]
+) -> pa.Array:
+    """Nested array of type ``target`` with the nulls of ``array``, which may be a slice."""
+    valid = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(target, len(array), [valid, *offsets], children=children)

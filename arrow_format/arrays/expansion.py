@@ -1,0 +1,190 @@
+"""Cuts batches that grow when they are normalised, so that they grow a little at a time; pure.
+
+A dictionary, a view or a run may name the same long value in every row: a batch of kilobytes can
+stand for gigabytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as pt
+
+from arrow_format.arrays.buffers import fixed_width_values, validity
+from arrow_format.arrays.conversion import is_list, is_list_view
+from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.row_runs import positions_of, runs_within
+from arrow_format.arrays.stored_types import plain_dictionary, same_but_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from arrow_format.model import Int64Array
+
+EXPANDED_BYTES = 4 << 20
+"""Bytes that the columns which grow may take in one piece, once they are plain."""
+
+BLOCK_ROWS = 1 << 16
+"""Rows measured together, and the most rows of a piece."""
+
+BLOCK_VALUES = 1 << 20
+"""Values inside lists that are measured together, at some 30 bytes each; more only where a row
+has."""
+
+OFFSET_BYTES = 4
+VIEW_BYTES = 16
+
+
+def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Cut a batch so that each piece takes a few megabytes when it is normalised, or is one row.
+
+    Parameters
+    ----------
+    batch
+        Rows as a user hands them in.
+    schema
+        The data schema they will be normalised to. Where all types are stored as they are, or the
+        batch does not fit it, the rows are not measured.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        All rows, in order; ``batch`` itself where nothing grows.
+    """
+    names = [
+        (i, field)
+        for i, (have, field) in enumerate(zip(batch.schema, schema, strict=False))
+        if not same_but_labels(have.type, field.type)
+    ]
+    if not names:
+        yield batch
+        return
+    for i, field in names:
+        column = batch.column(i)
+        if pt.is_dictionary(column.type):
+            # Once, and not for every piece.
+            plain = plain_dictionary(column, field)
+            batch = batch.set_column(i, batch.schema.field(i).with_type(plain.type), plain)
+    for start in range(0, batch.num_rows, BLOCK_ROWS):
+        block = batch.slice(start, BLOCK_ROWS)
+        rows = np.arange(block.num_rows)
+        ends = np.cumsum(sum(_bytes_of(block.column(i), rows, rows + 1) for i, _ in names))
+        for first, stop in runs_within(ends, EXPANDED_BYTES):
+            yield block.slice(first, stop - first)
+
+
+def _bytes_of(array: pa.Array, starts: Int64Array, stops: Int64Array) -> Int64Array:
+    """Bytes that the values ``[start, stop)`` of each run take once they are plain.
+
+    The runs ascend except inside list views. Validity is left out.
+    """
+    type_ = array.type
+    if isinstance(type_, pa.BaseExtensionType):
+        return _bytes_of(array.storage, starts, stops)
+    if pt.is_dictionary(type_):
+        return _sum_runs(array, starts, stops, _bytes_in_dictionary)
+    if pt.is_run_end_encoded(type_):
+        return _sum_runs(array, starts, stops, _bytes_in_runs)
+    if pt.is_string_view(type_) or pt.is_binary_view(type_):
+        return _sum_runs(array, starts, stops, _bytes_in_views)
+    if is_list_view(type_):
+        return _sum_runs(array, starts, stops, _bytes_in_list_views)
+    total = np.zeros(len(starts), np.int64)
+    if pt.is_struct(type_):
+        for i in range(type_.num_fields):
+            total += _bytes_of(array.field(i), starts, stops)
+        return total
+    if pt.is_fixed_size_list(type_):
+        size = type_.list_size
+        return _bytes_of(
+            array.values, (array.offset + starts) * size, (array.offset + stops) * size
+        )
+    counts = stops - starts
+    width = _fixed_width(type_)
+    if width is not None:
+        return counts * width
+    offsets = _offsets(array)
+    if offsets is None:
+        return total
+    inner = offsets[starts].astype(np.int64), offsets[stops].astype(np.int64)
+    total += counts * OFFSET_BYTES
+    if pt.is_map(type_):
+        return total + _bytes_of(array.keys, *inner) + _bytes_of(array.items, *inner)
+    return total + (_bytes_of(array.values, *inner) if is_list(type_) else inner[1] - inner[0])
+
+
+def _sum_runs(
+    array: pa.Array,
+    starts: Int64Array,
+    stops: Int64Array,
+    bytes_at: Callable[[pa.Array, Int64Array], Int64Array],
+) -> Int64Array:
+    """Sum what ``bytes_at`` answers for each value of each run, a block of values at a time."""
+    counts = stops - starts
+    total = np.zeros(len(counts), np.int64)
+    for first, last in runs_within(np.cumsum(counts), BLOCK_VALUES):
+        positions = positions_of(starts[first:last], counts[first:last])
+        if not len(positions):
+            continue
+        low = int(positions.min())
+        part = array.slice(low, int(positions.max()) + 1 - low)
+        before = np.append(0, np.cumsum(bytes_at(part, positions - low)))
+        total[first:last] = np.diff(before[np.append(0, np.cumsum(counts[first:last]))])
+    return total
+
+
+def _bytes_in_dictionary(array: pa.Array, positions: Int64Array) -> Int64Array:
+    dictionary = array.dictionary
+    if len(dictionary) == 0:
+        return np.zeros(len(positions), np.int64)
+    indices = array.indices
+    values = fixed_width_values(indices, indices.type.to_pandas_dtype())[positions]
+    # Under nulls, and inside rows that are null, an index may be anything.
+    values = np.clip(values.astype(np.int64), 0, len(dictionary) - 1)
+    return _where_valid(array, positions, _bytes_of(dictionary, values, values + 1))
+
+
+def _bytes_in_runs(array: pa.Array, positions: Int64Array) -> Int64Array:
+    runs = np.searchsorted(to_numpy(array.run_ends), array.offset + positions, side="right")
+    return _bytes_of(array.values, runs, runs + 1)
+
+
+def _bytes_in_views(array: pa.Array, positions: Int64Array) -> Int64Array:
+    views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, VIEW_BYTES // 4)
+    lengths = views[array.offset + positions, 0].astype(np.int64)
+    return OFFSET_BYTES + _where_valid(array, positions, lengths)
+
+
+def _bytes_in_list_views(array: pa.Array, positions: Int64Array) -> Int64Array:
+    starts = to_numpy(array.offsets)[positions].astype(np.int64)
+    sizes = _where_valid(array, positions, to_numpy(array.sizes)[positions].astype(np.int64))
+    return OFFSET_BYTES + _bytes_of(array.values, starts, starts + sizes)
+
+
+def _where_valid(array: pa.Array, positions: Int64Array, sizes: Int64Array) -> Int64Array:
+    valid = validity(array)
+    return sizes if valid is None else np.where(valid[positions], sizes, 0)
+
+
+def _fixed_width(type_: pa.DataType) -> int | None:
+    """Bytes of a value; None where values differ in theirs."""
+    try:
+        return -(-int(type_.bit_width) // 8)
+    except ValueError:
+        return None
+
+
+def _offsets(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.signedinteger]] | None:
+    """Where values begin and end in the content of text or lists; None for other types."""
+    type_ = array.type
+    large = pt.is_large_list(type_) or pt.is_large_string(type_) or pt.is_large_binary(type_)
+    if not (
+        large or is_list(type_) or pt.is_map(type_) or pt.is_string(type_) or pt.is_binary(type_)
+    ):
+        return None
+    dtype = np.dtype(np.int64 if large else np.int32)
+    if len(array) == 0:
+        return np.zeros(1, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)

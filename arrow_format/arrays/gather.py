@@ -1,0 +1,105 @@
+"""Rows of one column in another order; pure.
+
+Arrow's ``take`` copies texts one by one. Where all have the same length (codes, flags, hashes) they
+are values of a fixed width, which it copies three times as fast.
+
+Of lists it takes by an index of all their items, of eight bytes each: 64 times what booleans take.
+They are taken a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as pt
+
+from arrow_format.arrays.buffers import boolean_values, text_offsets
+from arrow_format.arrays.nested_items import has_items, items_per_row, num_items
+from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy
+from arrow_format.arrays.row_runs import runs_within
+from arrow_format.arrays.selection import keep, take, without_slices
+
+SLICE_ITEMS = 1 << 19
+"""Items of lists that are taken together: their index has 4 MiB. A row of more is copied whole."""
+
+
+def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+    """Return the rows that a mask is true for, in memory for them alone.
+
+    What PyArrow filters lists with makes an index of all their items.
+    """
+    if not any(has_items(field.type) for field in batch.schema):
+        return keep(batch, mask)
+    indices = to_arrow(np.flatnonzero(boolean_values(mask)).astype(np.uint32))
+    columns = [
+        gathered(column, indices) if has_items(column.type) else keep(column, mask)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def gather(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
+    """Return the values of ``column`` at ``indices``.
+
+    Parameters
+    ----------
+    column
+        Any stored type.
+    indices
+        Unsigned integers below ``len(column)``; as many as there will be values.
+
+    Returns
+    -------
+    list[pyarrow.Array]
+        At least one array; joined, they are the values. They are not joined here so that the column
+        can be let go before that copies them: its rows are never in memory three times.
+    """
+    column = without_slices(column)
+    type_ = column.type
+    if (pt.is_string(type_) or pt.is_binary(type_)) and len(column) and not column.null_count:
+        width = _common_length(text_offsets(column))
+        if width:
+            return [_gather_fixed(column, indices, width)]
+    if has_items(type_) and num_items(column) > SLICE_ITEMS:
+        return _gather_slices(column, indices)
+    return [_take(column, indices)]
+
+
+def gathered(column: pa.Array, indices: pa.Array) -> pa.Array:
+    """Return what :func:`gather` does as one array."""
+    pieces = gather(column, indices)
+    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+
+def _take(column: pa.Array, indices: pa.Array) -> pa.Array:
+    return take(column, indices, boundscheck=False)  # a permutation leads nowhere else
+
+
+def _gather_slices(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
+    rows = to_numpy(indices)
+    ends = np.cumsum(items_per_row(column)[rows])
+    return [
+        # Joining copies, so that no row keeps the whole column in memory.
+        pa.concat_arrays([column.slice(int(rows[start]), 1)])
+        if stop - start == 1
+        else _take(column, indices.slice(start, stop - start))
+        for start, stop in runs_within(ends, SLICE_ITEMS)
+    ] or [column.slice(0, 0)]
+
+
+def _common_length(offsets: np.ndarray[tuple[int], np.dtype[np.int32]]) -> int:
+    """Return the length that all texts have; 0 when they differ."""
+    width = int(offsets[1]) - int(offsets[0])
+    if int(offsets[-1]) - int(offsets[0]) != width * (len(offsets) - 1):
+        return 0
+    return width if bool((np.diff(offsets) == width).all()) else 0
+
+
+def _gather_fixed(column: pa.Array, indices: pa.Array, width: int) -> pa.Array:
+    first = int(text_offsets(column)[0])
+    fixed = pa.Array.from_buffers(
+        pa.binary(width), len(column), [None, column.buffers()[2].slice(first)]
+    )
+    content = take(fixed, indices).buffers()[1]
+    offsets = np.arange(0, width * len(indices) + 1, width, dtype=np.int32)
+    return pa.Array.from_buffers(column.type, len(indices), [None, pa.py_buffer(offsets), content])

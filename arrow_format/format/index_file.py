@@ -1,0 +1,313 @@
+"""The index file: bytes to and from ``(metadata, regions)``.
+
+An Arrow IPC file with one record batch and one row per region, and 24 bytes of our own between the
+end of the stream and the footer: magic, length of and CRC-32 over everything before. Readers of
+Arrow files never look there; we never look at the footer behind it. See ``docs/format/v1.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.ipc import check_stream
+from arrow_format.format.schema_text import schema_from_text, schema_to_text
+from arrow_format.model import (
+    MAX_SUBPARTITIONS,
+    ChunkTable,
+    Encoding,
+    PartitionedFileMetadata,
+    Region,
+    RegionKind,
+)
+from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
+from arrow_format.strict_json import check_format_version, natural, parse_object, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_TRAILER = struct.Struct("<8sQII")
+_TRAILER_MAGIC = b"ASHFIDX1"
+_IPC_MAGIC = b"ARROW1"
+_KEY = b"arrow_shuffle"
+
+MOST_RAW_BYTES = 2 * MAX_CHUNK_BYTES
+"""Before compression, of a chunk of several rows: no writer makes more than half of that."""
+
+MOST_ZSTD_RATIO = 1 << 15
+"""What a zstd block of 4 bytes can become: 128 KiB."""
+
+_CHUNK_TYPES = {
+    "first_row": pa.int64(),
+    "offset": pa.int64(),
+    "length": pa.int64(),
+    "raw_length": pa.int64(),
+    "encoding": pa.uint8(),
+    "crc32": pa.uint32(),
+}
+
+INDEX_SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("num_rows", pa.int64(), nullable=False),
+        pa.field("first_subpartition", pa.int32(), nullable=False),
+        pa.field("ranks", pa.list_(pa.field("item", pa.int32(), nullable=False))),
+        pa.field("row_offsets", pa.list_(pa.field("item", pa.int32(), nullable=False)), False),
+        *(
+            pa.field(f"chunk_{name}", pa.list_(pa.field("item", dtype, nullable=False)), False)
+            for name, dtype in _CHUNK_TYPES.items()
+        ),
+    ]
+)
+"""Columns of an index, one row per region in file order."""
+
+
+def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> bytes:
+    """Bytes of the index file of a data file with ``regions`` in file order."""
+    described = {
+        "format_version": metadata.format_version,
+        "shuffle_id": metadata.shuffle_id,
+        "job_id": metadata.job_id,
+        "map_task": metadata.map_task,
+        "attempt": metadata.attempt,
+        "data_schema": schema_to_text(metadata.data_schema),
+        "num_subpartitions": metadata.num_subpartitions,
+        "partitioner": dict(metadata.partitioner),
+        "sort_by": [list(key) for key in metadata.sort_by],
+        "data_bytes": metadata.data_bytes,
+        "frame_crc32": metadata.frame_crc32,
+    }
+    schema = INDEX_SCHEMA.with_metadata({_KEY: json.dumps(described, sort_keys=True).encode()})
+    columns = [
+        to_arrow(np.array([int(region.kind) for region in regions], np.uint8)),
+        to_arrow(np.array([region.num_rows for region in regions], np.int64)),
+        to_arrow(np.array([region.first_subpartition for region in regions], np.int32)),
+        _lists([region.ranks for region in regions], pa.int32()),
+        _lists([region.row_offsets for region in regions], pa.int32()),
+        *(
+            _lists([getattr(region.chunks, name) for region in regions], dtype)
+            for name, dtype in _CHUNK_TYPES.items()
+        ),
+    ]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        # The arrays carry INDEX_SCHEMA's types up to the nullability of list items.
+        writer.write_batch(
+            pa.RecordBatch.from_arrays(
+                [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+            )
+        )
+    file = sink.getvalue().to_pybytes()
+    body, footer = _split_footer(file)
+    return body + _TRAILER.pack(_TRAILER_MAGIC, len(body), zlib.crc32(body), 0) + footer
+
+
+def _lists(values: Sequence[Any], dtype: pa.DataType) -> pa.ListArray:
+    present = [v for v in values if v is not None]
+    ends = np.cumsum([0, *(0 if v is None else len(v) for v in values)])
+    flat = np.concatenate(present) if present else np.empty(0)
+    offsets = to_arrow(
+        ends.astype(np.int32),
+        mask=np.array([*(v is None for v in values), False])
+        if len(present) < len(values)
+        else None,
+    )
+    return pa.ListArray.from_arrays(offsets, to_arrow(flat).cast(dtype))
+
+
+def _split_footer(file: bytes) -> tuple[bytes, bytes]:
+    """Everything up to the end of the stream, and the Arrow footer with its length and magic."""
+    tail = len(_IPC_MAGIC) + 4
+    if len(file) < tail + 8 or not file.endswith(_IPC_MAGIC) or not file.startswith(_IPC_MAGIC):
+        msg = f"index of {len(file)} bytes is not an Arrow IPC file"
+        raise CorruptShuffleError(msg)
+    (footer_bytes,) = struct.unpack_from("<i", file, len(file) - tail)
+    start = len(file) - tail - footer_bytes
+    if footer_bytes < 0 or start < 8:
+        msg = f"index of {len(file)} bytes states a footer of {footer_bytes} bytes"
+        raise CorruptShuffleError(msg)
+    return file[:start], file[start:]
+
+
+def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ...]]:
+    """Verify and parse an index file.
+
+    Raises
+    ------
+    CorruptShuffleError
+        Any byte that is used differs from what was written, or the regions contradict themselves.
+    FormatVersionError
+        A newer version wrote it.
+    """
+    checked, _ = _split_footer(file)
+    if len(checked) < _TRAILER.size + 8:
+        msg = f"index of {len(file)} bytes is too short"
+        raise CorruptShuffleError(msg)
+    body = memoryview(checked)[: -_TRAILER.size]
+    magic, length, crc32, zero = _TRAILER.unpack_from(checked, len(body))
+    if magic != _TRAILER_MAGIC or length != len(body) or zero or crc32 != zlib.crc32(body):
+        msg = "index does not match its own checksum"
+        raise CorruptShuffleError(msg)
+    try:
+        check_stream(body[8:], len(body))
+        with pa.ipc.open_stream(pa.py_buffer(body[8:])) as reader:
+            batches = list(reader)
+        metadata = _metadata(parse_object((reader.schema.metadata or {})[_KEY]))
+        fits = reader.schema.equals(INDEX_SCHEMA) and len(batches) == 1
+        if fits:
+            batches[0].validate(full=True)
+            _check_nulls(batches[0])
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        msg = f"index is not of this format ({type(error).__name__}: {error})"
+        raise CorruptShuffleError(msg) from error
+    if not fits:
+        found = f"{len(batches)} batches of {len(reader.schema)} columns"
+        msg = f"index has {found}, not one of the format's"
+        raise CorruptShuffleError(msg)
+    regions = _regions(batches[0])
+    _check_regions(metadata, regions)
+    return metadata, regions
+
+
+def _check_nulls(batch: pa.RecordBatch) -> None:
+    """Refuse nulls that the schema does not allow: Arrow takes its word for it."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        inside = column.values.null_count if pa.types.is_list(field.type) else 0
+        if inside or (column.null_count and not field.nullable):
+            msg = f"column {field.name} has nulls"
+            raise ValueError(msg)
+
+
+def _metadata(described: dict[str, Any]) -> PartitionedFileMetadata:
+    version = natural(described["format_version"])
+    check_format_version(version, "index")
+    return PartitionedFileMetadata(
+        shuffle_id=text(described["shuffle_id"]),
+        job_id=text(described["job_id"]),
+        map_task=natural(described["map_task"]),
+        attempt=natural(described["attempt"]),
+        data_schema=schema_from_text(described["data_schema"]),
+        num_subpartitions=natural(described["num_subpartitions"], MAX_SUBPARTITIONS),
+        partitioner=dict(described["partitioner"]),
+        sort_by=tuple((text(name), text(order)) for name, order in described["sort_by"]),
+        data_bytes=natural(described["data_bytes"]),
+        frame_crc32=natural(described["frame_crc32"]),
+        format_version=version,
+    )
+
+
+def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
+    column = dict(zip(batch.schema.names, batch.columns, strict=True))
+    ranks = _views(column["ranks"])
+    row_offsets = _views(column["row_offsets"])
+    chunks = {name: _views(column[f"chunk_{name}"]) for name in _CHUNK_TYPES}
+    has_ranks = column["ranks"].is_valid().to_pylist()
+    scalars = zip(
+        column["kind"].to_pylist(),
+        column["num_rows"].to_pylist(),
+        column["first_subpartition"].to_pylist(),
+        strict=True,
+    )
+    regions = []
+    for i, (kind, num_rows, first) in enumerate(scalars):
+        if kind not in iter(RegionKind):
+            msg = (
+                f"region {i} has kind {kind}, which this version does not read; read it with a "
+                "newer one"
+            )
+            raise FormatVersionError(msg)
+        table = ChunkTable(**{name: view(i) for name, view in chunks.items()})
+        regions.append(
+            Region(
+                RegionKind(kind),
+                num_rows,
+                first,
+                ranks(i) if has_ranks[i] else None,
+                row_offsets(i),
+                table,
+            )
+        )
+    return tuple(regions)
+
+
+def _views(column: pa.ListArray) -> Callable[[int], Any]:
+    """Return the function from a row to a NumPy view of its list, without a copy."""
+    offsets = to_numpy(column.offsets)
+    values = to_numpy(column.values)
+    return lambda i: values[offsets[i] : offsets[i + 1]]
+
+
+def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> None:
+    """Refuse regions that would send a reader outside the file or to rows that are not there."""
+    end = 0
+    n = metadata.num_subpartitions
+    for number, region in enumerate(regions):
+        chunks = region.chunks
+        offsets = region.row_offsets
+        num_ranks = 1 if region.kind is RegionKind.BROADCAST else n
+        if region.ranks is not None:
+            num_ranks = len(region.ranks)
+        lengths = {len(getattr(chunks, name)) for name in _CHUNK_TYPES}
+        unicast = region.kind is RegionKind.UNICAST
+        sound = (
+            n >= 1
+            and 0 <= region.first_subpartition < n
+            and (unicast or (region.ranks is None and region.first_subpartition == 0))
+            and 0 < region.num_rows < 1 << 31
+            and len(offsets) == num_ranks + 1
+            and offsets[0] == 0
+            and offsets[-1] == region.num_rows
+            and bool((offsets[1:] > offsets[:-1]).all())
+            and lengths == {len(chunks)}
+            and len(chunks) > 0
+            and chunks.first_row[0] == 0
+            and bool((chunks.first_row[1:] > chunks.first_row[:-1]).all())
+            and chunks.first_row[-1] < region.num_rows
+            and bool((chunks.offset % 8 == 0).all())
+            # Compared on its own first, so that no sum can overflow.
+            and bool((chunks.offset <= metadata.data_bytes).all())
+            and bool(((chunks.length > 0) & (chunks.length <= metadata.data_bytes)).all())
+            and int(chunks.offset[0]) >= end
+            and bool((chunks.offset[1:] >= chunks.offset[:-1] + chunks.length[:-1]).all())
+        )
+        if sound and region.ranks is not None:
+            ranks = region.ranks
+            sound = bool((ranks[1:] > ranks[:-1]).all()) and ranks[0] >= 0 and ranks[-1] < n
+        if sound:
+            end = int(chunks.offset[-1] + chunks.length[-1])
+            sound = end <= metadata.data_bytes
+        if not sound:
+            msg = f"region {number} of the index contradicts itself or its data file's length"
+            raise CorruptShuffleError(msg)
+        _check_sizes(number, region)
+
+
+def _check_sizes(number: int, region: Region) -> None:
+    """Refuse chunks that would become more bytes or rows than any writer makes of them."""
+    chunks = region.chunks
+    rows = np.diff(chunks.first_rows_and_end(region.num_rows))
+    is_framed = (chunks.encoding == Encoding.ZSTD) | (chunks.encoding == Encoding.PACKED_ZSTD)
+    framed = is_framed & (chunks.raw_length // MOST_ZSTD_RATIO <= chunks.length)
+    sound = (
+        (chunks.raw_length > 0)
+        & (framed | (chunks.raw_length == chunks.length))
+        & ((rows == 1) | (chunks.raw_length <= MOST_RAW_BYTES))
+        & (rows <= MAX_CHUNK_ROWS)
+    )
+    # What an encoding of the future makes of its bytes is not known; it is refused when it is read.
+    known = chunks.encoding <= max(Encoding)
+    if not (sound | ~known).all():
+        chunk = int(np.flatnonzero(~sound & known)[0])
+        msg = (
+            f"chunk {chunk} of region {number} has {int(rows[chunk]):,} rows in "
+            f"{int(chunks.length[chunk]):,} bytes, {int(chunks.raw_length[chunk]):,} before "
+            "compression; no writer makes such a chunk"
+        )
+        raise CorruptShuffleError(msg)

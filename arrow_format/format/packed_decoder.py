@@ -1,0 +1,297 @@
+"""Packed chunks back into record batches; pure.
+
+The layout is in :mod:`arrow_format.format.packed_layout`.
+
+A chunk is told apart from anything else by its CRC before it comes here; what is checked here is
+that no length leads outside of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as pt
+
+from arrow_format.format.packed_layout import (
+    AS_IT_IS,
+    HAS_NULLS,
+    LENGTH_WIDTHS,
+    MOST_FROM_NOTHING,
+    NODE,
+    PREAMBLE,
+    WIDTHS,
+    Kind,
+    children_of,
+    kind_of,
+    num_nodes,
+    number_dtype,
+    padding,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+MAX_LENGTH = (1 << 31) - 1
+"""Items or bytes that the offsets of a column can reach."""
+
+_MOST_PER_BYTE = 16
+"""Bytes that a byte of a chunk becomes at most: a decimal of 128 bits is stored in 1 or more."""
+
+
+class Unpacker:
+    """Unpacks chunks of one schema; what follows from the types alone is found once.
+
+    Parameters
+    ----------
+    schema
+        Data schema of the chunks.
+    columns
+        Positions of the columns wanted, in that order; all when None. What is not wanted is stepped
+        over, and its sizes are checked as if it were.
+    """
+
+    def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
+        self._columns = columns
+        self._schema = schema if columns is None else pa.schema([schema.field(i) for i in columns])
+        self._nodes = [
+            (_node_of(field.type), columns is None or i in columns)
+            for i, field in enumerate(schema)
+        ]
+        self._num_nodes = sum(num_nodes(field.type) for field in schema)
+
+    def unpack(self, message: pa.Buffer, num_rows: int) -> pa.RecordBatch:
+        """Return the rows of a packed chunk.
+
+        Parameters
+        ----------
+        message
+            The chunk; values that are stored as Arrow has them are views of it.
+        num_rows
+            How many there must be.
+
+        Raises
+        ------
+        ValueError
+            It is no packed chunk of this schema and number of rows.
+        """
+        reader = _Reader(message)
+        if reader.num_rows != num_rows:
+            msg = f"{reader.num_rows} rows where the index says {num_rows}"
+            raise ValueError(msg)
+        if reader.num_nodes != self._num_nodes:
+            msg = f"{reader.num_nodes} nodes where the schema has {self._num_nodes}"
+            raise ValueError(msg)
+        arrays = [reader.array(node, num_rows, wanted=wanted) for node, wanted in self._nodes]
+        if reader.position != message.size:
+            msg = f"{message.size} bytes where the nodes take {reader.position}"
+            raise ValueError(msg)
+        if self._columns is not None:
+            arrays = [arrays[i] for i in self._columns]
+        if not arrays:
+            return pa.record_batch([pa.nulls(num_rows)], names=["rows"]).select([])
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What a type says of a node."""
+
+    type: pa.DataType
+    kind: Kind
+    value_bytes: int
+    """Bytes of a value of fixed width as Arrow has it; 0 of others."""
+    widths: tuple[int, ...]
+    """Widths that a node of the type may have."""
+    wide: np.dtype[np.unsignedinteger] | None
+    """Unsigned number that a packed number becomes; None where there are none."""
+    children: tuple[_Node, ...]
+    times: int
+    """Values of each child per value, of structs and fixed-size lists."""
+    pair: tuple[pa.Field, pa.Field] | None
+    """Key and item of a map."""
+
+
+def _node_of(type_: pa.DataType) -> _Node:
+    kind = kind_of(type_)
+    dtype = number_dtype(type_) if kind is Kind.NUMBERS else None
+    if dtype is not None:
+        widths = *(one for one in WIDTHS if one <= dtype.itemsize), AS_IT_IS
+    elif kind in (Kind.BYTES, Kind.LISTS):
+        widths = LENGTH_WIDTHS
+    else:
+        widths = (AS_IT_IS,)
+    return _Node(
+        type_,
+        kind,
+        type_.bit_width // 8 if kind in (Kind.NUMBERS, Kind.RAW) else 0,
+        widths,
+        None if dtype is None else np.dtype(f"<u{dtype.itemsize}"),
+        tuple(map(_node_of, children_of(type_))),
+        type_.list_size if pt.is_fixed_size_list(type_) else 1,
+        (type_.key_field, type_.item_field) if pt.is_map(type_) else None,
+    )
+
+
+class _Reader:
+    """Reads nodes one after the other."""
+
+    def __init__(self, message: pa.Buffer) -> None:
+        if message.size < PREAMBLE.size:
+            msg = f"{message.size} bytes are no packed chunk"
+            raise ValueError(msg)
+        self._message = message
+        self._size: int = message.size
+        self._octets = np.frombuffer(message, np.uint8)
+        self.num_rows, self.num_nodes = PREAMBLE.unpack_from(message)
+        self._spare = MOST_FROM_NOTHING + _MOST_PER_BYTE * self._size
+        """Bytes that arrays may still take beside the chunk itself."""
+        self.position: int = PREAMBLE.size + NODE.size * self.num_nodes
+        """Byte at which the next buffer begins."""
+        if self.position > message.size:
+            msg = f"{self.num_nodes} nodes do not fit into {message.size} bytes"
+            raise ValueError(msg)
+        self._headers = NODE.iter_unpack(memoryview(message)[PREAMBLE.size : self.position])
+
+    def array(self, node: _Node, length: int, *, wanted: bool) -> pa.Array | None:
+        """Step over the next node and those inside it; an array of ``length`` values if wanted."""
+        flags, width, base = next(self._headers)
+        kind = node.kind
+        if flags & ~HAS_NULLS or (flags and kind is Kind.NOTHING):
+            msg = f"a node of type {node.type} has flags {flags:#x}"
+            raise ValueError(msg)
+        if width not in node.widths:
+            msg = f"a node of type {node.type} has width {width}"
+            raise ValueError(msg)
+        if length > MAX_LENGTH:
+            msg = f"a node has {length} values"
+            raise ValueError(msg)
+        if kind is Kind.NOTHING:
+            return pa.nulls(length) if wanted else None
+        buffers = [self._buffer(-(-length // 8)) if flags else None]
+        children: list[pa.Array | None] | None = None
+        if kind is Kind.NUMBERS and width != AS_IT_IS:
+            buffers.append(self._numbers(node, length, width, base, wanted=wanted))
+        elif kind is Kind.BYTES:
+            offsets, total = self._offsets(length, width, base, wanted=wanted)
+            buffers += [offsets, self._buffer(total)]
+        elif kind is Kind.NUMBERS or kind is Kind.RAW:
+            buffers.append(self._buffer(length * node.value_bytes))
+        elif kind is Kind.BITS:
+            buffers.append(self._buffer(-(-length // 8)))
+        elif kind is Kind.PARTS:
+            length_inside = length * node.times
+            children = [self.array(one, length_inside, wanted=wanted) for one in node.children]
+        else:
+            offsets, total = self._offsets(length, width, base, wanted=wanted)
+            buffers.append(offsets)
+            children = [self.array(one, total, wanted=wanted) for one in node.children]
+        if not wanted:
+            return None
+        if node.pair:
+            children = [pa.StructArray.from_arrays(children, fields=node.pair)]
+        return pa.Array.from_buffers(node.type, length, buffers, children=children)
+
+    def _spend(self, num_bytes: int) -> None:
+        """Count bytes that an array will take beside the chunk; refuse what no writer makes."""
+        self._spare -= num_bytes
+        if self._spare < 0:
+            msg = f"{self._size} bytes that would become too many"
+            raise ValueError(msg)
+
+    def _take(self, num_bytes: int) -> int:
+        """Step over a buffer; return where it begins."""
+        start: int = self.position
+        end: int = start + num_bytes
+        if end > self._size:
+            msg = f"a buffer ends at byte {end} of {self._size}"
+            raise ValueError(msg)
+        self.position = end + padding(num_bytes)
+        return start
+
+    def _buffer(self, num_bytes: int) -> pa.Buffer:
+        return self._message.slice(self._take(num_bytes), num_bytes)
+
+    def _codes(self, length: int, width: int) -> npt.NDArray[Any] | None:
+        if width == 0:
+            return None
+        num_bytes = length * width
+        start = self._take(num_bytes)
+        return self._octets[start : start + num_bytes].view(_UNSIGNED[width])
+
+    def _numbers(
+        self, node: _Node, length: int, width: int, base: int, *, wanted: bool
+    ) -> pa.Buffer | None:
+        codes = self._codes(length, width)
+        wide = node.wide
+        size = wide.itemsize  # type: ignore[union-attr]
+        self._spend(length * node.value_bytes)
+        if not wanted:
+            return None
+        # Modulo 2**64, or less where the type is narrower: bases may be negative.
+        offset = wide.type(base % (1 << 8 * size))  # type: ignore[union-attr]
+        if size < node.value_bytes:
+            return _decimals(codes, length, base, offset)
+        if codes is None:
+            values = np.full(length, offset, wide)
+        elif offset:
+            values = np.add(codes, offset, dtype=wide)
+        else:
+            values = codes.astype(wide, copy=False)
+        return pa.py_buffer(values)
+
+    def _offsets(
+        self, length: int, width: int, base: int, *, wanted: bool
+    ) -> tuple[pa.Buffer | None, int]:
+        codes = self._codes(length, width)
+        self._spend(4 * length)
+        # Of no lengths too: the base goes where 32 bits are.
+        if not 0 <= base <= MAX_LENGTH or length * base > MAX_LENGTH:
+            msg = f"{length} lengths of {width} bytes, of {base} or more"
+            raise ValueError(msg)
+        # No length is below 0, so that no sum on the way is larger than the last. What lengths of
+        # so many bytes can add up to is nearly always little enough to tell without adding them.
+        is_short = length * (base + (1 << 8 * width) - 1) <= MAX_LENGTH
+        total = -1
+        if not (wanted and is_short):
+            total = length * base + (0 if codes is None else int(codes.sum(dtype=np.int64)))
+            if total > MAX_LENGTH:
+                msg = f"lengths add up to {total}"
+                raise ValueError(msg)
+        if not wanted:
+            return None, total
+        offsets = np.empty(length + 1, "<i4")
+        offsets[0] = 0
+        ends = offsets[1:]
+        if codes is None:
+            ends[:] = base
+        elif base:
+            np.add(codes, base, out=ends, dtype="<i4", casting="unsafe")
+        np.add.accumulate(ends if codes is None or base else codes, 0, "<i4", ends)
+        return pa.py_buffer(offsets), int(offsets[-1])
+
+
+_UNSIGNED = {width: np.dtype(f"<u{width}") for width in WIDTHS if width}
+
+
+def _decimals(
+    codes: npt.NDArray[Any] | None, length: int, base: int, offset: np.unsignedinteger
+) -> pa.Buffer:
+    """Values of 64 bits as decimals of 128."""
+    words = np.empty((length, 2), "<u8")
+    low = words[:, 0]
+    if codes is None:
+        low[:] = offset
+    elif offset:
+        np.add(codes, offset, out=low)
+    else:
+        low[:] = codes
+    if 0 <= base < 1 << 62 and (codes is None or codes.itemsize < 8):
+        words[:, 1] = 0  # no sign to look for: none is negative
+    else:
+        np.right_shift(low.view("<i8"), 63, out=words[:, 1].view("<i8"))
+    return pa.py_buffer(words)

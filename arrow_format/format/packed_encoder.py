@@ -1,0 +1,301 @@
+"""Rows into packed chunks: a region is packed once as a whole, and chunks are cut from it. Pure.
+
+What it saves is in ``docs/adr/0005-chunk-layout.md``; the layout is in
+:mod:`arrow_format.format.packed_layout`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as pt
+
+from arrow_format.arrays.buffers import (
+    all_set,
+    boolean_bits,
+    fixed_width_values,
+    run_of_bits,
+    text_offsets,
+    validity,
+    validity_bits,
+)
+from arrow_format.format.packed_layout import (
+    AS_IT_IS,
+    HAS_NULLS,
+    MOST_FROM_NOTHING,
+    NODE,
+    PREAMBLE,
+    Kind,
+    kind_of,
+    number_dtype,
+    padding,
+)
+
+Values = npt.NDArray[Any]
+Bitmap = npt.NDArray[np.uint8]
+Valid = Bitmap | None
+"""Bitmap of the values that are not null; None when all are. It stays one: unpacked, it would take
+as much memory as a column of bytes."""
+
+
+class PackedRows:
+    """The rows of a batch, packed; any run of them can be had as one packed chunk.
+
+    Parameters
+    ----------
+    batch
+        Rows of a data schema (:func:`~arrow_format.arrays.stored_types.data_schema`).
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._nodes = [_pack(column) for column in batch.columns]
+        self.num_bytes = sum(node.num_bytes for node in self._nodes)
+        """Bytes of all rows together, without headers."""
+
+    def message(self, start: int, stop: int) -> bytes:
+        """Return rows ``[start, stop)`` as a packed chunk."""
+        chunk = _Chunk()
+        for node in self._nodes:
+            node.put(start, stop, chunk)
+        preamble = PREAMBLE.pack(stop - start, len(chunk.headers))
+        return b"".join([preamble, *chunk.headers, *chunk.buffers])
+
+
+class _Chunk:
+    """Headers and buffers of the nodes of one chunk as they are put."""
+
+    def __init__(self) -> None:
+        self.headers: list[bytes] = []
+        self.buffers: list[bytes | memoryview] = []
+        self._spare = MOST_FROM_NOTHING
+
+    def numbers(self, numbers: _Numbers, valid: Valid, start: int, stop: int) -> None:
+        """Put a node of numbers, or of lengths, with their buffers."""
+        width, octets = numbers.width, numbers.slice(start, stop)
+        if width == 0:
+            expanded = numbers.value_bytes * (stop - start)
+            if expanded > self._spare:
+                width, octets = 1, memoryview(bytes(stop - start))
+            else:
+                self._spare -= expanded
+        self.node(width, numbers.base, valid, start, stop)
+        self.buffer(octets)
+
+    def node(self, width: int, base: int, valid: Valid, start: int, stop: int) -> None:
+        """Begin a node of values ``[start, stop)``."""
+        run = None if valid is None else run_of_bits(valid, start, stop)
+        if run is None or all_set(run, stop - start):
+            self.headers.append(NODE.pack(0, width, base))
+        else:
+            self.headers.append(NODE.pack(HAS_NULLS, width, base))
+            self.buffer(run.data)
+
+    def buffer(self, content: bytes | memoryview) -> None:
+        """Append a buffer."""
+        self.buffers.append(content)
+        if len(content) % 8:
+            self.buffers.append(bytes(padding(len(content))))
+
+
+class _Node(Protocol):
+    """A column, or something inside one, packed."""
+
+    num_bytes: int
+
+    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
+        """Append values ``[start, stop)`` to a chunk."""
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Integers less their base in as few bytes as the largest of the region needs."""
+
+    octets: memoryview
+    width: int
+    base: int
+    value_bytes: int
+    """Bytes of a number once it is unpacked."""
+
+    @staticmethod
+    def of(values: Values, valid: Valid = None, value_bytes: int = 4) -> _Numbers:
+        """Pack integers of any width; what stands under nulls need not survive."""
+        smallest, largest = _extremes(values, valid)
+        base, width = 0, _width(largest - smallest)
+        if smallest < 0 or _width(largest) > width:
+            base = smallest
+        if width == 0:
+            return _Numbers(memoryview(b""), 0, _signed(base), value_bytes)
+        dtype = np.dtype(f"<u{width}")
+        if width == values.itemsize and base == 0:
+            packed = np.ascontiguousarray(values)
+        else:
+            packed = np.empty(len(values), dtype)
+            np.subtract(values, values.dtype.type(base), out=packed, casting="unsafe")
+        return _Numbers(packed.view(np.uint8).data, width, _signed(base), value_bytes)
+
+    def slice(self, start: int, stop: int) -> memoryview:
+        """Return the bytes of values ``[start, stop)``."""
+        return self.octets[start * self.width : stop * self.width]
+
+
+def _extremes(values: Values, valid: Valid) -> tuple[int, int]:
+    """Smallest and largest value that is not null; zeros where there is none."""
+    if valid is None:
+        return (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    buffers = [pa.py_buffer(valid), pa.py_buffer(values)]
+    numbers = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
+    found = pc.min_max(numbers).as_py()
+    return (found["min"], found["max"]) if found["min"] is not None else (0, 0)
+
+
+def _width(largest: int) -> int:
+    """Bytes that a number up to ``largest`` takes."""
+    if largest == 0:
+        return 0
+    return next(width for width in (1, 2, 4, 8) if largest < 1 << 8 * width)
+
+
+def _signed(base: int) -> int:
+    return base - (1 << 64) if base >= 1 << 63 else base
+
+
+@dataclass(slots=True)
+class _NumbersNode:
+    numbers: _Numbers
+    valid: Valid
+    num_bytes: int
+
+    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
+        chunk.numbers(self.numbers, self.valid, start, stop)
+
+
+@dataclass(slots=True)
+class _RawNode:
+    octets: memoryview
+    width: int
+    valid: Valid
+    num_bytes: int
+
+    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
+        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
+        chunk.buffer(self.octets[start * self.width : stop * self.width])
+
+
+@dataclass(slots=True)
+class _BitsNode:
+    values: Bitmap
+    valid: Valid
+    num_bytes: int
+
+    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
+        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
+        chunk.buffer(run_of_bits(self.values, start, stop).data)
+
+
+@dataclass(slots=True)
+class _BytesNode:
+    offsets: npt.NDArray[np.int32]
+    lengths: _Numbers
+    content: memoryview
+    valid: Valid
+    num_bytes: int
+
+    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
+        chunk.numbers(self.lengths, self.valid, start, stop)
+        chunk.buffer(self.content[self.offsets[start] : self.offsets[stop]])
+
+
+@dataclass(slots=True)
+class _ListsNode:
+    offsets: npt.NDArray[np.int32]
+    lengths: _Numbers
+    children: list[_Node]
+    valid: Valid
+    num_bytes: int
+
+    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
+        chunk.numbers(self.lengths, self.valid, start, stop)
+        first = int(self.offsets[0])
+        for child in self.children:
+            child.put(int(self.offsets[start]) - first, int(self.offsets[stop]) - first, chunk)
+
+
+@dataclass(slots=True)
+class _PartsNode:
+    """A struct, or a fixed-size list; the null type is one without children."""
+
+    children: list[_Node]
+    times: int
+    """Values of each child per value."""
+    valid: Valid
+    num_bytes: int
+
+    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
+        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
+        for child in self.children:
+            child.put(start * self.times, stop * self.times, chunk)
+
+
+def _pack(array: pa.Array) -> _Node:
+    type_ = array.type
+    kind = kind_of(type_)
+    if kind is Kind.NOTHING:
+        return _PartsNode([], 1, None, 0)
+    valid = validity_bits(array)
+    spare = 0 if valid is None else len(array) // 8
+    if kind is Kind.BITS:
+        return _BitsNode(boolean_bits(array), valid, spare + len(array) // 8)
+    if kind is Kind.NUMBERS:
+        values = _integers(array)
+        if values is not None:
+            numbers = _Numbers.of(values, valid, type_.bit_width // 8)
+            return _NumbersNode(numbers, valid, spare + len(numbers.octets))
+        kind = Kind.RAW
+    if kind is Kind.RAW:
+        width = type_.bit_width // 8
+        octets = memoryview(b"")
+        if width:
+            octets = fixed_width_values(array, f"V{width}").view(np.uint8).data
+        return _RawNode(octets, width, valid, spare + len(octets))
+    if kind is Kind.PARTS:
+        children, times = _parts(array)
+        nodes = [_pack(child) for child in children]
+        return _PartsNode(nodes, times, valid, spare + sum(node.num_bytes for node in nodes))
+    offsets = text_offsets(array)
+    first, last = int(offsets[0]), int(offsets[-1])
+    lengths = _Numbers.of(np.diff(offsets))
+    if kind is Kind.BYTES:
+        content = memoryview(b"") if last == first else memoryview(array.buffers()[2]).cast("B")
+        num_bytes = spare + len(lengths.octets) + last - first
+        return _BytesNode(offsets, lengths, content, valid, num_bytes)
+    items = [array.keys, array.items] if pt.is_map(type_) else [array.values]
+    nodes = [_pack(item.slice(first, last - first)) for item in items]
+    num_bytes = spare + len(lengths.octets) + sum(node.num_bytes for node in nodes)
+    return _ListsNode(offsets, lengths, nodes, valid, num_bytes)
+
+
+def _integers(array: pa.Array) -> Values | None:
+    """Return values as integers of 64 bits or less; None when a decimal does not fit into them."""
+    dtype = number_dtype(array.type)
+    if dtype is not None and not pt.is_decimal128(array.type):
+        return fixed_width_values(array, dtype)
+    words = fixed_width_values(array, "V16").view("<i8").reshape(len(array), 2)
+    low = np.ascontiguousarray(words[:, 0])
+    # What a decimal's precision promises is not checked by Arrow, so the high words are looked at.
+    fits = words[:, 1] == (low >> 63)
+    if array.null_count:
+        fits |= ~validity(array)  # type: ignore[operator]
+    return low if bool(fits.all()) else None
+
+
+def _parts(array: pa.Array) -> tuple[list[pa.Array], int]:
+    type_ = array.type
+    if pt.is_struct(type_):
+        return [array.field(i) for i in range(type_.num_fields)], 1
+    size = type_.list_size
+    return [array.values.slice(array.offset * size, len(array) * size)], size

@@ -1,0 +1,1 @@
+"""Protocols across processes: write jobs, commits, merges, garbage collection."""

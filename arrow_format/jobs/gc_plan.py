@@ -1,0 +1,143 @@
+"""What garbage collection may give up: pure decisions about versions, jobs and names in the log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from arrow_format.log.names import LOG_DIRECTORY, checkpoint_path, entry_path, oldest_path
+from arrow_format.log.record import entry_of
+from arrow_format.storage.local_dirs import is_root_of, root_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.names import LogIndex
+    from arrow_format.log.record import LogRecord
+
+_JOB_TOTALS = re.compile(r"totals-([0-9a-f]{32})-[0-9a-f]{32}\.arrow")
+TEMPORARY = ".tmp-"
+"""What the names of files begin with that a put has not finished."""
+
+
+def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:
+    """Return the oldest version that stays: a version expires some time after it was superseded.
+
+    Clocks of writers may differ. A version that is superseded "before" it was committed counts as
+    superseded when it was committed, and none expires before one that is older.
+
+    Parameters
+    ----------
+    versions
+        Number and time of the commit, milliseconds since 1970, of each version; ascending, and at
+        least one. The last is the newest, which never expires.
+    cutoff_ms
+        What was superseded at that time or before has expired.
+    """
+    latest = versions[0][1]
+    for (version, _), (_, superseded) in pairwise(versions):
+        latest = max(latest, superseded)
+        if latest > cutoff_ms:
+            return version
+    return versions[-1][0]
+
+
+def live_files(entries: Iterable[LogEntry]) -> set[tuple[str, str]]:
+    """Return name of the root ("" is the shuffle itself) and path of each file that entries name.
+
+    Not its directory: two local directories may be one, reached by different names.
+    """
+    return {
+        (root_name(entry.roots[file.root - 1]) if file.root else "", path)
+        for entry in entries
+        for output in entry.map_outputs
+        for file in output.files
+        for path in (file.data_path, file.index_path)
+    }
+
+
+def roots_of_jobs(
+    records: Iterable[LogRecord], job_ids: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the local roots of each job that entries of the log name."""
+    entries = filter(None, map(entry_of, records))
+    roots = {root for entry in entries for root in entry.roots}
+    found: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    for root in sorted(roots):
+        job_id = root_name(root).removeprefix("arrow-shuffle-")
+        if job_id in found and is_root_of(root, job_id):
+            found[job_id].append(root)
+    return {job_id: tuple(several) for job_id, several in found.items()}
+
+
+def job_of_totals(name: str) -> str | None:
+    """Return the job whose totals a file of the log holds; None when it is none of that kind."""
+    match = _JOB_TOTALS.fullmatch(name)
+    return None if match is None else match[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LogGarbage:
+    """Files of the log that nobody needs, relative to the shuffle."""
+
+    totals: tuple[str, ...]
+    entries: tuple[str, ...]
+    """Entries and fences from before the oldest version."""
+    checkpoints: tuple[str, ...]
+    markers: tuple[str, ...]
+    temporaries: tuple[str, ...]
+    """Of puts; they may still be going on."""
+
+
+def log_garbage(
+    names: Iterable[str],
+    index: LogIndex,
+    records: Mapping[int, LogRecord],
+    oldest: int,
+    ended: Collection[str],
+) -> LogGarbage:
+    """Find what may go from the log once all versions before ``oldest`` have expired.
+
+    Parameters
+    ----------
+    names
+        A listing of its directory.
+    index
+        What they are.
+    records
+        Entries and fences by number, those from before the oldest version as far as they are there.
+    oldest
+        The oldest version that stays.
+    ended
+        Jobs that were committed or fenced: none of them puts totals any more.
+    """
+    live: set[str] = set()
+    expired: set[str] = set()
+    for number, record in records.items():
+        entry = entry_of(record)
+        if entry is None:
+            continue
+        if number >= oldest:
+            live.add(entry.totals.path)
+        elif entry.job_id in ended:
+            # Any other was put under a number that was free again; its writer takes it back, and
+            # commits the same totals under the next.
+            expired.add(entry.totals.path)
+    totals, temporaries = [], []
+    for name in names:
+        path = f"{LOG_DIRECTORY}/{name}"
+        if name.startswith(TEMPORARY):
+            temporaries.append(path)
+        elif path not in live and (path in expired or job_of_totals(name) in ended):
+            totals.append(path)
+    return LogGarbage(
+        tuple(totals),
+        tuple(entry_path(one) for one in sorted(index.entries) if one < oldest),
+        # The last one stands for all that came before the oldest version.
+        tuple(checkpoint_path(one) for one in sorted(index.checkpoints) if one < oldest - 1),
+        tuple(oldest_path(one) for one in sorted(index.markers) if one < oldest),
+        tuple(temporaries),
+    )

@@ -1,0 +1,293 @@
+"""One write of a shuffle: the job, and its map tasks, as Spark and one process share them.
+
+``begin_job`` on the driver, ``run_map_task`` for every map task; then ``commit.commit_job`` or
+``job_removal.abort_job`` on the driver. Nothing is visible to readers before the commit,
+and everything after it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.expansion import pieces
+from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.selection import keep
+from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.keys.partitioner import check_description
+from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.sort_keys import check_sort_by
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
+from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions
+from arrow_format.process_identity import this_process
+from arrow_format.storage.local_dirs import check_local_dirs, find_roots, make_roots, root_path
+from arrow_format.storage.open import Place, Storage, open_storage
+from arrow_format.storage.root_list import put_root_list
+from arrow_format.write.result_partition import SortMergeResultPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.process_identity import ProcessIdentity
+
+MAP_OUTPUT_DIRECTORY = "map_outputs"
+
+HELD_BROADCAST_BYTES = 4 << 20
+"""Bytes of rows for every subpartition that are held until they make a region."""
+
+HELD_BATCHES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleJob:
+    """Everything a map task and the commit must agree on; travels to the tasks by pickle."""
+
+    storage: Storage
+    job_id: str
+    shuffle_id: str
+    data_schema: pa.Schema
+    spark_schema: str | None
+    num_subpartitions: int
+    partitioner: Partitioner
+    options: WriteOptions
+    makes_root: bool
+    """Whether there was nothing at the path when the job began."""
+    base_version: int
+    """Newest version when the job began: where it was committed, it was committed after that."""
+    sort_by: SortBy = ()
+    """Pairs of column and order by which the rows of each subpartition are sorted."""
+    owners: tuple[ProcessIdentity, ...] = ()
+    """The applications whose result it is, where that is released with them."""
+    has_directory: bool = False
+    """Whether the driver made :attr:`directory` before any task. Then a task that finds it gone
+    fails, because the job was aborted, where making it anew would leave files for ever."""
+
+    @property
+    def directory(self) -> str:
+        """Directory of the job's map outputs, relative to the shuffle."""
+        return f"{MAP_OUTPUT_DIRECTORY}/{self.job_id}"
+
+    @property
+    def local_roots(self) -> tuple[str, ...]:
+        """Directories of the roots 1, 2, ... that this job's files are spread over."""
+        return tuple(root_path(one, self.job_id) for one in self.options.local_dirs)
+
+    def make_directories(self) -> None:
+        """Make the directories of this job's map outputs; local ones only where that is possible.
+
+        Raises
+        ------
+        StorageError
+            The shuffle's own cannot be made, where the commit happens; or a local one is another's.
+        """
+        self.storage.make_directory(self.directory, sync=self.options.sync)
+        put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
+        make_roots(self.local_roots, self.job_id, sync=self.options.sync)
+
+    def open_local_roots(self) -> list[Storage | None]:
+        """Return the storages of the roots 1, 2, ...; None stands for one that takes no files.
+
+        Raises
+        ------
+        StorageError
+            One is another's.
+        """
+        if self.has_directory:
+            roots = find_roots(self.local_roots, self.job_id)
+        else:
+            # Anew where collection gave the job up and removed it: it must find these roots too.
+            # After that once more: the list may have been removed before the roots were there.
+            put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
+            roots = make_roots(self.local_roots, self.job_id, sync=self.options.sync)
+            put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
+        return [None if root is None else root.without_new_directories() for root in roots]
+
+
+def begin_job(
+    path: Place,
+    schema: pa.Schema,
+    *,
+    num_subpartitions: int,
+    partitioner: Partitioner,
+    sort_by: Sequence[Any] | str = (),
+    options: WriteOptions | None = None,
+    spark_schema: str | None = None,
+    owner: ProcessIdentity | None = None,
+) -> ShuffleJob:
+    """Check what can be checked before any row moves, and name the job.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle, or its storage.
+    schema
+        Schema of the batches to come; what is stored is its
+        :func:`~arrow_format.arrays.stored_types.data_schema`.
+    num_subpartitions
+        1 to 1,000,000.
+    partitioner
+        Decides the subpartition of each row.
+    sort_by
+        Keys by which the rows of each subpartition are sorted, see
+        :func:`~arrow_format.keys.sort_keys.normalise_sort_by`; as they arrived when empty.
+    options
+        How to write; defaults when None.
+    spark_schema
+        Spark's JSON of the schema, kept for reading back through Spark.
+    owner
+        The application that makes the result; this process when None.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something does not fit; the message names it.
+    """
+    num_subpartitions = check_num_subpartitions(num_subpartitions)
+    if options is not None and not isinstance(options, WriteOptions):
+        msg = f"options is {type(options).__name__}: expected arrow_format.WriteOptions"
+        raise OptionError(msg)
+    stored = data_schema(schema)
+    partitioner.check(stored)
+    if isinstance(partitioner, RangePartitioner):
+        partitioner = partitioner.fitted(stored, num_subpartitions)
+    check_description(partitioner)
+    storage = open_storage(path)
+    options = options or WriteOptions()
+    check_local_dirs(storage.root, options.local_dirs)
+    return ShuffleJob(
+        storage=storage,
+        job_id=uuid.uuid4().hex,
+        shuffle_id=uuid.uuid4().hex,
+        data_schema=stored,
+        spark_schema=spark_schema,
+        num_subpartitions=num_subpartitions,
+        partitioner=partitioner,
+        sort_by=check_sort_by(stored, sort_by),
+        options=options,
+        makes_root=storage.stat("") is None,
+        base_version=CommitLog(storage).newest_version(),
+        owners=(owner or this_process(),),
+    )
+
+
+def run_map_task(
+    job: ShuffleJob, map_task: int, attempt: int, batches: Iterable[pa.RecordBatch]
+) -> MapStatus:
+    """Write the rows of one attempt of a map task.
+
+    Parameters
+    ----------
+    job
+        From :func:`begin_job`.
+    map_task
+        Number of the task, from 0.
+    attempt
+        Which try this is; attempts never share a file.
+    batches
+        The rows. They are brought to the data schema here.
+
+    Returns
+    -------
+    MapStatus
+        For :func:`commit_job`. On an exception nothing of this attempt is left.
+
+    Raises
+    ------
+    OptionError
+        A number is none, or below 0.
+    SchemaError
+        A batch does not fit the data schema, or an item of ``batches`` is none.
+    """
+    map_task = check_integer("map_task", map_task, 0, MAX_INTEGER, "a map task")
+    attempt = check_integer("attempt", attempt, 0, MAX_INTEGER, "an attempt")
+    metadata = PartitionedFileMetadata(
+        shuffle_id=job.shuffle_id,
+        job_id=job.job_id,
+        map_task=map_task,
+        attempt=attempt,
+        data_schema=job.data_schema,
+        num_subpartitions=job.num_subpartitions,
+        partitioner=job.partitioner.describe(),
+        sort_by=job.sort_by,
+    )
+    assign = job.partitioner.bind(job.data_schema, job.num_subpartitions, map_task)
+    storage = job.storage
+    if job.has_directory:
+        storage = storage.without_new_directories()
+    with SortMergeResultPartition(
+        storage, job.directory, metadata, job.options, job.open_local_roots()
+    ) as partition:
+        rows_for = _Router(partition)
+        for number, batch in enumerate(batches):
+            if not isinstance(batch, pa.RecordBatch):
+                msg = (
+                    f"item {number} of batches (from 0) is {type(batch).__name__}: expected Arrow "
+                    "record batches; of a table give table.to_batches()"
+                )
+                raise SchemaError(msg)
+            for piece in pieces(batch, job.data_schema):
+                rows = normalise(piece, job.data_schema)
+                started = time.perf_counter_ns()
+                ids = np.asarray(assign(rows))
+                _check_assignment(job, ids, rows.num_rows)
+                partition.counters.partition_ns += time.perf_counter_ns() - started
+                rows_for.emit(rows, ids)
+        rows_for.flush()
+        return partition.finish()
+
+
+class _Router:
+    """Sends each row to its subpartition, or to all where its id is BROADCAST.
+
+    Rows for all that come among others are collected first: the result partition writes a region
+    at each change from one kind to the other.
+    """
+
+    def __init__(self, partition: SortMergeResultPartition) -> None:
+        self._partition = partition
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+
+    def emit(self, rows: pa.RecordBatch, ids: npt.NDArray[Any]) -> None:
+        """Send the rows of a batch."""
+        if len(ids) == 0 or ids.min() != BROADCAST:
+            self._partition.emit(rows, ids)
+            return
+        everyone = ids == BROADCAST
+        self._held.append(rows if everyone.all() else keep(rows, to_arrow(everyone)))
+        self._held_bytes += self._held[-1].nbytes
+        if not everyone.all():
+            self._partition.emit(keep(rows, to_arrow(~everyone)), ids[~everyone])
+        if self._held_bytes >= HELD_BROADCAST_BYTES or len(self._held) >= HELD_BATCHES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is held."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        for rows in held:
+            self._partition.broadcast(rows)
+
+
+def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:
+    """Refuse what a user's own partitioner may answer: rows would be lost or unreadable."""
+    sound = ids.shape == (num_rows,) and ids.dtype.kind in "iu"
+    if sound and (num_rows == 0 or (ids.min() >= BROADCAST and ids.max() < job.num_subpartitions)):
+        return
+    found = f", from {ids.min(initial=0)} to {ids.max(initial=0)}" if ids.dtype.kind in "iu" else ""
+    msg = (
+        f"partitioner {job.partitioner!r} gave {ids.dtype} values of shape {ids.shape} for "
+        f"{num_rows} rows{found}; expected one whole "
+        f"number per row, from 0 to {job.num_subpartitions - 1}, or {BROADCAST} for all of them"
+    )
+    raise OptionError(msg)

@@ -1,0 +1,192 @@
+"""What must be true of the map outputs of a job before they may become a version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.at_once import run_at_once
+from arrow_format.errors import CorruptShuffleError, ShuffleError
+from arrow_format.format.totals import subpartition_totals
+from arrow_format.log.entry import output_from_json, output_to_json
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.local_dirs import ReadRoots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.model import Int64Array, MapOutput, MapStatus
+    from arrow_format.storage.open import ObjectStat, Storage
+
+
+def complete_outputs(
+    job: ShuffleJob, statuses: Sequence[MapStatus], expected: int | None
+) -> tuple[MapOutput, ...]:
+    """Return the map outputs by map task.
+
+    Raises
+    ------
+    ShuffleError
+        One is missing, there twice, of another job, or put together from several attempts.
+    """
+    outputs = sorted((status.output for status in statuses), key=lambda output: output.map_task)
+    strange = [output for output in outputs if output.job_id != job.job_id]
+    if strange:
+        msg = (
+            f"{job.storage.root}: map task {strange[0].map_task} is of job {strange[0].job_id}, "
+            f"not of {job.job_id}; nothing was committed"
+        )
+        raise ShuffleError(msg)
+    count = len(outputs) if expected is None else expected
+    found = [output.map_task for output in outputs]
+    times = Counter(found)
+    if found != list(range(count)):
+        missing = sorted(set(range(count)) - set(found))
+        twice = sorted(task for task, count in times.items() if count > 1)
+        msg = (
+            f"{job.storage.root}: expected one map output of each of {count} map tasks, found "
+            f"{len(found)} (missing: {missing[:5] or 'none'}, more than once: "
+            f"{twice[:5] or 'none'}); nothing was committed"
+        )
+        raise ShuffleError(msg)
+    for output in outputs:
+        _check_described(job, output)
+        _check_attempt(job, output)
+    return tuple(outputs)
+
+
+def _check_described(job: ShuffleJob, output: MapOutput) -> None:
+    """Check that readers of the log will take what it is to say of a map output.
+
+    Raises
+    ------
+    ShuffleError
+        They would refuse a number, a counter or a path.
+    """
+    try:
+        output_from_json(output_to_json(output))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        msg = (
+            f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt!r}, has a "
+            f"status that no reader would take ({error}); nothing was committed. Pass map statuses "
+            "on as the tasks gave them"
+        )
+        raise ShuffleError(msg) from error
+
+
+def _check_attempt(job: ShuffleJob, output: MapOutput) -> None:
+    """Check that one attempt wrote all files of a map output, by the names it gave them.
+
+    Each attempt chooses a random id of its own. Its files are numbered; what stands there twice
+    would be read twice.
+
+    Raises
+    ------
+    ShuffleError
+        Several attempts wrote them, or a file is there twice.
+    """
+    names = [file.path.rpartition("/")[2] for file in output.files]
+    attempts = {name.rpartition("-")[0] for name in names}
+    own = f"{output.map_task:05d}-{output.attempt}-"
+    if (
+        len(set(names)) < len(names)
+        or len(attempts) > 1
+        or not all(name.startswith(own) for name in attempts)
+    ):
+        msg = (
+            f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt}, has the "
+            f"files {', '.join(sorted(names))}, which are not those of one attempt; nothing was "
+            "committed. Pass map statuses on as the tasks gave them"
+        )
+        raise ShuffleError(msg)
+
+
+def total_subpartitions(
+    job: ShuffleJob, statuses: Sequence[MapStatus]
+) -> tuple[Int64Array, Int64Array]:
+    """Return rows and bytes per subpartition over all map outputs.
+
+    A status whose totals are absent or do not add up is not believed: its indexes are read.
+    """
+    n = job.num_subpartitions
+    rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for status in statuses:
+        added = _own_totals(status, n)
+        if added is None:
+            roots = ReadRoots(job.storage)
+            added = [
+                subpartition_totals(
+                    PartitionedFileReader(
+                        roots.storage_of(file, job.local_roots, job.job_id), file
+                    ).regions,
+                    n,
+                    file.data_bytes,
+                )
+                for file in status.output.files
+            ]
+        for more_rows, more_sizes in added:
+            rows += more_rows
+            sizes += more_sizes
+    return rows, sizes
+
+
+def _own_totals(
+    status: MapStatus, num_subpartitions: int
+) -> list[tuple[Int64Array, Int64Array]] | None:
+    """Return the totals a status brings, if it brings any and they add up."""
+    rows, sizes = status.subpartition_rows, status.subpartition_bytes
+    if rows is None or sizes is None or not len(rows) == len(sizes) == num_subpartitions:
+        return None
+    adds_up = int(rows.sum()) == status.output.delivered_rows(num_subpartitions)
+    return [(rows, sizes)] if adds_up and int(sizes.sum()) == status.output.num_bytes else None
+
+
+def check_files(
+    storage: Storage,
+    outputs: Iterable[tuple[MapOutput, Sequence[str]]],
+    advice: str,
+    listed: Mapping[str, ObjectStat] | None = None,
+) -> None:
+    """Check that every file of map outputs is there, and as long as it was written.
+
+    Parameters
+    ----------
+    storage
+        The shuffle.
+    outputs
+        Map outputs, each with the directories of the roots 1, 2, ... that its files name.
+    advice
+        What it means when one is not, and what to do.
+    listed
+        Files of the shuffle that were listed already: they are not looked at one by one.
+
+    Raises
+    ------
+    CorruptShuffleError
+        One is not.
+    """
+    roots = ReadRoots(storage)
+    known = {path: stat.num_bytes for path, stat in (listed or {}).items()}
+    checks = [
+        partial(_check_file, roots.storage_of(file, named, output.job_id), output, *one, advice)
+        for output, named in outputs
+        for file in output.files
+        for one in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
+        if file.root or known.get(one[0]) != one[1]
+    ]
+    run_at_once(checks, storage.max_requests)
+
+
+def _check_file(storage: Storage, output: MapOutput, path: str, expected: int, advice: str) -> None:
+    stat = storage.stat(path)
+    if stat is None or stat.num_bytes != expected:
+        found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
+        msg = (
+            f"{storage.root}/{path} (map task {output.map_task}, attempt {output.attempt}): "
+            f"{found}, expected {expected} bytes; {advice}"
+        )
+        raise CorruptShuffleError(msg)

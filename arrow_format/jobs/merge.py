@@ -1,0 +1,313 @@
+"""Merging the map outputs of a committed shuffle: the result is a version of the same rows.
+
+The files of versions before stay, and whoever reads them goes on. A merge that fails or dies leaves
+the shuffle as it was. Source: FLIP-148, ``PartitionedFileMerger``; here after the commit as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arrow_format.errors import (
+    CommitConflictError,
+    CorruptShuffleError,
+    OptionError,
+    ShuffleError,
+)
+from arrow_format.jobs.cleanup import abort_after, remove_losers
+from arrow_format.jobs.job import ShuffleJob
+from arrow_format.jobs.merge_commit import commit_replacements
+from arrow_format.log.commit_log import Snapshot
+from arrow_format.log.expiry import has_expired
+from arrow_format.log.replacement import PlacedOutputs, Replacement, join_outputs
+from arrow_format.model import MapOutput, PartitionedFileMetadata
+from arrow_format.options import WriteOptions
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.shuffle import Shuffle, open_shuffle
+from arrow_format.storage.local_dirs import WriteRoots, check_local_dirs
+from arrow_format.write.counters import sum_counters
+from arrow_format.write.merge_policy import Facts, MergePolicy, PlannedMerge
+from arrow_format.write.merged_file import merge_files
+from arrow_format.write.merger import ignore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from arrow_format.keys.partitioner import Assign
+    from arrow_format.storage.open import Place
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What merging a version would do.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    version
+        The version that was looked at, the newest.
+    merges
+        Ranges of its map outputs, in reading order; empty when nothing is worth it.
+    facts
+        Of the inputs of each merge.
+    """
+
+    path: str
+    version: int
+    merges: tuple[PlannedMerge, ...]
+    facts: tuple[Facts, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of data to be merged."""
+        return sum(one.data_bytes for one in self.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """What a merge did.
+
+    Parameters
+    ----------
+    plan
+        What was to be merged.
+    version
+        The version it committed; the one it found when there was nothing to do.
+    num_map_outputs
+        Before and after; as seen in the version that was committed, appends included.
+    before
+        Sums over the files of the version that was looked at.
+    after
+        Sums over the files that took their place.
+    """
+
+    plan: MergePlan
+    version: int
+    num_map_outputs: tuple[int, int]
+    before: Facts
+    after: Facts
+
+
+def plan_merge(shuffle: Shuffle, policy: MergePolicy) -> MergePlan:
+    """Decide what to merge; reads no file."""
+    outputs = shuffle.map_outputs
+    merges = policy.plan_version(outputs, shuffle.num_subpartitions)
+    facts = tuple(_facts(outputs[one.first : one.end]) for one in merges)
+    return MergePlan(shuffle.path, shuffle.version, merges, facts)
+
+
+def _facts(outputs: Sequence[MapOutput]) -> Facts:
+    return Facts.of(file for output in outputs for file in output.files)
+
+
+def merge_shuffle(
+    path: Place,
+    *,
+    policy: MergePolicy | None = None,
+    options: WriteOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    on_bytes: Callable[[int], None] = ignore,
+) -> MergeReport:
+    """Merge map outputs of the newest version, where that is worth it, into a new version.
+
+    Rows, subpartitions and order of rows stay. The version of before stays readable, and its files
+    on disk.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle.
+    policy
+        What is worth it; the default policy when None.
+    options
+        Memory, chunk size, level, sync, and local directories to spread the new files over;
+        defaults when None. Its codec plays no part: files keep theirs.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, and are never shown.
+    on_bytes
+        Called now and then with the bytes of input data that were merged since the last call;
+        they add up to those of the plan.
+
+    Returns
+    -------
+    MergeReport
+        What was done; nothing when nothing was worth it.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        There is no shuffle.
+    CorruptShuffleError, FormatVersionError
+        A file to be merged is damaged or missing; nothing was changed.
+    CommitConflictError
+        What was merged was overwritten meanwhile, or merged by another; nothing was changed.
+    StorageError, OutOfDiskError
+        The files could not be written; nothing was changed.
+    """
+    policy, options = policy or MergePolicy(), options or WriteOptions()
+    _check_type("policy", policy, MergePolicy)
+    _check_type("options", options, WriteOptions)
+    shuffle = open_shuffle(path, storage_options=storage_options)
+    plan = plan_merge(shuffle, policy)
+    before = _facts(shuffle.map_outputs)
+    if not plan.merges:
+        count = len(shuffle.map_outputs)
+        return MergeReport(plan, shuffle.version, (count, count), before, before)
+    job = _job(shuffle, options)
+    try:
+        job.make_directories()
+        merge = _Merge(job, Snapshot(shuffle.entries), policy, on_bytes)
+        replacements = [merge.run(number, one) for number, one in enumerate(plan.merges)]
+        found, entry = commit_replacements(job, replacements, merge.added_bytes)
+    except BaseException as error:
+        abort_after(job, error)
+        if isinstance(error, CorruptShuffleError) and has_expired(job.storage, shuffle.version):
+            msg = (
+                f"{job.storage.root}: version {shuffle.version} was superseded while it was "
+                "merged, and removed by garbage collection. Nothing was changed; merge again"
+            )
+            raise CommitConflictError(msg) from error
+        raise
+    # The version is out: whatever fails from here on must not look like a failed merge.
+    with contextlib.suppress(ShuffleError):
+        remove_losers(job, entry.map_outputs)
+    return MergeReport(
+        plan,
+        entry.version,
+        (len(found.map_outputs), len(entry.map_outputs)),
+        _facts(found.map_outputs),
+        _facts(entry.map_outputs),
+    )
+
+
+def _check_type(name: str, value: object, expected: type) -> None:
+    if not isinstance(value, expected):
+        msg = f"{name} is {type(value).__name__}: expected arrow_format.{expected.__name__}"
+        raise OptionError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """The partitioner as it was written down: a merge moves no row to another subpartition."""
+
+    description: Mapping[str, Any]
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self.description)
+
+    def check(self, schema: pa.Schema) -> None:
+        del schema
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
+        del schema, num_subpartitions, map_task
+        msg = "a merge assigns no rows"
+        raise OptionError(msg)
+
+
+def _job(shuffle: Shuffle, options: WriteOptions) -> ShuffleJob:
+    """Name a job like one that writes; its map tasks are the merges."""
+    newest = shuffle.entries[-1]
+    storage = shuffle.storage
+    check_local_dirs(storage.root, options.local_dirs)
+    return ShuffleJob(
+        storage=storage,
+        job_id=uuid.uuid4().hex,
+        shuffle_id=newest.shuffle_id,
+        data_schema=newest.data_schema,
+        spark_schema=newest.spark_schema,
+        num_subpartitions=newest.num_subpartitions,
+        partitioner=_Described(newest.partitioner),
+        options=options,
+        makes_root=False,
+        base_version=newest.version,
+        sort_by=newest.sort_by,
+        has_directory=True,
+    )
+
+
+class _Merge:
+    """Carries out the merges of a plan, one after the other."""
+
+    def __init__(
+        self,
+        job: ShuffleJob,
+        snapshot: Snapshot,
+        policy: MergePolicy,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._job = job
+        self._places = [
+            (entry, output) for entry in snapshot.entries for output in entry.map_outputs
+        ]
+        self._max_fan_in = policy.max_fan_in
+        self._on_bytes = on_bytes
+        self._indexes = IndexCache(job.storage)
+        self._roots = WriteRoots([job.storage, *job.open_local_roots()])
+        self.added_bytes = np.zeros(job.num_subpartitions, np.int64)
+        """Bytes per subpartition that the merged files have more than their inputs."""
+
+    def run(self, number: int, planned: PlannedMerge) -> Replacement:
+        """Write the map output of one merge."""
+        started = time.perf_counter_ns()
+        job = self._job
+        places = self._places[planned.first : planned.end]
+        name = f"{number:05d}-0-{secrets.token_hex(6)}-0"
+        told = 0
+
+        def tell(num_bytes: int) -> None:
+            nonlocal told
+            told += num_bytes
+            self._on_bytes(num_bytes)
+
+        merged = merge_files(
+            [
+                self._indexes.index_of(entry, output, file)
+                for entry, output in places
+                for file in output.files
+            ],
+            rewrite=planned.rewrite,
+            max_fan_in=self._max_fan_in,
+            roots=self._roots,
+            path_in=lambda root: name if root else f"{job.directory}/{name}",
+            metadata=_metadata(job, number),
+            options=job.options,
+            on_bytes=tell,
+        )
+        # What stands between chunks, and what a region's bytes lost to rounding.
+        self._on_bytes(sum(output.num_bytes for _, output in places) - told)
+        self.added_bytes += merged.added_bytes
+        counters = sum_counters(output.counters for _, output in places) | {
+            "num_regions": merged.file.num_regions,
+            "stored_bytes": merged.file.data_bytes,
+            "merge_ns": time.perf_counter_ns() - started,
+        }
+        output = MapOutput(job.job_id, number, 0, (merged.file,), counters)
+        return Replacement(
+            join_outputs([PlacedOutputs((one,), entry.roots) for entry, one in places]),
+            PlacedOutputs((output,), job.local_roots),
+        )
+
+
+def _metadata(job: ShuffleJob, number: int) -> PartitionedFileMetadata:
+    """Return what the index of a merged file says: the merge is its map task."""
+    return PartitionedFileMetadata(
+        shuffle_id=job.shuffle_id,
+        job_id=job.job_id,
+        map_task=number,
+        attempt=0,
+        data_schema=job.data_schema,
+        num_subpartitions=job.num_subpartitions,
+        partitioner=job.partitioner.describe(),
+        sort_by=job.sort_by,
+    )

@@ -1,0 +1,98 @@
+"""The receipt of a committed write."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrow_format.arrays.numpy_arrays import to_scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def format_bytes(num_bytes: float) -> str:
+    """``num_bytes`` for people: ``1.5 MB``, powers of 1000."""
+    if num_bytes < 999.5:
+        return f"{num_bytes:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        num_bytes /= 1000
+        if num_bytes < 999.95:  # more would be rounded to 1000.0
+            return f"{num_bytes:.1f} {unit}"
+    return f"{num_bytes / 1000:.1f} TB"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Say how many, with the noun in the plural unless there is one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShuffleReceipt:
+    """What one committed write added to a shuffle.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    version
+        Version the write became, from 1.
+    num_rows
+        Rows written; a broadcast row counts once.
+    num_bytes
+        Bytes of the data files on disk; indexes, about a thousandth of it, not counted.
+    num_map_outputs
+        Map tasks that ran, those without rows included.
+    num_subpartitions
+        Subpartitions of the shuffle.
+    subpartition_rows
+        Rows delivered to each subpartition.
+    subpartition_bytes
+        Bytes of each subpartition: its share of the data files, summing to ``num_bytes``.
+    counters
+        What the map tasks did, added up: see :class:`arrow_format.write.counters.MapCounters`.
+    """
+
+    path: str
+    version: int
+    num_rows: int
+    num_bytes: int
+    num_map_outputs: int
+    num_subpartitions: int
+    subpartition_rows: pa.Int64Array
+    subpartition_bytes: pa.Int64Array
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [
+            ("version", str(self.version)),
+            ("rows", f"{self.num_rows:,}"),
+            ("on disk", format_bytes(self.num_bytes)),
+            ("map outputs", f"{self.num_map_outputs:,}"),
+            ("subpartitions", f"{self.num_subpartitions:,} ({self._num_empty():,} empty)"),
+            ("rows in largest", f"{pc.max(self.subpartition_rows).as_py() or 0:,}"),
+        ]
+
+    def _num_empty(self) -> int:
+        rows = self.subpartition_rows
+        return int(pc.sum(pc.equal(rows, to_scalar(0, rows.type))).as_py() or 0)
+
+    def __str__(self) -> str:
+        empty = self._num_empty()
+        subpartitions = count_of(self.num_subpartitions, f"({empty:,} empty) subpartition")
+        return (
+            f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "
+            f"{format_bytes(self.num_bytes)} on disk, "
+            f"{count_of(self.num_map_outputs, 'map output')}, {subpartitions}"
+        )
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+            for name, value in [("path", self.path), *self._facts()]
+        )
+        return f"<table>{cells}</table>"

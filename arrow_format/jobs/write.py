@@ -1,0 +1,203 @@
+"""Writing a shuffle without Spark, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrow_format.arrays.batch_stream import BatchReader
+from arrow_format.arrays.schema_evolution import is_appendable
+from arrow_format.arrays.stored_types import data_schema
+from arrow_format.arrays.types_for_spark import rows_for_spark, schema_for_spark
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.jobs.cleanup import abort_after
+from arrow_format.jobs.commit import commit_job, receipt_of
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.range_target import newest_entry, settle_bounds
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
+from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.options import WriteMode, WriteOptions, check_mode
+from arrow_format.storage.open import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.storage.open import Place, Storage
+
+
+def write_shuffle(
+    batches: pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
+    path: Place,
+    *,
+    num_subpartitions: int,
+    keys: str | Sequence[str] | None = None,
+    partitioner: Partitioner | None = None,
+    sort_by: Sequence[str | tuple[str, str]] = (),
+    mode: WriteMode = "errorifexists",
+    for_spark: bool = True,
+    options: WriteOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt:
+    """Write and commit a shuffle in this process, as one map output.
+
+    Parameters
+    ----------
+    batches
+        A table, a reader, anything with an Arrow C stream, or record batches of one schema (at
+        least one, since the schema is taken from it). A Spark DataFrame is refused: its rows would
+        all pass through this process, and ``connector.write_shuffle`` writes them in tasks.
+    path
+        Directory or URI of the shuffle.
+    num_subpartitions
+        1 to 1,000,000.
+    keys
+        Column name or names to hash as Spark does; or give ``partitioner``.
+    partitioner
+        Decides the subpartition of each row. A RangePartitioner without bounds gets them from a
+        sample of ``batches`` if that is a table, or when appending from the shuffle that is there.
+    sort_by
+        Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
+        column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
+        ``ascending nulls last`` or ``descending nulls first``. When empty, as they come.
+    mode
+        errorifexists, overwrite, append or ignore.
+    for_spark
+        Whether types that Spark lacks are stored as types that it reads: timestamps and durations
+        in microseconds, unsigned integers as larger signed ones, and so on, see ``docs/types.md``.
+        No value changes: one that would, as a timestamp with nanoseconds, is a SchemaError. False:
+        all types are stored as they are, which other readers take and Spark may not. An append
+        keeps to the types of the shuffle that is there.
+    options
+        How to write; defaults when None.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, and are never shown.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was written. With mode ``ignore`` and a shuffle that is there, its newest version's.
+
+    Raises
+    ------
+    OptionError, SchemaError, ShuffleExistsError, StorageError
+        Something does not fit; nothing is left behind.
+    """
+    check_mode(mode)
+    if not isinstance(for_spark, bool):
+        msg = f"for_spark={for_spark!r}: expected True or False"
+        raise OptionError(msg)
+    _check_source(batches)
+    storage = open_storage(path, storage_options)
+    partitioner = choose_partitioner(keys, partitioner)
+    schema, stream = _as_stream(batches)
+    subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
+    converts = for_spark and _changes_for_spark(schema, storage, mode, subpartition)
+    if converts:
+        stream = rows_for_spark(stream, schema, subpartition)
+        schema = schema_for_spark(schema, subpartition)
+    partitioner = settle_bounds(
+        partitioner,
+        storage,
+        mode,
+        lambda ranges: _sampled(ranges, batches, num_subpartitions, converts=converts),
+    )
+    job = begin_job(
+        storage,
+        schema,
+        num_subpartitions=num_subpartitions,
+        partitioner=partitioner,
+        sort_by=sort_by,
+        options=options,
+    )
+    there = open_target(job, mode)
+    if there is not None and mode == "ignore":
+        return receipt_of(job.storage, there.newest)
+    try:
+        return commit_job(job, [run_map_task(job, 0, 0, stream)], mode=mode)
+    except BaseException as error:
+        abort_after(job, error)
+        raise
+
+
+def _changes_for_spark(
+    schema: pa.Schema, storage: Storage, mode: str, subpartition: str | None
+) -> bool:
+    """Whether rows are stored as other types so that Spark reads them.
+
+    A shuffle that has the types as they are is appended to as it is.
+    """
+    plain = data_schema(schema)
+    try:
+        if schema_for_spark(schema, subpartition).equals(plain):
+            return False
+    except SchemaError:
+        if mode != "append":
+            raise
+    there = newest_entry(storage) if mode == "append" else None
+    return there is None or not is_appendable(there.data_schema, plain)
+
+
+def _sampled(
+    ranges: RangePartitioner, batches: object, num_subpartitions: int, *, converts: bool
+) -> RangePartitioner:
+    """Range partitioner with bounds from the rows to write, which only a table shows beforehand."""
+    if not isinstance(batches, pa.Table | pa.RecordBatch):
+        msg = (
+            f"{ranges!r} has no bounds, and batches is {type(batches).__name__}, which can be read "
+            "only once: give bounds=..., a pyarrow Table, or take a sample with "
+            "RangePartitioner.sampled(table_or_dataset, keys, num_subpartitions)"
+        )
+        raise OptionError(msg)
+    found = RangePartitioner.sampled(batches, ranges.keys, num_subpartitions)
+    if found.bounds is None or not converts:
+        return found
+    bounds = rows_for_spark([found.bounds], found.bounds.schema)
+    return RangePartitioner(
+        keys=found.keys,
+        bounds=pa.Table.from_batches(bounds, schema_for_spark(found.bounds.schema)),
+    )
+
+
+def _check_source(batches: object) -> None:
+    """Refuse a DataFrame of Spark, which has an Arrow C stream that collects all of its rows."""
+    if any(cls.__module__.partition(".")[0] == "pyspark" for cls in type(batches).__mro__):
+        msg = (
+            f"batches is a Spark {type(batches).__name__}: all its rows would pass through this "
+            "process. connector.write_shuffle writes it in Spark's tasks; a small one can be given "
+            "as df.toArrow()"
+        )
+        raise SchemaError(msg)
+
+
+def _as_stream(
+    batches: pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    # Not through the C interface, where errors of a reader would lose their types.
+    if isinstance(batches, pa.Table):
+        batches = batches.to_reader()
+    if isinstance(batches, pa.RecordBatchReader | BatchReader):
+        return batches.schema, batches
+    if hasattr(batches, "__arrow_c_stream__"):
+        reader = pa.RecordBatchReader.from_stream(batches)
+        return reader.schema, reader
+    if not isinstance(batches, Iterable):
+        msg = (
+            f"batches is {type(batches).__name__}: expected a table, a reader or record batches; "
+            "of a dataset give dataset.scanner().to_reader()"
+        )
+        raise SchemaError(msg)
+    iterator = iter(batches)
+    first = next(iterator, None)
+    if not isinstance(first, pa.RecordBatch):
+        msg = (
+            f"batches begins with {type(first).__name__}: expected Arrow record batches; for no "
+            "rows at all give a table or reader, which has a schema"
+        )
+        raise SchemaError(msg)
+    return first.schema, chain([first], iterator)

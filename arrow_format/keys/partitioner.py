@@ -1,0 +1,345 @@
+"""Partitioners: which subpartition a row belongs to.
+
+A partitioner is a small immutable value that can be written to JSON; :meth:`Partitioner.bind` makes
+the function a map task calls on each batch. Anything with these three methods is one:
+
+.. code-block:: python
+
+    @dataclass(frozen=True)
+    class ByWeekday:
+        column: str
+
+        def describe(self):
+            return {"kind": "by_weekday", "column": self.column}
+
+        def check(self, schema):
+            schema.field(self.column)
+
+        def bind(self, schema, num_subpartitions, map_task):
+            return lambda batch: pc.day_of_week(batch[self.column]).to_numpy() % num_subpartitions
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
+from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.spark_hash import check_hashable, hash_columns, subpartition_ids
+from arrow_format.model import BROADCAST
+from arrow_format.options import as_several
+from arrow_format.strict_json import parse_object, text
+
+Assign = Callable[[pa.RecordBatch], npt.NDArray[np.signedinteger[Any]]]
+"""Subpartition of each row of a batch, in ``[0, num_subpartitions)``, or
+:data:`~arrow_format.model.BROADCAST` for a row that all of them shall read."""
+
+
+@runtime_checkable
+class Partitioner(Protocol):
+    """Decides the subpartition of every row."""
+
+    def describe(self) -> dict[str, Any]:
+        """Value as JSON, with its ``kind``; equal descriptions mean equal partitioning."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise SchemaError when the data schema lacks what this partitioner needs."""
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
+        """Return the function that assigns the rows of one map task, batch by batch.
+
+        It must give the same answer for the same rows when the task is retried.
+        """
+
+
+def column_index(schema: pa.Schema, name: str) -> int:
+    """Position of the column ``name``.
+
+    Raises
+    ------
+    SchemaError
+        There is none; the message lists those there are.
+    """
+    index = schema.get_field_index(name)
+    if index < 0:
+        msg = f"key column {name!r} is not there; columns are {', '.join(schema.names)}"
+        raise SchemaError(msg)
+    return int(index)
+
+
+def as_names(value: str | Sequence[str], what: str = "keys") -> tuple[str, ...]:
+    """One name or several as a tuple.
+
+    Raises
+    ------
+    OptionError
+        Empty, not text, or the same name twice.
+    """
+    names = as_several(value)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        msg = f"{what}={value!r}: expected one column name or several"
+        raise OptionError(msg)
+    if len(set(names)) < len(names):
+        msg = f"{what}={value!r}: a column is named twice"
+        raise OptionError(msg)
+    return names
+
+
+def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of key columns; None and an empty sequence are none.
+
+    Raises
+    ------
+    OptionError
+        They are no names, or one is named twice.
+    """
+    if keys is None or (not isinstance(keys, str) and hasattr(keys, "__len__") and not len(keys)):
+        return ()
+    return as_names(keys)
+
+
+@dataclass(frozen=True, init=False)
+class HashPartitioner:
+    """``pmod(hash(keys), num_subpartitions)`` with Spark's Murmur3 hash, seed 42.
+
+    A row lands where ``df.repartition(num_subpartitions, *keys)`` would put it.
+
+    Source: Spark, ``HashPartitioning`` and ``Murmur3Hash``.
+
+    Parameters
+    ----------
+    keys
+        Names of the columns to hash, in that order.
+    """
+
+    keys: tuple[str, ...]
+
+    def __init__(self, *keys: str | Sequence[str]) -> None:
+        one = keys[0] if len(keys) == 1 else keys
+        object.__setattr__(self, "keys", as_names(one))  # type: ignore[arg-type]
+
+    def describe(self) -> dict[str, Any]:
+        """Value as JSON."""
+        return {"kind": "hash", "keys": list(self.keys), "seed": 42}
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise SchemaError when a key is missing or its type has no Spark hash."""
+        for key in self.keys:
+            check_hashable(schema.field(column_index(schema, key)))
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
+        """Return the function that hashes the key columns of a batch."""
+        del map_task
+        indices = [column_index(schema, key) for key in self.keys]
+
+        def assign(batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+            hashes = hash_columns([batch.column(i) for i in indices])
+            return subpartition_ids(hashes, num_subpartitions)
+
+        return assign
+
+
+@dataclass(frozen=True)
+class RoundRobinPartitioner:
+    """Rows in turn, so that subpartitions differ by at most one row per map task.
+
+    Each map task starts at another subpartition. The same rows in the same order get the same
+    answer when the task is retried; an input whose order differs on retry does not.
+
+    Source: Flink, ``RebalancePartitioner``.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """Value as JSON."""
+        return {"kind": "roundrobin"}
+
+    def check(self, schema: pa.Schema) -> None:
+        """Accept every schema."""
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
+        """Return a function that goes on where the last batch ended."""
+        del schema
+        # A prime stride spreads the starts of neighbouring tasks.
+        position = map_task * 7919 % num_subpartitions
+
+        def assign(batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+            nonlocal position
+            rows = np.arange(position, position + batch.num_rows, dtype=np.int64)
+            position = (position + batch.num_rows) % num_subpartitions
+            return (rows % num_subpartitions).astype(np.int32)
+
+        return assign
+
+
+@dataclass(frozen=True)
+class ColumnPartitioner:
+    """The subpartition of a row is in an integer column, which is stored like any other.
+
+    Parameters
+    ----------
+    column
+        Name of that column.
+    """
+
+    column: str
+
+    def __post_init__(self) -> None:
+        """Check that the column is a name."""
+        as_names(self.column, "column")
+
+    def describe(self) -> dict[str, Any]:
+        """Value as JSON."""
+        return {"kind": "column", "column": self.column}
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise SchemaError when the column is missing or not an integer."""
+        field = schema.field(column_index(schema, self.column))
+        if not pa.types.is_integer(field.type):
+            msg = (
+                f"column {self.column!r} is {field.type}; a ColumnPartitioner needs an integer "
+                "column with the subpartition of each row"
+            )
+            raise SchemaError(msg)
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
+        """Return the function that reads and checks the column."""
+        del map_task
+        index = column_index(schema, self.column)
+
+        def assign(batch: pa.RecordBatch) -> npt.NDArray[np.signedinteger[Any]]:
+            column = batch.column(index)
+            if column.null_count:
+                msg = f"column {self.column!r} has nulls; every row needs a subpartition"
+                raise SchemaError(msg)
+            ids = to_numpy(column)
+            if len(ids) and not (ids.min() >= 0 and ids.max() < num_subpartitions):
+                bad = ids[(ids < 0) | (ids >= num_subpartitions)][0]
+                msg = (
+                    f"column {self.column!r} holds subpartition {bad}; there are "
+                    f"{num_subpartitions}, so it must be from 0 to {num_subpartitions - 1}"
+                )
+                raise SchemaError(msg)
+            checked: npt.NDArray[np.int32] = ids.astype(np.int32)
+            return checked
+
+        return assign
+
+
+@dataclass(frozen=True)
+class BroadcastPartitioner:
+    """Every row to every subpartition; it is stored once.
+
+    Source: Flink, ``BroadcastPartitioner``.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """Value as JSON."""
+        return {"kind": "broadcast"}
+
+    def check(self, schema: pa.Schema) -> None:
+        """Accept every schema."""
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
+        """Return the function that answers BROADCAST for each row."""
+        del schema, num_subpartitions, map_task
+        return lambda batch: np.full(batch.num_rows, BROADCAST, np.int32)
+
+
+def choose_partitioner(
+    keys: str | Sequence[str] | None, partitioner: Partitioner | None
+) -> Partitioner:
+    """Resolve the two ways of naming a partitioner: exactly one must be given.
+
+    Raises
+    ------
+    OptionError
+        None or both are given, or ``partitioner`` is not one.
+    """
+    if (keys is None) == (partitioner is None):
+        found = "neither" if keys is None else "both"
+        msg = f"exactly one of keys and partitioner must be given, found {found}"
+        raise OptionError(msg)
+    if keys is not None:
+        return HashPartitioner(keys)
+    if not isinstance(partitioner, Partitioner) or isinstance(partitioner, type):
+        msg = (
+            f"partitioner={partitioner!r}: expected HashPartitioner, RangePartitioner, "
+            "RoundRobinPartitioner, BroadcastPartitioner, ColumnPartitioner or an object with "
+            "their methods"
+        )
+        raise OptionError(msg)
+    return partitioner
+
+
+_KINDS: dict[str, type] = {
+    "hash": HashPartitioner,
+    "roundrobin": RoundRobinPartitioner,
+    "column": ColumnPartitioner,
+    "range": RangePartitioner,
+    "broadcast": BroadcastPartitioner,
+}
+
+
+def check_description(partitioner: Partitioner) -> None:
+    """Check that a partitioner can be told from the log.
+
+    Raises
+    ------
+    OptionError
+        Its description is no JSON object with a ``kind`` that readers of the log take, or has a
+        kind of this module that it is not.
+    """
+    try:
+        kind = text(parse_object(json.dumps(partitioner.describe()).encode())["kind"])
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
+        msg = (
+            f"partitioner {partitioner!r}: describe() must give JSON with a 'kind' that is text, "
+            f"and numbers that are none of NaN and infinity ({type(error).__name__}: {error})"
+        )
+        raise OptionError(msg) from error
+    if kind in _KINDS and not isinstance(partitioner, _KINDS[kind]):
+        msg = f"partitioner {partitioner!r}: kind {kind!r} is taken; choose another"
+        raise OptionError(msg)
+
+
+def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner | None:
+    """Inverse of ``describe`` for the partitioners of this module; None for a user's own.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It is of a kind of this module, and does not describe one.
+    """
+    try:
+        return _from_description(description)
+    except (
+        KeyError, TypeError, ValueError, OSError, pa.ArrowException, OptionError, SchemaError,
+    ) as error:  # fmt: skip
+        msg = (
+            f"the log describes a partitioner of kind {description['kind']!r} that is none "
+            f"({type(error).__name__}: {error}). Restore the log entry from a copy"
+        )
+        raise CorruptShuffleError(msg) from error
+
+
+def _from_description(description: Mapping[str, Any]) -> Partitioner | None:
+    kind = description.get("kind")
+    if kind == "hash":
+        return HashPartitioner(list(description["keys"]))
+    if kind == "roundrobin":
+        return RoundRobinPartitioner()
+    if kind == "column":
+        return ColumnPartitioner(text(description["column"]))
+    if kind == "range":
+        return RangePartitioner.from_description(description)
+    if kind == "broadcast":
+        return BroadcastPartitioner()
+    return None

@@ -1,0 +1,219 @@
+"""The range partitioner: subpartition ``i`` holds what sorts between bounds ``i - 1`` and ``i``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.arrays.stored_types import data_schema
+from arrow_format.errors import OptionError
+from arrow_format.keys.bound_search import BoundIndex
+from arrow_format.keys.bounds import (
+    WHAT,
+    as_bounds,
+    bounds_content,
+    bounds_from_text,
+    bounds_to_text,
+    cast_bounds,
+    check_ascending,
+    sample_bounds,
+)
+from arrow_format.keys.sampling import check_sampled, sample_columns, sample_size
+from arrow_format.keys.sort_keys import ORDERS, SortBy, key_fields, normalise_sort_by
+from arrow_format.options import check_num_subpartitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    Key = str | tuple[str, str]
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class RangePartitioner:
+    """Rows by ranges of their keys: subpartitions follow one another in the order of the keys.
+
+    The subpartition of a row is the number of bounds that are strictly less than it: a bound and
+    all that equals it belong to the subpartition before. With ``sort_by`` of the same keys, all
+    subpartitions one after the other are sorted.
+
+    Parameters
+    ----------
+    columns
+        The keys: column names, or pairs of name and order such as ``("b", "descending")``.
+    keys
+        The same as one sequence.
+    bounds
+        At most ``num_subpartitions - 1``, ascending in the order of the keys: values of the one
+        key, tuples of the values of several, or a ``pyarrow`` table or record batch with the key
+        columns. When None, :func:`write_shuffle` samples its input, and an append takes those of
+        the shuffle that is there. A datetime without time zone is UTC.
+
+    Raises
+    ------
+    OptionError
+        Keys or bounds are not of that form, or bounds do not ascend.
+
+    Source: Spark, ``RangePartitioner`` and ``RangePartitioning``.
+    """
+
+    keys: SortBy
+    """Pairs of column and order, the most significant first."""
+    bounds: pa.RecordBatch | None
+    """Key columns of the bounds, one row each."""
+
+    def __init__(
+        self,
+        *columns: Key | Sequence[Key],
+        keys: Sequence[Key] | str | None = None,
+        bounds: pa.Table | pa.RecordBatch | Iterable[Any] | None = None,
+    ) -> None:
+        given: Any = columns
+        if len(columns) == 1 and not _is_pair(columns[0]):
+            given = columns[0]
+        if bool(columns) == (keys is not None):
+            msg = f"range keys {columns!r}, keys={keys!r}: expected one of them"
+            raise OptionError(msg)
+        pairs = normalise_sort_by(given if keys is None else keys, "keys")
+        if not pairs:
+            msg = f"keys={keys!r}: expected at least one column to partition by"
+            raise OptionError(msg)
+        object.__setattr__(self, "keys", pairs)
+        object.__setattr__(self, "bounds", None if bounds is None else as_bounds(bounds, pairs))
+        if self.bounds is not None:
+            check_ascending(self.bounds, self.keys)
+
+    @classmethod
+    def sampled(
+        cls,
+        source: pa.Table | pa.RecordBatch | ds.Dataset,
+        keys: Sequence[Key] | str,
+        num_subpartitions: int,
+    ) -> RangePartitioner:
+        """Partitioner whose bounds split a sample of ``source`` evenly.
+
+        Parameters
+        ----------
+        source
+            Rows like those that will be written. Of a dataset, the key columns are scanned.
+        keys
+            As in the constructor.
+        num_subpartitions
+            Ranges wanted; there may be fewer bounds than that takes when keys repeat.
+
+        Raises
+        ------
+        OptionError, SchemaError
+            A key or the source does not fit.
+        """
+        check_num_subpartitions(num_subpartitions)
+        partitioner = cls(keys=keys)
+        check_sampled(source)
+        key_fields(data_schema(source.schema), partitioner.keys, WHAT)
+        size = sample_size(num_subpartitions)
+        sample = sample_columns(source, [name for name, _ in partitioner.keys], size)
+        return partitioner.with_sample(sample, num_subpartitions)
+
+    def with_sample(
+        self, sample: pa.Table | pa.RecordBatch, num_subpartitions: int
+    ) -> RangePartitioner:
+        """Return this partitioner with bounds that split a sample of the keys evenly."""
+        bounds = sample_bounds(sample, self.keys, num_subpartitions)
+        return RangePartitioner(keys=self.keys, bounds=bounds)
+
+    def fitted(self, schema: pa.Schema, num_subpartitions: int | None = None) -> RangePartitioner:
+        """Return this partitioner with its bounds in the types of the data.
+
+        So that the same bounds have the same description, however they were given.
+
+        Parameters
+        ----------
+        schema
+            A data schema.
+        num_subpartitions
+            To check the number of bounds against; not checked when None.
+
+        Raises
+        ------
+        OptionError
+            There are no bounds, too many, or one that the type of its column cannot hold.
+        SchemaError
+            A key is missing or its type has no order.
+        """
+        fields = key_fields(schema, self.keys, WHAT)
+        if self.bounds is None:
+            msg = (
+                f"{self!r} has no bounds: give bounds=..., or take them from a sample with "
+                "RangePartitioner.sampled(table_or_dataset, keys, num_subpartitions) or "
+                "connector.sample_range_partitioner(df, keys, num_subpartitions). write_shuffle "
+                "samples by itself when its source is a table or a DataFrame"
+            )
+            raise OptionError(msg)
+        most = self.bounds.num_rows if num_subpartitions is None else num_subpartitions - 1
+        if self.bounds.num_rows > most:
+            msg = (
+                f"{self!r}: {self.bounds.num_rows} bounds make {self.bounds.num_rows + 1} ranges; "
+                f"num_subpartitions is {num_subpartitions}, so there can be at most {most}"
+            )
+            raise OptionError(msg)
+        return RangePartitioner(keys=self.keys, bounds=cast_bounds(self.bounds, fields))
+
+    def describe(self) -> dict[str, Any]:
+        """Value as JSON: the bounds as base64 of an Arrow IPC stream with zstd buffers."""
+        bounds = None if self.bounds is None else bounds_to_text(self.bounds)
+        return {"kind": "range", "keys": [list(key) for key in self.keys], "bounds": bounds}
+
+    @staticmethod
+    def from_description(description: Mapping[str, Any]) -> RangePartitioner:
+        """Inverse of :meth:`describe`; raises an Arrow error or ValueError when it is none."""
+        text = description["bounds"]
+        bounds = None if text is None else bounds_from_text(text)
+        return RangePartitioner(keys=description["keys"], bounds=bounds)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raise what :meth:`fitted` raises."""
+        self.fitted(schema)
+
+    def bind(
+        self, schema: pa.Schema, num_subpartitions: int, map_task: int
+    ) -> Callable[[pa.RecordBatch], npt.NDArray[np.int32]]:
+        """Return the function that places the rows of a batch between the bounds."""
+        del map_task
+        bounds = self.fitted(schema, num_subpartitions).bounds
+        index = BoundIndex(bounds, [order for _, order in self.keys])
+        columns = [schema.get_field_index(name) for name, _ in self.keys]
+        return lambda batch: index.place([batch.column(i) for i in columns])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RangePartitioner):
+            return NotImplemented
+        return self.keys == other.keys and (
+            bounds_content(self.bounds) == bounds_content(other.bounds)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.keys, None if self.bounds is None else self.bounds.num_rows))
+
+    def __repr__(self) -> str:
+        keys = ", ".join(
+            repr(name if order == ORDERS[0] else (name, order)) for name, order in self.keys
+        )
+        if self.bounds is None:
+            return f"RangePartitioner({keys})"
+        edges = ""
+        if self.bounds.num_rows:
+            first, last = (
+                ", ".join(str(column[i]) for column in self.bounds.columns)
+                for i in (0, self.bounds.num_rows - 1)
+            )
+            edges = f" from ({first[:40]}) to ({last[:40]})"
+        return f"RangePartitioner({keys}, {self.bounds.num_rows} bounds{edges})"
+
+
+def _is_pair(key: object) -> bool:
+    """Whether ``key`` is one key with its order, and not a sequence of keys."""
+    return isinstance(key, tuple) and len(key) == 2 and key[1] in ORDERS

@@ -1,0 +1,490 @@
+"""Reads the commit log of a shuffle: its versions, and how jobs ended.
+
+Entries and fences are files ``commit_log/<number>.json``, numbered from 1 without gaps. A version
+is the newest whole entry (``overwrite`` or ``replace``) at or before it, and every ``append`` after
+that; a checkpoint in between stands for all that is before. Garbage collection may remove entries
+while they are read, and a late writer may put another at a number that is free again: a reader that
+misses an entry, or used one whose number is below the marker by then, looks at the log again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.schema_evolution import is_appendable
+from arrow_format.at_once import run_at_once
+from arrow_format.errors import (
+    CorruptShuffleError,
+    FormatVersionError,
+    ShuffleError,
+    ShuffleNotFoundError,
+)
+from arrow_format.log.checkpoint import (
+    HEADER_BYTES,
+    Checkpoint,
+    body_bytes,
+    decode_checkpoint,
+)
+from arrow_format.log.entry import LogEntry
+from arrow_format.log.names import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
+from arrow_format.log.record import (
+    Fence,
+    JobEnd,
+    LogRecord,
+    Pending,
+    decode_record,
+    ends_of,
+)
+from arrow_format.log.snapshot import Snapshot
+from arrow_format.log.totals_file import decode_totals
+from arrow_format.read_ahead import ReadAhead
+from arrow_format.storage.open import ObjectNotFoundError, Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from arrow_format.model import Int64Array
+
+_LOOKS = 10
+"""How often the log is looked at again because entries vanished from it meanwhile."""
+
+T = TypeVar("T")
+
+
+class LogReader:
+    """Reads the log of one shuffle; what it read of it once it keeps.
+
+    Parameters
+    ----------
+    storage
+        Where the shuffle is.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._records: dict[int, LogRecord] = {}
+        self._unconfirmed: set[int] = set()
+        """Numbers of records that were read and are still to be confirmed."""
+        self._expected: dict[int, str] = {}
+        """Commit ids by which records are known to be right, by their numbers."""
+        self._read_index: LogIndex | None = None
+        """The listing of the read that is going on; None while none is."""
+        self._checkpoint: Checkpoint | None = None
+
+    @property
+    def root(self) -> str:
+        """Path or URI of the shuffle."""
+        return self._storage.root
+
+    @property
+    def max_requests(self) -> int:
+        """How many entries are read at once; 1 where reading one is no waiting."""
+        return self._storage.max_requests
+
+    def index(self) -> LogIndex:
+        """List the log.
+
+        Raises
+        ------
+        CorruptShuffleError
+            Entries are missing between the oldest version and the newest.
+        """
+        missing: list[int] = []
+        for _ in range(_LOOKS):
+            found = LogIndex.of(self._storage.list(LOG_DIRECTORY))
+            # A listing is no snapshot: it may show an entry and not the one put just before.
+            paths = {number: entry_path(number) for number in found.missing()}
+            gone = [number for number, path in paths.items() if self._storage.stat(path) is None]
+            if not gone:
+                return found
+            # Nor does it always show the marker that was put before entries were removed.
+            if gone == missing:
+                break
+            missing = gone
+        msg = (
+            f"{self._storage.root}: commit log has version {found.newest} but not {missing[0]}; "
+            "an entry was deleted. Restore it from a backup"
+        )
+        raise CorruptShuffleError(msg)
+
+    def newest_version(self) -> int:
+        """Return the number of the newest entry or fence; 0 when nothing was ever committed.
+
+        Raises
+        ------
+        CorruptShuffleError
+            Entries are missing between the oldest version and the newest.
+        """
+        return self.index().newest
+
+    def has_expired(self, version: int) -> bool:
+        """Whether garbage collection gave a version up."""
+        # By a bare listing it would not, where one marker came after that had passed its name.
+        return version < self.index().oldest
+
+    def read(self, of: Callable[[LogIndex], T]) -> T:
+        """Read what is there according to a listing, again when that has changed meanwhile.
+
+        What ``of`` read is confirmed before its result, or its error, is believed. One that changes
+        anything calls :meth:`confirm` before it does. A read within a read is a part of it, by the
+        same listing.
+        """
+        if self._read_index is not None:
+            return of(self._read_index)
+        index = self.index()
+        for _ in range(_LOOKS):
+            try:
+                return self._read_by(index, of)
+            except ObjectNotFoundError:
+                before, index = index, self.index()
+                if index == before:
+                    raise
+        return self._read_by(index, of)
+
+    def _read_by(self, index: LogIndex, of: Callable[[LogIndex], T]) -> T:
+        self._forget(self._unconfirmed)  # of before: it was read by no listing
+        self._read_index = index
+        try:
+            found = of(index)
+            self.confirm()
+        except ObjectNotFoundError:
+            raise
+        except ShuffleError:
+            self.confirm()  # what it says may come of a record that is none
+            raise
+        else:
+            return found
+        finally:
+            self._read_index = None
+
+    def confirm(self) -> None:
+        """Make sure that what this read has read of the log is what its numbers are.
+
+        A writer that looked at the log long ago may put an entry at a number whose version has
+        expired and whose entry was removed. It takes that back, but a reader with an old listing
+        may have read it before. The checkpoint and the marker were put before the number became
+        free, so they are there now; the old listing lacks one of them.
+
+        Raises
+        ------
+        ObjectNotFoundError
+            A number lies below a marker that is new, or that came with a new checkpoint. Such
+            records are forgotten; :meth:`read` reads by another listing.
+        """
+        before = self._read_index
+        if before is None or not self._unconfirmed:
+            return
+        now = self.index()
+        gone = {number for number in self._unconfirmed if number < now.oldest}
+        if gone and (now.oldest, now.checkpoints) != (before.oldest, before.checkpoints):
+            self._forget(gone)
+            msg = (
+                f"{self._storage.root}/{entry_path(min(gone))}: was read while its version "
+                "expired, and may be of a writer that takes it back; the log changes faster than "
+                "it is read. Read again"
+            )
+            raise ObjectNotFoundError(msg)
+        self._unconfirmed.clear()
+
+    def _forget(self, numbers: set[int]) -> None:
+        for number in numbers:
+            self._records.pop(number, None)
+        self._unconfirmed = self._unconfirmed - numbers
+
+    def record(self, number: int) -> LogRecord:
+        """Read one entry or fence, verified.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            It is damaged, missing, or from a newer format version.
+        """
+        kept = self._records.get(number)
+        if kept is not None:
+            return kept
+        path = entry_path(number)
+        data = self._storage.read(path)
+        try:
+            record = decode_record(data)
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = f"{self._storage.root}/{path}: {error}"
+            raise type(error)(msg) from error
+        if record.version != number:
+            msg = f"{self._storage.root}/{path}: is the entry of version {record.version}"
+            raise CorruptShuffleError(msg)
+        if self._expected.get(number) != record.commit_id:
+            self._unconfirmed.add(number)
+        self._records[number] = record
+        return record
+
+    def expect(self, number: int, commit_id: str) -> None:
+        """Say whose a number is: a record of that commit id needs no confirmation."""
+        self._expected[number] = commit_id
+
+    def records(self, numbers: Sequence[int]) -> dict[int, LogRecord]:
+        """Read entries and fences, several at once where each waits for a store.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            As :meth:`record`; of several that are damaged, for the first of ``numbers``.
+        """
+        reads = [partial(self.record, number) for number in numbers]
+        return dict(zip(numbers, run_at_once(reads, self._storage.max_requests), strict=True))
+
+    def entry(self, version: int, commit_id: str | None = None) -> LogEntry:
+        """Read the entry of one version, verified.
+
+        Parameters
+        ----------
+        version
+            Its number.
+        commit_id
+            The one that is expected. An entry that has it is the right one without a look at the
+            rest of the log; any other is returned as if none was expected.
+
+        Raises
+        ------
+        ShuffleNotFoundError
+            The version has expired, or is a fence, or pending.
+        CorruptShuffleError, FormatVersionError
+            It is damaged, missing, or from a newer format version.
+        """
+        if commit_id is not None:
+            with contextlib.suppress(ObjectNotFoundError):
+                record = self.record(version)
+                if isinstance(record, LogEntry) and record.commit_id == commit_id:
+                    return record
+        return self.read(lambda index: self.entry_at(index, version))
+
+    def entry_at(self, index: LogIndex, version: int) -> LogEntry:
+        """Read the entry of one version of a listing; see :meth:`entry`."""
+        self._check_not_expired(index, version)
+        record = self.record(version)
+        if isinstance(record, LogEntry):
+            return record
+        why = (
+            "garbage collection took that number for giving up unfinished jobs"
+            if isinstance(record, Fence)
+            else "that number has rows that wait to be flushed"
+        )
+        msg = (
+            f"{self._storage.root}: version {version} is not there; {why}. Open the version "
+            "before, or after"
+        )
+        raise ShuffleNotFoundError(msg)
+
+    def committed(self, number: int) -> LogEntry:
+        """Read the entry of one commit, of a version or pending; raises as :meth:`entry`."""
+        try:
+            return self.entry(number)
+        except ShuffleNotFoundError:
+            record = self._records.get(number)
+            if isinstance(record, Pending):
+                return record.entry
+            raise
+
+    def _check_not_expired(self, index: LogIndex, version: int) -> None:
+        if version < index.oldest:
+            msg = (
+                f"{self._storage.root}: version {version} has expired and was removed by garbage "
+                f"collection; there are versions {index.oldest} to {index.newest}"
+            )
+            raise ShuffleNotFoundError(msg)
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        """Read a checkpoint, verified.
+
+        Raises
+        ------
+        CorruptShuffleError, FormatVersionError
+            It is damaged, missing, or from a newer format version.
+        """
+        if self._checkpoint is not None and self._checkpoint.number == number:
+            return self._checkpoint
+        path = checkpoint_path(number)
+        stat = self._storage.stat(path)
+        num_bytes = stat.num_bytes if stat else HEADER_BYTES
+        reader = self._storage.open_reader(path)
+        try:
+            (header,) = reader.get_ranges([(0, HEADER_BYTES)])
+            length = body_bytes(header.to_pybytes())
+            (body,) = reader.get_ranges([(HEADER_BYTES, length)])
+            found = decode_checkpoint(header.to_pybytes(), body.to_pybytes(), num_bytes)
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = f"{self._storage.root}/{path}: {error}"
+            if isinstance(error, CorruptShuffleError):
+                msg = f"{msg}. {self._advice(number)}"
+            raise type(error)(msg) from error
+        finally:
+            reader.close()
+        if found.number != number:
+            msg = f"{self._storage.root}/{path}: is the checkpoint of version {found.number}"
+            raise CorruptShuffleError(msg)
+        self._checkpoint = found
+        return found
+
+    def _advice(self, number: int) -> str:
+        """Say what to do about a damaged checkpoint."""
+        index = LogIndex.of(self._storage.list(LOG_DIRECTORY))
+        if not all(one in index.entries for one in range(1, number + 1)):
+            return "Entries it stands for are gone: restore it from a backup"
+        if number < index.oldest:  # totals go before entries
+            return "Garbage collection began to remove what it stands for: restore it from a backup"
+        return "All entries it stands for are there: delete it, and they are read instead"
+
+    def snapshot(self, version: int | None = None) -> Snapshot | None:
+        """Return the given or the newest version; None when nothing was ever committed.
+
+        Raises
+        ------
+        ShuffleNotFoundError
+            There is no such version, or it has expired.
+        """
+        return self.read(lambda index: self.snapshot_of(index, version))
+
+    def snapshot_of(self, index: LogIndex, version: int | None = None) -> Snapshot | None:
+        """Return the given or the newest version of a listing; see :meth:`snapshot`."""
+        if version is None:
+            return self.content_at(index, index.newest)
+        if not 1 <= version <= index.newest:
+            newest = self.content_at(index, index.newest)  # the last numbers may be fences
+            there = f"versions {index.oldest} to {newest.version}" if newest else "none"
+            msg = f"{self._storage.root}: version {version} is not there; there are {there}"
+            raise ShuffleNotFoundError(msg)
+        self.entry_at(index, version)  # not a fence
+        return self.content_at(index, version)
+
+    def content_at(self, index: LogIndex, number: int) -> Snapshot | None:
+        """Return the version that the log had come to at a number; None: none yet."""
+        entries: list[LogEntry] = []
+        ahead = ReadAhead(self.record, self._storage.max_requests, index.checkpoints)
+        while number > 0:
+            # The newest entry is always read itself: a checkpoint says less of who committed what.
+            if entries and number in index.checkpoints:
+                whole = self.checkpoint(number).entry
+                if whole is None:
+                    break
+                self._check_appended(entries[0], whole)
+                return Snapshot((whole, *reversed(entries)))
+            ahead.come_to(number)
+            record = self.record(number)
+            if isinstance(record, LogEntry):
+                entries.append(record)
+                self._check_appended(entries[0], record)
+                if record.is_whole:
+                    return Snapshot(tuple(reversed(entries)))
+            number -= 1
+        if not entries:
+            return None
+        msg = f"{self._storage.root}: commit log does not begin with a whole version"
+        raise CorruptShuffleError(msg)
+
+    def _check_appended(self, newest: LogEntry, entry: LogEntry) -> None:
+        """Check that an entry may be read together with the newest of its version."""
+        ours = (newest.shuffle_id, newest.num_subpartitions, newest.sort_by)
+        theirs = (entry.shuffle_id, entry.num_subpartitions, entry.sort_by)
+        if ours != theirs or not is_appendable(newest.data_schema, entry.data_schema):
+            msg = (
+                f"{self._storage.root}/{entry_path(newest.version)}: does not go on from version "
+                f"{entry.version}: another shuffle, number of subpartitions, schema or sort order. "
+                "Restore the entries from a copy"
+            )
+            raise CorruptShuffleError(msg)
+
+    def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
+        """Rows and bytes per subpartition of a version, or of some entries (two int64 arrays).
+
+        Raises
+        ------
+        ObjectNotFoundError
+            They are gone. Where they went with entries of an expired version, a checkpoint has
+            those of a whole version, and they come from there; those of a part nothing has.
+        ShuffleNotFoundError
+            They are gone, and are those of a span of versions of which some have expired.
+        """
+        try:
+            return self._totals(snapshot)
+        except ObjectNotFoundError as error:
+            if snapshot.span is not None:
+                self._check_not_expired(self.index(), snapshot.oldest_needed)
+            if not snapshot.is_version:
+                raise
+            # They may have gone with entries of expired versions that a checkpoint stands for now.
+            fresh = self.snapshot(snapshot.version)
+            if (
+                fresh is None
+                or fresh.entries == snapshot.entries
+                or fresh.newest.commit_id != snapshot.newest.commit_id
+            ):
+                msg = (
+                    f"{error}; it has rows and bytes per subpartition of version "
+                    f"{snapshot.version}. Restore it from a copy, or overwrite the shuffle"
+                )
+                raise ObjectNotFoundError(msg) from error
+            return self._totals(fresh)
+
+    def _totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
+        n = snapshot.newest.num_subpartitions
+        rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        width = self._storage.max_requests  # and no more in memory
+        entries = [entry for entry in snapshot.entries if entry.map_outputs]
+        for start in range(0, len(entries), width):
+            reads = [partial(self.totals_of, entry) for entry in entries[start : start + width]]
+            for added_rows, added_sizes in run_at_once(reads, width):
+                rows += added_rows
+                sizes += added_sizes
+        return rows, sizes
+
+    def totals_of(self, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
+        """Rows and bytes per subpartition of what one entry names, from the file it names alone."""
+        where = entry.totals
+        if where.offset:  # in a checkpoint, whose own length was checked
+            (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
+        else:
+            data = pa.py_buffer(self._storage.read(where.path, num_bytes=where.length))
+        try:
+            return decode_totals(data, entry)
+        except CorruptShuffleError as error:
+            msg = f"{self._storage.root}/{where.path}: {error}"
+            raise CorruptShuffleError(msg) from error
+
+    def find_job(self, job_id: str, *, after: int = 0) -> JobEnd | None:
+        """Return how a job ended in the log after number ``after``; None: it did not."""
+        return self.read(lambda index: self.end_of(index, job_id, after=after))
+
+    def end_of(self, index: LogIndex, job_id: str, *, after: int) -> JobEnd | None:
+        """Return how a job ended according to a listing; see :meth:`find_job`."""
+        ahead = ReadAhead(self.record, self._storage.max_requests, index.checkpoints, floor=after)
+        for number in range(index.newest, after, -1):
+            if number in index.checkpoints:
+                end = self.checkpoint(number).jobs.get(job_id)
+                return end if end is not None and end.version > after else None
+            ahead.come_to(number)
+            end = ends_of(self.record(number)).get(job_id)
+            if end is not None:
+                return end
+        return None
+
+    def all_ends(self, index: LogIndex, number: int) -> dict[str, JobEnd]:
+        """Return how every job ended that ended up to a number of the log."""
+        records: list[LogRecord] = []
+        ends: dict[str, JobEnd] = {}
+        ahead = ReadAhead(
+            self.record, self._storage.max_requests, index.checkpoints, width=max(number, 1)
+        )
+        while number > 0:
+            if number in index.checkpoints:
+                ends = dict(self.checkpoint(number).jobs)
+                break
+            ahead.come_to(number)
+            records.append(self.record(number))
+            number -= 1
+        for record in reversed(records):
+            ends |= ends_of(record)
+        return ends

@@ -1,0 +1,1 @@
+"""Joins and aggregations of kept shuffles, and one reader per subpartition."""

@@ -1,0 +1,156 @@
+"""Which rows of two blocks have equal keys: an index of one, looked up by the other. Pure.
+
+Arrow's hash tables number the distinct keys; NumPy turns numbers into pairs of rows, as many at a
+time as are asked for. A key that both sides repeat thus costs time and no memory, where Acero's
+join queues all pairs before the first is taken (ADR 7).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrow_format.arrays.canonical_floats import float_bits
+from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy, to_scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+NO_ROW = -1
+"""In the place of a row number: there is none; of a key number: it has a null or is not there."""
+
+
+class KeyIndex:
+    """Rows by their keys.
+
+    A key with a null equals none. NaN equals NaN, and -0.0 equals 0.0, as in Spark.
+
+    Parameters
+    ----------
+    columns
+        Key columns, one or more of one length, none of them nested.
+    """
+
+    def __init__(self, columns: Sequence[pa.Array]) -> None:
+        self._values: list[pa.Array] = []
+        self._combined: list[pa.Array] = []
+        codes = self._numbered(float_bits(columns[0]), self._values)
+        for column in columns[1:]:
+            inner = self._numbered(float_bits(column), self._values)
+            codes = self._numbered(self._combine(codes, inner), self._combined)
+        self.row_keys = codes
+        """Number of the key of each row, or NO_ROW; shape (num_rows,)."""
+        self.num_keys = len((self._combined or self._values)[-1])
+        """How many distinct keys there are."""
+        known = codes[codes != NO_ROW]
+        self._counts = np.bincount(known, minlength=self.num_keys)
+        self._starts = np.cumsum(self._counts) - self._counts
+        rows = np.flatnonzero(codes != NO_ROW)
+        # Keys are numbered by first appearance: no need to sort those that do not repeat.
+        self._is_unique = len(known) == self.num_keys
+        self._rows = rows if self._is_unique else rows[np.argsort(known, kind="stable")]
+
+    @staticmethod
+    def _numbered(column: pa.Array, into: list[pa.Array]) -> NDArray[np.int64]:
+        encoded = column.dictionary_encode()
+        into.append(encoded.dictionary)
+        return _numbers(encoded.indices)
+
+    def _combine(self, outer: NDArray[np.int64], inner: NDArray[np.int64]) -> pa.Array:
+        """One number for two; their product stays far below 2**63."""
+        width = len(self._values[-1])
+        return _pairs(outer, inner, width)
+
+    def look_up(self, columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+        """Return the number of each row's key, or NO_ROW; shape (num_rows,).
+
+        Parameters
+        ----------
+        columns
+            Key columns of the same types as those of the index.
+        """
+        codes = _found(float_bits(columns[0]), self._values[0])
+        for column, values, combined in zip(
+            columns[1:], self._values[1:], self._combined, strict=True
+        ):
+            inner = _found(float_bits(column), values)
+            codes = _found(_pairs(codes, inner, len(values)), combined)
+        return codes
+
+    def pairs(
+        self, keys: NDArray[np.int64], *, unmatched: bool, most: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield pairs (row that looked up, row of the index), by the former, ``most`` at a time.
+
+        Parameters
+        ----------
+        keys
+            As :meth:`look_up` gave them.
+        unmatched
+            Pair a row that found nothing with NO_ROW; otherwise leave it out.
+        most
+            Pairs in one piece; no piece is empty.
+        """
+        if self._is_unique and self.num_keys:
+            yield from self._single_pairs(keys, unmatched=unmatched, most=most)
+            return
+        missing = keys == NO_ROW
+        if self.num_keys == 0:
+            counts = np.full(len(keys), int(unmatched), np.int64)
+            starts = np.zeros(len(keys), np.int64)
+        else:
+            counts = np.where(missing, int(unmatched), self._counts[keys])
+            starts = self._starts[keys]
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if len(ends) else 0
+        for first in range(0, total, most):
+            last = min(first + most, total)
+            head = int(np.searchsorted(ends, first, side="right"))
+            tail = int(np.searchsorted(ends, last, side="left")) + 1
+            begins = ends[head:tail] - counts[head:tail]
+            sizes = np.minimum(ends[head:tail], last) - np.maximum(begins, first)
+            rows = np.repeat(np.arange(head, tail), sizes)
+            if unmatched and not len(self._rows):
+                yield rows, np.full(len(rows), NO_ROW, np.int64)
+                continue
+            position = np.arange(first, last) + np.repeat(starts[head:tail] - begins, sizes)
+            if unmatched:
+                lost = missing[rows]
+                position[lost] = 0
+                yield rows, np.where(lost, NO_ROW, self._rows[position])
+            else:
+                yield rows, self._rows[position]
+
+    def _single_pairs(
+        self, keys: NDArray[np.int64], *, unmatched: bool, most: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield what :meth:`pairs` does where no key repeats, which takes a third of the time."""
+        for first in range(0, len(keys), most):
+            part = keys[first : first + most]
+            if unmatched:
+                others = np.where(part == NO_ROW, NO_ROW, self._rows[part])
+                yield np.arange(first, first + len(part)), others
+            else:
+                found = np.flatnonzero(part != NO_ROW)
+                if len(found):
+                    yield found + first, self._rows[part[found]]
+
+
+def _numbers(indices: pa.Array) -> NDArray[np.int64]:
+    filled = pc.fill_null(indices, to_scalar(NO_ROW, indices.type))
+    numbers: NDArray[np.int64] = to_numpy(filled).astype(np.int64)
+    return numbers
+
+
+def _found(column: pa.Array, values: pa.Array) -> NDArray[np.int64]:
+    return _numbers(pc.index_in(column, value_set=values, skip_nulls=True))
+
+
+def _pairs(outer: NDArray[np.int64], inner: NDArray[np.int64], width: int) -> pa.Array:
+    """One number for each pair of numbers, the inner of them below ``width``; null for NO_ROW."""
+    return to_arrow(outer * width + inner, mask=(outer == NO_ROW) | (inner == NO_ROW))

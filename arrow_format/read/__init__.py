@@ -1,0 +1,1 @@
+"""Reading: opening a version, planning, scheduled reads, decoded subpartitions."""

@@ -1,0 +1,103 @@
+"""What reading some subpartitions of a version will read, byte range by byte range: to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.read.plan import RangeRead, merge_reads
+from arrow_format.read.scheduler import MAX_GAP_BYTES, MAX_ROUND_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """What is read of one data file for one group of subpartitions."""
+
+    path: str
+    """Absolute path or URI."""
+    map_task: int
+    attempt: int
+    reads: tuple[RangeRead, ...]
+    """By offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """Adjacent subpartitions that are read together."""
+
+    first: int
+    end: int
+    files: tuple[PlannedFile, ...]
+    """In reading order; only those that hold rows of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What :meth:`~arrow_format.read.shuffle.Shuffle.read` will read, in its order."""
+
+    groups: tuple[PlannedGroup, ...]
+
+    @property
+    def reads(self) -> tuple[RangeRead, ...]:
+        """All reads."""
+        return tuple(read for group in self.groups for file in group.files for read in file.reads)
+
+    @property
+    def num_files(self) -> int:
+        """Data files that are opened; one is counted once for each group."""
+        return sum(len(group.files) for group in self.groups)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that are decoded."""
+        return sum(len(read.chunks) for read in self.reads)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are read, those between chunks included."""
+        return sum(read.length for read in self.reads)
+
+
+def plan_group(first: int, end: int, reader: SortMergeSubpartitionReader) -> PlannedGroup:
+    """Plan the subpartitions ``[first, end)`` that ``reader`` reads; opens their indexes."""
+    files = []
+    for source, chunks in reader.planned():
+        reads = tuple(
+            merge_reads(chunks, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=MAX_ROUND_BYTES)
+        )
+        if reads:
+            metadata = source.index.metadata
+            path = f"{source.storage.root}/{source.path}"
+            files.append(PlannedFile(path, metadata.map_task, metadata.attempt, reads))
+    return PlannedGroup(first, end, tuple(files))
+
+
+def plan_lines(plan: ReadPlan) -> Iterable[str]:
+    """Describe a plan, a line for each read."""
+    for group in plan.groups:
+        which = (
+            f"subpartition {group.first:,}"
+            if group.end - group.first == 1
+            else f"subpartitions {group.first:,} to {group.end - 1:,}"
+        )
+        yield which if group.files else f"{which}: nothing to read"
+        for file in group.files:
+            yield f"  map task {file.map_task}, attempt {file.attempt}: {file.path}"
+            for read in file.reads:
+                yield f"    bytes {read.offset:,} to {read.offset + read.length:,}: {_what(read)}"
+
+
+def _what(read: RangeRead) -> str:
+    parts: dict[int, list[int]] = {}
+    for chunk in read.chunks:
+        parts.setdefault(chunk.region, []).append(chunk.chunk)
+    return ", ".join(
+        f"region {region} chunk{'' if len(chunks) == 1 else 's'} {chunks[0]}"
+        + ("" if len(chunks) == 1 else f"-{chunks[-1]}")
+        for region, chunks in parts.items()
+    )

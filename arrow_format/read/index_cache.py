@@ -1,0 +1,141 @@
+"""Indexes of the files of one version, opened once and kept up to a number of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING
+
+from arrow_format.arrays.schema_evolution import is_appendable
+from arrow_format.at_once import run_at_once
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.scheduler import ADVICE
+from arrow_format.storage.local_dirs import ReadRoots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+    from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.storage.open import Storage
+
+CACHE_BYTES = 32 << 20
+
+
+class IndexCache:
+    """Opens and verifies indexes; keeps those used last. Safe to share between threads.
+
+    Parameters
+    ----------
+    storage
+        Where the files are.
+    max_bytes
+        Bytes of index files kept; the one asked for last is kept whatever its size.
+    """
+
+    def __init__(self, storage: Storage, max_bytes: int = CACHE_BYTES) -> None:
+        self.roots = ReadRoots(storage)
+        """Where the files are; roots beyond the shuffle's own are checked once."""
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[tuple[str, str], PartitionedFileReader] = OrderedDict()
+        """By storage and path; those used last stand last."""
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def index_of(
+        self, entry: LogEntry, output: MapOutput, file: PartitionedFile
+    ) -> PartitionedFileReader:
+        """Return the verified index of a file that ``entry`` names.
+
+        Raises
+        ------
+        CorruptShuffleError
+            It is missing, damaged, or belongs to another map output or another schema.
+        FormatVersionError
+            A newer version wrote it.
+        """
+        storage = self.roots.storage_of(file, entry.roots, output.job_id)
+        key = storage.root, file.path
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+                return kept
+        try:
+            reader = PartitionedFileReader(storage, file)
+        except (CorruptShuffleError, FormatVersionError) as error:
+            msg = f"{error} (index of map task {output.map_task}, attempt {output.attempt})"
+            if isinstance(error, CorruptShuffleError):  # a copy of a newer version is no help
+                msg = f"{msg}. {ADVICE}"
+            raise type(error)(msg) from error
+        self._check_identity(storage, reader, entry, output)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = reader
+                self._kept_bytes += file.index_bytes
+            while self._kept_bytes > self._max_bytes and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped.file.index_bytes
+        return reader
+
+    def indexes_of(
+        self, files: Iterable[tuple[LogEntry, MapOutput, PartitionedFile]]
+    ) -> Iterator[PartitionedFileReader]:
+        """Give the index of each file in turn, see :meth:`index_of`.
+
+        Where each costs a round trip a few are loaded at once, as many as are kept at most.
+        """
+        max_requests = self.roots.storage.max_requests
+        window: list[Callable[[], PartitionedFileReader]] = []
+        num_bytes = 0
+        for entry, output, file in files:
+            num_bytes += file.index_bytes
+            if window and (len(window) == max_requests or num_bytes > self._max_bytes):
+                yield from run_at_once(window, max_requests)
+                window, num_bytes = [], file.index_bytes
+            window.append(partial(self.index_of, entry, output, file))
+        yield from run_at_once(window, max_requests)
+
+    @staticmethod
+    def _check_identity(
+        storage: Storage,
+        reader: PartitionedFileReader,
+        entry: LogEntry,
+        output: MapOutput,
+    ) -> None:
+        where = f"{storage.root}/{reader.file.index_path}"
+        found = reader.metadata
+        expected = (output.job_id, output.map_task, output.attempt)
+        if (found.job_id, found.map_task, found.attempt) != expected:
+            msg = (
+                f"{where}: is of job {found.job_id}, map task {found.map_task}, attempt "
+                f"{found.attempt}; the commit log expects job {output.job_id}, map task "
+                f"{output.map_task}, attempt {output.attempt}. The file was swapped with another"
+            )
+            raise CorruptShuffleError(msg)
+        if found.num_subpartitions != entry.num_subpartitions:
+            differ = f"{found.num_subpartitions} subpartitions", str(entry.num_subpartitions)
+        elif not is_appendable(entry.data_schema, found.data_schema):
+            differ = _columns(found.data_schema), _columns(entry.data_schema)
+        elif found.sort_by != entry.sort_by:
+            differ = _order(found.sort_by), _order(entry.sort_by)
+        else:
+            return
+        msg = (
+            f"{where}: has {differ[0]}; its version has {differ[1]}. Map task {output.map_task}, "
+            f"attempt {output.attempt}, was not written for this shuffle: write the shuffle again"
+        )
+        raise CorruptShuffleError(msg)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return f"the columns {', '.join(f'{field.name}: {field.type}' for field in schema)}"
+
+
+def _order(sort_by: SortBy) -> str:
+    return ", ".join(f"{name} {order}" for name, order in sort_by) or "no sort order"

@@ -1,0 +1,100 @@
+"""Opening what is new in a shuffle since one of its versions, without Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import ShuffleNotFoundError
+from arrow_format.log.changed_rows import changes_of
+from arrow_format.log.changes import (
+    OVERWRITES,
+    newest_entry,
+    plan_changes,
+)
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.pending import no_version_error
+from arrow_format.options import check_choice, check_integer
+from arrow_format.read.shuffle import Shuffle
+from arrow_format.storage.open import Place, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from arrow_format.log.names import LogIndex
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.options import ReadOptions
+
+
+def open_shuffle_changes(
+    path: Place,
+    start: int,
+    end: int | None = None,
+    *,
+    overwrites: str = "fail",
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Shuffle:
+    """Open the rows that were added to a shuffle after one version, up to another.
+
+    .. code-block:: python
+
+        seen = 0
+        new = open_shuffle_changes(path, seen)
+        ...  # new.read(), new.subpartition(7), ...
+        seen = new.version
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle.
+    start
+        The version whose rows, and those before it, are known already; 0: none are. Where the first
+        versions have expired, 0 gives the oldest that is there as a whole, and what came after it.
+    end
+        The last version; the newest when None.
+    overwrites
+        ``fail``: a version after ``start`` that overwrote the shuffle is an error. ``deliver``: it
+        gives its rows like one that appended.
+    options, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+
+    Returns
+    -------
+    Shuffle
+        These rows only; its ``version`` is ``end``. Merges added none.
+
+    Raises
+    ------
+    ShuffleOverwrittenError
+        A version after ``start`` overwrote the shuffle.
+    OptionError
+        ``end`` is before ``start``, or an argument is of no use.
+    ShuffleNotFoundError
+        There is no such version, or versions after ``start`` have expired.
+    SchemaError
+        A version that overwrote the shuffle has another schema or number of subpartitions.
+    CorruptShuffleError, FormatVersionError
+        The commit log is damaged or of a newer format version.
+    """
+    check_integer("start", start, 0, 1 << 62, "a version")
+    if end is not None:
+        check_integer("end", end, 1, 1 << 62, "a version")
+    check_choice("overwrites", overwrites, OVERWRITES)
+    storage = open_storage(path, storage_options)
+    log = CommitLog(storage)
+
+    def look(end: int | None, index: LogIndex) -> Snapshot:
+        newest = newest_entry(log, index)
+        if newest is None:
+            raise no_version_error(log, "nothing was written, or not committed")
+        last = newest.version if end is None else end
+        if max(start, last) > newest.version:
+            msg = (
+                f"{log.root}: version {max(start, last)} is not there; the newest is "
+                f"{newest.version}"
+            )
+            raise ShuffleNotFoundError(msg)
+        return changes_of(log, plan_changes(log, index, start, last, overwrites=overwrites))
+
+    return Shuffle(storage, log.read(partial(look, end)), options)

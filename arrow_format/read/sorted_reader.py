@@ -1,0 +1,101 @@
+"""Rows of a sorted shuffle by subpartition and sort keys: sorted in memory, or merged from regions.
+
+The rows of a subpartition stand in order within each region only. Where they fit into memory
+together they are sorted again; of a larger subpartition the regions are merged as they are read.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.batches import HeldRuns, Rows
+from arrow_format.arrays.gather import gathered
+from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.radix_sort import sort_permutation
+from arrow_format.keys.merge_runs import merge_sorted, merging_bytes
+from arrow_format.keys.spark_order import key_codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+
+    OpenReader = Callable[[int, int, Sequence[str]], SortMergeSubpartitionReader]
+
+
+def sorted_rows(
+    open_reader: OpenReader,
+    first: int,
+    end: int,
+    sort_by: SortBy,
+    columns: Sequence[str] | None,
+    *,
+    hold_bytes: int,
+) -> Iterator[Rows]:
+    """Rows of subpartitions ``[first, end)``, by subpartition and within one by its sort keys.
+
+    Ties come by version, map task, region and arrival.
+
+    Parameters
+    ----------
+    open_reader
+        Makes the reader of a range of subpartitions with the columns named.
+    first, end
+        Range of subpartitions.
+    sort_by
+        The keys by which each region is sorted, at least one.
+    columns
+        Columns to deliver; all when None.
+    hold_bytes
+        Raw bytes that may be held to be sorted or merged, unless 32 KiB of each region are more;
+        what is more is read subpartition by subpartition, and a subpartition that is more is
+        merged.
+    """
+    wanted = columns if columns is None else [columns] if isinstance(columns, str) else [*columns]
+    if wanted is not None:
+        columns = [*wanted, *(name for name, _ in sort_by if name not in wanted)]
+    reader = open_reader(first, end, columns)  # type: ignore[arg-type]
+    held = HeldRuns(hold_bytes)
+    for run in reader:
+        if not held.add(run):
+            break
+    else:
+        if held.runs:
+            yield _only(_sorted(held.runs, sort_by), wanted)
+        return
+    del held, run
+    if end - first > 1:
+        for one in range(first, end):
+            yield from sorted_rows(
+                open_reader, one, one + 1, sort_by, wanted, hold_bytes=hold_bytes
+            )
+        return
+    runs = [
+        map(attrgetter("batch"), run)
+        for run in reader.runs(hold_bytes, merging_bytes(reader.schema, sort_by))
+    ]
+    for batch in merge_sorted(runs, sort_by, max_bytes=hold_bytes):
+        yield _only(Rows(batch, np.full(batch.num_rows, first, np.int32)), wanted)
+
+
+def _only(rows: Rows, columns: Sequence[str] | None) -> Rows:
+    """Leave out the sort keys that were not asked for."""
+    return rows if columns is None else Rows(rows.batch.select(columns), rows.subpartitions)
+
+
+def _sorted(runs: list[Rows], sort_by: SortBy) -> Rows:
+    """All rows by subpartition and keys, stably; takes the list over and empties it."""
+    ids = np.concatenate([run.subpartitions for run in runs])
+    batch = runs[0].batch if len(runs) == 1 else pa.concat_batches([run.batch for run in runs])
+    runs.clear()
+    codes = key_codes([batch[name] for name, _ in sort_by], [order for _, order in sort_by])
+    order = sort_permutation(codes, ids)
+    del codes
+    rows = to_arrow(order)
+    columns = [gathered(column, rows) for column in batch.columns]
+    return Rows(pa.RecordBatch.from_arrays(columns, schema=batch.schema), ids[order])

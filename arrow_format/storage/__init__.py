@@ -1,0 +1,1 @@
+"""Files and objects: local directories, object stores, scratch space; all input and output."""

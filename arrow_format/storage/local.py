@@ -1,0 +1,299 @@
+"""Shuffles in directories of local and mounted file systems."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import (
+    CorruptShuffleError,
+    StorageError,
+)
+from arrow_format.storage.local_file import (
+    MappedReader,
+    PosixReader,
+    PosixWriter,
+    above,
+    os_errors,
+    unlink,
+)
+from arrow_format.storage.openat import (
+    Root,
+    look,
+    make_directories,
+    open_directory,
+    parent_of,
+    parts_of,
+    sync_directory,
+)
+from arrow_format.storage.options import StorageOptions
+from arrow_format.storage.protocol import (
+    ObjectNotFoundError,
+    ObjectReader,
+    ObjectStat,
+    ObjectWriter,
+    check_length,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@contextlib.contextmanager
+def _links_needed(path: Path) -> Iterator[None]:
+    """Say what a file system lacks that has no hard links."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        msg = (
+            f"{path}: this file system has no hard links ({error.strerror}), by which of two "
+            "writers exactly one wins; nothing was written. Put the shuffle on one that has"
+        )
+        raise StorageError(msg) from error
+
+
+def _link(directory: int, source: str, name: str) -> None:
+    """Give a file of a directory a second name; raises OSError where it has not got that.
+
+    Over NFS the answer of the server may be lost. Then the request is repeated, and fails because
+    the first one has made the name, or it times out. So it is the files that say what happened, as
+    open(2) advises.
+    """
+    try:
+        os.link(source, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        if not _is_linked(directory, source, name):
+            raise
+
+
+def _is_linked(directory: int, source: str, name: str) -> bool:
+    """Whether two names of a directory are those of one file."""
+    try:
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        ours = os.stat(source, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    # Some file systems give several files one number; the count of names they do not make up.
+    return found.st_nlink > 1 and os.path.samestat(found, ours)
+
+
+class PosixStorage:
+    """A shuffle in a directory of a local or mounted POSIX file system.
+
+    Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
+    ``link`` fails when the name exists and never shows part of a file. Where its answer is lost, as
+    it may be over NFS, the number of the file tells whose name it is.
+
+    Parameters
+    ----------
+    root
+        The directory.
+    makes_directories
+        Whether :meth:`open_writer` makes those that are missing.
+    may_be_link
+        Whether the directory itself may be a symbolic link, as one that the user names may be.
+    """
+
+    options = StorageOptions()
+    max_requests = 1
+    puts_may_come_late = False
+    has_directories = True
+    keeps_what_it_shows = False
+
+    def __init__(self, root: str, makes_directories: bool = True, may_be_link: bool = True) -> None:
+        self.root = str(Path(root).absolute())
+        self._root = Path(self.root)
+        self._base = Root(self._root, may_be_link)
+        self._makes_directories = makes_directories
+
+    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str, bool, bool]]:
+        return PosixStorage, (self.root, self._makes_directories, self._base.may_be_link)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PosixStorage):
+            return NotImplemented
+        return (type(self), self.__reduce__()) == (type(other), other.__reduce__())
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def __repr__(self) -> str:
+        return f"PosixStorage({self.root!r})"
+
+    def without_new_directories(self) -> PosixStorage:
+        """See :meth:`Storage.without_new_directories`."""
+        return PosixStorage(self.root, False, self._base.may_be_link)
+
+    def make_directory(self, path: str, *, sync: bool) -> None:
+        """See :meth:`Storage.make_directory`."""
+        with os_errors("make the directory", self._root / path):
+            try:
+                self._make_directory(path, sync=sync)
+            except FileNotFoundError:
+                # Another removed an empty one on the way: a job that ended, a request in vain.
+                self._make_directory(path, sync=sync)
+
+    def _make_directory(self, path: str, *, sync: bool) -> None:
+        missing = []
+        parent = self._root
+        while not parent.exists():
+            missing.append(parent)
+            parent = parent.parent
+        self._root.mkdir(parents=True, exist_ok=True)
+        if sync:
+            for made in missing:
+                sync_directory(Root(made.parent), "")
+        make_directories(self._base, path, sync=sync)
+
+    def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
+        """See :meth:`Storage.open_writer`."""
+        if not self._makes_directories:
+            return PosixWriter(self._base, path, sync=sync)
+        return self._create(path, sync=sync)
+
+    def _create(self, path: str, *, sync: bool) -> PosixWriter:
+        """Create a file; once more when another job removed its empty directory meanwhile."""
+        try:
+            self.make_directory(above(path), sync=sync)
+            return PosixWriter(self._base, path, sync=sync)
+        except ObjectNotFoundError:
+            self.make_directory(above(path), sync=sync)
+            return PosixWriter(self._base, path, sync=sync)
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
+        """See :meth:`Storage.put_if_absent`."""
+        try:
+            self._put_if_absent(path, data, sync=sync)
+        except ObjectNotFoundError:
+            # Garbage collection took the temporary file of a writer that stalled for that of a
+            # dead one.
+            self._put_if_absent(path, data, sync=sync)
+
+    def _put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
+        target = self._root / path
+        above, slash, last = path.rpartition("/")
+        temporary = f".tmp-{last}-{secrets.token_hex(8)}"
+        beside = above + slash + temporary
+        writer = self._create(beside, sync=sync)
+        try:
+            writer.writev([data])
+            writer.close()
+            with os_errors("create it", target), _links_needed(target):
+                with parent_of(self._base, path) as (directory, name):
+                    _link(directory, temporary, name)
+                if sync:
+                    sync_directory(self._base, above)
+        finally:
+            writer.abort()
+            with contextlib.suppress(OSError, CorruptShuffleError):
+                unlink(self._base, beside)
+
+    def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
+        """See :meth:`Storage.open_reader`."""
+        return MappedReader(self._base, path) if mapped else PosixReader(self._base, path)
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """See :meth:`Storage.get_ranges`."""
+        reader = self.open_reader(path)
+        try:
+            return reader.get_ranges(ranges)
+        finally:
+            reader.close()
+
+    def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
+        """See :meth:`Storage.read`."""
+        reader = PosixReader(self._base, path)
+        try:
+            check_length(self._root / path, reader.num_bytes, num_bytes)
+            (whole,) = reader.get_ranges([(0, reader.num_bytes)])
+            return bytes(whole.to_pybytes())
+        finally:
+            reader.close()
+
+    def stat(self, path: str) -> ObjectStat | None:
+        """See :meth:`Storage.stat`."""
+        target = self._root / path
+        with os_errors("look at it", target):
+            try:
+                found = look(self._base, path)
+            except (FileNotFoundError, NotADirectoryError):
+                if path or not self._root.exists():
+                    return None
+                found = self._root.stat()  # the shuffle itself may be anything but a directory
+            return ObjectStat(
+                found.st_size, stat.S_ISDIR(found.st_mode), found.st_mtime_ns // 1_000_000
+            )
+
+    def list(self, path: str) -> list[str]:
+        """See :meth:`Storage.list`."""
+        target = self._root / path
+        with os_errors("list it", target):
+            try:
+                handle = open_directory(self._base, path)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            try:
+                return sorted(os.listdir(handle))
+            finally:
+                os.close(handle)
+
+    def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
+        """See :meth:`Storage.files`."""
+        found: dict[str, ObjectStat] = {}
+        for name in self.list(path):
+            below = f"{path}/{name}" if path else name
+            stands = self.stat(below)
+            if stands is not None and not stands.is_directory:
+                found[below] = stands
+            elif stands is not None and depth > 1:
+                found |= self.files(below, depth=depth - 1)
+        return found
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """See :meth:`Storage.delete_all`."""
+        for path in paths:
+            self.delete(path)
+
+    def delete(self, path: str) -> None:
+        """See :meth:`Storage.delete`."""
+        target = self._root / path
+        with os_errors("delete it", target), contextlib.suppress(FileNotFoundError):
+            unlink(self._base, path)
+
+    def prune(self, path: str, *, and_root: bool) -> None:
+        """See :meth:`Storage.prune`."""
+        parts = parts_of(self._base, path)
+        # Not empty, or gone already: both are fine.
+        for count in range(len(parts), 0, -1):
+            with (
+                contextlib.suppress(OSError, CorruptShuffleError),
+                parent_of(self._base, "/".join(parts[:count])) as (directory, name),
+            ):
+                os.rmdir(name, dir_fd=directory)
+        if and_root:
+            with contextlib.suppress(OSError):
+                self._root.rmdir()
+            if not os.path.lexists(self._root):
+                # Or a power failure brings it back with its files, when what told of it is gone.
+                with (
+                    os_errors("remove it for good", self._root),
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+                ):
+                    sync_directory(Root(self._root.parent), "")
+
+    def free_bytes(self) -> int | None:
+        """See :meth:`Storage.free_bytes`."""
+        with os_errors("ask for free space", self._root):
+            found = os.statvfs(self._root)
+            return found.f_bavail * found.f_frsize

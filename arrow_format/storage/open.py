@@ -1,0 +1,145 @@
+"""Where shuffles are: one protocol, and the storage that belongs to a path or URI.
+
+Only the modules ``storage*`` open, list and delete files and objects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote
+
+from arrow_format.errors import OptionError
+from arrow_format.storage.local import PosixStorage
+from arrow_format.storage.object_store import ObjectStorage
+from arrow_format.storage.obstore_connection import STORES
+from arrow_format.storage.protocol import (
+    ByteSource,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectReader,
+    ObjectStat,
+    ObjectWriter,
+    Storage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "ByteSource",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "ObjectReader",
+    "ObjectStat",
+    "ObjectStorage",
+    "ObjectWriter",
+    "Place",
+    "PosixStorage",
+    "Storage",
+    "open_made_directory",
+    "open_storage",
+    "scheme_of",
+]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+_LOCAL = re.compile(r"(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL)
+"""What follows ``file:``; any other host than this one is left out."""
+
+Place: TypeAlias = "str | os.PathLike[str] | Storage"
+"""Where a shuffle is: a path or URI, or the storage that was opened there."""
+
+
+def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) -> Storage:
+    """Storage for a directory or URI; a storage is returned as it is.
+
+    Parameters
+    ----------
+    path
+        Directory, or ``file:///``, ``s3://``, ``gs://`` or ``az://`` URI. ``%20`` and the like are
+        decoded in a ``file:`` URI. A local path that begins like a URI is written ``./a:b``.
+    storage_options
+        For an object store: credentials, region, endpoint, as obstore names them; they win over the
+        environment.
+
+    Raises
+    ------
+    OptionError
+        Empty, no path that there can be, a URI of none of these schemes, or options that do not
+        fit.
+    """
+    if isinstance(path, PosixStorage | ObjectStorage):
+        return path
+    text = os.fspath(path)  # type: ignore[arg-type]
+    if not isinstance(text, str) or not text:
+        msg = f"path={path!r}: expected a directory"
+        raise OptionError(msg)
+    scheme = scheme_of(text)
+    rest = text if scheme is None else text[len(scheme) + 1 :]
+    if scheme == "file":
+        rest = _directory_of(text, rest)
+    if not _is_name(rest):
+        # Not repeated: a URI may hold a password.
+        msg = "path: expected a directory, but no name holds a NUL or half a surrogate pair"
+        raise OptionError(msg)
+    if scheme in STORES and rest.startswith("//"):
+        return ObjectStorage(f"{scheme}:{rest}", storage_options)
+    if storage_options:
+        msg = "storage_options: only object stores (s3://, gs://, az://) take them; leave them out"
+        raise OptionError(msg)
+    if scheme not in (None, "file"):
+        raise _foreign(scheme)
+    return PosixStorage(rest)
+
+
+def scheme_of(path: str) -> str | None:
+    """Return the scheme that a path begins with, in small letters; None: it is a local path.
+
+    As in RFC 3986: a local path whose first part begins like a URI is written ``./a:b``, or in
+    full.
+    """
+    match = _SCHEME.match(path)
+    return None if match is None else match[1].lower()
+
+
+def _directory_of(uri: str, rest: str) -> str:
+    """Return the local directory of a ``file:`` URI, of which ``rest`` follows the scheme."""
+    match = _LOCAL.fullmatch(rest)
+    if match is None:
+        msg = f"path={uri!r}: expected file:///directory, of this machine"
+        raise OptionError(msg)
+    return unquote(match[1], errors="surrogateescape")
+
+
+def _foreign(scheme: str) -> OptionError:
+    """Return the error of a URI that no storage belongs to; it shows no more than the scheme."""
+    if scheme in STORES:
+        what = f"expected {scheme}://, with two slashes"
+    elif len(scheme) == 1:
+        what = "looks like a drive of Windows, which is not supported"
+    else:
+        what = f"{scheme}: is not supported yet"
+    return OptionError(
+        f"path={scheme}:...: {what}; use s3://, gs://, az://, or a local or mounted directory. A "
+        f"local directory whose name begins like that is ./{scheme}:..., or its absolute path"
+    )
+
+
+def _is_name(path: str) -> bool:
+    """Whether the system could have a file of that name at all."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+def open_made_directory(path: str) -> Storage:
+    """Storage for a directory that a job has made, or will make: no link may stand in its place.
+
+    Parameters
+    ----------
+    path
+        Absolute. Parts before the last were the user's choice, and may be links.
+    """
+    return PosixStorage(path, may_be_link=False)

@@ -1,0 +1,1 @@
+"""Streams: buffered outputs, flushes, consumers and their leases."""

@@ -1,0 +1,280 @@
+"""An output that holds back what it is given, and emits the latest of each key at a flush.
+
+Source: FLIP-365, ``BufferOutput``.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+
+from arrow_format.errors import OptionError
+from arrow_format.keys.partitioner import key_names
+from arrow_format.streaming.elements import LatencyMarker, Watermark, WatermarkStatus
+from arrow_format.streaming.flush_buffer import FlushBuffer, FlushReason
+from arrow_format.streaming.flush_options import FlushOptions
+from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
+from arrow_format.streaming.operator_attributes import is_output_buffered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from datetime import timedelta
+    from types import TracebackType
+
+    from arrow_format.streaming.elements import Element, Output
+    from arrow_format.streaming.operator_attributes import OperatorAttributes
+
+_Control = TypeVar("_Control", Watermark, WatermarkStatus, LatencyMarker)
+
+
+class BufferOutput:
+    """An output in front of another, which gets one row per key and flush instead of all rows.
+
+    .. code-block:: python
+
+        output = BufferOutput(downstream, keys=["page"], max_interval=timedelta(minutes=2))
+        for batch in batches:
+            output.collect(batch)
+        output.close()
+
+    Until a flush it holds the latest record of each key, the latest watermark, the latest watermark
+    status and the earliest latency marker of each subtask. While it holds no record, everything
+    else passes straight through. A flush emits the records up to the watermark, then status and
+    watermark in the order in which they came, then later records, then markers. Where no watermark
+    is held, or records have no event time, all records come first.
+
+    It flushes when something is given to it and ``max_interval`` has passed since the last flush
+    (it has no timer of its own); when its memory is full, with ``memory_buffer_only``; when
+    nothing is available; and when it is closed.
+
+    Used as a context manager it is closed at the end; after an exception it is released, and emits
+    nothing more. Not safe to share between threads.
+
+    Parameters
+    ----------
+    downstream
+        The output that gets what is emitted. Batches are of the data schema of those that came in
+        (:func:`~arrow_format.arrays.stored_types.data_schema`).
+    keys
+        Key columns, of types that can be hash keys; without any, records are all of one key.
+    max_interval
+        Longest time between two flushes.
+    memory_buffer_only
+        Flush when memory is full, instead of spilling to disk.
+    max_buffered_bytes
+        Memory to take, in bytes, beside the largest batch; at least 64 KiB.
+    timestamp
+        Column of event times: integers, dates or timestamps; a null is earlier than all.
+    clock
+        Monotonic time in seconds.
+    directory
+        Where it spills: in a scratch directory that it makes there, removed at the flush, by
+        :meth:`release`, or with this object. One that a killed process left is removed by the next
+        that spills there. The system's directory for temporary files when None.
+
+    Raises
+    ------
+    OptionError
+        A value is not as it has to be; the message names it.
+    """
+
+    def __init__(
+        self,
+        downstream: Output,
+        *,
+        keys: str | Sequence[str] | None = None,
+        max_interval: timedelta | None,
+        memory_buffer_only: bool = False,
+        max_buffered_bytes: int = DEFAULT_BYTES,
+        timestamp: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        directory: str | None = None,
+    ) -> None:
+        if max_interval is None:
+            msg = "max_interval=None: a buffered output needs one; without, use its downstream"
+            raise OptionError(msg)
+        options = FlushOptions(
+            max_interval=max_interval,
+            memory_buffer_only=memory_buffer_only,
+            max_buffered_bytes=max_buffered_bytes,
+        )
+        self._downstream = downstream
+        self._buffer = FlushBuffer(
+            options, keys=keys, timestamp=timestamp, clock=clock, directory=directory
+        )
+
+    @property
+    def num_rows_in(self) -> int:
+        """Rows collected so far."""
+        return self._buffer.num_rows_in
+
+    @property
+    def num_rows_out(self) -> int:
+        """Rows emitted so far."""
+        return self._buffer.num_rows_out
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes charged for rows in memory."""
+        return self._buffer.num_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes written to disk so far."""
+        return self._buffer.spilled_bytes
+
+    @property
+    def flushes(self) -> Mapping[FlushReason, int]:
+        """How often it flushed, by reason."""
+        return dict(self._buffer.flushes)
+
+    def collect(self, batch: pa.RecordBatch) -> None:
+        """Take records; the last of a key replaces those before.
+
+        Raises
+        ------
+        SchemaError
+            The first batch lacks a key or the event time, or has them of a type that cannot be one;
+            or a later one has another schema.
+        StorageError, OutOfDiskError
+            Records could not be spilled. What was held is lost, and the output closed.
+        ClosedError
+            It is closed.
+        """
+        self._send(self._buffer.collect(batch))
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark; it replaces the one that is held.
+
+        Raises
+        ------
+        OptionError
+            It is none, or cannot be compared with the event times.
+        ClosedError
+            It is closed.
+        """
+        self._send(self._buffer.emit(_checked(watermark, Watermark)))
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Take a watermark status; it replaces the one that is held. Raises as the others."""
+        self._send(self._buffer.emit(_checked(status, WatermarkStatus)))
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Take a latency marker; of those of one subtask the earliest is held."""
+        self._send(self._buffer.emit(_checked(marker, LatencyMarker)))
+
+    def notify_nothing_available(self) -> None:
+        """Flush, and tell the next output: there is no input just now."""
+        self._send(self._buffer.flush(FlushReason.NOTHING_AVAILABLE))
+        self._downstream.notify_nothing_available()
+
+    def flush(self) -> None:
+        """Emit all that is held, and flush the next output."""
+        self._send(self._buffer.flush())
+        self._downstream.flush()
+
+    def close(self) -> None:
+        """Emit all that is held and close the next output; calling it again does nothing."""
+        if self._buffer.is_closed:
+            return
+        self._send(self._buffer.close())
+        self._downstream.close()
+
+    def release(self) -> None:
+        """Forget all that is held and emit nothing more; calling it again does nothing."""
+        self._buffer.release()
+
+    def _send(self, elements: Generator[Element]) -> None:
+        with closing(elements):
+            for element in elements:
+                self._send_one(element)
+
+    def _send_one(self, element: Element) -> None:
+        downstream = self._downstream
+        try:
+            if isinstance(element, pa.RecordBatch):
+                downstream.collect(element)
+            elif isinstance(element, Watermark):
+                downstream.emit_watermark(element)
+            elif isinstance(element, WatermarkStatus):
+                downstream.emit_watermark_status(element)
+            else:
+                downstream.emit_latency_marker(element)
+        except BaseException:
+            self.release()
+            raise
+
+    def __enter__(self) -> BufferOutput:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.release()
+
+
+def decorated(
+    output: Output,
+    attributes: OperatorAttributes,
+    options: FlushOptions,
+    *,
+    keys: str | Sequence[str] | None = None,
+    parallelism: int | None = None,
+    timestamp: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    directory: str | None = None,
+) -> Output:
+    """Return the output that an operator is to use: buffered where that is right, or as it is.
+
+    Parameters
+    ----------
+    output
+        What comes after the operator.
+    attributes
+        What the operator says of itself.
+    options
+        The flush interval, if there is one, and memory.
+    keys, parallelism
+        Key columns of what it emits, and in how many places at once it runs; see
+        :func:`~arrow_format.streaming.operator_attributes.is_output_buffered`.
+    timestamp, clock, directory
+        As :class:`BufferOutput` takes them.
+
+    Raises
+    ------
+    OptionError
+        ``keys`` or ``timestamp`` are no names of columns.
+    """
+    if not is_output_buffered(
+        attributes,
+        max_interval=options.max_interval,
+        is_keyed=bool(key_names(keys)),
+        parallelism=parallelism,
+    ):
+        return output
+    return BufferOutput(
+        output,
+        keys=keys,
+        max_interval=options.max_interval,
+        memory_buffer_only=options.memory_buffer_only,
+        max_buffered_bytes=options.max_buffered_bytes,
+        timestamp=timestamp,
+        clock=clock,
+        directory=directory,
+    )
+
+
+def _checked(element: object, kind: type[_Control]) -> _Control:
+    if not isinstance(element, kind):
+        msg = f"{element!r} is a {type(element).__name__}: expected a {kind.__name__}"
+        raise OptionError(msg)
+    return element

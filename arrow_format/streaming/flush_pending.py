@@ -1,0 +1,246 @@
+"""The flush of what is pending: the latest row of each key becomes one version.
+
+It reads what the log says is pending, subpartition by subpartition, keeps the latest row of each
+key in bounded memory, and commits the rest as one map output. Whoever dies on the way leaves what
+is pending as it was; of several that flush at once, one wins.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.schema_evolution import widen, widen_spark_schema
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
+from arrow_format.jobs.cleanup import abort_after
+from arrow_format.jobs.commit import commit_job, receipt_of
+from arrow_format.jobs.job import ShuffleJob, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import HashPartitioner, partitioner_from_description
+from arrow_format.log.commit_log import CommitLog, Snapshot
+from arrow_format.log.pending import pending_entry, pending_numbers, pending_outputs
+from arrow_format.log.record import Pending
+from arrow_format.log.result import released_error
+from arrow_format.log.transactions import last_commit
+from arrow_format.options import WriteOptions, check_integer
+from arrow_format.read.plan import group_adjacent
+from arrow_format.read.shuffle import Shuffle, check_there
+from arrow_format.storage.open import Place, open_storage
+from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
+from arrow_format.streaming.latest_rows import KEY_BYTES, latest_in_passes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.names import LogIndex
+    from arrow_format.storage.open import Storage
+    from arrow_format.streaming.flush_options import FlushOptions
+
+
+def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, now_ms: int) -> bool:
+    """Whether what is pending is to be flushed: pure.
+
+    Parameters
+    ----------
+    since_ms
+        When it was flushed last, or where it never was, when the first of it was committed:
+        milliseconds since 1970. None: nothing is pending.
+    raw_bytes
+        Bytes that the rows that count take in Arrow; they matter with ``memory_buffer_only``.
+    options
+        The interval; and with ``memory_buffer_only`` how many bytes may be pending.
+    now_ms
+        Milliseconds since 1970.
+    """
+    if since_ms is None or options.max_interval is None:
+        return False
+    if options.memory_buffer_only and raw_bytes >= options.max_buffered_bytes:
+        return True
+    # After a clock was set back, or on a machine whose clock is behind, it cannot be told.
+    return now_ms < since_ms or now_ms - since_ms >= options.max_interval.total_seconds() * 1000
+
+
+def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -> None:
+    """Flush what is pending if that is due, see :func:`is_flush_due` and :func:`flush_pending`."""
+    log = CommitLog(storage)
+
+    def is_due(index: LogIndex) -> bool:
+        there = pending_numbers(log, index)
+        since_ms = there.flushed_at_ms
+        if not there.numbers:
+            return False
+        if since_ms is None:
+            since_ms = pending_entry(log, there.numbers[0]).committed_at_ms
+        # Reading all of what is pending, with each batch, is for those who ask for it.
+        raw_bytes = pending_outputs(log, index).raw_bytes if flush.memory_buffer_only else 0
+        return is_flush_due(since_ms, raw_bytes, flush, time.time_ns() // 1_000_000)
+
+    if log.read(is_due):
+        flush_pending(storage, max_bytes=flush.max_buffered_bytes, options=options)
+
+
+def flush_if_last(
+    storage: Storage, application_id: str, flush: FlushOptions, options: WriteOptions
+) -> None:
+    """Flush what is pending if the last commit of an application is, see :func:`flush_pending`.
+
+    It is for one whose commits wait no more. Otherwise what it has pending would be flushed behind
+    rows that came later, or in their place.
+    """
+    log = CommitLog(storage)
+
+    def is_last(index: LogIndex) -> bool:
+        last = last_commit(log, index, application_id)
+        if last is None or last.version < index.oldest:  # what is pending does not expire
+            return False
+        return isinstance(log.record(last.version), Pending)
+
+    if log.read(is_last):
+        flush_pending(storage, max_bytes=flush.max_buffered_bytes, options=options)
+
+
+def flush_pending(
+    path: Place,
+    *,
+    max_bytes: int = DEFAULT_BYTES,
+    options: WriteOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt | None:
+    """Make one version of what a stream with a flush interval has pending.
+
+    Parameters
+    ----------
+    path, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+    max_bytes
+        Memory for rows, in bytes.
+    options
+        How to write; defaults when None.
+
+    Returns
+    -------
+    ShuffleReceipt or None
+        Of the version, or of the newest where another has flushed the same meanwhile; None when
+        nothing is pending.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        The path is not there.
+    ResultReleasedError
+        What was pending was released meanwhile.
+    OptionError
+        What is pending is not partitioned by the hash of keys.
+    ShuffleError
+        It cannot be read or written; what is pending stays so.
+    """
+    check_integer("max_bytes", max_bytes, 1 << 16, 1 << 50, "bytes")
+    storage = open_storage(path, storage_options)
+    check_there(storage)
+    log = CommitLog(storage)
+    there = log.read(partial(pending_outputs, log))
+    if not there.entries:
+        return None
+    entries = there.counting
+    last = _joined(entries)
+    job = _job(storage, log, last, options or WriteOptions())
+    keys = _keys(storage, job)
+    mode = "overwrite" if there.begins_anew else "append"
+    open_target(job, mode)
+    job = replace(job, has_directory=True)
+    try:
+        rows = _latest(Shuffle(storage, Snapshot((*entries[:-1], last))), keys, max_bytes)
+        statuses = [run_map_task(job, 0, 0, rows)]
+        return commit_job(job, statuses, mode=mode, flushes=there.numbers)
+    except BaseException as error:
+        abort_after(job, error)
+        if isinstance(error, CorruptShuffleError | ShuffleNotFoundError):
+            # Files of what was flushed go with the next collection, under whoever reads them still.
+            newest = log.snapshot()
+            still = log.read(partial(pending_numbers, log))
+            if newest is not None and not still.begins_with(there.numbers):
+                if newest.ended is not None:
+                    raise released_error(storage.root, newest.ended) from error
+                return receipt_of(storage, newest.newest)
+        raise
+
+
+def _joined(entries: tuple[LogEntry, ...]) -> LogEntry:
+    """Return the last entry, with the schema in which the rows of all can be read."""
+    last = entries[-1]
+    return replace(
+        last,
+        data_schema=reduce(widen, (entry.data_schema for entry in entries)),
+        spark_schema=reduce(widen_spark_schema, (entry.spark_schema for entry in entries)),
+    )
+
+
+def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions) -> ShuffleJob:
+    """Begin a job that writes what its last entry describes."""
+    partitioner = partitioner_from_description(last.partitioner)
+    if partitioner is None:
+        msg = f"{storage.root}: what is pending has a partitioner that is not known here"
+        raise OptionError(msg)
+    result = last.result
+    patience = options.back_pressure_timeout if result.type.has_back_pressure else None
+    return ShuffleJob(
+        storage=storage,
+        job_id=uuid.uuid4().hex,
+        shuffle_id=uuid.uuid4().hex,  # where it overwrites: by this it is known to begin anew
+        data_schema=last.data_schema,
+        spark_schema=last.spark_schema,
+        num_subpartitions=last.num_subpartitions,
+        partitioner=partitioner,
+        options=replace(
+            options,
+            result_type=result.type,
+            max_unconsumed_bytes=result.max_unconsumed_bytes,
+            max_unconsumed_versions=result.max_unconsumed_versions,
+            back_pressure_timeout=patience,
+        ),
+        makes_root=False,
+        base_version=log.newest_version(),
+        sort_by=last.sort_by,
+        owners=result.owners,
+    )
+
+
+def _keys(storage: Storage, job: ShuffleJob) -> tuple[str, ...]:
+    if not isinstance(job.partitioner, HashPartitioner):
+        msg = (
+            f"{storage.root}: what is pending is partitioned by {job.partitioner!r}; rows of one "
+            "key must be in one subpartition, as with keys"
+        )
+        raise OptionError(msg)
+    return job.partitioner.keys
+
+
+def _latest(shuffle: Shuffle, keys: tuple[str, ...], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the latest row of each key, a few subpartitions at a time."""
+    capacity_bytes = max_bytes // 3
+    rows = to_numpy(shuffle.subpartition_rows)
+    weights = to_numpy(shuffle.raw_bytes) + KEY_BYTES * rows
+    for first, end in group_adjacent(weights, capacity_bytes, None):
+        if not rows[first:end].any():
+            continue
+        yield from latest_in_passes(
+            partial(_read, shuffle, first, end),
+            shuffle.schema,
+            keys,
+            capacity_bytes=capacity_bytes,
+            num_rows=int(rows[first:end].sum()),
+        )
+
+
+def _read(shuffle: Shuffle, first: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows in the order in which they were written, key by key: not in that of sort keys."""
+    for run in shuffle.reader(first, end):
+        yield run.batch

@@ -1,0 +1,183 @@
+"""Which rows are the last of their key: exact, whole columns at a time. Pure.
+
+There are four ways, and the keys decide: a table with a place for each number, where numbers are
+small; a sort of numbers and rows as one word, where these fit into it; a sort of digests that is
+checked, where they do not; and of many texts or the like a sort of their hashes, where rows of one
+hash are compared. Only few texts, and rows of one hash with different keys, need a hash table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as pt
+
+from arrow_format.arrays.canonical_floats import float_bits
+from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy, to_scalar
+from arrow_format.arrays.selection import take
+from arrow_format.keys.spark_hash import hash_columns
+from arrow_format.streaming.key_numbers import are_cheap, key_numbers, renumbered
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+TABLE_PER_ROW = 4
+"""Places for each row that a table of numbers may have; a sort takes longer, and so does clearing
+more of them."""
+
+TABLE_AT_LEAST = 1 << 12
+
+SAMPLE_ROWS = 1 << 12
+"""Rows that are looked at to guess how many keys there are."""
+
+MANY_KEYS = 1 << 15
+"""From about so many on, looking up a text in a hash table costs more than its hash and a sort."""
+
+_WORD_BITS = 64
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""Spreads numbers over all of uint64 (Knuth's multiplicative hash); being odd, it loses none."""
+
+
+def last_rows(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
+    """Return the last row of each key, ascending.
+
+    Parameters
+    ----------
+    columns
+        Key columns of ``num_rows`` rows, of types that can be hash keys
+        (:func:`~arrow_format.keys.spark_hash.check_hashable`); slices are fine. Without any, all
+        rows have the same key. A null equals a null, a NaN every NaN, and -0.0 equals 0.0.
+    num_rows
+        How many rows there are, less than 2**31.
+    """
+    if num_rows == 0:
+        return np.empty(0, np.int64)
+    if not columns:
+        return np.array([num_rows - 1], np.int64)
+    if not are_cheap(columns) and _seem_many(columns, num_rows):
+        is_last = _are_last_by_hash(columns, num_rows)
+    else:
+        is_last = np.zeros(num_rows, np.bool_)
+        is_last[_last(columns)] = True
+    return np.flatnonzero(is_last)
+
+
+def _seem_many(columns: Sequence[pa.Array], num_rows: int) -> bool:
+    """Whether there seem to be so many keys that a hash table of them is slow, by a sample.
+
+    Of m rows with K keys, about m**2 / 2K have one that was there before.
+    """
+    if num_rows <= SAMPLE_ROWS:
+        return False
+    if _are_nested(columns):
+        return True
+    some = to_arrow(np.linspace(0, num_rows - 1, SAMPLE_ROWS).astype(np.int64))
+    most = max(pc.count_distinct(take(column, some), mode="all").as_py() for column in columns)
+    return bool(SAMPLE_ROWS - most <= SAMPLE_ROWS**2 / (2 * MANY_KEYS))
+
+
+def _are_nested(columns: Sequence[pa.Array]) -> bool:
+    return any(pt.is_nested(column.type) for column in columns)
+
+
+def _are_last_by_hash(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.bool_]:
+    """Tell which rows are the last of their key; a hash that occurs once needs no further look."""
+    words = hash_columns(columns).view(np.uint32).astype(np.uint64)
+    words <<= np.uint64(32)
+    words |= np.arange(num_rows, dtype=np.uint64)
+    words.sort()
+    rows = words.astype(np.uint32)  # runs of one hash, each in the order of its rows
+    words >>= np.uint64(32)
+    is_first = np.ones(num_rows, np.bool_)
+    np.not_equal(words[1:], words[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
+    del words
+    is_last = np.zeros(num_rows, np.bool_)
+    is_last[rows[np.append(starts[1:], num_rows) - 1]] = True
+    lengths = np.diff(starts, append=num_rows)
+    several = lengths > 1
+    alike = rows[np.repeat(several, lengths)]
+    if not len(alike):
+        return is_last
+    # Each is compared with the first of its run: those are few, and mostly stand close together.
+    first_of = np.empty(num_rows, np.uint32)
+    first_of[alike] = np.repeat(rows[starts[several]], lengths[several])
+    alike.sort()
+    del rows, starts, lengths, several
+    firsts = first_of[alike]
+    is_mixed = np.zeros(num_rows, np.bool_)  # by the first row of a run
+    if _are_nested(columns):
+        is_mixed[firsts] = True
+    else:
+        is_mixed[firsts[~_are_equal(columns, alike, firsts)]] = True
+    doubtful = alike[is_mixed[firsts]]
+    if len(doubtful):
+        is_last[doubtful] = False
+        index = to_arrow(doubtful)
+        is_last[doubtful[_last([take(column, index) for column in columns])]] = True
+    return is_last
+
+
+def _are_equal(
+    columns: Sequence[pa.Array], rows: NDArray[np.uint32], others: NDArray[np.uint32]
+) -> NDArray[np.bool_]:
+    """Tell which of some rows, ascending, have the key of the row in the same place of another."""
+    equal = np.ones(len(rows), np.bool_)
+    for column in columns:
+        ours = float_bits(column)
+        theirs = take(ours, to_arrow(others), boundscheck=False)
+        if len(rows) < len(ours):
+            ours = take(ours, to_arrow(rows), boundscheck=False)
+        same = pc.fill_null(pc.equal(ours, theirs), to_scalar(0, pa.bool_()))
+        there = to_numpy(same)
+        if ours.null_count:
+            there = there | to_numpy(pc.and_(ours.is_null(), theirs.is_null()))
+        equal &= there
+    return equal
+
+
+def _last(columns: Sequence[pa.Array]) -> NDArray[np.integer]:
+    """Return the last row of each key, in any order."""
+    numbers, width = key_numbers(columns)
+    if width > max(TABLE_PER_ROW * len(numbers), TABLE_AT_LEAST):
+        found = _last_by_sort(numbers, width)
+        if found is not None:
+            return found
+        numbers, width = renumbered(numbers)
+    last = np.full(width, -1, np.int32)
+    # Of several rows that are assigned to one place, NumPy leaves the last.
+    last[numbers] = np.arange(len(numbers), dtype=np.int32)
+    return last[last >= 0]
+
+
+def _last_by_sort(numbers: NDArray[np.int64], width: int) -> NDArray[np.int64] | None:
+    """Return the last row of each number by a sort; None when two have the same digest.
+
+    A number, or what fits of it, and the row are one word, so that NumPy's fastest sort does.
+    """
+    row_bits = max(len(numbers) - 1, 1).bit_length()
+    words = numbers.astype(np.uint64)
+    fits = (width - 1).bit_length() + row_bits <= _WORD_BITS
+    if fits:
+        words <<= np.uint64(row_bits)
+    else:
+        words *= _SPREAD
+        words &= ~np.uint64((1 << row_bits) - 1)
+    words |= np.arange(len(numbers), dtype=np.uint64)
+    words.sort()
+    rows = (words & np.uint64((1 << row_bits) - 1)).astype(np.int64)
+    words >>= np.uint64(row_bits)
+    same = words[1:] == words[:-1]
+    if not fits:
+        first = np.flatnonzero(same)
+        if bool((numbers[rows[first]] != numbers[rows[first + 1]]).any()):
+            return None
+    is_last = np.ones(len(rows), np.bool_)
+    np.logical_not(same, out=is_last[:-1])
+    last: NDArray[np.int64] = rows[is_last]
+    return last

@@ -1,0 +1,147 @@
+"""Receiver-initiated consumption: who wants a result asks for it, before it is there if need be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
+from arrow_format.log.changed_rows import changes_of, next_changes
+from arrow_format.log.changes import begins_after, way_out_told
+from arrow_format.log.commit_log import CommitLog, Snapshot
+from arrow_format.log.record import Fence
+from arrow_format.log.release import unconsumed_entries
+from arrow_format.log.result import released_error
+from arrow_format.log.snapshot import VersionSpan
+from arrow_format.patience import wait_until
+
+if TYPE_CHECKING:
+    from arrow_format.log.names import LogIndex
+    from arrow_format.storage.open import Storage
+
+
+def await_result(
+    storage: Storage,
+    timeout: float,
+    *,
+    consumed: int | None = None,
+    consumer: str | None = None,
+    allow_empty: bool = False,
+) -> Snapshot:
+    """Return what there is to consume of a result, once there is something.
+
+    A blocking result is there from its commit on, and is consumed as a whole. Of a pipelined one
+    each version is, as soon as it is committed.
+
+    Parameters
+    ----------
+    storage
+        Where it is, or will be.
+    timeout
+        Seconds to wait for it.
+    consumed
+        The version up to which the consumer has consumed; None for one who only looks, and gets
+        what is there as a whole.
+    consumer
+        Its name, for errors.
+    allow_empty
+        Whether a result of which nothing is new is given as one without rows, not as an error.
+
+    Returns
+    -------
+    Snapshot
+        Of a pipelined result only what is unconsumed.
+
+    Raises
+    ------
+    ResultReleasedError
+        It was there, and was released.
+    ResultFailedError
+        Its producer failed while this waited, or before and none has come since.
+    RequestTimeoutError
+        It did not come in time, or nothing new of it, unless ``allow_empty``.
+    ShuffleNotFoundError
+        Nothing is there, and this does not wait; or versions have expired that are unconsumed.
+    """
+    request = _Request(storage, consumed, consumer)
+    found = wait_until(request.look, timeout)
+    if found is None and allow_empty:
+        found = request.nothing()
+    if found is None:
+        raise request.error(timeout)
+    return found
+
+
+class _Request:
+    """One request, which looks at the log again and again."""
+
+    def __init__(self, storage: Storage, consumed: int | None, consumer: str | None) -> None:
+        self._storage = storage
+        self._consumer = consumer
+        self._consumed = consumed
+        self._began: int | None = None
+        self._failed: Fence | None = None
+        self._newest: int | None = None
+
+    def look(self) -> Snapshot | None:
+        """Return what is there to be consumed; None: nothing yet."""
+        stat = self._storage.stat("")
+        if stat is not None and not stat.is_directory:
+            msg = f"{self._storage.root}: is a file, not the directory of a shuffle"
+            raise ShuffleNotFoundError(msg)
+        log = CommitLog(self._storage)
+        number = log.newest_version()
+        began = self._began = number if self._began is None else self._began
+        newest = log.snapshot()
+        if newest is None:
+            record = log.read(lambda index: log.record(index.newest) if index.newest else None)
+            self._failed = record if isinstance(record, Fence) and record.failed else None
+            if self._failed is not None and self._failed.version > began:
+                raise _failed_error(self._storage, self._failed)
+            return None
+        if newest.ended is not None:
+            raise released_error(self._storage.root, newest.ended)
+        self._newest = newest.version
+        if self._consumed is None or newest.newest.result.type.is_blocking:
+            return newest
+        return self._unconsumed(log, newest, self._consumed)
+
+    def _unconsumed(self, log: CommitLog, newest: Snapshot, consumed: int) -> Snapshot | None:
+        def look(index: LogIndex) -> Snapshot | None:
+            entries = unconsumed_entries(log, index, consumed)
+            if entries == ():
+                return None
+            start = begins_after(log, index, newest.newest, consumed) if consumed else 0
+            with way_out_told(self._storage.root, self._consumer):
+                found = next_changes(log, index, start, newest.version)
+            return found if entries or found.map_outputs else None
+
+        return log.read(look)
+
+    def nothing(self) -> Snapshot | None:
+        """Return the newest version without its rows; None where there is no version."""
+        if self._failed is not None or self._newest is None:
+            return None
+        return changes_of(CommitLog(self._storage), VersionSpan(0, self._newest, self._newest))
+
+    def error(self, timeout: float) -> ShuffleNotFoundError:
+        """Return the error of a request that came to nothing."""
+        if self._failed is not None:
+            return _failed_error(self._storage, self._failed)
+        waited = f"after {timeout:.3g} s" if timeout else "and this does not wait (requestTimeout)"
+        if self._newest is not None:
+            return RequestTimeoutError(
+                f"{self._storage.root}: nothing new {waited}; the newest version is "
+                f"{self._newest}, and this consumer has consumed it. Ask later, or wait longer"
+            )
+        msg = f"{self._storage.root}: holds no committed shuffle {waited}"
+        if timeout:
+            return RequestTimeoutError(f"{msg}. See whether its producer runs, or wait longer")
+        return ShuffleNotFoundError(f"{msg}; nothing was written, or not committed")
+
+
+def _failed_error(storage: Storage, fence: Fence) -> ResultFailedError:
+    jobs = ", ".join(fence.job_ids)
+    return ResultFailedError(
+        f"{storage.root}: the producer of the result failed (job {jobs}), and nothing of it was "
+        "committed. See what the producer says, and run it again"
+    )

@@ -1,0 +1,202 @@
+"""Rows on disk for a while: a map output by hash of the keys, in a scratch directory.
+
+What is spilled is written as any map output is, so it is compressed, checksummed and found by
+subpartition; it is only never published. Equal keys are in one subpartition, in the order in which
+they came.
+"""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.gather import gather
+from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.model import PartitionedFileMetadata, RegionKind
+from arrow_format.options import WriteOptions
+from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.read.plan import group_adjacent
+from arrow_format.storage.scratch import ScratchDirectory
+from arrow_format.write.clustering import cluster
+from arrow_format.write.counters import MapCounters
+from arrow_format.write.map_output import MapOutputWriter
+from arrow_format.write.sort_buffer import SortedRegion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from arrow_format.model import Int64Array
+
+NUM_SUBPARTITIONS = 256
+"""So many times what is held in memory is read back in one pass each, about."""
+
+DIRECTORY = "spilled"
+"""Name of the directory in the scratch directory that takes the files."""
+
+
+class SpilledRows:
+    """A map output that is written, read any number of times, and removed.
+
+    Parameters
+    ----------
+    schema
+        Data schema of the rows.
+    keys
+        Key columns, one or more.
+    directory
+        Where the scratch directory is made; the system's for temporary files when None.
+
+    Raises
+    ------
+    StorageError
+        The scratch directory cannot be made.
+    """
+
+    def __init__(self, schema: pa.Schema, keys: Sequence[str], directory: str | None) -> None:
+        self._schema = schema
+        partitioner = HashPartitioner(list(keys))
+        self._assign = partitioner.bind(schema, NUM_SUBPARTITIONS, 0)
+        self._counters = MapCounters()
+        scratch = ScratchDirectory(directory)
+        name = uuid.uuid4().hex
+        metadata = PartitionedFileMetadata(
+            shuffle_id=name,
+            job_id=name,
+            map_task=0,
+            attempt=0,
+            data_schema=schema,
+            num_subpartitions=NUM_SUBPARTITIONS,
+            partitioner=partitioner.describe(),
+        )
+        options = WriteOptions(sync=False)
+        self._writer = MapOutputWriter(
+            scratch.storage, DIRECTORY, metadata, options, (), self._counters
+        )
+        self._storage = scratch.storage
+        self._files: list[PartitionedFileReader] = []
+        self._rows: Int64Array = np.zeros(NUM_SUBPARTITIONS, np.int64)
+        self.num_rows = 0
+        """Rows written, replaced ones included."""
+        # With this object, wherever it is dropped: an open file is closed and all are removed.
+        self._remove = weakref.finalize(self, _remove, self._writer, scratch)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data files; known once they are finished."""
+        return self._counters.stored_bytes
+
+    @property
+    def num_regions(self) -> int:
+        """Regions written so far."""
+        return self._counters.num_regions
+
+    def write(self, taken: list[pa.RecordBatch]) -> None:
+        """Write rows as one region.
+
+        Parameters
+        ----------
+        taken
+            One batch of the schema. The list is emptied, so that its columns can be let go as they
+            are put in order.
+
+        Raises
+        ------
+        StorageError, OutOfDiskError
+            They could not be written; nothing of what was spilled is of use any more.
+        """
+        batch = taken.pop()
+        if batch.num_rows == 0:
+            return
+        ids = self._assign(batch).astype(np.int32, copy=False)
+        clustering = cluster(ids, NUM_SUBPARTITIONS)
+        del ids
+        self.num_rows += batch.num_rows
+        columns = batch.columns
+        del batch
+        if clustering.permutation is not None:
+            indices = to_arrow(clustering.permutation)
+            for i, column in enumerate(columns):
+                pieces = gather(column, indices)
+                columns[i] = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+                del column, pieces
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        del columns
+        self._writer.write_region(RegionKind.UNICAST, SortedRegion(rows, clustering))
+
+    def finish(self) -> None:
+        """End the files; from then on rows can be read.
+
+        Raises
+        ------
+        StorageError, OutOfDiskError
+            There was no room for the end of a file or its index.
+        """
+        status = self._writer.finish()
+        self._files = [PartitionedFileReader(self._storage, file) for file in status.output.files]
+        if status.subpartition_rows is not None:
+            self._rows = status.subpartition_rows
+
+    def ranges(self, most_bytes: int, row_bytes: int) -> list[tuple[int, int, int]]:
+        """Cut the subpartitions that have rows into ranges to be read together.
+
+        Parameters
+        ----------
+        most_bytes
+            Raw bytes that a range may have, about; a single subpartition may have more.
+        row_bytes
+            What each row counts at least.
+
+        Returns
+        -------
+        list
+            First subpartition, end, and number of rows of each.
+        """
+        raw = sum(one.file.raw_bytes for one in self._files)
+        per_row = max(raw / max(self.num_rows, 1), row_bytes)
+        weights = (self._rows * per_row).astype(np.int64)
+        found = group_adjacent(weights, most_bytes, np.flatnonzero(self._rows).tolist())
+        return [(first, end, int(self._rows[first:end].sum())) for first, end in found]
+
+    def read(self, first: int, end: int, ahead_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Read the rows of subpartitions ``[first, end)``, those of each in the order they came.
+
+        Parameters
+        ----------
+        first, end
+            Range of subpartitions.
+        ahead_bytes
+            Stored bytes that may be read ahead.
+
+        Raises
+        ------
+        CorruptShuffleError
+            A file was damaged or removed meanwhile.
+        """
+        decoder = ChunkDecoder(self._schema)
+        for file in self._files:
+            chunks = ChunkReader(
+                file,
+                decoder,
+                read_ahead_bytes=min(ahead_bytes, READ_AHEAD_BYTES),
+                wanted="rows that were spilled",
+            )
+            for batch, _ in chunks.rows(0, len(file.regions), first, end):
+                yield batch
+
+    def remove(self) -> None:
+        """Remove all files and their directory; calling it again does nothing."""
+        self._files = []
+        self._remove()
+
+
+def _remove(writer: MapOutputWriter, scratch: ScratchDirectory) -> None:
+    if scratch.is_ours:
+        writer.release()
+    scratch.remove()

@@ -1,0 +1,1 @@
+"""Writing: the sort buffer, regions, chunks, map outputs, and merging files."""

@@ -1,0 +1,310 @@
+"""The files of one map output: regions in, partitioned files over one or several directories out.
+
+Source: FLIP-148, ``PartitionedFileWriter`` as ``SortMergeResultPartition`` drives it; several files
+where an index grows large or a directory fills up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.errors import CorruptShuffleError, StorageError
+from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.totals import subpartition_totals
+from arrow_format.model import (
+    MapOutput,
+    MapStatus,
+    PartitionedFile,
+    PartitionedFileMetadata,
+    RegionKind,
+)
+from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.partitioned_file import PartitionedFileReader
+from arrow_format.storage.local_dirs import WriteRoots, first_root
+from arrow_format.storage.open import ObjectNotFoundError
+from arrow_format.write.merge_policy import MergePolicy
+from arrow_format.write.merged_file import merge_files
+from arrow_format.write.moved_file import move_regions
+from arrow_format.write.partitioned_file import PartitionedFileWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from arrow_format.options import WriteOptions
+    from arrow_format.storage.open import Storage
+    from arrow_format.write.counters import MapCounters
+    from arrow_format.write.sort_buffer import SortedRegion
+
+MAX_INDEX_BYTES = 16 << 20
+"""A partitioned file whose index grows past this is finished and the next one is begun, so that the
+memory for indexes is bounded however much a map task writes."""
+
+ROOM_BYTES = 4 << 20
+"""Room a directory must have beside the next region, for its index."""
+
+
+class MapOutputWriter:
+    """Writes the regions of one attempt of a map task, into another directory when one fails.
+
+    Parameters
+    ----------
+    storage
+        Root 0, the shuffle.
+    directory
+        Directory of the job's map outputs in it.
+    metadata
+        What every index will say beside its regions.
+    options
+        Codec, chunk size, sync.
+    local_roots
+        Further roots, from 1; None stands for one that cannot be used.
+    counters
+        Counted up here.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        metadata: PartitionedFileMetadata,
+        options: WriteOptions,
+        local_roots: Sequence[Storage | None],
+        counters: MapCounters,
+    ) -> None:
+        # A random id, so that two attempts never share a name whatever numbers they were given.
+        self._name = f"{metadata.map_task:05d}-{metadata.attempt}-{secrets.token_hex(6)}"
+        self._directory = directory
+        self._metadata = metadata
+        self._options = options
+        roots = [storage, *local_roots]
+        # A retried attempt begins elsewhere than the one that may have failed for its disk.
+        turn = metadata.map_task + metadata.attempt
+        self._roots = WriteRoots(roots, first_root(metadata.job_id, turn, len(roots)))
+        self._root = 0
+        self._writer: PartitionedFileWriter | None = None
+        self._num_begun = 0
+        self._files: list[PartitionedFile] = []
+        n = metadata.num_subpartitions
+        self._totals = (np.zeros(n, np.int64), np.zeros(n, np.int64))
+        self._counters = counters
+        counters.failed_directories += sum(root is None for root in roots)
+
+    def write_region(self, kind: RegionKind, region: SortedRegion) -> None:
+        """Append a region to the current file, or to one in another directory when this one fails.
+
+        Raises
+        ------
+        StorageError, OutOfDiskError
+            No directory took it; the map output is of no use any more.
+        """
+        num_bytes = region.batch.nbytes + ROOM_BYTES
+        if self._writer is not None and self._roots.should_leave(self._root, num_bytes):
+            self._finish_file()
+        while True:
+            writer = self._writer or self._open_file(num_bytes)
+            try:
+                self._write(writer, kind, region)
+            except StorageError as error:
+                self._leave_directory(error)
+            else:
+                break
+        self._counters.num_regions += 1
+        self._counters.num_broadcast_regions += kind is RegionKind.BROADCAST
+        if writer.index_bytes > MAX_INDEX_BYTES:
+            self._finish_file()
+
+    def _write(self, writer: PartitionedFileWriter, kind: RegionKind, region: SortedRegion) -> None:
+        before, started = writer.write_ns, time.perf_counter_ns()
+        try:
+            if kind is RegionKind.UNICAST:
+                writer.write_region(region.batch, region.clustering)
+            else:
+                writer.write_broadcast_region(region.batch)
+        finally:
+            written = writer.write_ns - before
+            self._counters.write_ns += written
+            self._counters.encode_ns += time.perf_counter_ns() - started - written
+
+    def _open_file(self, num_bytes: int) -> PartitionedFileWriter:
+        """Begin a file in the next directory that takes one."""
+        while True:
+            self._root = self._roots.choose(num_bytes)
+            try:
+                self._writer = PartitionedFileWriter(
+                    self._roots.storage(self._root),
+                    self._new_path(self._root),
+                    self._metadata,
+                    self._options,
+                )
+            except (StorageError, ObjectNotFoundError) as error:
+                self._give_up_directory(error)
+            else:
+                return self._writer
+
+    def _new_path(self, root: int) -> str:
+        # No number twice, not even in two roots: what a broken disk does not let us delete must not
+        # be taken for the live file of that name.
+        name = f"{self._name}-{self._num_begun}"
+        self._num_begun += 1
+        return name if root else f"{self._directory}/{name}"
+
+    def _give_up_directory(self, error: StorageError | ObjectNotFoundError) -> None:
+        """Write no further file to the current directory; raises when it was the last."""
+        self._counters.failed_directories += 1
+        self._roots.leave_out(self._root, error)
+
+    def _leave_directory(self, error: StorageError) -> None:
+        """Give the current directory up, and keep the regions that the current file has whole.
+
+        Raises
+        ------
+        StorageError
+            There is no other directory, or what is written already cannot be kept: ``error``.
+        """
+        self._give_up_directory(error)
+        writer = self._writer
+        if writer is None:
+            return
+        if writer.num_regions == 0:
+            self._writer = None
+            writer.release()
+            return
+        try:
+            writer.roll_back()
+            self._finish(writer)
+        except StorageError:
+            self._move(writer, error)
+
+    def _move(self, source: PartitionedFileWriter, error: StorageError) -> None:
+        """Go on with a copy of the current file in another directory, as it cannot be finished.
+
+        Raises
+        ------
+        StorageError
+            No other directory takes it; or it cannot be read back: ``error``.
+        """
+        started = time.perf_counter_ns()
+        try:
+            while True:
+                target = self._open_file(source.num_bytes + ROOM_BYTES)
+                try:
+                    move_regions(source.unfinished(), target)
+                except StorageError as another:
+                    target.release()
+                    self._give_up_directory(another)
+                except CorruptShuffleError as another:
+                    error.add_note(f"and the regions written before could not be kept: {another}")
+                    raise error from another
+                else:
+                    return
+        finally:
+            source.release()
+            self._counters.write_ns += time.perf_counter_ns() - started
+
+    def _finish_file(self) -> None:
+        """Finish the current file, in another directory where this one does not take its end."""
+        while self._writer is not None:
+            try:
+                self._finish(self._writer)
+            except StorageError as error:
+                self._give_up_directory(error)
+                self._move(self._writer, error)
+
+    def _finish(self, writer: PartitionedFileWriter) -> None:
+        started = time.perf_counter_ns()
+        try:
+            file = replace(writer.finish(), root=self._root)
+        finally:
+            self._counters.write_ns += time.perf_counter_ns() - started
+        self._writer = None
+        self._files.append(file)
+        n = self._metadata.num_subpartitions
+        for total, added in zip(
+            self._totals, subpartition_totals(writer.regions, n, file.data_bytes), strict=True
+        ):
+            total += added
+
+    def finish(self) -> MapStatus:
+        """Finish the files and say what they are; there are none when no region came.
+
+        Raises
+        ------
+        CorruptShuffleError
+            Regions were to be joined, and what was written cannot be read back.
+        """
+        self._finish_file()
+        self._rewrite()
+        counters = self._counters
+        counters.num_rows = sum(file.num_rows for file in self._files)
+        counters.raw_bytes = sum(file.raw_bytes for file in self._files)
+        counters.stored_bytes = sum(file.data_bytes for file in self._files)
+        return MapStatus(
+            MapOutput(
+                self._metadata.job_id,
+                self._metadata.map_task,
+                self._metadata.attempt,
+                tuple(self._files),
+                counters.as_dict(),
+            ),
+            *self._totals,
+        )
+
+    def _rewrite(self) -> None:
+        """Join the regions of all files, where that is wanted and worth it."""
+        n = self._metadata.num_subpartitions
+        policy = MergePolicy(rewrite=self._options.rewrite)
+        if policy.plan_map_task(self._files, n) is None:
+            return
+        started = time.perf_counter_ns()
+        inputs: list[PartitionedFileReader] = []
+        try:
+            inputs += (PartitionedFileReader(self._roots.storage(f.root), f) for f in self._files)
+            merged = merge_files(
+                inputs,
+                rewrite=True,
+                max_fan_in=policy.max_fan_in,
+                roots=self._roots,
+                path_in=self._new_path,
+                metadata=self._metadata,
+                options=self._options,
+            )
+        except StorageError:
+            # No room for a second copy, say. The files are whole as they are, and good to read.
+            self._counters.failed_rewrites += 1
+            return
+        except Exception:
+            # Rows that cannot be joined, or not within memory, can be read as they are all the
+            # same, unless they are damaged: that fails the task.
+            if len(inputs) < len(self._files):
+                raise
+            for one in inputs:
+                ChunkReader(one, ChunkDecoder(self._metadata.data_schema)).check()
+            self._counters.failed_rewrites += 1
+            return
+        finally:
+            self._counters.merge_ns += time.perf_counter_ns() - started
+        files, self._files = self._files, [merged.file]
+        self._totals[1][:] += merged.added_bytes
+        self._counters.merged_regions += merged.num_merged_regions
+        self._counters.num_regions = merged.file.num_regions
+        self._delete(files)
+
+    def release(self) -> None:
+        """Remove everything written, as far as that is possible."""
+        if self._writer is not None:
+            self._writer.release()
+        self._delete(self._files)
+
+    def _delete(self, files: Iterable[PartitionedFile]) -> None:
+        for file in files:
+            storage = self._roots.storage(file.root)
+            for path in (file.index_path, file.data_path):
+                # What cannot be deleted now is removed by the commit or abort, or later by gc.
+                with contextlib.suppress(StorageError):
+                    storage.delete(path)

@@ -1,0 +1,190 @@
+"""Which files are worth merging, and how: pure decisions from numbers that the log has.
+
+*Appending* copies whole regions of several files behind each other: fewer files to open and fewer
+indexes to read, at the price of a copy. *Rewriting* joins many regions into one: a reader of one
+subpartition then reads once where it read once per region, at about the price of writing the rows
+again. The figures behind the defaults are in ``docs/adr/0006-merge-policy.md``.
+
+Source: FLIP-148, ``MergePolicy``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.options import REWRITE_CHOICES, RewriteChoice, check_choice, check_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from arrow_format.model import MapOutput, PartitionedFile
+
+MAX_FAN_IN = 128
+"""Regions that a rewrite joins into one at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMerge:
+    """Adjacent map outputs or files ``[first, end)`` that become one file."""
+
+    rewrite: bool
+    """Whether regions are joined; otherwise they are copied as they are."""
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a decision is made of: sums over the files that would become one."""
+
+    num_files: int
+    num_regions: int
+    data_bytes: int
+    index_bytes: int
+
+    @staticmethod
+    def of(files: Iterable[PartitionedFile]) -> Facts:
+        """Sum up."""
+        several = tuple(files)
+        return Facts(
+            len(several),
+            sum(file.num_regions for file in several),
+            sum(file.data_bytes for file in several),
+            sum(file.index_bytes for file in several),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePolicy:
+    """When to merge; bad values raise :class:`OptionError` at construction.
+
+    Parameters
+    ----------
+    rewrite
+        ``auto``: join regions where readers of one subpartition find too little in each of too
+        many, by the two bounds below. ``always``: wherever there are two. ``never``: only append.
+    min_regions
+        With fewer regions nothing is rewritten: the reads saved are not worth the work.
+    min_read_bytes
+        Nothing is rewritten where a subpartition has at least this many stored bytes in a region on
+        average. A read of less costs what a read of this costs: it fetches and decodes a whole
+        chunk, about four times as much.
+    max_fan_in
+        Regions that are joined into one at most. With little memory it is fewer: see
+        :func:`~arrow_format.write.rewrite_plan.plan_fan_in`.
+    target_file_bytes
+        Files are merged up to this size (data). One of half of it is left alone, so that no byte is
+        copied again and again as small files join.
+    max_index_bytes
+        Indexes of files that are merged into one are in memory together, up to this size.
+    """
+
+    rewrite: RewriteChoice = "auto"
+    min_regions: int = 8
+    min_read_bytes: int = 16 << 10
+    max_fan_in: int = MAX_FAN_IN
+    target_file_bytes: int = 1 << 30
+    max_index_bytes: int = 32 << 20
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_choice("rewrite", self.rewrite, REWRITE_CHOICES)
+        check_integer("min_regions", self.min_regions, 2, 1 << 40, "regions")
+        check_integer("min_read_bytes", self.min_read_bytes, 1, 1 << 40, "bytes")
+        check_integer("max_fan_in", self.max_fan_in, 2, 1 << 20, "regions")
+        check_integer("target_file_bytes", self.target_file_bytes, 1, 1 << 50, "bytes")
+        check_integer("max_index_bytes", self.max_index_bytes, 1, 1 << 40, "bytes")
+
+    def should_rewrite(self, facts: Facts, num_subpartitions: int) -> bool:
+        """Whether joining the regions of these files is worth it.
+
+        Parameters
+        ----------
+        facts
+            Of the files that would become one.
+        num_subpartitions
+            How many there are.
+        """
+        if (
+            self.rewrite == "never"
+            or facts.num_regions < 2
+            or facts.index_bytes > self.max_index_bytes
+        ):
+            return False
+        if self.rewrite == "always":
+            return True
+        found_bytes = facts.data_bytes / (facts.num_regions * num_subpartitions)
+        return facts.num_regions >= self.min_regions and found_bytes < self.min_read_bytes
+
+    def plan_map_task(
+        self, files: Sequence[PartitionedFile], num_subpartitions: int
+    ) -> PlannedMerge | None:
+        """Decide what to do with the files of a map task at its end; None: leave them.
+
+        They are never appended: a map task has more than one only where one did not fit.
+        """
+        if self.should_rewrite(Facts.of(files), num_subpartitions):
+            return PlannedMerge(rewrite=True, first=0, end=len(files))
+        return None
+
+    def plan_version(
+        self, outputs: Sequence[MapOutput], num_subpartitions: int
+    ) -> tuple[PlannedMerge, ...]:
+        """Which map outputs of a version to merge; those in no merge stay as they are.
+
+        Parameters
+        ----------
+        outputs
+            In reading order.
+        num_subpartitions
+            How many there are.
+
+        Returns
+        -------
+        tuple
+            Disjoint, in reading order.
+        """
+        planned = (
+            self._planned(outputs, first, end, num_subpartitions)
+            for first, end in self._groups(outputs)
+        )
+        return tuple(merge for merge in planned if merge is not None)
+
+    def _planned(
+        self, outputs: Sequence[MapOutput], first: int, end: int, num_subpartitions: int
+    ) -> PlannedMerge | None:
+        facts = Facts.of(file for output in outputs[first:end] for file in output.files)
+        if self.should_rewrite(facts, num_subpartitions):
+            return PlannedMerge(rewrite=True, first=first, end=end)
+        if (
+            facts.num_files > 1
+            and facts.data_bytes <= self.target_file_bytes
+            and facts.index_bytes <= self.max_index_bytes
+        ):
+            return PlannedMerge(rewrite=False, first=first, end=end)
+        return None
+
+    def _groups(self, outputs: Sequence[MapOutput]) -> list[tuple[int, int]]:
+        """Cut into runs that fit into one file each; a large map output is a run of its own."""
+        groups: list[tuple[int, int]] = []
+        first = 0
+        data_bytes = index_bytes = 0
+        for i, output in enumerate(outputs):
+            facts = Facts.of(output.files)
+            is_large = 2 * facts.data_bytes >= self.target_file_bytes
+            if i > first and (
+                is_large
+                or data_bytes + facts.data_bytes > self.target_file_bytes
+                or index_bytes + facts.index_bytes > self.max_index_bytes
+            ):
+                groups.append((first, i))
+                first, data_bytes, index_bytes = i, 0, 0
+            data_bytes += facts.data_bytes
+            index_bytes += facts.index_bytes
+            if is_large:
+                groups.append((first, i + 1))
+                first, data_bytes, index_bytes = i + 1, 0, 0
+        if first < len(outputs):
+            groups.append((first, len(outputs)))
+        return groups

@@ -1,0 +1,336 @@
+"""Writes a data file of regions, and then its index.
+
+Source: FLIP-148, ``PartitionedFileWriter``. The data file is appended to region by region; the
+index is written last, so a file without index was never finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.errors import (
+    ClosedError,
+    ShuffleError,
+    StorageError,
+)
+from arrow_format.format.index_file import encode_index
+from arrow_format.model import (
+    PartitionedFile,
+    PartitionedFileMetadata,
+    Region,
+    RegionKind,
+)
+from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
+from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows
+from arrow_format.write.chunk_extents import cut_to_size
+from arrow_format.write.chunk_writer import (
+    ChunkWriter,
+    GatheringSink,
+    IpcFileChunks,
+    ZstdChunks,
+)
+from arrow_format.write.clustering import Clustering, cut_chunks
+from arrow_format.write.region_builder import RegionBuilder, chunk_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from arrow_format.format.chunk_codec import EncodedChunk
+    from arrow_format.storage.open import Storage
+
+
+class PartitionedFileWriter:
+    """Writes one data file, region after region, and then its index.
+
+    Used as a context manager it removes both files unless :meth:`finish` succeeded.
+
+    Parameters
+    ----------
+    storage
+        Where the files go.
+    path
+        Path of both without suffix, relative to the storage's root.
+    metadata
+        What the index will say beside the regions.
+    options
+        Codec, chunk size and whether to sync.
+
+    Raises
+    ------
+    ObjectExistsError
+        A file of that name is there; it is left alone.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        path: str,
+        metadata: PartitionedFileMetadata,
+        options: WriteOptions,
+    ) -> None:
+        self._storage = storage
+        self._options = options
+        self._metadata = metadata
+        self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
+        self._regions: list[Region] = []
+        self._raw_bytes = 0
+        self._closed = False
+        self._rolled_back = False
+        self._index_begun = False
+        self._whole = (0, 0)
+        self._whole_raw_bytes = 0
+        self._object = storage.open_writer(self._file.data_path, sync=options.sync)
+        self._sink = GatheringSink(self._object)
+        try:
+            self._chunks: ChunkWriter = (
+                IpcFileChunks(self._sink, metadata.data_schema)
+                if options.codec == "none"
+                else ZstdChunks(
+                    self._sink, metadata.data_schema, options.codec_level, options.chunk_bytes
+                )
+            )
+        except BaseException:
+            self._object.abort()
+            raise
+
+    @property
+    def num_regions(self) -> int:
+        """Regions written so far."""
+        return len(self._regions)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data file so far."""
+        return self._sink.position
+
+    @property
+    def write_ns(self) -> int:
+        """Nanoseconds spent so far in handing bytes of the data file to the storage."""
+        return self._sink.write_ns
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes the regions written so far take in memory and, about, in the index."""
+        return sum(
+            region.row_offsets.nbytes
+            + (0 if region.ranks is None else region.ranks.nbytes)
+            + len(region.chunks) * 37
+            for region in self._regions
+        )
+
+    def write_region(self, batch: pa.RecordBatch, clustering: Clustering) -> None:
+        """Append a region of unicast rows; nothing is written when there are none.
+
+        Parameters
+        ----------
+        batch
+            The rows in the order of ``clustering``.
+        clustering
+            Where each subpartition's rows stand; all rows of one stand together.
+
+        Raises
+        ------
+        ClosedError
+            The file is finished or was released.
+        ShuffleError
+            A subpartition's rows would not stand together, or rows and clustering do not match.
+        """
+        self.write_region_in_parts([(batch, clustering)])
+
+    def write_region_in_parts(self, parts: Iterable[tuple[pa.RecordBatch, Clustering]]) -> None:
+        """Append one region of unicast rows that come a few subpartitions at a time.
+
+        Parameters
+        ----------
+        parts
+            Rows with their clustering, by ascending rank; all with the same first subpartition.
+            One part may go on with the subpartition that the part before ended with.
+
+        Raises
+        ------
+        ClosedError, ShuffleError
+            As :meth:`write_region`.
+        """
+        self._write(RegionKind.UNICAST, parts)
+
+    def write_broadcast_region(self, batch: pa.RecordBatch) -> None:
+        """Append a region of rows that every subpartition reads; they are stored once.
+
+        Raises
+        ------
+        ClosedError
+            The file is finished or was released.
+        """
+        offsets = np.array([0, batch.num_rows], np.int32)
+        self._write(RegionKind.BROADCAST, [(batch, Clustering(0, None, None, offsets))])
+
+    def write_stored_region(
+        self, region: Region, chunks: Iterable[EncodedChunk], raw_bytes: int
+    ) -> None:
+        """Append a region of another file, its chunks as they are stored there.
+
+        Parameters
+        ----------
+        region
+            As the index of the other file describes it; only the places of its chunks change.
+        chunks
+            All of them, in order. A file of codec ``none`` takes chunks of encoding 0 only.
+        raw_bytes
+            Bytes of the region's rows as Arrow holds them in memory, about.
+
+        Raises
+        ------
+        ClosedError
+            The file is finished or was released.
+        """
+        self._check_open()
+        starts = region.chunks.first_row.tolist()
+        rows = [
+            self._chunks.write_encoded(chunk, first_row)
+            for first_row, chunk in zip(starts, chunks, strict=True)
+        ]
+        self._raw_bytes += raw_bytes
+        self._add_region(replace(region, chunks=chunk_table(rows)))
+
+    def _check_open(self) -> None:
+        if self._closed or self._rolled_back:
+            msg = f"{self._file.data_path}: finished or released; no region can be written"
+            raise ClosedError(msg)
+
+    def _write(self, kind: RegionKind, parts: Iterable[tuple[pa.RecordBatch, Clustering]]) -> None:
+        self._check_open()
+        n = self._metadata.num_subpartitions if kind is RegionKind.UNICAST else 1
+        builder = RegionBuilder(kind, n)
+        for batch, clustering in parts:
+            if batch.num_rows == 0:
+                continue
+            try:
+                start = builder.add(clustering, batch.num_rows)
+            except ShuffleError as error:
+                msg = f"{self._file.data_path}: {error}"
+                raise ShuffleError(msg) from error
+            self._raw_bytes += batch.nbytes
+            rows = self._chunks.prepare(batch)
+            firsts = cut_chunks(clustering, n, rows.num_bytes, self._options.chunk_bytes)
+            for first, stop in cut_to_size(batch, firsts, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):
+                builder.add_chunk(rows.write(first, stop, start + first))
+            # The next part is made now: nothing here may keep this one in memory meanwhile.
+            self._sink.flush()
+            del batch, rows
+        if builder.num_rows:
+            self._add_region(builder.build())
+
+    def _add_region(self, region: Region) -> None:
+        # What is counted as written is with the file system, and pins no columns any more.
+        self._sink.flush()
+        self._whole = (self._sink.position, self._sink.frame_crc32)
+        self._whole_raw_bytes = self._raw_bytes
+        self._regions.append(region)
+
+    def roll_back(self) -> None:
+        """Cut off what a failed write left behind the last whole region.
+
+        Then the file can be finished with the regions it has, and take no others.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be cut; it is of no use.
+        """
+        if self._closed:
+            return
+        self._rolled_back = True
+        self._raw_bytes = self._whole_raw_bytes
+        self._sink.truncate(*self._whole)
+        self._chunks.keep(sum(len(region.chunks) for region in self._regions))
+
+    def finish(self) -> PartitionedFile:
+        """Finish the data file, then write the index; both are durable when ``sync`` is on.
+
+        Raises
+        ------
+        ClosedError
+            Called before, or released.
+        StorageError
+            The storage took no more. Until :meth:`release` the regions can be read, see
+            :meth:`unfinished`.
+        """
+        if self._closed:
+            msg = f"{self._file.data_path}: finished or released already"
+            raise ClosedError(msg)
+        self._chunks.finish()
+        self._object.close()
+        metadata = replace(
+            self._metadata,
+            data_bytes=self._sink.position,
+            frame_crc32=self._sink.frame_crc32,
+        )
+        index = encode_index(metadata, self._regions)
+        writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
+        self._index_begun = True  # from here on a file of that name is ours to remove
+        try:
+            writer.writev([index])
+            writer.close()
+        finally:
+            writer.abort()
+        self._closed = True
+        return replace(
+            self._file,
+            num_rows=sum(region.num_rows for region in self._regions),
+            num_regions=len(self._regions),
+            data_bytes=self._sink.position,
+            raw_bytes=self._raw_bytes,
+            index_bytes=len(index),
+            index_crc32=zlib.crc32(index),
+            num_broadcast_rows=broadcast_rows(self._regions),
+        )
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The regions written so far."""
+        return tuple(self._regions)
+
+    def unfinished(self) -> UnfinishedFile:
+        """Return the regions written whole, to be read while the file is not finished."""
+        file = replace(
+            self._file,
+            num_regions=len(self._regions),
+            data_bytes=self._whole[0],
+            raw_bytes=self._whole_raw_bytes,
+        )
+        return UnfinishedFile(self._storage, file, self._metadata, self.regions)
+
+    def release(self) -> None:
+        """Remove the unfinished file; does nothing after :meth:`finish`.
+
+        What a broken storage does not let go of stays: no log entry will name it, and the commit or
+        abort of its job tries again.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._object.abort()
+        if self._index_begun:
+            with contextlib.suppress(StorageError):
+                self._storage.delete(self._file.index_path)
+        with contextlib.suppress(StorageError):
+            self._storage.delete(self._file.data_path)
+
+    def __enter__(self) -> PartitionedFileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()

@@ -1,0 +1,119 @@
+"""Puts a region of the index together from the parts it was written in; pure.
+
+A region is mostly written in one part. A merge writes more rows than fit into memory, and hands
+them over a few subpartitions at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.errors import ShuffleError
+from arrow_format.model import ChunkTable, Region, RegionKind
+
+if TYPE_CHECKING:
+    from arrow_format.model import Int32Array
+    from arrow_format.write.clustering import Clustering
+
+ChunkRow = tuple[int, int, int, int, int, int]
+"""A row of a :class:`ChunkTable`."""
+
+MAX_REGION_ROWS = (1 << 31) - 1
+"""Row offsets of a region are 32-bit."""
+
+
+class RegionBuilder:
+    """Collects the parts of one region, whose rows ascend by rank.
+
+    Parameters
+    ----------
+    kind
+        Who reads the rows.
+    num_subpartitions
+        How many there are.
+    """
+
+    def __init__(self, kind: RegionKind, num_subpartitions: int) -> None:
+        self._kind = kind
+        self._num_subpartitions = num_subpartitions
+        self._ranks: list[Int32Array] = []
+        self._ends: list[Int32Array] = []
+        self._chunks: list[ChunkRow] = []
+        self._first_subpartition = 0
+        self.num_rows = 0
+
+    def add(self, clustering: Clustering, num_rows: int) -> int:
+        """Take the next part and return the row of the region at which it starts.
+
+        Its first subpartition may be the one the part before ended with.
+
+        Raises
+        ------
+        ShuffleError
+            The rows of a subpartition would not stand together, or rows and clustering do not
+            match, or the region would have 2**31 rows.
+        """
+        offsets = clustering.row_offsets
+        ranks = (
+            np.arange(len(offsets) - 1, dtype=np.int32)
+            if clustering.ranks is None
+            else clustering.ranks
+        )
+        first = clustering.first_subpartition
+        last_rank = int(self._ranks[-1][-1]) if self._ranks else -1
+        if (
+            len(ranks) != len(offsets) - 1
+            or offsets[-1] != num_rows
+            or bool((np.diff(offsets) <= 0).any())
+            or bool((np.diff(ranks) <= 0).any())
+            or (self._ranks and (first != self._first_subpartition or ranks[0] < last_rank))
+        ):
+            msg = "all rows of a subpartition must stand together, in the order of the region"
+            raise ShuffleError(msg)
+        start = self.num_rows
+        if start + num_rows > MAX_REGION_ROWS:
+            msg = f"a region of {start + num_rows:,} rows; it can have {MAX_REGION_ROWS:,}"
+            raise ShuffleError(msg)
+        ends = offsets[1:] + np.int32(start)
+        if self._ranks and ranks[0] == last_rank:
+            # The subpartition goes on: it ends where it ends now.
+            self._ends[-1] = np.append(self._ends[-1][:-1], ends[0])
+            ranks, ends = ranks[1:], ends[1:]
+        if len(ranks):
+            self._ranks.append(ranks)
+            self._ends.append(ends)
+        self._first_subpartition = first
+        self.num_rows += num_rows
+        return start
+
+    def add_chunk(self, row: ChunkRow) -> None:
+        """Take a chunk that was written."""
+        self._chunks.append(row)
+
+    def build(self) -> Region:
+        """Return the region; it has rows."""
+        ranks = np.concatenate(self._ranks)
+        everyone = self._kind is RegionKind.BROADCAST or len(ranks) == self._num_subpartitions
+        return Region(
+            self._kind,
+            self.num_rows,
+            self._first_subpartition,
+            None if everyone else ranks,
+            np.concatenate([np.zeros(1, np.int32), *self._ends]),
+            chunk_table(self._chunks),
+        )
+
+
+def chunk_table(rows: list[ChunkRow]) -> ChunkTable:
+    """Return the chunks of a region; there is at least one."""
+    first_row, offset, length, raw_length, encoding, crc32 = zip(*rows, strict=True)
+    return ChunkTable(
+        np.array(first_row, np.int64),
+        np.array(offset, np.int64),
+        np.array(length, np.int64),
+        np.array(raw_length, np.int64),
+        np.array(encoding, np.uint8),
+        np.array(crc32, np.uint32),
+    )

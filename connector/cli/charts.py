@@ -1,0 +1,283 @@
+"""Pictures for the terminal: bars, columns and strips of bytes, with rich.
+
+They fit the width they are given, fall back to ASCII where the terminal knows no more, and show the
+same shape without colours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Group
+from rich.text import Text
+
+from arrow_format.jobs.receipt import count_of, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+    from arrow_format.model import Int64Array
+    from connector.cli.inspection import SkewFacts
+
+MAX_BARS = 16
+"""Up to this many subpartitions each get a bar of their own; more become columns."""
+
+HEIGHT = 6
+"""Lines of a column chart."""
+
+_EIGHTHS_ACROSS = " ▏▎▍▌▋▊▉█"
+_EIGHTHS_UP = " ▁▂▃▄▅▆▇█"
+_ASCII_ACROSS = "        #"
+_ASCII_UP = "  ..::||#"
+_USUAL = "cyan"
+_LARGE = "yellow"
+_LARGE_RATIO = 2.0
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, with control characters escaped: names may hold any."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One line of a bar chart."""
+
+    label: str
+    value: float
+    note: str = ""
+    large: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    """Horizontal bars, the longest as long as there is room."""
+
+    bars: Sequence[Bar]
+    max_bar_width: int = 40
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label_width = max(len(bar.label) for bar in self.bars)
+        note_width = max(len(bar.note) for bar in self.bars)
+        room = options.max_width - label_width - min(note_width, 32) - 6
+        width = max(min(self.max_bar_width, room), 8)
+        top = max(bar.value for bar in self.bars) or 1
+        for bar in self.bars:
+            eighths = round(bar.value / top * width * 8)
+            drawn = _across(max(eighths, 1 if bar.value else 0), ascii_only=options.ascii_only)
+            yield Text.assemble(
+                ("  " + bar.label.rjust(label_width) + "  ", "bold" if bar.large else ""),
+                (drawn.ljust(width), _LARGE if bar.large else _USUAL),
+                "  " + bar.note,
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+
+
+def _across(eighths: int, *, ascii_only: bool) -> str:
+    if ascii_only:
+        return "#" * -(-eighths // 8)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS_ACROSS[rest] if rest else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnChart:
+    """Values side by side, in order; where there are too many, neighbours share a column.
+
+    A column is as high as the largest of its neighbours, so that no peak is lost.
+    """
+
+    values: Int64Array
+    median: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        top = int(self.values.max())
+        labels = {0: format_bytes(top), HEIGHT - 1: ""}
+        median_line = HEIGHT - 1 - min(int(self.median / max(top, 1) * HEIGHT), HEIGHT - 1)
+        if median_line > 0:
+            labels[median_line] = f"median {format_bytes(self.median)}"
+        label_width = max(map(len, labels.values()))
+        room = max(options.max_width - label_width - 5, 8)
+        count = min(len(self.values), room)
+        heights = np.maximum.reduceat(self.values, _group_starts(len(self.values), count))
+        wide = max(room // count, 1) if count < room else 1
+        eighths = np.where(heights > 0, np.maximum(heights * (HEIGHT * 8) // max(top, 1), 1), 0)
+        levels = _ASCII_UP if options.ascii_only else _EIGHTHS_UP
+        styles = np.where(heights > self.median * _LARGE_RATIO, _LARGE, _USUAL).tolist()
+        tick, corner, line = ("|", "+", "-") if options.ascii_only else ("┤", "└", "─")
+        for number in range(HEIGHT):
+            filled = np.clip(eighths - (HEIGHT - 1 - number) * 8, 0, 8).tolist()
+            label = labels.get(number, "")
+            text = Text(f"  {label:>{label_width}} {tick}", no_wrap=True)
+            for level, style in zip(filled, styles, strict=True):
+                text.append(levels[level] * wide, style)
+            text.rstrip()
+            yield text
+        yield Text(f"  {'':{label_width}} {corner}{line * (count * wide)}", no_wrap=True)
+        last = str(len(self.values) - 1)
+        shared = len(self.values) / count
+        room = count * wide - 1 - len(last)
+        axis = f"subpartition (a column is the largest of about {shared:,.0f})"
+        if shared < 1.5 or len(axis) > room - 2:
+            axis = "subpartition"
+        caption = axis.center(max(room, 0))
+        yield Text(f"  {'':{label_width}}  0{caption}{last}", no_wrap=True)
+
+
+def _group_starts(num_values: int, num_groups: int) -> Int64Array:
+    """First value of each of ``num_groups`` groups of neighbours, of sizes as equal as can be."""
+    starts: Int64Array = np.arange(num_groups, dtype=np.int64) * num_values // num_groups
+    return starts
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One map output as a strip of its regions."""
+
+    label: str
+    region_bytes: Sequence[int]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StripChart:
+    """One strip per map output; each region is a piece as long as its bytes."""
+
+    strips: Sequence[Strip]
+    max_strip_width: int = 44
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        label_width = max(len(strip.label) for strip in self.strips)
+        note_width = max(len(strip.note) for strip in self.strips)
+        width = max(min(self.max_strip_width, options.max_width - label_width - note_width - 6), 8)
+        top = max(sum(strip.region_bytes) for strip in self.strips) or 1
+        full, light = ("#", "=") if options.ascii_only else ("█", "▒")
+        for strip in self.strips:
+            ends = np.cumsum([0, *strip.region_bytes]) * width // top
+            text = Text("  " + strip.label.rjust(label_width) + "  ", no_wrap=True)
+            drawn = 0
+            for number, (start, end) in enumerate(pairwise(ends.tolist())):
+                piece = max(end - start, 1)
+                drawn += piece
+                text.append(
+                    (light if number % 2 else full) * piece, "blue" if number % 2 else "cyan"
+                )
+            text.append(" " * max(width - drawn, 0) + "  " + strip.note)
+            text.truncate(options.max_width, overflow="ellipsis")
+            yield text
+
+
+def skew_picture(
+    rows: Int64Array,
+    sizes: Int64Array,
+    skew: SkewFacts,
+    *,
+    names: Mapping[int, str] | None = None,
+) -> RenderableType:
+    """Bytes per subpartition as a picture, with the largest named and a sentence below.
+
+    Parameters
+    ----------
+    rows, sizes
+        Rows and bytes of each subpartition.
+    skew
+        What :func:`connector.cli.inspection.measure_skew` says of them.
+    names
+        What to write beside a subpartition, such as the keys in it.
+    """
+    if not skew.largest:
+        return _sentence(_all_empty(len(rows)))
+    if len(rows) <= MAX_BARS:
+        bars = [
+            _bar(i, int(sizes[i]), int(rows[i]), skew.median_bytes, names) for i in range(len(rows))
+        ]
+        return Group(BarChart(bars), Text(), _sentence(skew_sentence(skew, len(rows))))
+    largest = [
+        _bar(one.subpartition, one.num_bytes, one.num_rows, skew.median_bytes, names)
+        for one in skew.largest
+    ]
+    return Group(
+        ColumnChart(sizes, skew.median_bytes),
+        Text(),
+        BarChart([*largest, Bar("median", skew.median_bytes, format_bytes(skew.median_bytes))]),
+        Text(),
+        _sentence(skew_sentence(skew, len(rows))),
+    )
+
+
+def _bar(
+    subpartition: int,
+    num_bytes: int,
+    num_rows: int,
+    median: float,
+    names: Mapping[int, str] | None,
+) -> Bar:
+    note = f"{format_bytes(num_bytes):>8}  {num_rows:>9,} rows" if num_rows else "   empty"
+    name = printable((names or {}).get(subpartition, ""))
+    return Bar(
+        str(subpartition),
+        num_bytes,
+        f"{note}  {name}" if name else note,
+        large=num_bytes > median * _LARGE_RATIO,
+    )
+
+
+def _all_empty(num_subpartitions: int) -> str:
+    if num_subpartitions == 1:
+        return "The one subpartition is empty."
+    return f"All {num_subpartitions:,} subpartitions are empty."
+
+
+def _sentence(text: str) -> Text:
+    """One line that is never broken, so that it can be searched for where output is piped."""
+    return Text(f"  {text}", no_wrap=True, overflow="ignore")
+
+
+def skew_sentence(skew: SkewFacts, num_subpartitions: int) -> str:
+    """Say in one line how uneven the subpartitions are."""
+    if skew.largest_over_median is None:
+        return _all_empty(num_subpartitions)
+    if num_subpartitions == 1:
+        return "There is one subpartition; nothing is uneven."
+    largest = skew.largest[0]
+    ratio = skew.largest_over_median
+    sentence = (
+        f"Largest is subpartition {largest.subpartition}: {format_bytes(largest.num_bytes)}, "
+        f"{ratio:,.{1 if ratio < 100 else 0}f} x the median of {format_bytes(skew.median_bytes)}"
+    )
+    if skew.num_empty:
+        sentence += f"; {skew.num_empty:,} of {num_subpartitions:,} are empty"
+    return sentence + "."
+
+
+def region_picture(regions: Sequence[Sequence[Int64Array]], *, most: int = 8) -> RenderableType:
+    """Map outputs as strips of regions.
+
+    Parameters
+    ----------
+    regions
+        Map output, then region, then bytes per chunk; see
+        :func:`connector.cli.inspection.region_bytes`.
+    most
+        Map outputs to draw; of the others only the number is told.
+    """
+    strips = []
+    for number, output in enumerate(regions[:most]):
+        sizes = [int(chunks.sum()) for chunks in output]
+        note = f"{count_of(len(sizes), 'region')}, {count_of(sum(map(len, output)), 'chunk')}"
+        strips.append(Strip(f"map output {number}", sizes, f"{note}, {format_bytes(sum(sizes))}"))
+    if not strips:
+        return Text("  No map task had any rows.")
+    parts: list[RenderableType] = [StripChart(strips)]
+    if len(regions) > most:
+        parts.append(Text(f"  ... and {len(regions) - most:,} more"))
+    return Group(*parts)

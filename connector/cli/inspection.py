@@ -1,0 +1,388 @@
+"""What a shuffle consists of, as plain values: versions, sizes, layout and skew.
+
+Nothing here prints; ``connector.cli.charts`` draws these values and ``connector.cli`` shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.errors import ShuffleError
+from arrow_format.jobs.receipt import count_of
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.entry import LogEntry
+from arrow_format.log.pending import pending_numbers
+from arrow_format.log.record import FENCE, Fence, Pending
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.result_type import ResultPartitionType
+from arrow_format.write.counters import sum_counters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.log.names import LogIndex
+    from arrow_format.log.record import LogRecord
+    from arrow_format.model import Int64Array
+    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.read.verify import VerifyReport
+
+MAX_INDEX_BYTES = 32 << 20
+"""Chunks are counted only while the indexes together are no larger than this."""
+
+NUM_LARGEST = 5
+"""How many of the largest subpartitions are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFacts:
+    """One column as it is stored."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """One entry of the commit log, or a fence: that holds no rows and can not be opened."""
+
+    version: int
+    operation: str
+    num_rows: int
+    """Rows of the map outputs that the entry names: those it added, or all of a ``replace``."""
+    num_bytes: int
+    """Bytes of their data files."""
+    num_map_outputs: int
+    committed_at: str
+    """ISO 8601, UTC, by the committing machine's clock."""
+    live: bool
+    """Whether its rows belong to the version that is inspected."""
+    problem: str | None = None
+    """Why the entry could not be read; then all numbers are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeFacts:
+    """Bytes of a version."""
+
+    raw_bytes: int
+    """Arrow bytes before compression."""
+    data_bytes: int
+    """Bytes of the data files."""
+    index_bytes: int
+    """Bytes of the index files."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutFacts:
+    """How the bytes of a version are cut."""
+
+    num_map_outputs: int
+    num_files: int
+    num_regions: int
+    num_chunks: int | None
+    """None when the indexes are too large to count in passing, or one cannot be read."""
+    problem: str | None = None
+    """Why an index could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeSubpartition:
+    """One of the largest subpartitions."""
+
+    subpartition: int
+    num_bytes: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkewFacts:
+    """How unevenly bytes are spread over subpartitions."""
+
+    num_empty: int
+    median_bytes: float
+    """Median over the subpartitions that have rows; 0 when none has."""
+    largest_over_median: float | None
+    """None when all subpartitions are empty."""
+    largest: tuple[LargeSubpartition, ...]
+    """The largest by bytes, descending; empty ones are never among them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShuffleFacts:
+    """Everything ``arrow-shuffle inspect`` shows of one version."""
+
+    path: str
+    version: int
+    format_version: int
+    shuffle_id: str
+    num_rows: int
+    num_subpartitions: int
+    partitioner: Mapping[str, Any]
+    sort_by: SortBy
+    result_type: str
+    consumers: Mapping[str, int]
+    """The version up to which each consumer has consumed; none where that cannot be read."""
+    num_pending: int
+    """Commits that wait to be flushed; 0 where that cannot be read."""
+    directories: tuple[str, ...]
+    """Further directories that hold files of this version, absolute."""
+    counters: Mapping[str, int]
+    """What map tasks did, added up."""
+    columns: tuple[ColumnFacts, ...]
+    versions: tuple[VersionFacts, ...]
+    sizes: SizeFacts
+    layout: LayoutFacts
+    skew: SkewFacts
+    subpartition_rows: Int64Array
+    subpartition_bytes: Int64Array
+
+
+def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
+    """Collect the facts of a committed version; reads the log and, if small, the indexes.
+
+    Raises
+    ------
+    ShuffleError
+        The log or its totals cannot be read. A damaged index, or a damaged entry this version
+        does not need, is a ``problem`` of the result instead.
+    """
+    entry = shuffle.entries[-1]
+    log = CommitLog(shuffle.storage)
+    rows, sizes = map(to_numpy, (shuffle.subpartition_rows, shuffle.subpartition_bytes))
+    files = [file for output in shuffle.map_outputs for file in output.files]
+    return ShuffleFacts(
+        path=shuffle.path,
+        version=shuffle.version,
+        format_version=entry.format_version,
+        shuffle_id=entry.shuffle_id,
+        num_rows=shuffle.num_rows,
+        num_subpartitions=shuffle.num_subpartitions,
+        partitioner=dict(entry.partitioner),
+        sort_by=shuffle.sort_by,
+        result_type=shuffle.result.type.name,
+        consumers=_consumers(shuffle),
+        num_pending=_num_pending(log),
+        directories=tuple(dict.fromkeys(root for one in shuffle.entries for root in one.roots)),
+        counters=sum_counters(output.counters for output in shuffle.map_outputs),
+        columns=tuple(
+            ColumnFacts(field.name, str(field.type), field.nullable) for field in shuffle.schema
+        ),
+        versions=log.read(partial(_versions, log, shuffle)),
+        sizes=SizeFacts(
+            raw_bytes=sum(file.raw_bytes for file in files),
+            data_bytes=sum(file.data_bytes for file in files),
+            index_bytes=sum(file.index_bytes for file in files),
+        ),
+        layout=_layout(shuffle),
+        skew=measure_skew(rows, sizes),
+        subpartition_rows=rows,
+        subpartition_bytes=sizes,
+    )
+
+
+def _consumers(shuffle: Shuffle) -> Mapping[str, int]:
+    try:
+        return ConsumerRegistry(shuffle.storage).all_progress()
+    except ShuffleError:
+        return {}
+
+
+def _num_pending(log: CommitLog) -> int:
+    try:
+        return len(log.read(partial(pending_numbers, log)).numbers)
+    except ShuffleError:
+        return 0
+
+
+def _versions(log: CommitLog, shuffle: Shuffle, index: LogIndex) -> tuple[VersionFacts, ...]:
+    records: dict[int, LogRecord] = {}
+    problems: dict[int, str] = {}
+    for number in range(index.oldest, index.newest + 1):
+        try:
+            records[number] = log.record(number)
+        except ShuffleError as error:
+            problems[number] = str(error)
+    live = _live(records, shuffle.version)
+    return tuple(
+        _version(records[number], live=number in live)
+        if number in records
+        else VersionFacts(number, "unreadable", 0, 0, 0, "", False, problems[number])
+        for number in range(index.oldest, index.newest + 1)
+    )
+
+
+def _live(records: Mapping[int, LogRecord], version: int) -> set[int]:
+    """Numbers of the entries that make up a version."""
+    live: set[int] = set()
+    for number in range(version, 0, -1):
+        record = records.get(number)
+        if isinstance(record, LogEntry):
+            live.add(number)
+            if record.is_whole:
+                break
+    return live
+
+
+def _version(record: LogRecord, *, live: bool) -> VersionFacts:
+    moment = datetime.fromtimestamp(record.committed_at_ms / 1000, UTC)
+    committed_at = moment.isoformat(timespec="milliseconds")
+    if isinstance(record, Fence):
+        return VersionFacts(record.version, FENCE, 0, 0, 0, committed_at, live)
+    record = record.entry if isinstance(record, Pending) else record
+    return VersionFacts(
+        version=record.version,
+        operation=record.operation,
+        num_rows=record.num_rows,
+        num_bytes=record.num_bytes,
+        num_map_outputs=len(record.map_outputs),
+        committed_at=committed_at,
+        live=live,
+    )
+
+
+def _layout(shuffle: Shuffle) -> LayoutFacts:
+    files = [file for output in shuffle.map_outputs for file in output.files]
+    num_chunks: int | None = None
+    problem = None
+    if sum(file.index_bytes for file in files) <= MAX_INDEX_BYTES:
+        try:
+            regions = region_bytes(shuffle)
+            num_chunks = sum(len(chunks) for output in regions for chunks in output)
+        except ShuffleError as error:
+            problem = str(error)
+    return LayoutFacts(
+        num_map_outputs=len(shuffle.map_outputs),
+        num_files=len(files),
+        num_regions=sum(file.num_regions for file in files),
+        num_chunks=num_chunks,
+        problem=problem,
+    )
+
+
+def region_bytes(shuffle: Shuffle) -> list[list[Int64Array]]:
+    """Return the stored bytes of every chunk: map output, then region, then an int64 per chunk.
+
+    Opens every index of the version.
+
+    Raises
+    ------
+    CorruptShuffleError
+        An index is damaged or missing.
+    """
+    indexes = IndexCache(shuffle.storage)
+    return [
+        [
+            region.chunks.length
+            for file in output.files
+            for region in indexes.index_of(entry, output, file).regions
+        ]
+        for entry in shuffle.entries
+        for output in entry.map_outputs
+    ]
+
+
+def measure_skew(rows: Int64Array, sizes: Int64Array) -> SkewFacts:
+    """How unevenly a shuffle is spread; pure.
+
+    Parameters
+    ----------
+    rows, sizes
+        Rows and bytes of each subpartition.
+    """
+    filled = sizes[rows > 0]
+    if len(filled) == 0:
+        return SkewFacts(len(rows), 0.0, None, ())
+    median = float(np.median(filled))
+    order = np.argsort(-sizes, kind="stable")[: min(NUM_LARGEST, len(filled))]
+    return SkewFacts(
+        num_empty=int(len(rows) - len(filled)),
+        median_bytes=median,
+        largest_over_median=float(filled.max()) / max(median, 1.0),
+        largest=tuple(
+            LargeSubpartition(int(one), int(sizes[one]), int(rows[one])) for one in order
+        ),
+    )
+
+
+def facts_as_json(facts: ShuffleFacts) -> dict[str, Any]:
+    """Facts as values that ``json.dumps`` takes; arrays become lists."""
+    return {
+        "path": facts.path,
+        "version": facts.version,
+        "format_version": facts.format_version,
+        "shuffle_id": facts.shuffle_id,
+        "num_rows": facts.num_rows,
+        "num_subpartitions": facts.num_subpartitions,
+        "partitioner": dict(facts.partitioner),
+        "sort_by": [list(key) for key in facts.sort_by],
+        "result_type": facts.result_type,
+        "consumers": dict(facts.consumers),
+        "num_pending": facts.num_pending,
+        "directories": list(facts.directories),
+        "counters": dict(facts.counters),
+        "columns": [asdict(column) for column in facts.columns],
+        "versions": [asdict(version) for version in facts.versions],
+        "sizes": asdict(facts.sizes),
+        "layout": asdict(facts.layout),
+        "skew": asdict(facts.skew),
+        "subpartition_rows": facts.subpartition_rows.tolist(),
+        "subpartition_bytes": facts.subpartition_bytes.tolist(),
+    }
+
+
+def report_as_json(report: VerifyReport) -> dict[str, Any]:
+    """Return a verify report as values that ``json.dumps`` takes."""
+    return {
+        "path": report.path,
+        "version": report.version,
+        "ok": report.ok,
+        "num_files": report.num_files,
+        "num_chunks": report.num_chunks,
+        "num_rows": report.num_rows,
+        "num_bytes": report.num_bytes,
+        "problems": [
+            {"error": type(problem).__name__, "message": str(problem)}
+            for problem in report.problems
+        ],
+    }
+
+
+def result_lines(facts: ShuffleFacts) -> list[str]:
+    """Describe who consumes the result and what is pending; nothing where there is neither."""
+    lines = []
+    if facts.consumers or facts.result_type != ResultPartitionType.BLOCKING_PERSISTENT.name:
+        known = [f"{name} (version {version:,})" for name, version in facts.consumers.items()]
+        lines.append(f"{facts.result_type}, consumers: {', '.join(known) or 'none'}")
+    if facts.num_pending:
+        waiting = count_of(facts.num_pending, "pending commit")
+        lines.append(f"{waiting} of a stream: a version at its next flush")
+    return lines
+
+
+def order_text(keys: Iterable[tuple[str, str]]) -> str:
+    """Describe sort keys in a few words."""
+    return ", ".join(name if order == "ascending" else f"{name} {order}" for name, order in keys)
+
+
+def partitioner_text(partitioner: Mapping[str, Any]) -> str:
+    """Describe a partitioner in a few words."""
+    kind = partitioner.get("kind")
+    if kind == "hash":
+        return "hash of " + ", ".join(partitioner["keys"])
+    if kind == "roundrobin":
+        return "round robin"
+    if kind == "column":
+        return f"ids in column {partitioner['column']}"
+    if kind == "range":
+        return "ranges of " + order_text(partitioner["keys"])
+    settings = ", ".join(f"{name}={value}" for name, value in partitioner.items() if name != "kind")
+    return f"{kind} ({settings})" if settings else str(kind)

@@ -1,0 +1,123 @@
+"""The command ``arrow-shuffle``: look at a shuffle, check every byte, merge it, clean it up.
+
+Exit status 0; 1 for what was found wrong (damage, not a shuffle, not there); 2 for bad usage.
+Results go to stdout; errors, one line each, and progress go to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from arrow_format.errors import OptionError, SchemaError, ShuffleError
+from connector.cli.app import BAD_USAGE, FOUND_WRONG, PROGRAM
+from connector.cli.inspect_commands import head, inspect, plan, verify
+from connector.cli.maintain import consumers, flush, gc, merge, release
+from connector.cli.output import print_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    name=PROGRAM,
+    help="Look at shuffles written by arrow-shuffle, without Spark.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version of this program.")
+    ] = False,
+) -> None:
+    if show_version:
+        from arrow_format import __version__
+        from arrow_format.model import FORMAT_VERSION
+
+        print(f"{PROGRAM} {__version__}, format version {FORMAT_VERSION}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+app.command()(inspect)
+app.command()(head)
+app.command()(plan)
+app.command()(verify)
+app.command()(merge)
+app.command()(gc)
+app.command()(consumers)
+app.command()(release)
+app.command()(flush)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    arguments
+        Those of the process when None.
+
+    Returns
+    -------
+    int
+        Exit status.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A path may hold bytes that are no text.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        command = typer.main.get_command(app)
+        status = command.main(
+            args=None if arguments is None else list(arguments),
+            prog_name=PROGRAM,
+            standalone_mode=False,
+        )
+        if sys.stdout is not None:  # it is None when it was closed before the program began
+            sys.stdout.flush()
+    except (OptionError, SchemaError) as error:
+        print_error(f"{type(error).__name__}: {error}")
+        return BAD_USAGE
+    except ShuffleError as error:
+        print_error(f"{type(error).__name__}: {error}")
+        return FOUND_WRONG
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FOUND_WRONG
+    except (KeyboardInterrupt, typer.Abort):
+        status = _INTERRUPTED
+    except Exception as error:
+        return _other_error(error)
+    if status == _INTERRUPTED:  # typer's own answer to Ctrl-C, which says nothing
+        print_error("interrupted")
+    return int(status or 0)
+
+
+def _other_error(error: Exception) -> int:
+    """Exit status for an error that is not ours, after one line about it."""
+    format_message = getattr(error, "format_message", None)
+    if format_message is not None:
+        # Bad usage: the class is click's or typer's own, depending on typer's version.
+        context = getattr(error, "ctx", None)
+        command = getattr(context, "command_path", PROGRAM)
+        message = format_message().rstrip(".")
+        ended = message if message.endswith("?") else f"{message}."
+        print_error(f"{ended} Try '{command} --help'.")
+        return int(getattr(error, "exit_code", BAD_USAGE))
+    print_error(f"unexpected {type(error).__name__}: {error}")
+    return FOUND_WRONG
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""The commands that change what is on disk: merge, gc, consumers, release, flush."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
+from connector.cli.app import JsonOption, PathArgument
+from connector.cli.output import progress, show_result
+
+if TYPE_CHECKING:
+    from arrow_format.options import RewriteChoice
+
+
+def merge(
+    path: PathArgument,
+    rewrite: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|always|never",
+            help="Whether regions are joined, or only copied into fewer files.",
+        ),
+    ] = "auto",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be merged and change nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge map outputs into fewer files and regions, as a new version of the same rows."""
+    from arrow_format.jobs.merge import merge_shuffle, plan_merge
+    from arrow_format.read.shuffle import open_shuffle
+    from arrow_format.write.merge_policy import MergePolicy
+    from connector.cli.merge_summary import plan_as_json, plan_lines, report_as_json, report_lines
+
+    policy = MergePolicy(rewrite=cast("RewriteChoice", rewrite))
+    plan = plan_merge(open_shuffle(path), policy)
+    if dry_run:
+        show_result(plan_as_json(plan) if as_json else plan_lines(plan))
+        return
+    started = time.perf_counter()
+    with progress(f"Merging {plan.path}", plan.num_bytes) as advance:
+        report = merge_shuffle(path, policy=policy, on_bytes=advance)
+    seconds = time.perf_counter() - started
+    show_result(report_as_json(report) if as_json else report_lines(report, seconds))
+
+
+def gc(
+    path: PathArgument,
+    retention: Annotated[
+        str,
+        typer.Option(
+            metavar="24h",
+            help="How long a version can be read after another took its place, and how long an "
+            "unfinished job may write nothing: a number with s, m, h or d.",
+        ),
+    ] = "24h",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed and change nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove versions that were superseded long ago, and what dead jobs left."""
+    from arrow_format.jobs.garbage import collect_garbage
+    from connector.cli.gc_summary import gc_as_json, gc_lines
+    from connector.options.duration import parse_duration
+
+    span = parse_duration(retention, "--retention")
+    with progress(f"Collecting garbage of {path}", None) as advance:
+        report = collect_garbage(path, retention=span, dry_run=dry_run, on_bytes=advance)
+    show_result(gc_as_json(report) if as_json else gc_lines(report))
+
+
+def consumers(
+    path: PathArgument,
+    forget: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Forget this consumer: nothing waits for it any more."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who consumes a shuffle and how far each has come, or forget one."""
+    from arrow_format.streaming.consumption import forget_consumer, list_consumers
+    from connector.cli.consumer_summary import consumers_as_json, consumers_lines
+
+    if forget is not None and not forget_consumer(path, forget):
+        names = ", ".join(one.name for one in list_consumers(path)) or "none"
+        msg = f"{path}: there is no consumer {forget!r}; there are: {names}"
+        raise OptionError(msg)
+    found = list_consumers(path)
+    if forget is None and not found:
+        _check_is_shuffle(path)
+    show_result(consumers_as_json(path, found) if as_json else consumers_lines(path, found))
+
+
+def _check_is_shuffle(path: str) -> None:
+    """Check that a shuffle is there or was, or a consumer waits for one; ShuffleNotFoundError."""
+    from arrow_format.log.consumers import CONSUMER_DIRECTORY
+    from arrow_format.log.names import LOG_DIRECTORY
+    from arrow_format.storage.open import open_storage
+
+    storage = open_storage(path)
+    if not any(map(storage.list, (LOG_DIRECTORY, CONSUMER_DIRECTORY))):
+        msg = f"{path}: holds no shuffle, and no consumer waits for one; check the path"
+        raise ShuffleNotFoundError(msg)
+
+
+def release(
+    path: PathArgument,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it: all rows are removed, for good.")
+    ] = False,
+) -> None:
+    """Release a shuffle as a whole: remove its rows, and tell whoever asks for them.
+
+    What a stream with a flush interval has pending goes too.
+    """
+    from arrow_format.streaming.consumption import release_shuffle
+
+    what = _what_is_released(path)
+    if not yes:
+        msg = f"{what} would be removed for good; give --yes to do it"
+        raise OptionError(msg)
+    release_shuffle(path)
+    show_result([f"{what}: released"])
+
+
+def _what_is_released(path: str) -> str:
+    """Describe all that a release takes away; ShuffleNotFoundError where that is nothing."""
+    from arrow_format.read.shuffle import open_shuffle
+    from connector.cli.pending_facts import pending_facts, pending_text
+
+    try:
+        shuffle = open_shuffle(path)
+    except ShuffleNotFoundError:
+        waiting = pending_facts(path)
+        if not waiting.num_commits:
+            raise
+        return f"{waiting.path}: {pending_text(waiting)}, and no version"
+    what = f"{shuffle.path}: {shuffle.num_rows:,} rows in version {shuffle.version}"
+    with contextlib.suppress(ShuffleError):  # of a damaged log: it can be released all the same
+        waiting = pending_facts(path)
+        return f"{what}, and {pending_text(waiting)}" if waiting.num_commits else what
+    return what
+
+
+def flush(
+    path: PathArgument,
+    timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="30s",
+            help="How long to wait for the consumers of a bounded result that is full: a number "
+            "with s, m, h or d.",
+        ),
+    ] = "30s",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a version of what a stream with a flush interval has pending, before its time."""
+    from arrow_format.log.commit_log import CommitLog
+    from arrow_format.options import WriteOptions
+    from arrow_format.storage.open import open_storage
+    from arrow_format.streaming.flush_pending import flush_pending
+    from connector.options.duration import parse_duration
+
+    patience = parse_duration(timeout, "--timeout")
+    options = WriteOptions(back_pressure_timeout=patience.total_seconds())
+    receipt = flush_pending(path, options=options)
+    if receipt is None and not CommitLog(open_storage(path)).newest_version():
+        msg = f"{path}: holds no shuffle, and nothing is pending; check the path"
+        raise ShuffleNotFoundError(msg)
+    if as_json:
+        facts = None
+        if receipt is not None:
+            facts = {"version": receipt.version, "num_rows": receipt.num_rows}
+        show_result({"path": path, "flushed": facts})
+    else:
+        show_result([str(receipt) if receipt else f"{path}: nothing is pending"])

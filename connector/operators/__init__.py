@@ -1,0 +1,1 @@
+"""Spark jobs over kept shuffles: functions per subpartition, joins, aggregations."""

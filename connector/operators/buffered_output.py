@@ -1,0 +1,172 @@
+"""A stage for ``df.mapInArrow`` that passes on the latest row of each key, once per interval.
+
+Source: FLIP-365, with Spark in the place of Flink's runtime.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from arrow_format.arrays.batches import rebatched
+from arrow_format.errors import OptionError
+from arrow_format.keys.partitioner import key_names
+from arrow_format.streaming.flush_buffer import FlushBuffer
+from arrow_format.streaming.flush_options import FlushOptions
+from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
+from arrow_format.streaming.operator_attributes import OperatorAttributes, is_output_buffered
+from connector.options.flush_options import parse_interval
+from connector.source.reader import BATCH_BYTES, BATCH_ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from datetime import timedelta
+
+    from arrow_format.streaming.elements import Element
+
+
+class BufferedOutput:
+    """Callable for ``df.mapInArrow`` that holds rows back, and yields one row per key and flush.
+
+    .. code-block:: python
+
+        stage = BufferedOutput(keys=["page"], max_interval="2min")
+        df.repartition("page").mapInArrow(stage, df.schema)
+
+    The schema to declare is that of the input. The row that is kept is the one that came last:
+    Spark's shuffle promises no order between the tasks that it reads from, so where rows of a key
+    come from several, sort them within the Spark partition before the stage.
+
+    A flush is due when a batch arrives and ``max_interval`` has passed since the last flush, or the
+    task began; at the end of the input; and when memory is full, with ``memory_buffer_only``.
+    ``mapInArrow`` waits for its input without a chance to do anything else, so a flush that falls
+    due meanwhile is made when the next batch arrives.
+
+    Each task has a buffer of its own, which ends with the task. Therefore there is one row per key
+    for each *Spark partition*, unless all rows of a key are in one, as after ``repartition(key)``
+    or a ``groupBy``; and in a stream, at least one for each micro-batch.
+
+    Parameters
+    ----------
+    keys
+        Key columns, of types that can be hash keys. Without any, the latest row of all is kept,
+        where ``parallelism`` is 1.
+    max_interval
+        Longest time between two flushes, ``"2min"`` or a timedelta; without one, rows are passed
+        on as they come.
+    memory_buffer_only
+        Flush when memory is full, instead of spilling to the executor's local directories.
+    max_buffered_bytes
+        Memory that a task takes for it, in bytes, beside the largest batch.
+    timestamp
+        Column of event times. Spark passes no watermarks to ``mapInArrow``, so it is only checked.
+    attributes
+        Of the operator before: rows are passed on as they come unless its output is idempotent, as
+        whoever asks for this stage declares by default.
+    parallelism
+        Number of Spark partitions, which tasks are not told; needed without keys alone.
+    clock
+        Monotonic time in seconds.
+
+    Raises
+    ------
+    OptionError
+        A value is not as it has to be; the message names it.
+    """
+
+    def __init__(
+        self,
+        keys: str | Sequence[str] | None = None,
+        max_interval: str | timedelta | None = None,
+        *,
+        memory_buffer_only: bool = False,
+        max_buffered_bytes: int = DEFAULT_BYTES,
+        timestamp: str | None = None,
+        attributes: OperatorAttributes | None = None,
+        parallelism: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if attributes is None:
+            attributes = OperatorAttributes(is_output_idempotent=True)
+        self._keys = key_names(keys)
+        self._options = FlushOptions(
+            max_interval=parse_interval(max_interval, "max_interval"),
+            memory_buffer_only=memory_buffer_only,
+            max_buffered_bytes=max_buffered_bytes,
+        )
+        self._timestamp = timestamp
+        self._clock = clock
+        self._parallelism = parallelism
+        self._is_buffered = is_output_buffered(
+            attributes,
+            max_interval=self._options.max_interval,
+            is_keyed=bool(self._keys),
+            parallelism=parallelism,
+        )
+        self._buffer()  # checks what is left to check, here and not in every task
+
+    @property
+    def is_buffered(self) -> bool:
+        """Whether rows are held back, and not passed on as they come."""
+        return self._is_buffered
+
+    def _buffer(self, directory: str | None = None) -> FlushBuffer:
+        return FlushBuffer(
+            self._options,
+            keys=self._keys,
+            timestamp=self._timestamp,
+            clock=self._clock,
+            directory=directory,
+        )
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take the rows of one Spark partition, and yield those that are to be passed on.
+
+        Raises
+        ------
+        SchemaError
+            A key or the event time is not there, or of a type that cannot be one.
+        OptionError
+            There are more Spark partitions than ``parallelism`` says.
+        StorageError, OutOfDiskError
+            Rows could not be spilled.
+        """
+        # A Spark task owns one core; Arrow would take them all.
+        pa.set_cpu_count(1)
+        if not self._is_buffered:
+            yield from batches
+            return
+        context = TaskContext.get()
+        number = 0 if context is None else context.partitionId()
+        if self._parallelism is not None and number >= self._parallelism:
+            msg = (
+                f"parallelism={self._parallelism}, but this is Spark partition {number} (from 0): "
+                f"coalesce({self._parallelism}) before the stage, or give it keys"
+            )
+            raise OptionError(msg)
+        buffer = self._buffer(_local_directory(number))
+        try:
+            for batch in batches:
+                yield from _for_spark(buffer.collect(batch))
+                del batch
+            yield from _for_spark(buffer.close())
+        finally:
+            buffer.release()
+
+
+def _local_directory(number: int) -> str | None:
+    """Return a directory that goes with the executor, if Spark has one; they take turns."""
+    there = [one for one in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if one]
+    return there[number % len(there)] if there else None
+
+
+def _for_spark(elements: Generator[Element]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches among the elements, joined where they are small."""
+    with closing(elements):
+        rows = (element for element in elements if isinstance(element, pa.RecordBatch))
+        yield from rebatched(rows, min_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)

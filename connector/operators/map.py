@@ -1,0 +1,213 @@
+"""A function per subpartition of one shuffle or several, inside the tasks that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.arrays.stored_types import conform, in_time_zone
+from arrow_format.errors import OptionError
+from arrow_format.keys.co_partitioning import check_co_partitioned
+from arrow_format.operators.shuffle_dealers import dealer_of
+from arrow_format.operators.subpartition_readers import each_subpartition
+from connector.operators.results import results_of
+from connector.operators.tasks import (
+    open_shuffles,
+    run_in_groups,
+    session_time_zone,
+    spark_struct,
+)
+from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
+from connector.spark_types import arrow_schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from arrow_format.operators.subpartition_readers import Dealer
+    from arrow_format.options import ReadOptions
+    from arrow_format.read.shuffle import Shuffle
+    from connector.operators.tasks import Path
+
+    Columns = Sequence[str] | None
+
+
+def map_subpartitions(
+    spark: SparkSession,
+    shuffles: Path | Sequence[Path],
+    function: Callable[..., Iterable[pa.RecordBatch]],
+    schema: StructType | str,
+    *,
+    columns: Sequence[str] | Sequence[Columns] | None = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | Sequence[int | None] | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Call a function once per subpartition, where its rows are read.
+
+    .. code-block:: python
+
+        def last_visit(subpartition, visits, prices):
+            rows = visits.read_all().join(prices.read_all(), "item")
+            yield from rows.group_by("user").aggregate([("at", "max")]).to_batches()
+
+        map_subpartitions(spark, [visits, prices], last_visit, "user string, at_max timestamp")
+
+    What the function reads never passes through the JVM; what it yields does. Rows come in the
+    order of :meth:`arrow_format.Shuffle.read`. Newest versions are fixed here: later commits do not
+    change the result. The calling process checks the arguments, so it must see the paths as the
+    tasks do.
+
+    Parameters
+    ----------
+    spark
+        Session, classic or Connect.
+    shuffles
+        One path or URI, or several of co-partitioned shuffles: the same partitioner over the same
+        number of subpartitions, with keys that it places alike; names of keys may differ.
+        Partitioners by column and your own must have equal descriptions. A broadcast shuffle goes
+        with every other one, and each subpartition reads all of it, as it reads those rows of any
+        other that a partitioner of yours broadcasts.
+    function
+        ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
+        too, with a :class:`~arrow_format.BatchReader` for each shuffle; returns or yields record
+        batches. A reader holds a bounded part of its rows, whatever their number, may be left half
+        read, and is closed when the function's result ends. Its timestamps have the time zone of
+        the session, as in ``applyInPandas``, so hours and days are those that Spark's SQL gives.
+    schema
+        Of what the function yields: a StructType or DDL text. Columns are matched by name; another
+        type is an error, another time zone of a timestamp is none: the instant counts.
+    columns
+        Columns to read, in that order: a list for all shuffles, or a list (or None) for each; all
+        when None.
+    subpartitions
+        One, a range or several; all when None.
+    version
+        Of all shuffles, or a sequence with one for each; the newest when None.
+    target_partition_bytes
+        Bytes on disk that one task may read, of all shuffles together; one large subpartition may
+        be more. Adjacent subpartitions share a task.
+    options
+        Memory that a task may take to read all shuffles together, and mapping; defaults when None.
+    storage_options
+        Where shuffles are in object stores: credentials, region, endpoint, as obstore names them.
+        They win over the environment, travel to the tasks, and are never shown.
+
+    Returns
+    -------
+    DataFrame
+        Lazy; its Spark partitions are in subpartition order.
+
+    Raises
+    ------
+    ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
+        Something does not fit; found here. Shuffles that are not co-partitioned are an OptionError
+        that says what differs.
+    pyspark.errors.PySparkException
+        At the first action. Whatever the function raised is in it whole, with the subpartition and
+        the paths; SchemaError for a result of another schema.
+    """
+    opened = open_shuffles(shuffles, version, options, storage_options)
+    check_co_partitioned(opened)
+    if not callable(function):
+        msg = f"function is {type(function).__name__}: expected a callable(subpartition, *readers)"
+        raise OptionError(msg)
+    struct = spark_struct(spark, schema)
+    chosen = _columns_of_each(columns, len(opened))
+    for shuffle, names in zip(opened, chosen, strict=True):
+        dealer_of(shuffle, (), names).close()
+    work = EachSubpartition(
+        opened, chosen, function, arrow_schema_of(struct), session_time_zone(spark)
+    )
+    return run_in_groups(
+        spark,
+        opened,
+        work,
+        struct,
+        subpartitions=subpartitions,
+        target_partition_bytes=target_partition_bytes,
+    )
+
+
+def _columns_of_each(columns: Any, number: int) -> tuple[Columns, ...]:  # noqa: ANN401
+    """Columns for each shuffle."""
+    if isinstance(columns, str):
+        columns = [columns]
+    if columns is not None and not isinstance(columns, Sequence):
+        msg = f"columns={columns!r}: expected a list of column names, or a list for each shuffle"
+        raise OptionError(msg)
+    if columns is None or all(isinstance(name, str) for name in columns):
+        return (columns,) * number
+    if len(columns) != number or not all(map(_are_columns, columns)):
+        msg = f"columns={columns!r}: expected column names, or a list for each of {number} shuffles"
+        raise OptionError(msg)
+    return tuple([each] if isinstance(each, str) else each for each in columns)
+
+
+def _are_columns(each: object) -> bool:
+    return each is None or (
+        isinstance(each, Sequence) and all(isinstance(name, str) for name in each)
+    )
+
+
+@dataclass(frozen=True)
+class EachSubpartition:
+    """Calls the function for subpartitions, and checks what comes back."""
+
+    shuffles: tuple[Shuffle, ...]
+    columns: tuple[Columns, ...]
+    function: Callable[..., Iterable[pa.RecordBatch]]
+    schema: pa.Schema
+    time_zone: str
+    """Of the timestamps that the function sees."""
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
+        """Yield what the function gives, subpartition after subpartition."""
+        paths = ", ".join(shuffle.path for shuffle in self.shuffles)
+        dealers = [
+            DealerInTimeZone(dealer_of(shuffle, subpartitions, names), self.time_zone)
+            for shuffle, names in zip(self.shuffles, self.columns, strict=True)
+        ]
+        with closing(each_subpartition(subpartitions, dealers)) as turns:
+            for subpartition, readers in turns:
+                where = f"subpartition {subpartition} of {paths}"
+                call = partial(self.function, subpartition, *readers)
+                yield from results_of(call, self.schema, caller="map_subpartitions", where=where)
+                # They would keep what was read of a broadcast shuffle.
+                del readers, call
+
+
+class DealerInTimeZone:
+    """Deals the rows of another dealer, with timestamps in a time zone.
+
+    Parameters
+    ----------
+    dealer
+        Whose rows; closed with this one.
+    time_zone
+        Of all timestamps that have one.
+    """
+
+    def __init__(self, dealer: Dealer, time_zone: str) -> None:
+        self._dealer = dealer
+        self.schema = in_time_zone(dealer.schema, time_zone)
+
+    def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
+        """Rows of a subpartition."""
+        batches = self._dealer.batches_of(subpartition)
+        with closing(batches):
+            for batch in batches:
+                yield conform(batch, self.schema)
+                del batch  # before the next is read
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._dealer.close()

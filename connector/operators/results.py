@@ -1,0 +1,149 @@
+"""What a user's function gave back, brought to the schema that was promised.
+
+Spark takes what ``mapInArrow`` yields by position and does not look at names or types.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrow_format.arrays.stored_types import conform, data_schema, same_but_labels
+from arrow_format.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+
+def results_of(
+    call: Callable[[], Any], schema: pa.Schema, *, caller: str, where: str
+) -> Generator[pa.RecordBatch]:
+    """Call a user's function and yield what it gives, brought to a schema.
+
+    What the function raises goes on itself, with notes of where that was and of what caused it:
+    PySpark prints notes, but neither cause nor context.
+
+    Parameters
+    ----------
+    call
+        Calls the function.
+    schema
+        The schema promised.
+    caller
+        Whose argument the function is.
+    where
+        Subpartitions and paths, for messages.
+
+    Raises
+    ------
+    RuntimeError
+        The function let StopIteration out, which in a generator would pass for its end.
+    SchemaError
+        See :func:`checked_results`.
+    """
+    try:
+        try:
+            results = call()
+        except StopIteration as error:
+            raise RuntimeError(_ended(where)) from error
+        try:
+            yield from checked_results(results, schema, where)
+        except RuntimeError as error:
+            # What Python makes of StopIteration that leaves a generator.
+            if str(error) == "generator raised StopIteration":
+                raise RuntimeError(_ended(where)) from (error.__cause__ or error)
+            raise
+    except Exception as error:
+        error.add_note(f"in {caller}, {where}")
+        cause = error.__cause__
+        if cause is None and not error.__suppress_context__:
+            cause = error.__context__
+        if cause is not None:
+            error.add_note("caused by:\n" + "".join(traceback.format_exception(cause)).rstrip())
+        raise
+
+
+def _ended(where: str) -> str:
+    return (
+        f"{where}: the function raised StopIteration, as read_next_batch() does when there are no "
+        "more batches: the subpartition is empty, or the reader at its end. Iterate over the "
+        "reader, or catch it"
+    )
+
+
+def checked_results(results: Any, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
+    """Yield the batches that a function returned or yielded, brought to a schema.
+
+    Columns may come in another order, and with encodings or labels that
+    :func:`~arrow_format.arrays.stored_types.data_schema` resolves.
+
+    Parameters
+    ----------
+    results
+        What the function returned; closed at the end, also of an early one.
+    schema
+        The schema promised.
+    where
+        The start of error messages.
+
+    Raises
+    ------
+    SchemaError
+        It is no iterable of record batches, or they have other columns or types.
+    """
+    if not isinstance(results, Iterable) or isinstance(results, pa.RecordBatch | pa.Table):
+        msg = (
+            f"{where}: the function returned {_kind(results)}: expected an iterator of "
+            "pyarrow.RecordBatch; yield them, or return a list"
+        )
+        raise SchemaError(msg)
+    try:
+        for result in results:
+            yield _fit(result, schema, where)
+    finally:
+        # Before the readers' turn ends: the function may still look at them.
+        close = getattr(results, "close", None)
+        if close is not None:
+            close()
+
+
+def _fit(batch: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:  # noqa: ANN401
+    if not isinstance(batch, pa.RecordBatch):
+        msg = f"{where}: the function yielded {_kind(batch)}: expected a pyarrow.RecordBatch"
+        raise SchemaError(msg)
+    try:
+        if not batch.schema.equals(schema):
+            _check_columns(batch.schema, schema)
+        return conform(batch, schema)
+    except SchemaError as error:
+        msg = (
+            f"{where}: what the function yielded does not fit the schema: {error} (expected "
+            f"{_columns(schema)}; found {_columns(batch.schema)})"
+        )
+        raise SchemaError(msg) from None
+
+
+def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
+    stored = data_schema(found)
+    missing = [name for name in schema.names if name not in stored.names]
+    extra = [name for name in stored.names if name not in schema.names]
+    if missing or extra:
+        parts = [f"it lacks {', '.join(missing)}"] * bool(missing)
+        parts += [f"it has {', '.join(extra)} besides"] * bool(extra)
+        raise SchemaError(" and ".join(parts))
+    for field in schema:
+        given = stored.field(field.name).type
+        if not same_but_labels(given, field.type):
+            msg = f"column {field.name!r} is {given}, not {field.type}; cast it"
+            raise SchemaError(msg)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,334 @@
+"""Reads the rows of a file of a dataset: its row groups or record batches, in order, in pieces.
+
+pyarrow's own scanner decodes whole row groups, so a file of one row group of a gigabyte would take
+that much memory and more. Parquet and Arrow files are read here by their readers, a few megabytes
+at a time; files of other formats by the scanner, without reading ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import types as pt
+
+from arrow_format.arrays.expansion import pieces
+from arrow_format.arrays.selection import keep
+from arrow_format.arrays.stored_types import normalise, same_but_labels
+from arrow_format.errors import OptionError, StorageError
+from connector.scan.footers import (
+    calendar_of_parquet,
+    check_timestamps,
+    checked_columns,
+    chunk_bytes_of,
+    columns_to_read,
+    is_orc,
+    partition_values,
+    row_groups_to_read,
+    timestamp_columns,
+)
+from connector.scan.spark_footer import Calendar
+from connector.scan.spark_types import cast_column, plain_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from connector.scan.footers import FileOrigin, ScanFile, Wanted
+
+BATCH_BYTES = 8 << 20
+"""Bytes of rows that are decoded at a time."""
+
+MAX_BATCH_ROWS = 1 << 16
+
+PROBE_ROWS = 1 << 10
+"""Rows whose size tells how many more to decode at a time: how much a value takes that a column
+chunk holds once, in a dictionary, its size on disk does not say."""
+
+STREAM_BYTES = 16 << 20
+"""Memory for reading the column chunks of a row group side by side, where they are larger: then
+each column has a buffer of its share. Smaller row groups are read in few large requests."""
+
+LARGEST_INT64 = (1 << 63) - 1
+
+SMALLEST_BUFFER, LARGEST_BUFFER = 16 << 10, 1 << 20
+
+
+class RowSize:
+    """Bytes of a row, as far as a task has seen; decides how many are decoded at a time."""
+
+    def __init__(self) -> None:
+        self._bytes_per_row = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether rows were seen."""
+        return self._bytes_per_row > 0
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take the largest average seen as what rows take."""
+        if batch.num_rows:
+            self._bytes_per_row = max(self._bytes_per_row, batch.nbytes / batch.num_rows)
+
+    def num_rows(self, at_least: float) -> int:
+        """Rows that make a batch, when a row is known to take so many bytes ``at_least``."""
+        size = max(self._bytes_per_row, at_least, 1.0)
+        return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / size)))
+
+
+def read_file(
+    file: ScanFile,
+    origin: FileOrigin,
+    wanted: Wanted,
+    start: int = 0,
+    stop: int | None = None,
+    size: RowSize | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read rows of a file, in the order in which it has them.
+
+    Parameters
+    ----------
+    file, origin
+        The file.
+    wanted
+        Columns and filter.
+    start, stop
+        The row groups of a Parquet file, or the record batches of an Arrow file, that are read; of
+        other files all is read.
+    size
+        What is known of the size of rows; learns from what is read.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        Of the schema that is wanted. Columns that the file lacks are null.
+
+    Raises
+    ------
+    StorageError
+        The file cannot be read, is not there any more, or is another than when it was planned;
+        also when that is so only after its rows were read.
+    SchemaError
+        A column has a type that does not become that of the dataset, or one that only Spark can
+        read, is in the file more than once or in another spelling, mixes timestamps as
+        :func:`~connector.scan.footers.check_timestamps` says, or has values in the calendar of
+        Spark 2 that are others in today's.
+    OptionError
+        The filter cannot be evaluated, as in a division by zero.
+    """
+    try:
+        _check_unchanged(file, origin)
+        if isinstance(origin.format, ds.ParquetFileFormat):
+            found = _parquet_batches(file, origin, wanted, start, stop, size or RowSize())
+        elif isinstance(origin.format, ds.IpcFileFormat):
+            found = _ipc_batches(file, origin, wanted, start, stop)
+        else:
+            found = _scanned_batches(file, origin, wanted)
+        yield from found
+        _check_unchanged(file, origin)
+    except (OSError, EOFError, pa.ArrowException) as error:
+        with contextlib.suppress(OSError):
+            _check_unchanged(file, origin)
+        msg = (
+            f"{file.path}: cannot be read as {origin.format.default_extname}: {error}. It is a "
+            "file of the dataset that is being written; mend it or take it out, and write again"
+        )
+        raise StorageError(msg) from error
+
+
+def _check_unchanged(file: ScanFile, origin: FileOrigin) -> None:
+    (info,) = origin.filesystem.get_file_info([file.path])
+    planned = f"had {file.num_bytes:,} bytes"
+    if info.size is None:
+        now = "is not there"
+    elif info.size != file.num_bytes:
+        now = f"has {info.size:,} bytes"
+    elif None not in (file.mtime_ns, info.mtime_ns) and info.mtime_ns != file.mtime_ns:
+        now = f"was modified at {_time_of(info.mtime_ns)}"
+        planned = f"had been last at {_time_of(file.mtime_ns)}"
+    else:
+        return
+    msg = (
+        f"{file.path}: {now}, but {planned} when the write was planned; "
+        "files of a dataset must not change while it is written: write it again"
+    )
+    raise StorageError(msg)
+
+
+def _time_of(nanoseconds: int | None) -> str:
+    seconds, rest = divmod(nanoseconds or 0, 10**9)
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M:%S}.{rest:09d} UTC"
+
+
+# Formats -----------------------------------------------------------------------------------------
+
+
+def _parquet_batches(
+    file: ScanFile,
+    origin: FileOrigin,
+    wanted: Wanted,
+    start: int,
+    stop: int | None,
+    size: RowSize,
+) -> Iterator[pa.RecordBatch]:
+    fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
+    metadata = fragment.metadata
+    names = checked_columns(fragment, file, wanted)
+    groups = row_groups_to_read(fragment, file, wanted, start, stop)
+    if not groups:
+        return
+    given, options = origin.format.read_options, origin.format.default_fragment_scan_options
+    chunk_bytes = chunk_bytes_of(metadata, groups, names)
+    buffer = min(max(STREAM_BYTES // max(1, len(names)), SMALLEST_BUFFER), LARGEST_BUFFER)
+    fits = max(chunk_bytes.values()) <= STREAM_BYTES
+    with origin.filesystem.open_input_file(file.path) as source:
+        reader = pq.ParquetFile(
+            source,
+            metadata=metadata,
+            read_dictionary=sorted(given.dictionary_columns),
+            binary_type=given.binary_type,
+            list_type=given.list_type,
+            buffer_size=0 if fits else buffer,
+            # Requests in advance are worth a copy only where each one is slow.
+            pre_buffer=fits and origin.filesystem.type_name != "local",
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=options.page_checksum_verification,
+            thrift_string_size_limit=options.thrift_string_size_limit,
+            thrift_container_size_limit=options.thrift_container_size_limit,
+            arrow_extensions_enabled=options.arrow_extensions_enabled,
+        )
+        fit = _Fit(file, wanted, calendar_of_parquet(fragment))
+        for group in groups:
+            described = metadata.row_group(group)
+            if not size.is_known and described.num_rows > PROBE_ROWS:
+                probe = reader.iter_batches(PROBE_ROWS, [group], names, use_threads=False)
+                for piece in fit.plain(next(probe)):
+                    size.see(piece)
+                del probe
+            num_rows = size.num_rows(chunk_bytes[group] / max(1, described.num_rows))
+            for batch in reader.iter_batches(num_rows, [group], names, use_threads=False):
+                for piece in fit.plain(batch):
+                    size.see(piece)
+                    yield fit.filtered(piece)
+
+
+def _ipc_batches(
+    file: ScanFile, origin: FileOrigin, wanted: Wanted, start: int, stop: int | None
+) -> Iterator[pa.RecordBatch]:
+    fit = _Fit(file, wanted, Calendar())
+    with origin.filesystem.open_input_file(file.path) as source:
+        schema = pa.ipc.open_file(source).schema
+        read = columns_to_read(schema, file, wanted)
+        check_timestamps(file, wanted, read, timestamp_columns(schema))
+        options = pa.ipc.IpcReadOptions(
+            use_threads=False, included_fields=[schema.get_field_index(name) for name in read]
+        )
+        reader = pa.ipc.open_file(source, options=options)
+        num_batches = reader.num_record_batches
+        for number in range(start, num_batches if stop is None else stop):
+            for piece in fit.plain(reader.get_batch(number)):
+                yield fit.filtered(piece)
+
+
+def _scanned_batches(
+    file: ScanFile, origin: FileOrigin, wanted: Wanted
+) -> Iterator[pa.RecordBatch]:
+    fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
+    read = checked_columns(fragment, file, wanted)
+    # Text is parsed as what is wanted, and ORC read as what it is.
+    schema, calendar = wanted.schema, Calendar()
+    if is_orc(origin.format):
+        schema = pa.schema([fragment.physical_schema.field(name) for name in read])
+        calendar = Calendar(dates=True)  # as Spark takes all ORC files to be
+    scanner = fragment.scanner(
+        schema=schema,
+        columns=schema.names,
+        use_threads=False,
+        batch_size=MAX_BATCH_ROWS,
+        batch_readahead=0,
+        fragment_readahead=1,
+        cache_metadata=False,
+    )
+    fit = _Fit(file, wanted, calendar)
+    for batch in scanner.to_batches():
+        for piece in fit.plain(batch):
+            yield fit.filtered(piece)
+
+
+# Columns -----------------------------------------------------------------------------------------
+
+
+class _Fit:
+    """Brings batches of one file to the columns and types that are wanted."""
+
+    def __init__(self, file: ScanFile, wanted: Wanted, calendar: Calendar) -> None:
+        self._file = file
+        self._calendar = calendar
+        self._wanted = wanted
+        self._given = partition_values(file)
+
+    def plain(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows of the plain schema that is wanted, a few megabytes at a time."""
+        schema = self._wanted.schema
+        columns = [self._column(batch, field) for field in schema]
+        fitted = pa.RecordBatch.from_arrays(columns, names=schema.names)
+        for piece in pieces(fitted, schema):
+            yield normalise(piece, schema)
+
+    def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows that pass the filter."""
+        condition = self._wanted.filter
+        if condition is None or not batch.num_rows:
+            return batch
+        try:
+            mask = _evaluated(condition, batch)
+        except pa.ArrowException as error:
+            msg = f"{self._file.path}: filter {condition} fails on a row: {error}"
+            raise OptionError(msg) from error
+        return keep(batch, mask)
+
+    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        if field.name in self._given:
+            given = self._given[field.name]
+            # pyarrow takes whole numbers for int64 if not told.
+            is_beyond = isinstance(given, int) and given > LARGEST_INT64
+            value = pa.scalar(given, pa.uint64() if is_beyond else None)
+            return cast_column(pa.repeat(value, batch.num_rows), field, self._file.path)
+        index = batch.schema.get_field_index(field.name)
+        if index < 0:
+            return pa.nulls(batch.num_rows, field.type)
+        # As it stands in the file where only encodings differ: those are resolved in pieces.
+        column = batch.column(index)
+        self._calendar.check(column, batch.schema.field(index), self._file.path)
+        (plain,) = plain_schema(pa.schema([batch.schema.field(index)]))
+        if same_but_labels(plain.type, field.type):
+            is_view = pt.is_string_view(column.type) or pt.is_binary_view(column.type)
+            short = is_view and _bytes_of_views(column) <= BATCH_BYTES
+            return column.cast(plain.type) if short else column
+        source = pa.RecordBatch.from_arrays([column], names=[field.name])
+        column = normalise(source, pa.schema([plain])).column(0)
+        return cast_column(column, field, self._file.path)
+
+
+def _evaluated(condition: Any, batch: pa.RecordBatch) -> pa.Array:  # noqa: ANN401
+    """Evaluate a filter on each row.
+
+    PyArrow's own ``batch.filter(condition)`` works on slices of the rows, which it takes wrongly,
+    see :mod:`arrow_format.arrays.selection`.
+    """
+    columns = {"passes": condition}
+    scanner = ds.Scanner.from_batches(
+        [batch], schema=batch.schema, columns=columns, use_threads=False
+    )
+    return pa.concat_arrays(scanner.to_table().column("passes").chunks)
+
+
+def _bytes_of_views(column: pa.Array) -> int:
+    """Bytes of all values, of which each says its length; measuring row by row costs far more."""
+    views = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, 4)
+    lengths = views[column.offset : column.offset + len(column), 0]
+    return int(lengths.sum(dtype=np.int64))

@@ -1,0 +1,1 @@
+"""The data source of Spark: batch and streaming readers and writers."""

@@ -1,0 +1,286 @@
+"""The reading half of the data source: plans Spark partitions and reads them as Arrow batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from arrow_format.arrays.batches import as_batches
+from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.schema_evolution import same_spark_type
+from arrow_format.arrays.stored_types import conform
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.shards import plan_shards
+from arrow_format.read.shuffle import Shuffle, check_there, open_pinned, open_shuffle
+from arrow_format.read.subpartition_reader import (
+    SUBPARTITION_COLUMN,
+    select_columns,
+    with_subpartition_schema,
+)
+from arrow_format.storage.open import open_storage
+from arrow_format.streaming.result_request import await_result
+from connector.options.source import parse_read_options
+from connector.options.stream import parse_schema_options
+from connector.spark_types import spark_schema_from_json, spark_schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from arrow_format.arrays.batches import Rows
+    from arrow_format.storage.open import Storage
+    from connector.options.source import ScanOptions
+
+BATCH_ROWS = 10_000
+"""Rows a batch has at least: handing one to the JVM costs 14 us whatever its size."""
+BATCH_BYTES = 16 << 20
+"""Raw bytes at which a batch is handed over with fewer rows, by default."""
+MIN_PARTITION_BYTES = 4 << 20
+MIN_PARTITIONS = 8
+"""A shuffle is not coalesced into fewer Spark partitions than this while they have
+``MIN_PARTITION_BYTES`` each, so that the cores of a small cluster share the work."""
+
+
+def spark_schema(
+    shuffle: Shuffle, columns: Sequence[str] | None = None, *, with_subpartition: bool = False
+) -> StructType:
+    """Spark schema of a shuffle, as it was written.
+
+    Parameters
+    ----------
+    shuffle
+        The shuffle.
+    columns
+        Its columns to read, in that order; all when None. Others do not matter, whatever they hold.
+    with_subpartition
+        Append the column ``_subpartition``.
+
+    Raises
+    ------
+    SchemaError
+        A column is not there; or it was written without Spark and has a type Spark lacks, or is of
+        a user-defined type without its class; or there is a column ``_subpartition`` already.
+    """
+    text = shuffle.spark_schema
+    if text is not None:
+        schema = spark_schema_from_json(text, columns)
+    else:
+        wanted = [shuffle.schema.field(i) for i in select_columns(shuffle.schema, columns)]
+        schema = spark_schema_of(pa.schema(wanted))
+    if with_subpartition:
+        with_subpartition_schema(shuffle.schema)
+        schema = StructType(
+            [*schema.fields, StructField(SUBPARTITION_COLUMN, IntegerType(), nullable=False)]
+        )
+    return schema
+
+
+def schema_of_source(options: Mapping[str, str]) -> StructType:
+    """Return the schema of the source with these options, of a stream or not: Spark does not say.
+
+    Raises
+    ------
+    OptionError, ShuffleNotFoundError, SchemaError
+        A bad option, no shuffle, or columns that Spark cannot read.
+    """
+    parsed = parse_schema_options(options)
+    shuffle = open_requested(parsed)
+    return spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
+
+
+def storage_of(options: ScanOptions) -> Storage:
+    """Open where the shuffle is that the options name."""
+    return open_storage(options.path, options.storage_options)
+
+
+def open_requested(options: ScanOptions) -> Shuffle:
+    """Open what is to be read, once it is there where the options say to wait for it.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        It is not there.
+    CorruptShuffleError
+        The options pin a commit, and another one has the number of its version.
+    """
+    storage = storage_of(options)
+    if options.version is not None and options.commit_id is not None:
+        check_there(storage)
+        return open_pinned(
+            storage, options.version, options.commit_id, options.options, options.span
+        )
+    if options.request.timeout and options.version is None:
+        await_result(storage, options.request.timeout)
+    return open_shuffle(storage, options.version, options=options.options)
+
+
+@dataclass
+class SubpartitionRanges(InputPartition):
+    """What one Spark task reads: a :class:`~arrow_format.read.shards.Shard`."""
+
+    ranges: tuple[tuple[int, int], ...]
+    regions: range | None = None
+
+
+class ShuffleSourceReader(DataSourceReader):
+    """Reads one version of a shuffle.
+
+    Filters are never pushed down: Spark caches the plan per ``load()`` and gives wrong rows when a
+    DataFrame is used again with another filter.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over.
+    schema
+        Columns to deliver, in that order.
+
+    Raises
+    ------
+    OptionError, SchemaError, ShuffleNotFoundError, CorruptShuffleError
+        Something does not fit; no task runs.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        parsed = parse_read_options(options)
+        self._options = parsed
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        if parsed.request.consumer is not None:
+            msg = (
+                "option consumer: a batch read cannot tell when its rows have been consumed. Use "
+                "connector.consume(spark, path, consumer=...), or spark.readStream"
+            )
+            raise OptionError(msg)
+        self._shuffle = shuffle = open_requested(parsed)
+        self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
+        check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
+        self._columns = stored_columns(schema, with_subpartition=parsed.with_subpartition)
+
+    def partitions(self) -> list[InputPartition]:
+        """Spark partitions in subpartition order."""
+        return [*plan_ranges(self._shuffle, self._options, self._wanted)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the verified batches of one Spark partition; runs in the task."""
+        if not isinstance(partition, SubpartitionRanges):
+            msg = f"partition is {type(partition).__name__}: expected one of partitions()"
+            raise OptionError(msg)
+        yield from read_ranges(self._shuffle, partition, self._schema, self._columns)
+
+
+def plan_ranges(
+    shuffle: Shuffle, options: ScanOptions, wanted: Sequence[int] | None
+) -> list[SubpartitionRanges]:
+    """Share the subpartitions of a shuffle out to Spark partitions, in their order.
+
+    Parameters
+    ----------
+    shuffle
+        What is read.
+    options
+        How: one by one, together up to a size, or large ones split.
+    wanted
+        Subpartitions, ascending; all when None.
+    """
+    weights = to_numpy(shuffle.read_bytes)
+    numbers = (
+        np.arange(shuffle.num_subpartitions) if wanted is None else np.asarray(wanted, np.int64)
+    )
+    if not options.coalesce:
+        return [SubpartitionRanges(((one, one + 1),)) for one in numbers.tolist()]
+    most = partition_bytes(int(weights[numbers].sum()), options.target_partition_bytes)
+    by_region = shuffle.region_bytes if options.split_skewed else None
+    shards = plan_shards(weights, numbers, most, by_region)
+    return [SubpartitionRanges(shard.ranges, shard.regions) for shard in shards] or [
+        SubpartitionRanges(())
+    ]
+
+
+def read_ranges(
+    shuffle: Shuffle, partition: SubpartitionRanges, schema: pa.Schema, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the verified batches of one Spark partition; runs in the task.
+
+    Parameters
+    ----------
+    shuffle
+        What is read.
+    partition
+        Which subpartitions of it, or parts of one.
+    schema
+        Of the batches, as Spark takes them; with the subpartition last if it has one column more.
+    columns
+        Columns of the shuffle, in that order.
+    """
+    # A Spark task owns one core; Arrow would take them all.
+    pa.set_cpu_count(1)
+    with_subpartition = len(columns) < len(schema)
+    stored = pa.schema([shuffle.schema.field(name) for name in columns])
+
+    def rows() -> Iterator[Rows]:
+        for first, end in partition.ranges:
+            if shuffle.sort_by:
+                yield from shuffle.rows(range(first, end), columns, regions=partition.regions)
+            else:
+                yield from shuffle.reader(first, end, columns, regions=partition.regions)
+
+    for batch in as_batches(
+        rows(),
+        with_subpartition_schema(stored) if with_subpartition else stored,
+        with_subpartition=with_subpartition,
+        min_rows=BATCH_ROWS,
+        max_bytes=shuffle.options.batch_bytes,
+    ):
+        yield conform(batch, schema)
+
+
+def stored_columns(schema: StructType, *, with_subpartition: bool) -> list[str]:
+    """Names of the columns of a requested schema that the shuffle has itself."""
+    return [
+        name for name in schema.names if not (with_subpartition and name == SUBPARTITION_COLUMN)
+    ]
+
+
+def partition_bytes(total: int, target: int) -> int:
+    """Bytes a coalesced Spark partition may have."""
+    return max(min(target, max(-(-total // MIN_PARTITIONS), MIN_PARTITION_BYTES)), 1)
+
+
+def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bool) -> None:
+    """Check that a requested schema can be delivered: names that are there, with their types.
+
+    Raises
+    ------
+    SchemaError
+        A column is not there, or has another type.
+    OptionError
+        ``withSubpartition`` is set and the schema does not name ``_subpartition``.
+    """
+    columns = stored_columns(schema, with_subpartition=with_subpartition)
+    stored = shuffle.schema
+    try:
+        select_columns(with_subpartition_schema(stored) if with_subpartition else stored, columns)
+    except SchemaError as error:
+        msg = f"{shuffle.path}: {error}"
+        raise SchemaError(msg) from None
+    there = spark_schema(shuffle, columns, with_subpartition=with_subpartition)
+    for field in schema.fields:
+        found = there[field.name]
+        if not same_spark_type(found.dataType.jsonValue(), field.dataType.jsonValue()):
+            msg = (
+                f"{shuffle.path}: column {field.name!r} is {found.dataType.simpleString()}, not "
+                f"{field.dataType.simpleString()}; cast after reading"
+            )
+            raise SchemaError(msg)
+    if with_subpartition and SUBPARTITION_COLUMN not in schema.names:
+        msg = (
+            f"option withSubpartition: the schema that was given lacks it; add "
+            f"`{SUBPARTITION_COLUMN} int` to it"
+        )
+        raise OptionError(msg)

@@ -1,0 +1,156 @@
+"""The writing half of the data source: the map task of the hook, with Spark's commit and abort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from arrow_format.arrays.stored_types import data_schema
+from arrow_format.errors import OptionError
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.range_target import inherit_bounds, newest_entry
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.bounds import WHAT, bounds_of_rows
+from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.sort_keys import key_fields
+from arrow_format.storage.open import open_storage
+from connector.map_status import status_from_row, status_to_row
+from connector.map_task import begin_spark_job, run_spark_task
+from connector.options.source import parse_target_options
+from connector.spark_types import arrow_schema_of, stored_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.log.entry import LogEntry
+    from connector.options.source import TargetOptions
+
+
+@dataclass
+class MapStatusMessage(WriterCommitMessage):
+    """Map status of one task, as a row of the status schema."""
+
+    row: dict[str, Any]
+
+
+class ShuffleSourceWriter(DataSourceArrowWriter):
+    """Writes one job through ``df.write.format("arrow_shuffle")`` or SQL ``INSERT``.
+
+    Spark pickles this object at planning; tasks, commit and abort each run with a copy of it.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over.
+    schema
+        Schema of the rows.
+    overwrite
+        Mode overwrite, else append.
+
+    Raises
+    ------
+    OptionError, SchemaError, ShuffleExistsError
+        Something does not fit; no task runs.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._mode = "overwrite" if overwrite else "append"
+        self._job = begin_target_job(parse_target_options(options), schema, overwrite=overwrite)
+        open_target(self._job, self._mode)
+        self._job = replace(self._job, has_directory=True)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> MapStatusMessage:
+        """Write one Spark partition; runs in the task."""
+        return MapStatusMessage(status_to_row(run_spark_task(self._job, iterator)))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks wrote; runs on the driver's machine."""
+        rows = [message.row for message in messages if isinstance(message, MapStatusMessage)]
+        commit_job(
+            self._job,
+            [status_from_row(row, self._job.num_subpartitions) for row in rows],
+            mode=self._mode,
+            expected_map_outputs=len(messages),
+        )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks wrote; runs on the driver's machine."""
+        del messages
+        abort_job(self._job)
+
+
+def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bool) -> ShuffleJob:
+    """Begin a job with the options of a write; what they leave out is that of the shuffle there.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        Something is missing, or does not fit.
+    """
+    schema = stored_schema(schema)
+    n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
+    storage = open_storage(target.path, target.storage_options)
+    there = newest_entry(storage)
+    if there is not None:
+        # Whoever adds to a shuffle, or replaces it, need not repeat how it is partitioned.
+        n = there.num_subpartitions if n is None else n
+        if sort_by is None and (not overwrite or partitioner is None):
+            sort_by = there.sort_by
+        partitioner = partitioner or partitioner_from_description(there.partitioner)
+    if n is None or partitioner is None:
+        missing = "numSubpartitions" if n is None else "keys or partitioner"
+        msg = (
+            f"option {missing} is missing; a new shuffle needs numSubpartitions, and keys "
+            "(column names to hash) or partitioner"
+        )
+        raise OptionError(msg)
+    return begin_spark_job(
+        storage,
+        schema,
+        num_subpartitions=n,
+        partitioner=_with_bounds(partitioner, target, schema, there),
+        sort_by=sort_by or (),
+        options=target.options,
+    )
+
+
+def _with_bounds(
+    partitioner: Partitioner, target: TargetOptions, schema: StructType, there: LogEntry | None
+) -> Partitioner:
+    """Give a range partitioner the bounds of the option, or of the shuffle that is there.
+
+    A data source sees no row before its tasks run, so it cannot take a sample.
+
+    Raises
+    ------
+    OptionError
+        There are none, or they do not fit.
+    """
+    if not isinstance(partitioner, RangePartitioner):
+        if target.range_bounds is not None:
+            msg = f"option rangeBounds: {target.path} is partitioned otherwise; leave it out"
+            raise OptionError(msg)
+        return partitioner
+    if target.range_bounds is not None:
+        fields = key_fields(data_schema(arrow_schema_of(schema)), partitioner.keys, WHAT)
+        bounds = bounds_of_rows(target.range_bounds, fields)
+        return RangePartitioner(keys=partitioner.keys, bounds=bounds)
+    settled = inherit_bounds(partitioner, there)
+    if isinstance(settled, RangePartitioner) and settled.bounds is None:
+        msg = (
+            "option partitioner=range needs bounds, and there is no shuffle with ranges of these "
+            f"keys at {target.path} to take them from: give option rangeBounds, such as "
+            "[[10],[20]], or use connector.write_shuffle(df, path, "
+            "partitioner=RangePartitioner(...)), which samples the DataFrame"
+        )
+        raise OptionError(msg)
+    return settled

@@ -1,0 +1,234 @@
+"""Makes hostile files: sound ones, changed where they hurt, with checksums that fit again."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import resource
+import struct
+import zlib
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrow_format.format.index_file import decode_index, encode_index
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
+"""How many of each kind are tried; `make damage` asks for far more."""
+
+HURTS: list[Any] = [
+    0, 1, -1, 2, 7, 255, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, (1 << 62) + 1, (1 << 63) - 1,
+    1 << 63, 1 << 64, 10**30, 1.5, -0.0, 1e300, float("nan"), float("inf"), True, False, None, "",
+    "x", "..", "../..", "/", "/etc/passwd", "a\0b", "a\\b", "é", "x" * 5000, "append", "replace",
+    "hash", "range", "ascending", [], {}, [[]], [1], {"a": 1}, [None] * 3, "AAAA", "////",
+]  # fmt: skip
+
+NUMBERS = [0, 1, -1, 2, 3, 7, 8, 9, 255, 1 << 20, (1 << 31) - 1, -(1 << 31), (1 << 62), -(1 << 63),
+           (1 << 63) - 1, (1 << 63) - 8]  # fmt: skip
+
+
+@contextmanager
+def little_memory(spare: int = 256 << 20) -> Iterator[None]:
+    """Let the process take only so many more bytes: whoever asks for more gets a MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + spare, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def sealed_entry(body: bytes) -> bytes:
+    """Return a log entry of any first line."""
+    return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
+
+
+def entry_json(entry: bytes) -> dict[str, Any]:
+    """Return the JSON of a log entry."""
+    return dict(json.loads(entry.partition(b"\n")[0]))
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to everything inside a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in inner:
+        yield (*path, key)
+        if isinstance(item, dict | list):
+            yield from places(item, (*path, key))
+
+
+def changed_json(rng: random.Random, value: dict[str, Any]) -> dict[str, Any]:
+    """Return JSON in which one to three values were replaced, taken out or doubled."""
+    value = copy.deepcopy(value)
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        path = rng.choice(list(places(value)))
+        holder: Any = value
+        for key in path[:-1]:
+            holder = holder[key]
+        here = holder[path[-1]]
+        what = rng.choice(["replace", "replace", "replace", "nudge", "remove", "double", "deepen"])
+        if what == "remove":
+            del holder[path[-1]]
+        elif what == "double" and isinstance(holder, list):
+            holder.insert(path[-1], copy.deepcopy(here))
+        elif what == "nudge" and type(here) is int:
+            holder[path[-1]] = here + rng.choice([-1, 1, 1 << 31, 1 << 62])
+        elif what == "deepen":
+            for _ in range(rng.choice([1, 100])):
+                here = [here] if rng.random() < 0.5 else {"x": here}
+            holder[path[-1]] = here
+        else:
+            holder[path[-1]] = rng.choice(HURTS)
+    return value
+
+
+def changed_bytes(rng: random.Random, original: bytes) -> bytes:
+    """Return bytes of which a few were changed, as numbers or one by one, or moved."""
+    damaged = bytearray(original)
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        at = rng.randrange(len(damaged))
+        what = rng.choice(["bit", "byte", "number", "number", "move", "cut"])
+        if what == "bit":
+            damaged[at] ^= 1 << rng.randrange(8)
+        elif what == "byte":
+            damaged[at] = rng.randrange(256)
+        elif what == "number":
+            layout, size = rng.choice([("<i", 4), ("<q", 8)])
+            at = at // size * size
+            number = rng.choice(NUMBERS) % (1 << 8 * size)
+            damaged[at : at + size] = struct.pack(layout.upper(), number)
+        elif what == "move":
+            length = min(rng.choice([4, 8, 64]), len(damaged) - at)
+            start = rng.randrange(len(damaged) - length + 1)
+            damaged[at : at + length] = damaged[start : start + length]
+        elif len(damaged) > 64:
+            del damaged[at // 8 * 8 :]
+            damaged = damaged or bytearray(8)
+    return bytes(damaged)
+
+
+def index_parts(index: bytes) -> tuple[bytes, bytes]:
+    """Return the stream of an index behind its magic, and the footer with its length and magic."""
+    (footer,) = struct.unpack_from("<i", index, len(index) - 10)
+    end = len(index) - 10 - footer
+    return index[8 : end - 24], index[end:]
+
+
+def sealed_index(stream: bytes, footer: bytes) -> bytes:
+    """Return an index of any stream."""
+    body = b"ARROW1\0\0" + stream
+    return body + struct.pack("<8sQII", b"ASHFIDX1", len(body), zlib.crc32(body), 0) + footer
+
+
+def changed_index(rng: random.Random, index: bytes) -> bytes:
+    """Return an index whose regions or metadata contradict themselves, behind a good checksum."""
+    stream, footer = index_parts(index)
+    if rng.random() < 0.3:
+        return sealed_index(changed_bytes(rng, stream), footer)
+    with pa.ipc.open_stream(stream) as reader:
+        batch = reader.read_next_batch()
+    metadata = json.loads(batch.schema.metadata[b"arrow_shuffle"])
+    rows = batch.to_pylist()
+    if rng.random() < 0.3:
+        metadata = changed_json(rng, metadata)
+    for _ in range(rng.choice([0, 1, 1, 2])):
+        row = rng.choice(rows)
+        name = rng.choice(list(row))
+        if isinstance(row[name], list) and row[name]:
+            change_list(rng, row[name])
+        else:
+            row[name] = rng.choice([None, [], [0], *NUMBERS])
+    if rng.random() < 0.1:
+        rows += rows[:1]
+    schema = batch.schema
+    if rng.random() < 0.2:  # the same layout, without the promise that nothing is null
+        schema = pa.schema([field.with_nullable(True) for field in schema])
+    columns = [column(rng, [row[field.name] for row in rows], field.type) for field in schema]
+    text = {b"arrow_shuffle": json.dumps(metadata).encode()}
+    sink = pa.BufferOutputStream()
+    compression = rng.choice([None, None, None, "zstd"])
+    with pa.ipc.new_stream(
+        sink, schema.with_metadata(text), options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as writer:
+        for _ in range(rng.choice([1, 1, 1, 1, 0, 2])):
+            writer.write_batch(
+                pa.RecordBatch.from_arrays(columns, schema=schema.with_metadata(text))
+            )
+    return sealed_index(sink.getvalue().to_pybytes(), footer)
+
+
+def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
+    """Change a stored chunk in place; return the index whose checksum of it fits again."""
+    metadata, regions = decode_index(index)
+    number = rng.randrange(len(regions))
+    chunks = regions[number].chunks
+    at = rng.randrange(len(chunks.offset))
+    start, end = int(chunks.offset[at]), int(chunks.offset[at] + chunks.length[at])
+    stored = bytes(data[start:end])
+    data[start:end] = changed_bytes(rng, stored)[: len(stored)].ljust(len(stored), b"\0")
+    sums = chunks.crc32.copy()
+    sums[at] = zlib.crc32(data[start:end])
+    regions = list(regions)
+    regions[number] = replace(regions[number], chunks=replace(chunks, crc32=sums))
+    return encode_index(metadata, regions)
+
+
+def change_list(rng: random.Random, values: list[Any]) -> None:
+    """Change a list of numbers in place."""
+    what = rng.choice(["replace", "replace", "swap", "remove", "add", "null"])
+    at = rng.randrange(len(values))
+    if what == "swap":
+        other = rng.randrange(len(values))
+        values[at], values[other] = values[other], values[at]
+    elif what == "remove":
+        del values[at]
+    elif what == "add":
+        values.insert(at, rng.choice(NUMBERS))
+    elif what == "null":
+        values[at] = None
+    else:
+        values[at] = rng.choice(NUMBERS)
+
+
+def column(rng: random.Random, values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Return values as far as they fit; numbers that do not are brought into range."""
+    del rng
+    is_list = pa.types.is_list(type_)
+    number = type_.value_type if is_list else type_
+    bits = number.bit_width
+    low, high = (
+        (0, (1 << bits) - 1)
+        if pa.types.is_unsigned_integer(number)
+        else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    )
+
+    def fit(value: Any) -> Any:
+        return None if value is None else min(max(value, low), high)
+
+    if is_list:
+        fitted = [
+            None if one is None else [fit(v) for v in (one if isinstance(one, list) else [one])]
+            for one in values
+        ]
+    else:
+        fitted = [fit(None if isinstance(one, list) else one) for one in values]
+    return pa.array(fitted, type_)
+
+
+def rebuilt(
+    path: Path, change: Callable[[dict[str, Any], Path], None], entry_path: Path | None = None
+) -> None:
+    """Change a shuffle's files and its newest entry, and put the entry's checksum right."""
+    entry_path = entry_path or sorted((path / "commit_log").glob("*.json"))[-1]
+    value = entry_json(entry_path.read_bytes())
+    change(value, path)
+    entry_path.write_bytes(sealed_entry(json.dumps(value).encode()))

@@ -1,0 +1,230 @@
+"""A server that speaks S3 on the loopback interface: moto, with what real stores do and it lacks.
+
+Run as a module it serves; :func:`serving` runs it in a process of its own. One difference to moto
+is that a conditional put is atomic. Buckets whose names begin with one of ``FAULTS`` misbehave as
+some stores do. It can say which requests it got.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+KEY_ID = "AKIDLOOPBACKTESTS7Q"
+SECRET = "sEcReT/never+to/be+shown/4711"
+FAULTS = ("careless", "forgetful", "slow")
+"""A careless store ignores the condition of a put; a forgetful one loses its first answer; a slow
+one takes 10 ms longer for each."""
+
+_REFUSED = (
+    b"<Error><Code>InvalidAccessKeyId</Code><Message>The AWS Access Key Id %s does not exist in "
+    b"our records.</Message><AWSAccessKeyId>%s</AWSAccessKeyId></Error>"
+)
+
+
+class AtomicS3:
+    """Moto as a WSGI application, with conditional puts one at a time and credentials checked."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self._lock = threading.Lock()
+        self._forgotten: set[str] = set()
+        self._requests: list[tuple[str, str, float, float]] = []
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        path = environ["PATH_INFO"]
+        if path == "/-/requests":
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(self._requests).encode()]
+        began = time.monotonic()
+        if path.startswith("/slow"):
+            time.sleep(0.01)
+        try:
+            return self._answer(path, environ, start_response)
+        finally:
+            asked = f"{path}?{environ.get('QUERY_STRING', '')}"
+            self._requests.append((environ["REQUEST_METHOD"], asked, began, time.monotonic()))
+
+    def _answer(self, path: str, environ: dict[str, Any], start_response: Any) -> Any:
+        signed_by = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2]
+        if not signed_by.startswith(f"{KEY_ID}/") and not path.startswith("/moto-api"):
+            start_response("403 Forbidden", [("Content-Type", "application/xml")])
+            key_id = signed_by.partition("/")[0].encode()
+            return [_REFUSED % (key_id, key_id)]
+        if "HTTP_IF_NONE_MATCH" not in environ:
+            return self._application(environ, start_response)
+        if path.startswith("/careless"):
+            del environ["HTTP_IF_NONE_MATCH"]
+        with self._lock:
+            answer = self._application(environ, start_response)
+        if path.startswith("/forgetful") and path not in self._forgotten:
+            self._forgotten.add(path)
+            start_response("503 Slow Down", [], sys.exc_info())
+            return [b""]
+        return answer
+
+
+def main(port: int) -> None:
+    """Serve until killed."""
+    if "--until-eof" in sys.argv:
+        # Whoever started it may be killed: then its end of the pipe is closed.
+        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, run_simple
+
+    class Handler(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_request(self, *_: object) -> None:
+            """Say nothing."""
+
+    application = AtomicS3(DomainDispatcherApplication(create_backend_app))
+    run_simple("127.0.0.1", port, application, threaded=True, request_handler=Handler)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that the server answered."""
+
+    method: str
+    path: str
+    """With the query."""
+    began: float
+    ended: float
+    """Both in seconds, by one clock."""
+
+
+def round_trips(requests: Sequence[Request]) -> int:
+    """Return how many requests at least came one after another: each after an answer."""
+    found, last = 0, -1.0
+    for request in sorted(requests, key=lambda one: one.ended):
+        if request.began >= last:
+            found, last = found + 1, request.ended
+    return found
+
+
+def most_at_once(requests: Sequence[Request]) -> int:
+    """Return how many requests were under way at one time."""
+    return max(sum(one.began <= at.began < one.ended for one in requests) for at in requests)
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A server that runs."""
+
+    url: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to use it."""
+        return {
+            "AWS_ACCESS_KEY_ID": KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The same as storage options."""
+        return {name.lower(): value for name, value in self.environment.items()}
+
+    def client(self) -> Any:
+        """Return a client of another library, to look behind ours."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=KEY_ID,
+            aws_secret_access_key=SECRET,
+        )
+
+    def new_bucket(self, kind: str = "bucket") -> str:
+        """Make a bucket and return its name."""
+        name = f"{kind}-{uuid.uuid4().hex[:12]}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+    def keys(self, bucket: str) -> list[str]:
+        """Names of all objects of a bucket."""
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return [one["Key"] for page in pages for one in page.get("Contents", [])]
+
+    @contextlib.contextmanager
+    def requests(self, bucket: str) -> Iterator[list[Request]]:
+        """Collect the requests of a bucket in the list given; it is full when the context ends."""
+        found: list[Request] = []
+        before = len(self._all_requests())
+        yield found
+        found += [
+            one for one in self._all_requests()[before:] if re.match(rf"/{bucket}[/?]", one.path)
+        ]
+
+    def _all_requests(self) -> list[Request]:
+        with urllib.request.urlopen(f"{self.url}/-/requests") as answer:
+            return [Request(*one) for one in json.load(answer)]
+
+    def uploads(self, bucket: str) -> list[str]:
+        """Names of the uploads that were neither completed nor given up."""
+        found = self.client().list_multipart_uploads(Bucket=bucket)
+        return [one["Key"] for one in found.get("Uploads", [])]
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[S3Server]:
+    """Run a server while the context lasts."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # Few names per answer, so that a listing takes several.
+    environment = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "7"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.s3_server", str(port), "--until-eof"],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            if process.poll() is not None or time.monotonic() > deadline:
+                msg = "the S3 server does not start; try: python -m tests.support.s3_server 5000"
+                raise RuntimeError(msg)
+            time.sleep(0.05)
+        yield S3Server(f"http://127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    with serving() as server:
+        yield server
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

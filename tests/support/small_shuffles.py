@@ -1,0 +1,163 @@
+"""Small partitioned files and shuffles, written in a few lines, for tests of every module."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.log.entry import LogEntry, TotalsFile
+from arrow_format.model import MapOutput, PartitionedFileMetadata
+from arrow_format.options import WriteOptions
+from arrow_format.read.shuffle import open_shuffle
+from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+from arrow_format.write.clustering import cluster
+from arrow_format.write.partitioned_file import PartitionedFileWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.model import PartitionedFile, Transaction
+    from arrow_format.storage.open import Storage
+
+FAST = WriteOptions(sync=False)
+"""Default options without fsync: tests on other subjects need no durability."""
+
+N = 5
+"""Subpartitions, where a test does not care how many."""
+
+SCHEMA = pa.schema([("p", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
+"""`p` is the subpartition, so that a row says itself where it belongs."""
+
+
+def numbered(ids: Sequence[int], start: int = 0) -> pa.RecordBatch:
+    """One row per id, with `v` counting up from `start` in order of arrival."""
+    values = range(start, start + len(ids))
+    return pa.record_batch(
+        [list(ids), list(values), [f"row {v}" * (v % 3) for v in values]], schema=SCHEMA
+    )
+
+
+def metadata_of(n: int, schema: pa.Schema = SCHEMA, **changes: object) -> PartitionedFileMetadata:
+    known = PartitionedFileMetadata(
+        shuffle_id="the-shuffle",
+        job_id="the-job",
+        map_task=3,
+        attempt=1,
+        data_schema=schema,
+        num_subpartitions=n,
+        partitioner={"kind": "column", "column": "p"},
+    )
+    return replace(known, **changes)
+
+
+def write_region(
+    writer: PartitionedFileWriter,
+    batch: pa.RecordBatch,
+    ids: Sequence[int],
+    n: int,
+    first_subpartition: int = 0,
+) -> None:
+    clustering = cluster(np.array(ids, np.int32), n, first_subpartition)
+    if clustering.permutation is not None:
+        batch = batch.take(pa.array(clustering.permutation))
+    writer.write_region(batch, clustering)
+
+
+def write_file(
+    storage: Storage,
+    regions: Iterable[tuple[Sequence[int], int]],
+    n: int,
+    *,
+    options: WriteOptions = FAST,
+    path: str = "here/file",
+) -> tuple[PartitionedFile, PartitionedFileWriter]:
+    """Write `(ids, first_subpartition)` regions whose `v` counts up through the file."""
+    start = 0
+    with PartitionedFileWriter(storage, path, metadata_of(n), options) as writer:
+        for ids, first in regions:
+            write_region(writer, numbered(ids, start), ids, n, first)
+            start += len(ids)
+        return writer.finish(), writer
+
+
+def entry_of(file: PartitionedFile, n: int, schema: pa.Schema = SCHEMA) -> LogEntry:
+    """A log entry, committed nowhere, that names one file of :func:`write_file`."""
+    output = MapOutput("the-job", 3, 1, (file,))
+    return LogEntry(
+        version=1,
+        operation="overwrite",
+        shuffle_id="the-shuffle",
+        job_id="the-job",
+        commit_id="the-commit",
+        committed_at_ms=0,
+        data_schema=schema,
+        spark_schema=None,
+        num_subpartitions=n,
+        partitioner={"kind": "column", "column": "p"},
+        map_outputs=(output,),
+        totals=TotalsFile("commit_log/totals-x.arrow", 0, 0),
+    )
+
+
+def read_range(
+    storage: Storage, file: PartitionedFile, n: int, first: int, end: int
+) -> list[tuple[int, dict]]:
+    """`(subpartition, row)` of a range of one file, in the order the reader gives."""
+    reader = SortMergeSubpartitionReader(storage, [entry_of(file, n)], first, end)
+    return [
+        (int(subpartition), row)
+        for run in reader
+        for subpartition, row in zip(run.subpartitions, run.batch.to_pylist(), strict=True)
+    ]
+
+
+def write_tasks(
+    path: Path | str,
+    tasks: Sequence[Sequence[pa.RecordBatch]],
+    n: int,
+    *,
+    mode: str = "errorifexists",
+    options: WriteOptions = FAST,
+    transaction: Transaction | None = None,
+) -> ShuffleReceipt:
+    """Write and commit one map output per task; the subpartition stands in column `p`."""
+    schema = tasks[0][0].schema if tasks and tasks[0] else SCHEMA
+    job = begin_job(
+        str(path),
+        schema,
+        num_subpartitions=n,
+        partitioner=ColumnPartitioner("p"),
+        options=options,
+    )
+    open_target(job, mode)
+    statuses = [run_map_task(job, i, 0, batches) for i, batches in enumerate(tasks)]
+    return commit_job(job, statuses, mode=mode, transaction=transaction)
+
+
+def files_below(root: Path) -> list[str]:
+    """Everything below a directory, sorted."""
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
+
+
+def begin(path, schema=SCHEMA, n=N, partitioner=None, options=FAST):
+    partitioner = partitioner or ColumnPartitioner("p")
+    return begin_job(
+        str(path), schema, num_subpartitions=n, partitioner=partitioner, options=options
+    )
+
+
+def run(job, task, ids, attempt=0, start=0):
+    return run_map_task(job, task, attempt, [numbered(ids, start)])
+
+
+def values(path, version=None):
+    return open_shuffle(path, version).read().read_all()["v"].to_pylist()

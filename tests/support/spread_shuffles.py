@@ -1,0 +1,57 @@
+"""Shuffles over several directories, for the tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import WriteOptions, open_shuffle
+from arrow_format.jobs.job import begin_job
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import ColumnPartitioner
+
+N = 20
+ROWS = 40_000
+CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
+
+
+def table_of(num_rows=ROWS, start=0):
+    """Rows that do not compress: 100 bytes each."""
+    rng = np.random.default_rng(start)
+    noise = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(84), num_rows, [None, pa.py_buffer(rng.bytes(84 * num_rows))]
+    )
+    v = np.arange(start, start + num_rows)
+    return pa.table({"p": pa.array(v % N, pa.int32()), "v": v, "noise": noise})
+
+
+def options_of(*dirs, codec="zstd", **more):
+    return WriteOptions(
+        codec=codec, sync=False, sort_buffer_bytes=1 << 20, local_dirs=tuple(map(str, dirs)), **more
+    )
+
+
+def begin(path, options, mode="append"):
+    job = begin_job(
+        str(path), table_of(0).schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
+        options=options,
+    )  # fmt: skip
+    open_target(job, mode)
+    return replace(job, has_directory=True)
+
+
+def check_rows(path, num_rows):
+    shuffle = open_shuffle(path)
+    assert shuffle.verify().num_rows == num_rows
+    assert [shuffle.subpartition(p).read_all()["v"].to_pylist() for p in range(N)] == [
+        list(range(p, num_rows, N)) for p in range(N)
+    ]
+    return shuffle
+
+
+def files_in(directory):
+    return sorted(str(p.relative_to(directory)) for p in Path(directory).rglob("*") if p.is_file())

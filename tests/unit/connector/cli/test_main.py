@@ -1,0 +1,736 @@
+"""The command ``arrow-shuffle``, run in this process; a few times as a program of its own."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_format.jobs.merge import MergePlan
+from arrow_format.write.merge_policy import Facts, PlannedMerge
+from connector.cli import main as cli
+from connector.cli import tables as cli_tables
+from connector.cli.charts import printable, region_picture, skew_picture
+from connector.cli.inspection import measure_skew, partitioner_text
+from connector.cli.merge_summary import plan_lines
+
+ROOT = Path(__file__).resolve().parents[4]
+N = 8
+FAST = WriteOptions(sync=False)
+
+
+def table_of(num_rows):
+    return pa.table(
+        {
+            "k": pa.array(range(num_rows), pa.int64()),
+            "name": pa.array([None if i % 10 == 0 else f"name {i}" for i in range(num_rows)]),
+            "price": pa.array([i / 4 for i in range(num_rows)]),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A shuffle of two versions: 1,000 rows, and 200 more."""
+    directory = str(tmp_path_factory.mktemp("shuffles") / "orders")
+    write_shuffle(table_of(1_000), directory, num_subpartitions=N, keys="k", options=FAST)
+    write_shuffle(
+        table_of(200), directory, num_subpartitions=N, keys="k", mode="append", options=FAST
+    )
+    return directory
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A shuffle of three map outputs, a byte of two data files flipped; and those files."""
+    directory = tmp_path / "damaged"
+    for mode in ("overwrite", "append", "append"):
+        write_shuffle(
+            table_of(100), directory, num_subpartitions=N, keys="k", mode=mode, options=FAST
+        )
+    files = sorted(directory.glob("map_outputs/*/*.data"))[:2]
+    for file in files:
+        stored = bytearray(file.read_bytes())
+        stored[len(stored) // 2] ^= 1
+        file.write_bytes(stored)
+    return str(directory), [file.name for file in files]
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command; return exit status, stdout and stderr."""
+
+    def run_command(*arguments):
+        status = cli.main([str(argument) for argument in arguments])
+        return status, *capsys.readouterr()
+
+    return run_command
+
+
+def error_of(outcome, status):
+    """Check that nothing but one line on stderr came out, and return it."""
+    assert outcome[0] == status
+    assert outcome[1] == ""
+    (line,) = outcome[2].splitlines()
+    assert line.startswith("arrow-shuffle: ")
+    return line
+
+
+def drawn(picture, width=80, encoding="utf-8"):
+    """Lines of a picture on a terminal of that width."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    Console(file=file, width=width).print(picture, crop=False)
+    file.flush()
+    return file.buffer.getvalue().decode(encoding).splitlines()
+
+
+def skew_lines(sizes, **how):
+    sizes = np.asarray(sizes, np.int64)
+    rows = (sizes + 9) // 10
+    return drawn(skew_picture(rows, sizes, measure_skew(rows, sizes)), **how)
+
+
+class TestPlan:
+    def test_tells_which_bytes_are_read(self, run, path):
+        status, out, err = run("plan", path, "--subpartitions", "3,5-6")
+        assert (status, err) == (0, "")
+        lines = out.splitlines()
+        assert lines[0] == "subpartition 3"
+        assert lines[1].startswith(f"  map task 0, attempt 0: {path}/map_outputs/")
+        assert lines[1].endswith(".data")
+        assert lines[2].startswith("    bytes 8 to ")
+        assert lines[2].endswith(": region 0 chunk 0")
+        assert "subpartitions 5 to 6" in lines
+        assert lines[-1].startswith("4 reads of 4 chunks, ")
+
+    def test_as_json(self, run, path):
+        found = json.loads(run("plan", path, "--subpartitions", "3", "--json")[1])
+        expected = open_shuffle(path).plan(3)
+        assert (found["num_reads"], found["num_bytes"]) == (2, expected.num_bytes)
+        (group,) = found["groups"]
+        assert (group["first"], group["end"], len(group["files"])) == (3, 4, 2)
+        (read,) = group["files"][0]["reads"]
+        assert read["chunks"] == [[0, 0]]
+
+    def test_a_long_plan_is_cut(self, run, tmp_path):
+        for mode in ("overwrite", *["append"] * 110):
+            write_shuffle(
+                table_of(20), tmp_path, num_subpartitions=N, keys="k", mode=mode, options=FAST
+            )
+        lines = run("plan", tmp_path)[1].splitlines()
+        assert lines[-2] == "... and 23 more lines; --json has all"
+        assert lines[-1].startswith("111 reads of 111 chunks")
+
+    def test_of_a_version_and_of_nothing(self, run, path, tmp_path):
+        assert "1 read of 1 chunk" in run("plan", path, "--subpartitions", "3", "--version", "1")[1]
+        write_shuffle(table_of(0), tmp_path, num_subpartitions=N, keys="k", options=FAST)
+        assert run("plan", tmp_path)[1].splitlines()[0] == "subpartitions 0 to 7: nothing to read"
+
+    def test_bad_subpartitions(self, run, path):
+        assert "expected numbers and ranges" in error_of(
+            run("plan", path, "--subpartitions", "a"), 2
+        )
+        assert "subpartition 8 is out of range" in error_of(
+            run("plan", path, "--subpartitions", "8"), 2
+        )
+
+
+class TestInspect:
+    def test_shows_schema_versions_sizes_and_skew(self, run, path):
+        status, out, err = run("inspect", path)
+        assert (status, err) == (0, "")
+        assert out.splitlines()[0] == path
+        for fact in (
+            "version 2, 1,200 rows in 8 subpartitions by hash of k, format version 1",
+            "overwrite  1,000",
+            "append       200",
+            "2 map outputs, 2 files, 2 regions, 2 chunks of ",
+            "Columns (3)",
+            "price  double",
+            "Largest is subpartition ",
+        ):
+            assert fact in out, fact
+        assert "\x1b" not in out
+
+    def test_of_an_older_version(self, run, path):
+        _, out, _ = run("inspect", path, "--version", 1)
+        assert "version 1, 1,000 rows in 8 subpartitions" in out
+
+    def test_of_an_older_version_among_many_shows_that_version(self, run, tmp_path):
+        for _ in range(12):
+            write_shuffle(
+                table_of(1), tmp_path, num_subpartitions=1, keys="k", mode="append", options=FAST
+            )
+
+        def listed(*arguments):
+            lines = run("inspect", tmp_path, *arguments)[1].splitlines()
+            lines = lines[lines.index("Versions") + 2 : lines.index("Layout") - 1]
+            numbers = [line.strip("* ").partition(" ")[0] for line in lines]
+            return [int(n) for n in numbers if n.isdigit()], [x for x in lines if "..." in x]
+
+        assert listed() == ([*range(5, 13)], ["  ... and 4 earlier"])
+        assert listed("--version", 5) == ([*range(5, 13)], ["  ... and 4 earlier"])
+        assert listed("--version", 4) == ([1, 2, 3, 4], ["  ... and 8 later"])
+        older = [*range(2, 4)]
+        assert listed("--version", 3)[0][-2:] == older
+        for version in range(1, 13):
+            assert version in listed("--version", version)[0]
+
+    def test_as_json_is_nothing_but_json(self, run, path):
+        status, out, err = run("inspect", path, "--json")
+        facts = json.loads(out)
+        assert (status, err) == (0, "")
+        assert facts["path"] == path
+        assert facts["num_rows"] == sum(facts["subpartition_rows"]) == 1_200
+        assert sum(facts["subpartition_bytes"]) == facts["sizes"]["data_bytes"]
+        assert len(facts["subpartition_rows"]) == facts["num_subpartitions"] == N
+        assert facts["partitioner"] == {"kind": "hash", "keys": ["k"], "seed": 42}
+        assert [column["name"] for column in facts["columns"]] == ["k", "name", "price"]
+        assert [(v["operation"], v["num_rows"], v["live"]) for v in facts["versions"]] == [
+            ("overwrite", 1_000, True),
+            ("append", 200, True),
+        ]
+        assert facts["layout"] == {
+            "num_map_outputs": 2,
+            "num_files": 2,
+            "num_regions": 2,
+            "num_chunks": 2,
+            "problem": None,
+        }
+
+    def test_versions_that_were_overwritten_are_not_live(self, run, tmp_path):
+        for _ in range(2):
+            write_shuffle(
+                table_of(5), tmp_path, num_subpartitions=2, keys="k", mode="overwrite", options=FAST
+            )
+        facts = json.loads(run("inspect", tmp_path, "--json")[1])
+        assert [version["live"] for version in facts["versions"]] == [False, True]
+
+    def test_of_no_rows(self, run, tmp_path):
+        write_shuffle(table_of(0), tmp_path, num_subpartitions=3, keys="k", options=FAST)
+        status, out, _ = run("inspect", tmp_path)
+        assert status == 0
+        assert "All 3 subpartitions are empty." in out
+
+    def test_lists_few_of_many_columns_and_versions(self, run, tmp_path):
+        wide = pa.table({f"column_{i}": pa.array([1]) for i in range(300)})
+        for _ in range(12):
+            write_shuffle(
+                wide,
+                tmp_path,
+                num_subpartitions=1,
+                keys="column_0",
+                mode="append",
+                options=FAST,
+            )
+        _, out, _ = run("inspect", tmp_path)
+        assert "... and 276 more; --json lists all" in out
+        assert "... and 4 earlier" in out
+        assert len(out.splitlines()) < 60
+
+    def test_tells_of_an_index_that_is_gone_and_still_shows_the_rest(self, run, tmp_path):
+        write_shuffle(table_of(10), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        (index,) = tmp_path.glob("map_outputs/*/*.index")
+        index.unlink()
+        status, out, err = run("inspect", tmp_path)
+        assert status == 1
+        assert "10 rows in 2 subpartitions" in out
+        assert index.name in err
+
+    def test_tells_of_an_earlier_entry_that_is_damaged(self, run, tmp_path):
+        for _ in range(2):
+            write_shuffle(
+                table_of(5), tmp_path, num_subpartitions=2, keys="k", mode="overwrite", options=FAST
+            )
+        entry = min(tmp_path.glob("commit_log/*.json"))
+        entry.write_bytes(entry.read_bytes()[:-5])
+        status, out, err = run("inspect", tmp_path)
+        assert status == 1
+        assert "unreadable" in out
+        assert entry.name in err
+
+    def test_control_characters_in_names_are_escaped(self, run, tmp_path):
+        named = pa.table({"a\x1b[31m\n": [1], "[bold]b": [2]})
+        write_shuffle(named, tmp_path, num_subpartitions=1, keys="[bold]b", options=FAST)
+        _, out, _ = run("inspect", tmp_path)
+        assert "\x1b" not in out
+        assert r"a\x1b[31m\n" in out
+        assert "by hash of [bold]b" in out
+
+
+class TestHead:
+    def test_shows_the_first_rows_in_their_order(self, run, path):
+        status, out, err = run("head", path, "--subpartition", 3, "--rows", 2)
+        assert (status, err) == (0, "")
+        names, first, second, caption = out.splitlines()
+        assert names.split() == ["k", "name", "price"]
+        assert int(first.split()[0]) < int(second.split()[0])
+        assert caption.strip().startswith("(2 of ")
+        assert "rows of subpartition 3)" in caption
+
+    def test_of_some_columns_in_the_order_asked_for(self, run, path):
+        _, out, _ = run("head", path, "--subpartition", 3, "--columns", "price, k")
+        assert out.splitlines()[0].split() == ["price", "k"]
+        assert len(out.splitlines()) == 12
+
+    def test_of_more_rows_than_there_are(self, run, tmp_path):
+        write_shuffle(table_of(3), tmp_path, num_subpartitions=1, keys="k", options=FAST)
+        _, out, _ = run("head", tmp_path, "--subpartition", 0)
+        assert "(3 of 3 rows of subpartition 0)" in out
+        assert "null" in out
+
+    def test_of_an_empty_subpartition(self, run, tmp_path):
+        write_shuffle(table_of(0), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        _, out, _ = run("head", tmp_path, "--subpartition", 1)
+        assert "(0 of 0 rows of subpartition 1)" in out
+        assert out.splitlines()[0].split() == ["k", "name", "price"]
+
+    def test_of_no_rows_and_many_columns_names_as_many_as_fit(self, run, tmp_path):
+        table = pa.table({f"c{i}": pa.array([], pa.int64()) for i in range(500)})
+        write_shuffle(table, tmp_path, num_subpartitions=1, keys="c0", options=FAST)
+        status, out, _ = run("head", tmp_path, "--subpartition", 0)
+        names, caption = out.splitlines()
+        assert status == 0
+        assert len(names) <= 80
+        assert "more columns do not fit" in caption
+
+    def test_cells_are_one_short_line(self):
+        assert cli_tables.cell_text("a\nb\x1b") == r"a\nb\x1b"
+        assert cli_tables.cell_text("x" * 100) == "x" * 29 + "..."
+
+    def test_of_types_that_python_cannot_show(self, run, tmp_path):
+        far = pa.table(
+            {
+                "k": [1],
+                "at": pa.array([569_000_000_000_000_000], pa.timestamp("us", "UTC")),
+                "on": pa.array([3_000_000], pa.date32()),
+                "list": [[1, None]],
+                "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+                "days": pa.array([[3_000_000]], pa.list_(pa.date32())),
+                "text": pa.array([b"no\xfftext"]).view(pa.string()),
+                "nowhere": pa.array([1], pa.timestamp("us", "Nowhere/At_All")),
+                "span": pa.array([2**62], pa.duration("s")),
+            }
+        )
+        write_shuffle(far, tmp_path, num_subpartitions=1, keys="k", for_spark=False, options=FAST)
+        status, out, err = run("head", tmp_path, "--subpartition", 0)
+        assert (status, err) == (0, "")
+        for shown in ("20000-", "10183-", "[1, None]", "[('a', 1)]", "[10183-", "no\ufffdtext"):
+            assert shown in out
+
+    def test_more_rows_than_there_can_be(self, run, path):
+        status, out, err = run("head", path, "--subpartition", 3, "--rows", 1 << 63)
+        assert (status, err) == (0, "")
+        total = open_shuffle(path).subpartition_rows[3].as_py()
+        assert f"({total} of {total} rows" in out
+
+    def test_columns_that_do_not_fit_are_left_out(self):
+        assert cli_tables.columns_that_fit([10, 10, 10], None) == 3
+        assert cli_tables.columns_that_fit([10, 10, 10], 24) == 2
+        assert cli_tables.columns_that_fit([100, 10], 24) == 1
+
+    @pytest.mark.parametrize("subpartition", [N, -1])
+    def test_out_of_range(self, run, path, subpartition):
+        line = error_of(run("head", path, "--subpartition", subpartition), 2)
+        assert f"subpartition {subpartition} is out of range; the shuffle has 8, 0 to 7" in line
+
+    def test_a_column_that_is_not_there(self, run, path):
+        line = error_of(run("head", path, "--subpartition", 3, "--columns", "cost"), 2)
+        assert "'cost' is not there; columns are k, name, price" in line
+
+
+class TestVerify:
+    def test_of_a_sound_shuffle(self, run, path):
+        status, out, err = run("verify", path)
+        assert (status, err) == (0, "")
+        assert f"{path} version 2: sound (2 files, 2 chunks, 1,200 rows, " in out
+
+    def test_as_json(self, run, path):
+        status, out, err = run("verify", path, "--json", "--version", 1)
+        report = json.loads(out)
+        assert (status, err) == (0, "")
+        assert report["ok"] is True
+        assert (report["version"], report["num_rows"], report["problems"]) == (1, 1_000, [])
+
+    def test_lists_every_damaged_file(self, run, damaged):
+        path, names = damaged
+        status, out, err = run("verify", path)
+        assert status == 1
+        lines = out.splitlines()
+        assert len(lines) == 2
+        for name in names:
+            assert sum(name in line for line in lines) == 1
+        assert all(line.startswith("CorruptShuffleError: ") for line in lines)
+        assert "2 problems found; sound are 1 file" in err
+
+    def test_lists_every_damaged_file_as_json(self, run, damaged):
+        path, names = damaged
+        status, out, err = run("verify", path, "--json")
+        report = json.loads(out)
+        assert (status, err) == (1, "")
+        assert report["ok"] is False
+        assert {problem["error"] for problem in report["problems"]} == {"CorruptShuffleError"}
+        messages = " ".join(problem["message"] for problem in report["problems"])
+        assert all(name in messages for name in names)
+
+    def test_of_a_version_before_the_damage(self, run, tmp_path):
+        for _ in range(2):
+            write_shuffle(
+                table_of(50), tmp_path, num_subpartitions=2, keys="k", mode="append", options=FAST
+            )
+        last = max(tmp_path.glob("map_outputs/*/*.data"), key=lambda file: file.stat().st_mtime_ns)
+        last.write_bytes(b"")
+        assert run("verify", tmp_path, "--version", 1)[0] == 0
+        assert run("verify", tmp_path)[0] == 1
+
+    def test_a_damaged_newest_entry(self, run, tmp_path):
+        write_shuffle(table_of(5), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        (entry,) = tmp_path.glob("commit_log/*.json")
+        entry.write_bytes(entry.read_bytes().replace(b'"version":1', b'"version":2'))
+        line = error_of(run("verify", tmp_path), 1)
+        assert "CorruptShuffleError" in line
+        assert entry.name in line
+
+
+class TestErrors:
+    @pytest.mark.parametrize("command", ["inspect", "verify", "merge", "head", "plan"])
+    def test_what_is_no_shuffle(self, run, tmp_path, command):
+        extra = ["--subpartition", 0] if command == "head" else []
+        file = tmp_path / "file"
+        file.touch()
+        for path, reason in (
+            (tmp_path / "nowhere", "is not there; check the path"),
+            (tmp_path, "holds no committed shuffle"),
+            (file, "is a file, not the directory of a shuffle"),
+        ):
+            line = error_of(run(command, path, *extra), 1)
+            assert f"ShuffleNotFoundError: {path}: {reason}" in line
+
+    def test_a_version_that_is_not_there(self, run, path):
+        line = error_of(run("inspect", path, "--version", 9), 1)
+        assert "version 9 is not there; there are versions 1 to 2" in line
+
+    def test_a_newer_format(self, run, tmp_path):
+        write_shuffle(table_of(5), tmp_path, num_subpartitions=2, keys="k", options=FAST)
+        (entry,) = tmp_path.glob("commit_log/*.json")
+        import zlib
+
+        body = entry.read_bytes().split(b"\n")[0]
+        body = body.replace(b'"format_version":1', b'"format_version":9')
+        entry.write_bytes(body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body)))
+        line = error_of(run("inspect", tmp_path), 1)
+        assert "FormatVersionError" in line
+        assert "format version 9" in line
+
+    def test_a_scheme_that_is_not_supported_yet(self, run):
+        assert "not supported yet" in error_of(run("inspect", "hdfs://host/shuffle"), 2)
+
+    @pytest.mark.parametrize(
+        ("arguments", "reason"),
+        [
+            (["inspect"], "Missing argument 'PATH'"),
+            (["inspect", "PATH", "--frob"], "No such option: --frob"),
+            (["inspect", "PATH", "--version", "new"], "Invalid value for '--version'"),
+            (["head", "PATH"], "Missing option '--subpartition'"),
+            (["head", "PATH", "--subpartition", "x"], "Invalid value for '--subpartition'"),
+            (["head", "PATH", "--subpartition", "1", "--rows", "0"], "Invalid value for '--rows'"),
+            (["frobnicate"], "No such command 'frobnicate'"),
+            (["bench"], "No such command 'bench'"),
+            (["inspct"], "No such command 'inspct'. Did you mean 'inspect'? Try "),
+        ],
+    )
+    def test_bad_usage(self, run, arguments, reason):
+        line = error_of(run(*arguments), 2)
+        assert reason in line
+        assert "--help" in line
+
+    def test_an_error_nobody_thought_of_is_one_line_too(self, run, path, monkeypatch):
+        def fail(*_):
+            raise ZeroDivisionError("first\nsecond")
+
+        monkeypatch.setattr("connector.cli.inspection.inspect_shuffle", fail)
+        line = error_of(run("inspect", path), 1)
+        assert line == r"arrow-shuffle: unexpected ZeroDivisionError: first\nsecond"
+
+
+class TestMerge:
+    @pytest.fixture
+    def several(self, tmp_path):
+        """A shuffle of five versions with a map output each."""
+        directory = tmp_path / "several"
+        for _ in range(5):
+            write_shuffle(
+                table_of(200), directory, num_subpartitions=N, keys="k", mode="append", options=FAST
+            )
+        return directory
+
+    def rows_of(self, path):
+        return [open_shuffle(path).subpartition(i).read_all() for i in range(N)]
+
+    def test_merges_into_a_version_of_the_same_rows(self, run, several):
+        expected = self.rows_of(several)
+        status, out, err = run("merge", several)
+        assert (status, err) == (0, "")
+        assert out.splitlines()[0].startswith(f"{several}: merged into version 6 (")
+        for fact in ("map outputs  5 -> 1", "files        5 -> 1", "regions      5 -> 5"):
+            assert fact in out, fact
+        assert "stay on disk" in out
+        assert self.rows_of(several) == expected
+        assert run("verify", several)[0] == 0
+        assert "replace    1,000" in run("inspect", several)[1]
+
+    def test_rewrites_when_told_to(self, run, several):
+        expected = self.rows_of(several)
+        assert "regions      5 -> 1" in run("merge", several, "--rewrite", "always")[1]
+        assert self.rows_of(several) == expected
+
+    def test_a_dry_run_changes_nothing(self, run, several):
+        before = sorted(several.rglob("*"))
+        status, out, err = run("merge", several, "--dry-run")
+        assert (status, err) == (0, "")
+        first, second = out.splitlines()
+        assert first.startswith(f"{several} version 5: 1 merge of ")
+        assert second.startswith("  append map outputs 0 to 4: 5 files, 5 regions, ")
+        _, out, _ = run("merge", several, "--dry-run", "--rewrite", "always")
+        assert "  rewrite map outputs 0 to 4" in out
+        assert sorted(several.rglob("*")) == before
+
+    def test_as_json(self, run, several):
+        plan = json.loads(run("merge", several, "--dry-run", "--json")[1])
+        assert (plan["path"], plan["version"]) == (str(several), 5)
+        (merge,) = plan["merges"]
+        assert (merge["rewrite"], merge["first"], merge["end"]) == (False, 0, 5)
+        report = json.loads(run("merge", several, "--json")[1])
+        assert report["version"] == 6
+        assert report["merges"] == [merge]
+        assert report["before"]["num_map_outputs"] == 5
+        assert report["after"]["num_map_outputs"] == report["after"]["num_files"] == 1
+
+    def test_nothing_is_worth_it(self, run, several):
+        run("merge", several)
+        for extra in ([], ["--dry-run"]):
+            status, out, _ = run("merge", several, *extra)
+            assert (status, out) == (0, f"{several} version 6: nothing is worth merging\n")
+
+    def test_a_single_map_output(self, run, tmp_path):
+        options = WriteOptions(sync=False, sort_buffer_bytes=8_192)
+        batches = table_of(2_000).to_batches(max_chunksize=50)
+        write_shuffle(batches, tmp_path, num_subpartitions=N, keys="k", options=options)
+        _, out, _ = run("merge", tmp_path, "--dry-run")
+        assert "  rewrite map output 0: 1 file, " in out
+
+    def test_long_plans_are_cut(self):
+        merges = (PlannedMerge(rewrite=False, first=0, end=2),) * 50
+        plan = MergePlan("x", 1, merges, (Facts(2, 2, 10, 10),) * 50)
+        lines = plan_lines(plan)
+        assert len(lines) == 22
+        assert lines[-1] == "  ... and 30 more; --json lists all"
+
+    def test_damage_is_found_and_nothing_merged(self, run, damaged):
+        directory, names = damaged
+        line = error_of(run("merge", directory), 1)
+        assert "CorruptShuffleError" in line
+        assert any(name in line for name in names)
+        assert open_shuffle(directory).version == 3
+
+    def test_a_bad_choice(self, run, several):
+        line = error_of(run("merge", several, "--rewrite", "often"), 2)
+        assert "rewrite='often': expected one of 'never', 'auto', 'always'" in line
+
+
+class TestProgram:
+    """What only a process of its own shows."""
+
+    def start(self, *arguments, **how):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **how.pop("env", {})}
+        return subprocess.run(
+            [sys.executable, "-m", "connector.cli", *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            **how,
+        )
+
+    def test_help_and_version(self):
+        for arguments in ([], ["--help"]):
+            completed = self.start(*arguments)
+            assert completed.returncode == 0
+            for command in ("inspect", "head", "verify", "merge", "gc"):
+                assert f"  {command} " in completed.stdout
+        assert self.start("--version").stdout.startswith("arrow-shuffle ")
+
+    def test_exit_status(self, path, damaged):
+        assert self.start("verify", path).returncode == 0
+        assert self.start("verify", damaged[0]).returncode == 1
+        assert self.start("head", path, "--subpartition", 99).returncode == 2
+
+    def test_neither_spark_nor_pandas_is_imported_to_start(self):
+        code = (
+            "import sys, connector.cli.main; connector.cli.main.main(['--help']); "
+            "print(sorted({'pyspark', 'pandas', 'pyarrow', 'numpy'} & set(sys.modules)))"
+        )
+        completed = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert completed.stdout.splitlines()[-1] == "[]"
+
+    def test_no_command_imports_spark(self, path):
+        code = (
+            "import sys; from connector.cli.main import main\n"
+            f"for command in (['inspect', {path!r}], ['verify', {path!r}],\n"
+            f"                ['head', {path!r}, '--subpartition', '1']):\n"
+            "    assert main(command) == 0\n"
+            "assert 'pyspark' not in sys.modules\n"
+        )
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+
+    def test_a_terminal_that_knows_ascii_only(self, path):
+        ascii_only = {"PYTHONIOENCODING": "ascii"}
+        completed = self.start("inspect", path, env=ascii_only)
+        assert completed.returncode == 0
+        assert completed.stdout.isascii()
+        assert "###" in completed.stdout
+
+    def test_a_reader_that_stops_early(self, path):
+        command = f"{sys.executable} -m connector.cli inspect {path} --json | head -c 1"
+        completed = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert completed.stdout == "{"
+        assert completed.stderr == ""
+
+    def test_a_terminal_without_a_width(self, path, run, monkeypatch):
+        for command in (["inspect"], ["head", "--subpartition", 3], ["plan"]):
+            monkeypatch.setenv("COLUMNS", "80")
+            expected = run(*command, path)
+            monkeypatch.setenv("COLUMNS", "0")
+            assert run(*command, path) == expected
+            assert expected[1]
+
+    @pytest.mark.parametrize(
+        ("command", "status"),
+        [
+            ("inspect {path} >&-", 0),
+            ("inspect {path}/nothing >&-", 1),
+            ("inspect {path}/nothing 2>&-", 1),
+        ],
+    )
+    def test_streams_that_are_closed(self, path, command, status):
+        command = f"{sys.executable} -m connector.cli {command.format(path=path)}"
+        completed = subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (completed.returncode, completed.stdout) == (status, "")
+        told = status and "2>&-" not in command
+        assert ("ShuffleNotFoundError" in completed.stderr) == bool(told)
+        assert "unexpected" not in completed.stderr
+
+    def test_an_interrupt(self, path, run, monkeypatch):
+        def interrupted(*arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("arrow_format.read.shuffle.open_shuffle", interrupted)
+        assert run("verify", path) == (130, "", "arrow-shuffle: interrupted\n")
+
+
+class TestPictures:
+    def test_one_subpartition(self):
+        lines = skew_lines([500])
+        assert lines[0].split()[:2] == ["0", "█" * 40]
+        assert lines[-1].strip() == "There is one subpartition; nothing is uneven."
+
+    def test_few_subpartitions_have_a_bar_each(self):
+        lines = skew_lines([100, 0, 400, 100])
+        assert [line.split()[0] for line in lines[:4]] == ["0", "1", "2", "3"]
+        assert "empty" in lines[1]
+        assert lines[2].count("█") == 4 * lines[0].count("█")
+        assert lines[-1].strip() == (
+            "Largest is subpartition 2: 400 B, 4.0 x the median of 100 B; 1 of 4 are empty."
+        )
+
+    @pytest.mark.parametrize("n", [17, 200, 20_000, 1_000_000])
+    @pytest.mark.parametrize("width", [40, 80, 200])
+    def test_many_subpartitions_become_columns_that_fit(self, n, width):
+        sizes = np.full(n, 1_000)
+        sizes[n // 3] = 9_000
+        lines = skew_lines(sizes, width=width)
+        assert all(len(line) <= width for line in lines[:-1])
+        assert len(lines) < 20
+        peak = [line for line in lines[:6] if "█" in line]
+        assert len(peak) == 6
+        # One of very many: the peak must not vanish among its neighbours.
+        assert peak[0].count("█") >= 1
+        assert any(line.split()[:1] == [str(n // 3)] for line in lines)
+        assert f"Largest is subpartition {n // 3}: 9.0 kB, 9.0 x the median of 1.0 kB." in lines[-1]
+
+    def test_the_largest_are_named_in_order(self):
+        sizes = np.ones(100, np.int64)
+        sizes[[7, 70, 33]] = [500, 900, 700]
+        lines = skew_lines(sizes)
+        named = [line.split()[0] for line in lines[9:14]]
+        assert named[:3] == ["70", "33", "7"]
+
+    def test_all_empty(self):
+        assert skew_lines([0] * 200) == ["  All 200 subpartitions are empty."]
+        assert skew_lines([0]) == ["  The one subpartition is empty."]
+
+    def test_in_ascii(self):
+        for sizes in ([100, 0, 400], [5] * 50):
+            assert "#" in "".join(skew_lines(sizes, encoding="ascii"))
+
+    def test_nothing_but_plain_text_without_a_terminal(self):
+        assert "\x1b" not in "".join(skew_lines([5, 500] * 50))
+
+    def test_regions_are_as_long_as_their_bytes(self):
+        regions = [[np.array([300]), np.array([50, 50])], [np.array([100])], []]
+        lines = drawn(region_picture(regions))
+        assert lines[0].count("█") == 3 * lines[0].count("▒")
+        assert "2 regions, 3 chunks, 400 B" in lines[0]
+        assert "1 region, 1 chunk, 100 B" in lines[1]
+        assert "0 regions, 0 chunks, 0 B" in lines[2]
+
+    def test_only_some_of_many_map_outputs_are_drawn(self):
+        lines = drawn(region_picture([[np.array([100])]] * 20, most=4))
+        assert len(lines) == 5
+        assert lines[-1].strip() == "... and 16 more"
+
+    def test_no_map_output_at_all(self):
+        assert drawn(region_picture([])) == ["  No map task had any rows."]
+
+
+def test_skew_counts_only_subpartitions_with_rows():
+    skew = measure_skew(np.array([0, 1, 5, 1]), np.array([0, 10, 50, 10]))
+    assert (skew.num_empty, skew.median_bytes, skew.largest_over_median) == (1, 10.0, 5.0)
+    assert [one.subpartition for one in skew.largest] == [2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("description", "text"),
+    [
+        ({"kind": "hash", "keys": ["a", "b"], "seed": 42}, "hash of a, b"),
+        ({"kind": "roundrobin"}, "round robin"),
+        ({"kind": "column", "column": "pid"}, "ids in column pid"),
+        ({"kind": "by_weekday", "column": "day"}, "by_weekday (column=day)"),
+        ({"kind": "mine"}, "mine"),
+    ],
+)
+def test_a_partitioner_in_words(description, text):
+    assert partitioner_text(description) == text
+
+
+def test_printable_leaves_other_scripts_alone():
+    assert printable("größe 列") == "größe 列"
+    assert printable("a\tb\u202e\udcff") == r"a\tb\u202e\udcff"

@@ -1,0 +1,194 @@
+"""The stage for ``mapInArrow`` without a JVM: what it takes, yields, and refuses."""
+
+import pickle
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import FlushOptions, OperatorAttributes, OptionError
+from connector import BufferedOutput
+from connector.options.duration import parse_duration
+from connector.options.flush_options import parse_flush_options
+from tests.support.recorded_output import Clock
+
+
+def batch(*ids):
+    return pa.record_batch({"k": [one % 2 for one in ids], "id": list(ids)})
+
+
+def ids_of(batches):
+    return [one["id"].to_pylist() for one in batches]
+
+
+def test_it_yields_at_the_end_and_when_a_batch_comes_after_the_interval():
+    clock = Clock()
+
+    def arriving():
+        yield batch(1, 2, 3)
+        clock.now += 119
+        yield batch(4)
+        clock.now += 1
+        yield batch(5)
+        clock.now += 60
+        yield batch(6, 8)
+
+    stage = BufferedOutput(keys=["k"], max_interval="2min", clock=clock)
+    assert stage.is_buffered
+    assert ids_of(stage(arriving())) == [[4, 5], [8]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keys": ["k"]},
+        {"keys": ["k"], "max_interval": "1s", "attributes": OperatorAttributes()},
+        {"max_interval": "1s"},
+        {"max_interval": "1s", "parallelism": 2},
+    ],
+)
+def test_otherwise_rows_pass_through(options):
+    stage = BufferedOutput(**options)
+    assert not stage.is_buffered
+    arriving = [batch(1, 2, 3), batch(4)]
+    assert list(stage(iter(arriving))) == arriving
+
+
+def test_without_keys_it_needs_to_be_alone():
+    stage = BufferedOutput(max_interval="1h", parallelism=1)
+    assert ids_of(stage(iter([batch(1, 2, 3), batch(7, 4)]))) == [[4]]
+
+
+def test_it_travels_by_pickle():
+    stage = pickle.loads(pickle.dumps(BufferedOutput(keys="k", max_interval="1h")))
+    assert ids_of(stage(iter([batch(1, 2, 3)]))) == [[2, 3]]
+    assert ids_of(stage(iter([batch(1, 4)]))) == [[1, 4]]  # and can be called again
+
+
+def test_what_it_spills_goes_with_the_executor_and_with_an_early_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/nowhere")
+    stage = BufferedOutput(keys="id", max_interval="1h", max_buffered_bytes=64 << 10)
+    seen = []
+
+    def arriving():
+        for start in range(0, 20_000, 1_000):
+            yield batch(*range(start, start + 1_000))
+            seen.append(len(list(tmp_path.iterdir())))
+
+    results = stage(arriving())
+    assert next(results).num_rows >= 10_000
+    assert max(seen) == 1
+    results.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_left_when_the_input_fails_whoever_keeps_the_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    stage = BufferedOutput(keys="id", max_interval="1h", max_buffered_bytes=64 << 10)
+
+    def arriving():
+        for start in range(0, 20_000, 1_000):
+            yield batch(*range(start, start + 1_000))
+        assert list(tmp_path.iterdir())
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more") as kept:
+        list(stage(arriving()))
+    assert not list(tmp_path.iterdir()), kept.traceback
+
+
+def test_batches_for_the_jvm_are_not_small():
+    stage = BufferedOutput(keys="id", max_interval="1h", max_buffered_bytes=1 << 20)
+    ids = np.random.default_rng(0).permutation(50_000)
+    arriving = (batch(*part.tolist()) for part in np.split(ids, 50))
+    found = list(stage(arriving))
+    assert [one.num_rows >= 10_000 for one in found[:-1]] == [True] * (len(found) - 1)
+    assert sorted(one for ids in ids_of(found) for one in ids) == list(range(50_000))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_interval": "0s"}, "max_interval='0s': expected more than no time"),
+        (
+            {"max_interval": "2"},
+            "max_interval='2': expected a whole number with a unit, as 500ms, 90s, 2min or 1h$",
+        ),
+        ({"max_interval": 5}, "max_interval=5: expected text"),
+        ({"max_interval": "1s", "max_buffered_bytes": 5}, "max_buffered_bytes=5"),
+        ({"max_interval": "1s", "memory_buffer_only": "yes"}, "memory_buffer_only='yes'"),
+        ({"max_interval": "1s", "keys": [1]}, r"keys=\[1\]"),
+        ({"max_interval": "1s", "timestamp": ""}, "timestamp=''"),
+        (
+            {"max_interval": "1s", "timestamp": ["a", "b"]},
+            r"timestamp=\['a', 'b'\]: expected the na",
+        ),
+        ({"max_interval": "1s", "clock": None}, "clock=None: expected a function"),
+        ({"max_interval": "2ss"}, "max_interval='2ss': expected a whole number with a unit"),
+        ({"max_interval": "1s", "attributes": True}, "attributes=True"),
+        ({"max_interval": "1s", "parallelism": 0}, "parallelism=0"),
+    ],
+)
+def test_bad_options_are_named_where_the_stage_is_made(options, said):
+    with pytest.raises(OptionError, match=said):
+        BufferedOutput(**options)
+
+
+# Options as text ---------------------------------------------------------------------------------
+
+
+def test_options_of_a_writer_are_read_whatever_their_case():
+    assert parse_flush_options({"path": "x"}) == FlushOptions()
+    assert parse_flush_options(
+        {
+            "FLUSH.MAXINTERVAL": "2 min",
+            "flush.memoryBufferOnly": "True",
+            "flush.maxbufferedbytes": "8m",
+        }
+    ) == FlushOptions(
+        max_interval=timedelta(minutes=2), memory_buffer_only=True, max_buffered_bytes=8 << 20
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"flush.maxInterval": "never"}, "flush.maxInterval='never'"),
+        ({"flush.maxInterval": "0s"}, "flush.maxInterval='0s'"),
+        ({"flush.memoryBufferOnly": "1"}, "flush.memoryBufferOnly='1'"),
+        ({"flush.maxBufferedBytes": "much"}, "flush.maxBufferedBytes='much'"),
+        ({"flush.interval": "1s"}, r"'flush.interval' is not known; there are flush.maxInterval"),
+    ],
+)
+def test_bad_options_of_a_writer_are_named(options, said):
+    with pytest.raises(OptionError, match=said):
+        parse_flush_options(options)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("500ms", timedelta(milliseconds=500)),
+        ("3 milliseconds", timedelta(milliseconds=3)),
+        ("1 sec", timedelta(seconds=1)),
+        ("20seconds", timedelta(seconds=20)),
+        ("2min", timedelta(minutes=2)),
+        ("2 Minutes", timedelta(minutes=2)),
+        ("2mins", timedelta(minutes=2)),
+        ("90 secs", timedelta(seconds=90)),
+        ("5ms", timedelta(milliseconds=5)),
+        ("1 hour", timedelta(hours=1)),
+        ("7 days", timedelta(days=7)),
+    ],
+)
+def test_durations_as_flink_writes_them(text, expected):
+    assert parse_duration(text, "x") == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["2", "min", "2 mins2", "-1s", "1.5s", "2 minutess", "1h 5m", "", "2ss", "2mss", "2hs"]
+)
+def test_other_text_is_no_duration(text):
+    with pytest.raises(OptionError, match="expected a whole number with a unit"):
+        parse_duration(text, "x")

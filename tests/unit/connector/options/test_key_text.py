@@ -1,0 +1,58 @@
+"""Sort keys and bounds as options of the data source write them."""
+
+import pytest
+
+from arrow_format import OptionError
+from connector.options.key_text import parse_bounds, parse_sort_keys
+
+UP, DOWN = "ascending", "descending"
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("a", [("a", UP)]),
+        ("a,b", [("a", UP), ("b", UP)]),
+        (" a , b desc ", [("a", UP), ("b", DOWN)]),
+        ("a ASC, b DESC", [("a", UP), ("b", DOWN)]),
+        ("a ascending,b descending", [("a", UP), ("b", DOWN)]),
+        ("a nulls first, b nulls last", [("a", UP), ("b", "ascending nulls last")]),
+        ("a asc nulls last", [("a", "ascending nulls last")]),
+        ("b desc nulls first", [("b", "descending nulls first")]),
+        ("b  Desc\tNulls  Last", [("b", DOWN)]),
+        ("order of the day desc", [("order of the day", DOWN)]),
+        ("desc", [("desc", UP)]),
+        ("a.b desc", [("a.b", DOWN)]),
+        ('["a", "b desc"]', [("a", UP), ("b desc", UP)]),
+        ('[["a, b", "descending"], ["c", "desc nulls first"], ["d", "asc"]]',
+         [("a, b", DOWN), ("c", "descending nulls first"), ("d", UP)]),
+        (' ["a"]', [("a", UP)]),
+    ],
+)  # fmt: skip
+def test_keys(text, keys):
+    assert parse_sort_keys("sortBy", text) == tuple(keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,,b", "option sortBy='a,,b': expected columns such as a, b desc nulls first, or"),
+        (",", "option sortBy=','"),
+        ('["a"', "expected columns such as a, b desc"),
+        ("a, a desc", "option sortBy=.*: a column is named twice"),
+        ("[5]", r"option sortBy=\[5\]: 5 is no sort key"),
+        ('[["a", "down"]]', "order 'down' is not one of"),
+        ('[["a", ""]]', "is no sort key"),
+    ],
+)
+def test_bad_keys(text, message):
+    with pytest.raises(OptionError, match=message):
+        parse_sort_keys("sortBy", text)
+
+
+def test_bounds():
+    assert parse_bounds("rangeBounds", '[[1, "x"], [2, null]]') == ([1, "x"], [2, None])
+    assert parse_bounds("rangeBounds", "[1, 2.5]") == (1, 2.5)
+    for text in ("", "{}", "5", "[1,"):
+        with pytest.raises(OptionError, match=r"option rangeBounds=.*expected a JSON list with a"):
+            parse_bounds("rangeBounds", text)

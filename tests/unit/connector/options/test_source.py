@@ -1,0 +1,158 @@
+"""Options of the data source: texts to checked values."""
+
+import pytest
+
+from arrow_format import OptionError, ReadOptions, ResultPartitionType
+from arrow_format.log.snapshot import VersionSpan
+from connector.options.source import (
+    format_pin,
+    format_subpartitions,
+    parse_read_options,
+    parse_subpartitions,
+    parse_target_options,
+)
+
+
+def test_subpartitions_there_and_back():
+    assert parse_subpartitions("3, 7-9,12") == (3, 7, 8, 9, 12)
+    assert format_subpartitions((3, 7, 8, 9, 12)) == "3,7-9,12"
+
+
+@pytest.mark.parametrize("text", ["0-99999999999", "1000000", "5,3-1000000"])
+def test_numbers_that_no_shuffle_has_are_not_counted_out(text):
+    with pytest.raises(OptionError, match=r"expected numbers below 1,000,000"):
+        parse_subpartitions(text)
+
+
+def test_options_of_reading_reach_the_reader():
+    found = parse_read_options({"path": "/s", "memoryBytes": "128m", "MEMORYMAP": "true"})
+    assert found.options == ReadOptions(memory_bytes=128 << 20, memory_map=True)
+    assert parse_read_options({"path": "/s"}).options == ReadOptions()
+
+
+def test_splitting_needs_coalescing():
+    assert parse_read_options({"path": "/s", "splitSkewed": "true"}).split_skewed
+    with pytest.raises(OptionError, match=r"option splitSkewed: coalesce=false asks for exactly"):
+        parse_read_options({"path": "/s", "splitSkewed": "true", "coalesce": "false"})
+
+
+@pytest.mark.parametrize("span", [None, VersionSpan(0, 1, 3), VersionSpan(2, 2, 17)])
+@pytest.mark.parametrize("commit_id", ["c0ffee", "5ae0c6d4-a503", "-_-", "9"])
+def test_what_a_frame_reads_travels_as_an_option(span, commit_id):
+    options = {"path": "/s", "version": "17", "pin": format_pin(commit_id, span)}
+    found = parse_read_options(options)
+    assert (found.version, found.commit_id, found.span) == (17, commit_id, span)
+    with pytest.raises(OptionError, match=r"option 'pin' is not known"):
+        parse_target_options(options)
+
+
+@pytest.mark.parametrize("pin", ["", "c0ffee 1-2", "c0ffee 1-2-x", "../c", "c0ffee 1-2-3 "])
+def test_a_bad_pin_is_refused(pin):
+    with pytest.raises(OptionError, match=r"option pin=.*connector.read_shuffle alone sets it"):
+        parse_read_options({"path": "/s", "version": "17", "pin": pin})
+    with pytest.raises(OptionError, match=r"option pin='c0ffee': expected option version beside"):
+        parse_read_options({"path": "/s", "pin": "c0ffee"})
+
+
+# Options of an object store -----------------------------------------------------------------------
+
+
+def test_options_of_an_object_store():
+    options = {
+        "path": "s3://bucket/shuffle",
+        "storage.aws_region": "us-east-1",
+        "Storage.AWS_Secret_Access_Key": "hunter2",
+        "storage.aws_access_key_id": "AKID",
+        "storage.secret.aws_session_token": "hunter3",
+    }
+    for parse in (parse_read_options, parse_target_options):
+        found = parse(options)
+        assert dict(found.storage_options) == {
+            "aws_region": "us-east-1",
+            "aws_secret_access_key": "hunter2",
+            "aws_access_key_id": "AKID",
+            "aws_session_token": "hunter3",
+        }
+        assert "hunter" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "name", ["azure_storage_account_key", "azure_storage_sas_key", "google_service_account_key"]
+)
+def test_a_secret_that_spark_would_show_is_refused(name):
+    options = {"path": "az://container/shuffle", f"storage.{name}": "hunter2"}
+    with pytest.raises(OptionError, match=rf"call it storage\.secret\.{name}") as error:
+        parse_read_options(options)
+    assert "hunter2" not in str(error.value)
+    options = {"path": "az://container/shuffle", f"storage.secret.{name}": "hunter2"}
+    assert parse_read_options(options).storage_options[name] == "hunter2"
+
+
+@pytest.mark.parametrize("url", ["http://user:hunter2@proxy:3128", "https://a/b?sv=1&sig=hunter2"])
+def test_a_secret_inside_of_a_url_is_refused(url):
+    options = {"path": "s3://bucket/shuffle", "storage.proxy_url": url}
+    with pytest.raises(OptionError, match=r"call it storage\.secret\.proxy_url") as error:
+        parse_read_options(options)
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resultType": "EPHEMERAL"}, "option resultType='EPHEMERAL': expected one of BLOCKING_P"),
+        ({"maxUnconsumedVersions": "3"}, "option maxUnconsumedVersions: only resultType=PIPELIN"),
+        (
+            {"maxUnconsumedBytes": "3k", "resultType": "pipelined"},
+            "option maxUnconsumedBytes: only resultType=PIPELINED_BOUNDED has bounds",
+        ),
+        (
+            {"backPressureTimeout": "1s", "resultType": "blocking"},
+            "option backPressureTimeout: only resultType=PIPELINED_BOUNDED waits .* is BLOCKING;",
+        ),
+        (
+            {"backPressureTimeout": "3"},
+            "option backPressureTimeout='3': .* with a unit, as 30m, 1h, 7d or 0s$",
+        ),
+    ],
+)
+def test_bad_options_of_results(options, message):
+    with pytest.raises(OptionError, match=message):
+        parse_target_options({"path": "/s"} | options)
+
+
+def test_options_of_results():
+    bounded = {"resulttype": "pipelined_bounded", "maxunconsumedbytes": "3k"}
+    parsed = parse_target_options({"path": "/s", "backpressuretimeout": "0s"} | bounded).options
+    assert parsed.result_type is ResultPartitionType.PIPELINED_BOUNDED
+    assert (parsed.max_unconsumed_bytes, parsed.back_pressure_timeout) == (3072, 0)
+    # An append takes the type of what is there, and may say how long it waits for it.
+    appended = parse_target_options({"path": "/s", "backPressureTimeout": "2min"}).options
+    assert (appended.result_type, appended.back_pressure_timeout) == (None, 120)
+    scan = parse_read_options({"path": "/s", "requesttimeout": "500ms", "consumer": "a"})
+    assert (scan.request.timeout, scan.request.consumer) == (0.5, "a")
+
+
+@pytest.mark.parametrize("parse", [parse_read_options, parse_target_options])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("columns", r": columns are chosen by \.schema\('k BIGINT, v STRING'\)"),
+        ("versionAsOf", ": a version is named by its number: give option version"),
+        ("timestampAsOf", ": a version is named by its number: give option version"),
+        ("paths", r": a shuffle has one path, as in load\(path\); of several take df\.union"),
+        ("numpartitions", r" \(did you mean 'numSubpartitions'\?\)"),
+        ("kyes", r" \(did you mean 'keys'\?\)"),
+        ("sort_by", r" \(did you mean 'sortBy'\?\)"),
+        ("codec_level", r" \(did you mean 'codecLevel'\?\)"),
+    ],
+)
+def test_an_unknown_option_says_what_is_meant(parse, name, hint):
+    for given in (name, name.lower()):  # Spark hands names over without their case
+        with pytest.raises(OptionError, match=f"^option '{given}' is not known{hint}$"):
+            parse({"path": "/s", given: "1"})
+
+
+@pytest.mark.parametrize("parse", [parse_read_options, parse_target_options])
+def test_an_unknown_option_like_no_other_lists_all(parse):
+    with pytest.raises(OptionError, match=r"option 'color' is not known; write options are keys, "):
+        parse({"path": "/s", "color": "red"})

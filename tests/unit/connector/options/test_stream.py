@@ -1,0 +1,83 @@
+"""Options of streams: strings to checked values; names lose their case on the way through Spark."""
+
+import pytest
+
+from arrow_format.errors import OptionError
+from connector.options.stream import (
+    parse_schema_options,
+    parse_sink_options,
+    parse_source_options,
+)
+from connector.options.stream_progress import StepLimits
+
+
+def test_sinks():
+    parsed = parse_sink_options(
+        {"path": "/s", "keys": "a", "numsubpartitions": "3", "checkpointlocation": "/c",
+         "queryname": "q", "EMPTYVERSIONS": "True"}
+    )  # fmt: skip
+    assert (parsed.target.num_subpartitions, parsed.empty_versions) == (3, True)
+    assert not parse_sink_options({"path": "/s"}).empty_versions
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"emptyVersions": "no"}, "option emptyVersions='no': expected true or false"),
+        ({"color": "red"}, "option 'color' is not known; options of a stream's sink are keys"),
+        ({"startingVersion": "1"}, "option 'startingVersion' is not known"),
+        ({"subpartitions": "1"}, "option 'subpartitions' is not known"),
+        ({"numSubpartitions": "many"}, "option numSubpartitions='many': expected a whole number"),
+        (
+            {"flush.maxInterval": "2"},
+            "flush.maxInterval='2': .* with a unit, as 500ms, 90s, 2min or 1h$",
+        ),
+        ({"flush.maxInterval": "0s"}, "flush.maxInterval='0s': expected more than no time"),
+    ],
+)
+def test_bad_options_of_sinks(options, message):
+    with pytest.raises(OptionError, match=message):
+        parse_sink_options({"path": "/s"} | options)
+
+
+def test_sources():
+    parsed = parse_source_options(
+        {"path": "/s", "maxversionspertrigger": "2", "maxBytesPerTrigger": "2k",
+         "startingVersion": "LATEST", "onOverwrite": "deliver", "subpartitions": "1-2"}
+    )  # fmt: skip
+    assert parsed.limits == StepLimits(2, None, 2048)
+    assert (parsed.starting_version, parsed.on_overwrite) == (None, "deliver")
+    assert parsed.scan.subpartitions == (1, 2)
+    assert parse_source_options({"path": "/s"}).limits.are_none
+
+
+@pytest.mark.parametrize(
+    ("parse", "name"),
+    [
+        (parse_sink_options, "numSubpartitions"),
+        (parse_sink_options, "codecLevel"),
+        (parse_sink_options, "sortBufferBytes"),
+        (parse_sink_options, "flush.maxBufferedBytes"),
+        (parse_source_options, "startingVersion"),
+        (parse_source_options, "maxVersionsPerTrigger"),
+        (parse_source_options, "maxBytesPerTrigger"),
+        (parse_source_options, "memoryBytes"),
+        (parse_source_options, "subpartitions"),
+    ],
+)
+def test_numbers_that_python_does_not_read(parse, name):
+    with pytest.raises(OptionError, match=f"^option {name}='999.*: expected "):
+        parse({"path": "/s", name: "9" * 5_000})
+
+
+def test_the_schema_is_asked_for_by_batches_and_streams_alike():
+    for options in ({"version": "3"}, {"startingVersion": "3"}, {"keys": "a"}):
+        assert parse_schema_options({"path": "/s"} | options).path == "/s"
+    with pytest.raises(OptionError, match="option 'color' is not known; write options are"):
+        parse_schema_options({"path": "/s", "color": "red"})
+
+
+def test_no_path():
+    for parse in (parse_sink_options, parse_source_options, parse_schema_options):
+        with pytest.raises(OptionError, match="no path was given"):
+            parse({})

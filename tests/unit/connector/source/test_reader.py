@@ -1,0 +1,71 @@
+"""Reads of the data source up to its tasks: which columns can be asked for. No JVM needed."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from arrow_format import open_shuffle
+from arrow_format.errors import SchemaError
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.keys.partitioner import HashPartitioner
+from connector.source.reader import ShuffleSourceReader, spark_schema
+from tests.support.small_shuffles import FAST
+from tests.unit.connector.test_spark_types import PointUDT
+
+K = StructType([StructField("k", LongType())])
+TABLE = pa.table({"k": [1, 2, 3], "t": pa.array([1, 2, 3], pa.timestamp("ns"))})
+
+
+@pytest.fixture(params=["no type", "no class", "no metadata"])
+def path(tmp_path, request):
+    """A shuffle with a column `t` that Spark cannot read, each for another reason."""
+    spark = None
+    table = TABLE
+    if request.param == "no class":
+        spark = StructType([*K, StructField("t", PointUDT())]).json()
+    if request.param == "no metadata":
+        broken = pa.field("t", pa.int64(), metadata={"SPARK::metadata::json": "{"})
+        table = TABLE.cast(pa.schema([TABLE.schema.field("k"), broken]))
+    job = begin_job(
+        tmp_path / "s",
+        table.schema,
+        num_subpartitions=2,
+        partitioner=HashPartitioner("k"),
+        options=FAST,
+        spark_schema=spark,
+    )
+    commit_job(job, [run_map_task(job, 0, 0, table.to_batches())])
+    return tmp_path / "s"
+
+
+def test_a_column_that_is_not_asked_for_does_not_matter(path):
+    assert spark_schema(open_shuffle(path), ["k"]) == K
+    reader = ShuffleSourceReader({"path": str(path)}, K)
+    batches = [batch for one in reader.partitions() for batch in reader.read(one)]
+    assert sorted(pa.Table.from_batches(batches)["k"].to_pylist()) == [1, 2, 3]
+    numbered = StructType([*K, StructField("_subpartition", IntegerType(), nullable=False)])
+    assert spark_schema(open_shuffle(path), ["k"], with_subpartition=True) == numbered
+    reader = ShuffleSourceReader({"path": str(path), "withSubpartition": "true"}, numbered)
+    assert reader.partitions()
+    empty = ShuffleSourceReader({"path": str(path)}, StructType([]))
+    assert sum(b.num_rows for one in empty.partitions() for b in empty.read(one)) == 3
+
+
+def test_it_is_refused_where_it_is_asked_for(path):
+    asked = StructType([StructField("t", LongType())])
+    for read in (
+        lambda: ShuffleSourceReader({"path": str(path)}, asked),
+        lambda: spark_schema(open_shuffle(path)),
+        lambda: spark_schema(open_shuffle(path), ["t"]),
+    ):
+        with pytest.raises(SchemaError, match=r"column 't' has|user-defined type needs its"):
+            read()
+
+
+def test_a_column_that_is_not_there_is_named_beside_those_that_are(path):
+    with pytest.raises(SchemaError, match=r"column 'x' is not there; columns are k, t$"):
+        ShuffleSourceReader({"path": str(path)}, StructType([StructField("x", LongType())]))
+    options = {"path": str(path), "withSubpartition": "true"}
+    with pytest.raises(SchemaError, match=r"'x' is not there; columns are k, t, _subpartition$"):
+        ShuffleSourceReader(options, StructType([StructField("x", LongType())]))

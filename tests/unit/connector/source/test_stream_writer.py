@@ -1,0 +1,294 @@
+"""The sink of streams, called as Spark calls it, without a JVM.
+
+Spark plans a batch with one writer, whose copies write in the tasks, and makes another to commit.
+"""
+
+import pickle
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from arrow_format import collect_garbage, flush_pending, merge_shuffle, open_shuffle
+from arrow_format.errors import OptionError, SchemaError, ShuffleError, ShuffleExistsError
+from arrow_format.model import Transaction
+from connector.source.stream_writer import BATCH_ID, QUERY_ID, ShuffleStreamWriter
+from tests.support.small_shuffles import FAST, files_below, numbered
+from tests.unit.log.test_changes import add, log_of
+
+N = 5
+SCHEMA = StructType().add("p", IntegerType()).add("v", LongType()).add("s", StringType())
+NEW = {"keys": "p", "partitioner": "column", "numsubpartitions": str(N)}
+
+
+def writer_of(path, *, overwrite=False, schema=SCHEMA, **options):
+    """A writer made anew; the shuffle is partitioned by column p unless options say otherwise."""
+    return ShuffleStreamWriter({"path": str(path)} | (options or NEW), schema, overwrite=overwrite)
+
+
+@contextmanager
+def task(partition, query, batch):
+    """Be a task of a micro-batch."""
+    context = TaskContext._getOrCreate()
+    context._partitionId, context._attemptNumber = partition, 0
+    context._localProperties = {QUERY_ID: query, BATCH_ID: None if batch is None else str(batch)}
+    try:
+        yield
+    finally:
+        TaskContext._setTaskContext(None)
+
+
+def write(writer, batch, start, *, count=N, tasks=2, query="a-query"):
+    """Run the tasks of a batch; each writes rows of every subpartition."""
+    messages = []
+    for partition in range(tasks):
+        rows = [numbered(range(count), start + partition * 5)]
+        with task(partition, query, batch):
+            messages.append(pickle.loads(pickle.dumps(writer)).write(iter(rows)))
+    return [pickle.loads(pickle.dumps(one)) for one in messages]
+
+
+def run(path, batch, start, **how):
+    """One run of a batch, whole."""
+    overwrite = how.pop("overwrite", False)
+    messages = write(writer_of(path, overwrite=overwrite), batch, start, **how)
+    writer_of(path, overwrite=overwrite).commit(messages, batch)
+
+
+def values(path):
+    return sorted(open_shuffle(path).read().read_all()["v"].to_pylist())
+
+
+def test_batches_are_versions(tmp_path):
+    for batch in range(3):
+        run(tmp_path, batch, 10 * batch)
+    assert values(tmp_path) == [*range(30)]
+    entries = open_shuffle(tmp_path).entries
+    assert [one.transaction for one in entries] == [Transaction("a-query", i) for i in range(3)]
+    assert len({one.job_id for one in entries}) == 3
+
+
+def test_two_runs_of_a_batch_at_once_are_one_version(tmp_path):
+    """Two drivers run the same query, or one does whose predecessor is not quite dead."""
+    run(tmp_path, 0, 0)
+    both = [writer_of(tmp_path), writer_of(tmp_path)]
+    messages = [write(writer, 1, 10) for writer in both]
+    for one in messages:
+        writer_of(tmp_path).commit(one, 1)
+    assert values(tmp_path) == [*range(20)]
+    jobs = {one.job_id for one in open_shuffle(tmp_path).entries}
+    assert {one.name for one in (tmp_path / "map_outputs").iterdir()} == jobs, "of three that ran"
+
+
+def test_a_batch_whose_version_has_expired_is_not_added_again(tmp_path):
+    run(tmp_path, 3, 0)
+    for start in (50, 60):
+        add(tmp_path, start, mode="overwrite")
+        collect_garbage(tmp_path, retention=timedelta(0))
+    there = files_below(tmp_path)
+    run(tmp_path, 3, 0)
+    run(tmp_path, 2, 0)
+    assert files_below(tmp_path) == there
+    run(tmp_path, 4, 10)
+    assert values(tmp_path) == [*range(10, 20), *range(60, 65)]
+
+
+def test_one_writer_for_several_batches_is_a_job_for_each(tmp_path):
+    writer = writer_of(tmp_path)
+    for batch in range(2):
+        writer.commit(write(writer, batch, 10 * batch), batch)
+    assert values(tmp_path) == [*range(20)]
+
+
+class TestAbort:
+    def test_it_removes_what_the_tasks_wrote(self, tmp_path):
+        path = tmp_path / "s"
+        messages = write(writer_of(path), 0, 0)
+        writer_of(path).abort([*messages, None], 0)
+        assert not path.exists()
+
+    def test_it_does_so_when_the_first_task_failed(self, tmp_path):
+        path = tmp_path / "s"
+        messages = write(writer_of(path), 0, 0)
+        writer_of(path).abort([None, messages[1]], 0)
+        assert not list(path.rglob("*.shuffle.*"))
+        writer_of(path).abort([None, None], 0)
+
+    @pytest.mark.parametrize("known", [0, 1])
+    def test_after_a_commit_whose_answer_was_lost_it_removes_nothing(self, tmp_path, known):
+        """The log has grown since the job began, and grows before the abort."""
+        messages = write(writer_of(tmp_path), 0, 0)
+        writer_of(tmp_path).commit(messages, 0)
+        run(tmp_path, 0, 10, query="another")
+        there = files_below(tmp_path)
+        writer_of(tmp_path).abort([messages[known]], 0)
+        assert files_below(tmp_path) == there
+        assert open_shuffle(tmp_path).verify().ok
+
+
+class TestEmpty:
+    def test_no_rows_are_no_version_and_leave_nothing(self, tmp_path):
+        run(tmp_path, 0, 0)
+        there = files_below(tmp_path)
+        run(tmp_path, 1, 0, count=0)
+        assert files_below(tmp_path) == there
+
+    def test_unless_asked(self, tmp_path):
+        options = NEW | {"emptyversions": "true"}
+        messages = write(writer_of(tmp_path, **options), 0, 0, count=0)
+        writer_of(tmp_path, **options).commit(messages, 0)
+        assert open_shuffle(tmp_path).version == 1
+
+    def test_a_complete_result_that_is_empty_takes_the_place_of_one_with_rows(self, tmp_path):
+        for batch, count, version in ((0, 0, 0), (1, 5, 1), (2, 0, 2), (3, 0, 2)):
+            run(tmp_path, batch, 0, count=count, overwrite=True)
+            assert log_of(tmp_path).newest_version() == version
+        assert values(tmp_path) == []
+
+    def test_so_it_does_of_one_that_is_pending(self, tmp_path):
+        options = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
+        for batch, count in ((0, 5), (1, 0)):
+            writer = writer_of(tmp_path, overwrite=True, **options)
+            messages = write(writer, batch, 0, count=count)
+            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+        flush_pending(tmp_path, options=FAST)
+        assert values(tmp_path) == []
+
+    def test_and_where_an_empty_one_is_pending_from_a_run_with_an_interval(self, tmp_path):
+        plain = {"keys": "p", "numsubpartitions": str(N)}
+        for batch, count, options in (
+            (0, 5, plain),
+            (1, 0, plain | {"flush.maxinterval": "1h"}),
+            (2, 0, plain),
+        ):
+            writer = writer_of(tmp_path, overwrite=True, **options)
+            messages = write(writer, batch, 0, count=count)
+            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+        assert values(tmp_path) == []
+        assert flush_pending(tmp_path, options=FAST) is None
+
+    def test_no_rows_are_nothing_pending_where_none_are(self, tmp_path):
+        options = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
+        for batch, count, number in ((0, 0, 0), (1, 5, 1), (2, 0, 2), (3, 0, 2)):
+            writer = writer_of(tmp_path, overwrite=True, **options)
+            messages = write(writer, batch, 0, count=count)
+            writer_of(tmp_path, overwrite=True, **options).commit(messages, batch)
+            assert log_of(tmp_path).newest_version() == number
+
+
+WIDER = StructType(SCHEMA.fields[:]).add("more", LongType())
+HELD = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"keys": "p,v"}, r"partitioned by {.*'keys': \['p'\]"),
+        ({"numsubpartitions": "3"}, "has 5 subpartitions; cannot append with 3"),
+        (
+            {"schema": StructType(SCHEMA.fields[:]).add("more", LongType())},
+            "more: absent there, int64 here",
+        ),
+        ({"resulttype": "PIPELINED"}, "result_type=PIPELINED"),
+    ],
+)
+def test_no_task_runs_for_what_does_not_fit_what_is_pending(
+    tmp_path, overwrite, is_there, change, message
+):
+    for batch in range(2):
+        messages = write(writer_of(tmp_path, **HELD), batch, 0)
+        writer_of(tmp_path, **HELD).commit(messages, batch)
+        if is_there and batch == 0:
+            flush_pending(tmp_path, options=FAST)
+    there = files_below(tmp_path)
+    with pytest.raises((SchemaError, OptionError), match=message) as raised:
+        writer_of(tmp_path, overwrite=overwrite, **HELD | change)
+    if overwrite or not is_there:
+        assert "waits to be flushed: write as it was written, or flush it" in str(raised.value)
+    assert files_below(tmp_path) == there
+    flush_pending(tmp_path, options=FAST)
+    if overwrite:
+        writer_of(tmp_path, overwrite=True, **HELD | change)
+
+
+def test_complete_batches_overwrite(tmp_path):
+    for batch in range(2):
+        run(tmp_path, batch, 10 * batch, overwrite=True)
+        run(tmp_path, batch, 50, overwrite=True)
+    assert values(tmp_path) == [*range(10, 20)]
+    assert open_shuffle(tmp_path).version == 2
+
+
+def test_later_batches_are_partitioned_as_what_is_there(tmp_path):
+    add(tmp_path, 0)
+    writer = writer_of(tmp_path, codec="none")
+    writer_of(tmp_path, codec="none").commit(write(writer, 0, 10), 0)
+    assert values(tmp_path) == [*range(5), *range(10, 20)]
+    merge_shuffle(tmp_path, options=FAST)
+    run(tmp_path, 0, 50)
+    assert open_shuffle(tmp_path).version == 3
+
+
+def test_a_shuffle_that_was_overwritten_otherwise_meanwhile(tmp_path):
+    """The job is that of the tasks, not one that the committing writer would begin."""
+    add(tmp_path, 0)
+    messages = write(writer_of(tmp_path, codec="none"), 0, 10)
+    add(tmp_path, 50, mode="overwrite", n=4)
+    with pytest.raises(SchemaError, match="has 4 subpartitions; cannot append with 5"):
+        writer_of(tmp_path, codec="none").commit(messages, 0)
+    assert open_shuffle(tmp_path).num_subpartitions == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda messages: messages[1:], "batch 0 cannot be committed with messages of 1 tasks"),
+        (lambda messages: [None, None], "batch 0 cannot be committed with messages of 0 tasks"),
+        (lambda messages: [messages[0], None], r"2 map tasks, found 1 \(missing: \[1\]"),
+        (lambda messages: [*messages, messages[1]], r"more than once: \[1\]"),
+    ],
+)
+def test_a_batch_that_is_not_whole_is_not_committed(tmp_path, change, message):
+    messages = write(writer_of(tmp_path), 0, 0)
+    with pytest.raises(ShuffleError, match=message):
+        writer_of(tmp_path).commit(change(messages), 0)
+    assert log_of(tmp_path).newest_version() == 0
+
+
+def test_messages_of_other_batches_are_not_committed(tmp_path):
+    messages = write(writer_of(tmp_path), 0, 0)
+    for batch in (1, 2):
+        with pytest.raises(ShuffleError, match=rf"batch {batch} cannot be committed .*\[0\]"):
+            writer_of(tmp_path).commit(messages, batch)
+
+
+@pytest.mark.parametrize(("query", "batch"), [(None, 1), ("q", None)])
+def test_outside_of_a_stream(tmp_path, query, batch):
+    with pytest.raises(OptionError, match=r"the sink of a stream runs in micro-batches"):
+        write(writer_of(tmp_path), batch, 0, query=query)
+    with pytest.raises(OptionError, match=r"the sink of a stream runs in micro-batches"):
+        writer_of(tmp_path).write(iter([]))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"keys": "p"}, OptionError, "option numSubpartitions is missing"),
+        ({"numSubpartitions": "3"}, OptionError, "option keys or partitioner is missing"),
+        (NEW | {"keys": "nope"}, SchemaError, "nope"),
+    ],
+)
+def test_bad_options(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        writer_of(tmp_path / "s", **options)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_path_that_is_something_else(tmp_path):
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(ShuffleExistsError, match=r"holds 'mine.txt' and is no shuffle"):
+        writer_of(tmp_path)

@@ -1,0 +1,234 @@
+"""The index file: round trip, every flip and every cut, and contradictions behind a good CRC."""
+
+import json
+import struct
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.index_file import INDEX_SCHEMA, decode_index, encode_index
+from arrow_format.model import ChunkTable, Region, RegionKind
+from tests.support.small_shuffles import metadata_of
+
+N = 5
+
+
+def chunks(rows):
+    """Chunk rows as `(first_row, offset, length, raw_length, encoding, crc32)`."""
+    types = (np.int64, np.int64, np.int64, np.int64, np.uint8, np.uint32)
+    columns = zip(*rows, strict=True)
+    return ChunkTable(*(np.array(c, t) for c, t in zip(columns, types, strict=True)))
+
+
+def region(offsets, ranks=None, first=0, rows=None, kind=RegionKind.UNICAST, table=None):
+    return Region(
+        kind,
+        offsets[-1] if rows is None else rows,
+        first,
+        None if ranks is None else np.array(ranks, np.int32),
+        np.array(offsets, np.int32),
+        chunks([(0, 8, 5, 30, 1, 7)]) if table is None else table,
+    )
+
+
+REGIONS = (
+    region([0, 1, 2, 4, 8, 9], table=chunks([(0, 8, 20, 30, 1, 2**32 - 1), (4, 32, 7, 7, 0, 0)])),
+    region([0, 3, 4], ranks=[1, 4], first=2, table=chunks([(0, 40, 8, 100, 1, 12)])),
+    region([0, 6], ranks=[3], first=4, table=chunks([(0, 48, 3, 3, 0, 5)])),
+)
+METADATA = metadata_of(N, data_bytes=56, sort_by=(("a", "ascending"), ("b", "descending")))
+INDEX = encode_index(METADATA, REGIONS)
+
+
+def plain(value):
+    """Regions as lists, which compare."""
+    return [
+        (
+            r.kind,
+            r.num_rows,
+            r.first_subpartition,
+            None if r.ranks is None else r.ranks.tolist(),
+            r.row_offsets.tolist(),
+            [getattr(r.chunks, name).tolist() for name in ChunkTable.__dataclass_fields__],
+        )
+        for r in value
+    ]
+
+
+def rebuilt(body: bytes) -> bytes:
+    """An index of `body` (magic and stream) with a trailer and footer that fit."""
+    *_, footer = _parts(INDEX)
+    return body + struct.pack("<8sQII", b"ASHFIDX1", len(body), zlib.crc32(body), 0) + footer
+
+
+def _parts(file):
+    (footer,) = struct.unpack_from("<i", file, len(file) - 10)
+    end = len(file) - 10 - footer
+    return file[: end - 24], file[end - 24 : end], file[end:]
+
+
+def test_round_trip():
+    metadata, regions = decode_index(INDEX)
+    assert metadata == METADATA
+    assert plain(regions) == plain(REGIONS)
+
+
+def test_types_are_those_of_the_model():
+    _, (first, second, _) = decode_index(INDEX)
+    assert first.row_offsets.dtype == second.ranks.dtype == np.int32
+    assert [getattr(first.chunks, name).dtype for name in ChunkTable.__dataclass_fields__] == [
+        np.int64, np.int64, np.int64, np.int64, np.uint8, np.uint32,
+    ]  # fmt: skip
+
+
+def test_no_regions():
+    metadata, regions = decode_index(encode_index(metadata_of(N, data_bytes=8), ()))
+    assert regions == ()
+    assert metadata.data_bytes == 8
+
+
+def test_plain_arrow_and_polars_open_it():
+    table = pa.ipc.open_file(INDEX).read_all()
+    assert table.schema.equals(INDEX_SCHEMA)
+    assert table["num_rows"].to_pylist() == [9, 4, 6]
+    assert table["ranks"].to_pylist() == [None, [1, 4], [3]]
+    assert table["chunk_crc32"].to_pylist() == [[2**32 - 1, 0], [12], [5]]
+    described = json.loads(table.schema.metadata[b"arrow_shuffle"])
+    assert described["num_subpartitions"] == N
+    assert described["data_bytes"] == 56
+    assert pl.read_ipc(INDEX)["row_offsets"].to_list() == [[0, 1, 2, 4, 8, 9], [0, 3, 4], [0, 6]]
+
+
+def test_every_flip_is_caught_or_without_effect():
+    footer_starts = len(INDEX) - len(_parts(INDEX)[2])
+    for i in range(len(INDEX)):
+        for mask in (0x01, 0x80, 0xFF):
+            damaged = bytearray(INDEX)
+            damaged[i] ^= mask
+            try:
+                metadata, regions = decode_index(bytes(damaged))
+            except (CorruptShuffleError, FormatVersionError):
+                continue
+            assert i >= footer_starts, "only Arrow's own footer, which is not read, may differ"
+            assert metadata == METADATA
+            assert plain(regions) == plain(REGIONS)
+
+
+def test_every_truncation_is_refused():
+    for length in range(len(INDEX)):
+        with pytest.raises(CorruptShuffleError):
+            decode_index(INDEX[:length])
+
+
+def test_trailing_bytes_are_refused():
+    with pytest.raises(CorruptShuffleError, match="not an Arrow IPC file"):
+        decode_index(INDEX + b"\0")
+
+
+def test_a_newer_format_version_says_so():
+    newer = encode_index(replace(METADATA, format_version=2), REGIONS)
+    with pytest.raises(FormatVersionError, match=r"format version 2.*reads up to 1.*newer"):
+        decode_index(newer)
+
+
+def test_the_first_format_version_is_1():
+    with pytest.raises(CorruptShuffleError, match="format version 0"):
+        decode_index(encode_index(replace(METADATA, format_version=0), REGIONS))
+
+
+def test_a_broadcast_region_has_neither_ranks_nor_rotation():
+    table = chunks([(0, 48, 3, 10, 1, 5)])
+    broadcast = region([0, 6], kind=RegionKind.BROADCAST, table=table)
+    _, (found,) = decode_index(encode_index(METADATA, [broadcast]))
+    assert (found.kind, found.num_rows, found.ranks) == (RegionKind.BROADCAST, 6, None)
+    for wrong in (
+        replace(broadcast, first_subpartition=1),
+        replace(broadcast, ranks=np.array([0], np.int32)),
+        replace(broadcast, row_offsets=np.array([0, 3, 6], np.int32)),
+    ):
+        with pytest.raises(CorruptShuffleError, match="region 0 of the index contradicts itself"):
+            decode_index(encode_index(METADATA, [wrong]))
+
+
+def test_a_region_kind_of_the_future_says_so():
+    body, _, _ = _parts(INDEX)
+    reader = pa.ipc.open_stream(body[8:])
+    batch = reader.read_next_batch().set_column(0, INDEX_SCHEMA.field(0), pa.array([0, 9, 1], "u1"))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, reader.schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(reader.schema.metadata))
+    with pytest.raises(FormatVersionError, match="region 1 has kind 9"):
+        decode_index(rebuilt(b"ARROW1\0\0" + sink.getvalue().to_pybytes()))
+
+
+def test_a_foreign_arrow_file_with_our_trailer():
+    for schema, batches in (
+        (pa.schema([("a", pa.int32())]), 1),
+        (INDEX_SCHEMA.with_metadata({"arrow_shuffle": "{}"}), 1),
+        (INDEX_SCHEMA.with_metadata({"arrow_shuffle": "no JSON"}), 1),
+        (INDEX_SCHEMA.with_metadata({"arrow_shuffle": "[1]"}), 1),
+        (pa.ipc.open_file(INDEX).schema, 2),
+        (pa.ipc.open_file(INDEX).schema, 0),
+    ):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for _ in range(batches):
+                writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
+        with pytest.raises(CorruptShuffleError, match=r"not of this format|batches of"):
+            decode_index(rebuilt(b"ARROW1\0\0" + sink.getvalue().to_pybytes()))
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        region([0, 1, 2, 4, 8]),  # too few offsets for n ranks
+        region([0, 1], ranks=[1, 4]),
+        region([0, 2, 1], ranks=[1, 4]),
+        region([0, 1, 1], ranks=[1, 4]),
+        region([1, 2, 3], ranks=[1, 4]),
+        region([0, 1, 2], ranks=[4, 1]),
+        region([0, 1, 2], ranks=[1, 1]),
+        region([0, 1, 2], ranks=[-1, 1]),
+        region([0, 1, 2], ranks=[1, N]),
+        region([0, 1], ranks=[1], rows=2),
+        region([0, 0], ranks=[1], rows=0),
+        region([0, 1], ranks=[1], first=-1),
+        region([0, 1], ranks=[1], first=N),
+        region([0, 2], ranks=[1], table=chunks([(1, 8, 5, 5, 0, 0)])),
+        region([0, 2], ranks=[1], table=chunks([(0, 8, 5, 5, 0, 0), (2, 16, 5, 5, 0, 0)])),
+        region([0, 2], ranks=[1], table=chunks([(0, 8, 5, 5, 0, 0), (0, 16, 5, 5, 0, 0)])),
+        region([0, 2], ranks=[1], table=chunks([(0, 9, 5, 5, 0, 0)])),
+        region([0, 2], ranks=[1], table=chunks([(0, 8, 0, 5, 0, 0)])),
+        region([0, 2], ranks=[1], table=chunks([(0, -8, 5, 5, 0, 0)])),
+        region([0, 2], ranks=[1], table=chunks([(0, 8, 49, 5, 0, 0)])),  # past the end of the data
+        region([0, 2], ranks=[1], table=chunks([(0, 8, 9, 5, 0, 0), (1, 16, 9, 5, 0, 0)])),
+        region([0, 2], ranks=[1], table=chunks([(0, 16, 5, 5, 0, 0), (1, 8, 5, 5, 0, 0)])),
+        region([0, 2], ranks=[1], table=ChunkTable(*(np.empty(0, t) for t in ["i8"] * 4 + ["u1", "u4"]))),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused_behind_a_good_checksum(contradiction):
+    with pytest.raises(CorruptShuffleError, match="region 0 of the index contradicts itself"):
+        decode_index(encode_index(METADATA, [contradiction]))
+
+
+def test_regions_must_follow_each_other():
+    one = region([0, 1], ranks=[1], table=chunks([(0, 24, 8, 8, 0, 0)]))
+    two = region([0, 1], ranks=[1], table=chunks([(0, 24, 8, 8, 0, 0)]))
+    with pytest.raises(CorruptShuffleError, match="region 1 of the index"):
+        decode_index(encode_index(METADATA, [one, two]))
+
+
+def test_arrow_offsets_that_leave_their_buffer_are_refused():
+    body, _, _ = _parts(INDEX)
+    # The offsets of `row_offsets`: 0, 6, 9, 11 as little-endian int32.
+    at = body.find(struct.pack("<4i", 0, 6, 9, 11))
+    assert at > 0
+    damaged = bytearray(body)
+    struct.pack_into("<i", damaged, at + 12, 1 << 30)
+    with pytest.raises(CorruptShuffleError):
+        decode_index(rebuilt(bytes(damaged)))

@@ -1,0 +1,184 @@
+"""An acknowledgement removes what was released, up to a bound, and touches nothing of others."""
+
+import os
+import time
+from datetime import timedelta
+
+import pytest
+
+from arrow_format import collect_garbage, list_consumers, open_shuffle
+from arrow_format.errors import ShuffleNotFoundError
+from arrow_format.jobs import garbage
+from arrow_format.jobs.gc_files import jobs_there
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.record import Fence
+from arrow_format.storage.open import PosixStorage, open_storage
+from arrow_format.streaming.consumption import Consumer
+from tests.support.small_shuffles import begin, files_below, run
+from tests.unit.streaming.test_consumption import rows, take, write
+
+NONE = timedelta(0)
+DAYS = 86_400
+KIND = {"result_type": "PIPELINED"}
+
+
+def log_of(path):
+    return CommitLog(PosixStorage(str(path)))
+
+
+def files_of_jobs(path):
+    return [one for one in files_below(path) if one.startswith("map_outputs") and "shuffle." in one]
+
+
+def acknowledge(path, version, name="a", storage=None):
+    consumer = Consumer(storage or open_storage(path), name)
+    try:
+        consumer.register(0)
+        consumer.commit(version)
+    finally:
+        consumer.close()
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A result of twelve versions without a consumer."""
+    for value in range(1, 13):
+        write(tmp_path, value, **KIND)
+    return tmp_path
+
+
+def test_it_removes_what_was_released(path):
+    acknowledge(path, 12)
+    assert files_of_jobs(path) == []
+    assert jobs_there(open_storage(path)) == set()
+    index = log_of(path).index()
+    assert (index.oldest, index.newest, sorted(index.entries)) == (13, 13, [13])
+    totals = open_shuffle(path).entries[0].totals.path
+    assert [one for one in files_below(path) if "totals" in one] == [totals]
+    with pytest.raises(ShuffleNotFoundError, match="version 12 has expired"):
+        open_shuffle(path, 12)
+    write(path, 13)
+    assert take(path, "a") == [13]
+
+
+def test_it_gives_up_no_job_of_others(path):
+    """One that wrote nothing for two days, and may still: a collection would fence it."""
+    job = begin(path)
+    run(job, 0, [1])
+    when = time.time() - 2 * DAYS
+    for one in (path / job.directory, *(path / job.directory).iterdir()):
+        os.utime(one, (when, when))
+    acknowledge(path, 12)
+    log = log_of(path)
+    assert not [one for one in log.index().entries if isinstance(log.record(one), Fence)]
+    assert {one.rpartition("/")[0] for one in files_of_jobs(path)} == {job.directory}
+
+
+class Watched(PosixStorage):
+    """Remembers at which paths it is asked for anything."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.asked = []
+
+    def files(self, path, **how):
+        self.asked.append((path, how))
+        return super().files(path, **how)
+
+    def stat(self, path):
+        self.asked.append((path, {}))
+        return super().stat(path)
+
+    def delete_all(self, paths):
+        self.asked += [(path, {}) for path in paths]
+        super().delete_all(paths)
+
+
+def test_it_looks_at_no_job_of_others(path):
+    others = [begin(path) for _ in range(5)]
+    for job in others:
+        run(job, 0, [1])
+    watched = Watched(str(path))
+    acknowledge(path, 12, storage=watched)
+    assert files_of_jobs(path)
+    asked = [one for one, _ in watched.asked]
+    assert any(one.startswith("map_outputs/") for one in asked)
+    assert not [one for one in asked if any(job.job_id in one for job in others)]
+    assert not [how for one, how in watched.asked if one == "map_outputs"], "no listing of them all"
+
+
+def test_it_keeps_what_a_slower_consumer_has_before_it(tmp_path):
+    """However old that is."""
+    for value in range(1, 13):
+        write(tmp_path, value, **KIND)
+    for one in (tmp_path / "commit_log").iterdir():
+        os.utime(one, (0, 0))
+    ConsumerRegistry(open_storage(tmp_path)).advance("slow", 11)
+    acknowledge(tmp_path, 12)
+    assert log_of(tmp_path).index().oldest == 12
+    assert rows(open_shuffle(tmp_path)) == [12]
+    assert rows(open_shuffle(tmp_path, 12)) == list(range(1, 13)), "which slow has before it"
+    assert take(tmp_path, "slow") == [12]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("MOST_REMOVED", 3), ("MOST_REMOVED", 0), ("MOST_JOBS", 2), ("MOST_LOOKED_AT", 5)],
+)
+def test_it_keeps_to_its_bounds_and_the_rest_is_for_a_collection(path, monkeypatch, name, value):
+    whole = len(files_of_jobs(path))
+    with monkeypatch.context() as patch:
+        patch.setattr(garbage, name, value)
+        acknowledge(path, 12)
+    left = {"MOST_REMOVED": whole - value, "MOST_JOBS": whole - 2 * value}.get(name, whole)
+    assert len(files_of_jobs(path)) == left
+    assert rows(open_shuffle(path)) == []
+    write(path, 13)
+    assert take(path, "a") == [13]
+    collect_garbage(path)
+    assert len(files_of_jobs(path)) <= 2
+    assert list_consumers(path)[0].unconsumed_versions == 0
+
+
+def test_the_next_one_goes_on_where_a_bound_stopped_it(path, monkeypatch):
+    monkeypatch.setattr(garbage, "MOST_JOBS", 8)
+    acknowledge(path, 12)
+    assert len(files_of_jobs(path)) == 2 * 4
+    for value in range(13, 24):
+        write(path, value)
+    newest = open_shuffle(path).version
+    assert newest == 24, "and a release"
+    acknowledge(path, newest)
+    assert len(files_of_jobs(path)) == 2 * 7
+    assert rows(open_shuffle(path)) == []
+
+
+def test_a_newest_version_of_many_files_is_left_to_a_collection(path, monkeypatch):
+    monkeypatch.setattr(garbage, "MOST_LOOKED_AT", 13)
+    acknowledge(path, 10)
+    before = files_of_jobs(path)
+    assert len(before) == 2 * 12
+    collect_garbage(path)
+    assert rows(open_shuffle(path)) == [11, 12]
+
+
+@pytest.mark.parametrize("dirs", [1, 2])
+def test_local_directories_are_cleared_too(tmp_path, dirs):
+    local = [tmp_path / f"local{one}" for one in range(dirs)]
+    path = tmp_path / "s"
+    for value in range(1, 13):
+        write(path, value, local_dirs=tuple(map(str, local)), **KIND)
+    assert any(files_below(one) for one in local)
+    acknowledge(path, 12)
+    assert not any(files_below(one) for one in local)
+    assert files_of_jobs(path) == []
+
+
+def test_what_cannot_be_removed_is_told_and_consumed_all_the_same(path):
+    (output, *_) = open_shuffle(path, 12).map_outputs[-1:]
+    (path / output.files[0].data_path).unlink()
+    with pytest.warns(RuntimeWarning, match=r"consumer 'a' has consumed version 10, but .*gc"):
+        acknowledge(path, 10)
+    assert ConsumerRegistry(open_storage(path)).progress("a") == 10
+    assert len(files_of_jobs(path)) == 2 * 12 - 1, "an older version may be all that is left"

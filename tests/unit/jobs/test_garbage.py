@@ -1,0 +1,876 @@
+"""Garbage collection: what goes, what stays, who is told, and that it may die anywhere."""
+
+import errno
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import arrow_format.jobs.job
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle
+from arrow_format.errors import (
+    CommitConflictError,
+    CorruptShuffleError,
+    OptionError,
+    ShuffleError,
+    ShuffleNotFoundError,
+    StorageError,
+)
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.gc_plan import oldest_live
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.options import WriteOptions
+from arrow_format.storage.local_file import PosixReader
+from arrow_format.storage.open import ObjectExistsError, PosixStorage
+from tests.support.interrupted_storage import (
+    CHANGES,
+    around_listing_of_a_decision,
+    before_calls,
+    dies_after,
+    instead_of_first_entry,
+)
+from tests.support.small_shuffles import (
+    SCHEMA,
+    N,
+    begin,
+    files_below,
+    numbered,
+    run,
+    values,
+    write_tasks,
+)
+
+NONE = timedelta(0)
+DAY = timedelta(days=1)
+ROOT = Path(__file__).parents[3]
+
+
+def write(path, start, mode="append", rows=10):
+    return write_tasks(path, [[numbered([i % N for i in range(rows)], start)]], N, mode=mode)
+
+
+def start_job(path, start=1000, **options):
+    """A job whose map task has ended, ready to commit."""
+    job = begin_job(
+        str(path),
+        SCHEMA,
+        num_subpartitions=N,
+        partitioner=ColumnPartitioner("p"),
+        options=WriteOptions(sync=False, **options),
+    )
+    open_target(job, "append")
+    return job, [run(job, 0, range(N), start=start)]
+
+
+def touch(path, age):
+    """Let everything below a directory look as old as that."""
+    when = time.time() - age.total_seconds()
+    for one in (path, *path.rglob("*")):
+        os.utime(one, (when, when))
+
+
+def all_values(path, version=None):
+    return sorted(values(path, version))
+
+
+class TestVersions:
+    def test_what_was_superseded_goes_and_the_newest_stays(self, tmp_path):
+        for start in (0, 100, 200):
+            write(tmp_path, start, "overwrite")
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert report.expired_versions == (1, 2)
+        assert (report.oldest_version, report.newest_version) == (3, 3)
+        assert all_values(tmp_path) == list(range(200, 210))
+        assert open_shuffle(tmp_path).verify().ok
+        assert len(list(tmp_path.glob("map_outputs/*/*"))) == 2
+        assert report.num_files >= 8
+        assert report.num_bytes == sum(file.num_bytes for file in report.files) > 0
+        assert not any(Path(file.path).exists() for file in report.files)
+        assert "versions expired" in str(report)
+        assert collect_garbage(tmp_path, retention=NONE).num_files == 0
+
+    @pytest.mark.parametrize("suffix", ["data", "index"])
+    @pytest.mark.parametrize("dry_run", [False, True])
+    def test_nothing_goes_while_the_newest_lacks_a_file(self, tmp_path, suffix, dry_run):
+        for start in (0, 100, 200):
+            write(tmp_path, start, "overwrite")
+        (output,) = open_shuffle(tmp_path).map_outputs
+        lost = tmp_path / f"{output.files[0].path}.shuffle.{suffix}"
+        content = lost.read_bytes()
+        lost.unlink()
+        with pytest.raises(CorruptShuffleError, match=r"is not there.*nothing was removed"):
+            collect_garbage(tmp_path, retention=NONE, dry_run=dry_run)
+        assert all_values(tmp_path, 2) == list(range(100, 110))
+        lost.write_bytes(content[:-1])
+        with pytest.raises(CorruptShuffleError, match=rf"has {len(content) - 1} bytes"):
+            collect_garbage(tmp_path, retention=NONE, dry_run=dry_run)
+        write(tmp_path, 300, "overwrite")
+        assert collect_garbage(tmp_path, retention=NONE).expired_versions == (1, 2, 3)
+
+    def test_what_appends_added_is_part_of_the_newest(self, tmp_path):
+        for start in (0, 100, 200):
+            write(tmp_path, start)
+        before = all_values(tmp_path)
+        files = set(tmp_path.glob("map_outputs/*/*"))
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert report.expired_versions == (1, 2)
+        assert set(tmp_path.glob("map_outputs/*/*")) == files
+        assert all_values(tmp_path) == before
+        assert open_shuffle(tmp_path).subpartition_rows.to_pylist() == [6] * N
+        assert write(tmp_path, 300).version == 4
+        assert all_values(tmp_path) == sorted([*before, *range(300, 310)])
+
+    def test_within_the_retention_everything_stays(self, tmp_path):
+        for start in (0, 100):
+            write(tmp_path, start, "overwrite")
+        start_job(tmp_path)
+        before = files_below(tmp_path)
+        report = collect_garbage(tmp_path)
+        assert (report.num_files, report.expired_versions, report.fenced_jobs) == (0, (), ())
+        assert len(report.running_jobs) == 1
+        assert files_below(tmp_path) == before
+
+    def test_retention_counts_from_when_another_took_its_place(self, tmp_path):
+        write(tmp_path, 0, "overwrite")
+        time.sleep(0.3)
+        write(tmp_path, 100, "overwrite")
+        report = collect_garbage(tmp_path, retention=timedelta(seconds=0.25))
+        assert report.expired_versions == ()
+        assert all_values(tmp_path, 1) == list(range(10))
+
+    def test_a_writer_whose_clock_is_far_ahead_keeps_nothing_for_long(self, tmp_path, monkeypatch):
+        write(tmp_path, 0, "overwrite")
+        years_ahead = time.time_ns() + 70 * 365 * 24 * 3600 * 10**9
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda: years_ahead)
+            write(tmp_path, 100, "overwrite")
+        assert collect_garbage(tmp_path, retention=timedelta(hours=2)).expired_versions == ()
+        for file in (tmp_path / "commit_log").iterdir():
+            os.utime(file, (time.time() - 4 * 3600,) * 2)
+        assert collect_garbage(tmp_path, retention=timedelta(hours=2)).expired_versions == (1,)
+
+    def test_an_expired_version_says_so(self, tmp_path):
+        write(tmp_path, 0, "overwrite")
+        pinned = open_shuffle(tmp_path)
+        halfway = iter(open_shuffle(tmp_path).rows())
+        sent = pickle.dumps(pinned)
+        write(tmp_path, 100, "overwrite")
+        collect_garbage(tmp_path, retention=NONE)
+        for use in (
+            lambda: open_shuffle(tmp_path, 1),
+            lambda: pinned.read().read_all(),
+            lambda: pinned.subpartition_rows,
+            lambda: pinned.verify(),
+            lambda: pinned.verify(raise_on_damage=False),
+            lambda: pinned.plan(),
+            lambda: list(halfway),
+            lambda: pickle.loads(sent).read().read_all(),
+        ):
+            with pytest.raises(ShuffleNotFoundError, match="version 1 has expired and was removed"):
+                use()
+
+    def test_an_expired_version_says_so_where_an_open_file_is_stale(self, tmp_path, monkeypatch):
+        """As over NFS, where another client has removed it."""
+        write(tmp_path, 0)
+        write(tmp_path, 100, "overwrite")
+        pinned = open_shuffle(tmp_path, 1)
+        preadv, get_ranges, stale = os.preadv, PosixReader.get_ranges, []
+
+        def collecting(reader, ranges):
+            if reader._path.suffix == ".data":
+                collect_garbage(tmp_path, retention=NONE)
+            return get_ranges(reader, ranges)
+
+        def on_nfs(handle, *arguments):
+            if os.fstat(handle).st_nlink == 0:
+                stale.append(handle)
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return preadv(handle, *arguments)
+
+        monkeypatch.setattr(PosixReader, "get_ranges", collecting)
+        monkeypatch.setattr(os, "preadv", on_nfs)
+        with pytest.raises(ShuffleNotFoundError, match="version 1 has expired and was removed"):
+            pinned.subpartition(1).read_all()
+        assert stale
+
+    def test_damage_of_a_version_that_stays_is_damage(self, tmp_path):
+        write(tmp_path, 0, "overwrite")
+        write(tmp_path, 100, "overwrite")
+        collect_garbage(tmp_path, retention=NONE)
+        (data,) = tmp_path.glob("map_outputs/*/*.data")
+        data.unlink()
+        with pytest.raises(CorruptShuffleError):
+            open_shuffle(tmp_path).read().read_all()
+
+    def test_a_pinned_reader_of_a_version_that_stays_goes_on(self, tmp_path):
+        """Also where the entries that it was opened from are gone."""
+        for start in (0, 100, 200):
+            write(tmp_path, start)
+        pinned = open_shuffle(tmp_path)
+        sent = pickle.dumps(pinned)
+        collect_garbage(tmp_path, retention=NONE)
+        assert not (tmp_path / f"commit_log/{1:020d}.json").exists()
+        assert pinned.subpartition_rows.to_pylist() == [6] * N
+        assert sorted(pinned.read().read_all()["v"].to_pylist()) == all_values(tmp_path)
+        assert pickle.loads(sent).num_rows == 30
+
+    def test_merged_files_replace_their_inputs(self, tmp_path):
+        for start in range(0, 500, 100):
+            write(tmp_path, start)
+        before = all_values(tmp_path)
+        merge_shuffle(tmp_path)
+        assert len(list(tmp_path.glob("map_outputs/*/*.data"))) > 5
+        collect_garbage(tmp_path, retention=NONE)
+        assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 1
+        assert all_values(tmp_path) == before
+
+    def test_a_merge_after_a_fence_tells_its_own_number(self, tmp_path):
+        for start in range(0, 500, 100):
+            write(tmp_path, start)
+        start_job(tmp_path)
+        collect_garbage(tmp_path, retention=NONE)
+        assert merge_shuffle(tmp_path).version == open_shuffle(tmp_path).version == 7
+
+    def test_a_job_of_an_expired_version_is_not_committed_again(self, tmp_path):
+        job, statuses = start_job(tmp_path)
+        commit_job(job, statuses)
+        write(tmp_path, 0, "overwrite")
+        collect_garbage(tmp_path, retention=NONE)
+        with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
+            commit_job(job, statuses, mode="append")
+        abort_job(job)
+        assert all_values(tmp_path) == list(range(10))
+
+    def test_a_gap_is_noticed_all_the_same(self, tmp_path):
+        for start in range(5):
+            write(tmp_path, start, "overwrite")
+        collect_garbage(tmp_path, retention=NONE)
+        write(tmp_path, 7)
+        write(tmp_path, 8)
+        (tmp_path / f"commit_log/{6:020d}.json").unlink()
+        with pytest.raises(CorruptShuffleError, match="has version 7 but not 6"):
+            open_shuffle(tmp_path)
+
+    def test_a_damaged_log_is_left_alone(self, tmp_path):
+        for start in range(3):
+            write(tmp_path, start, "overwrite")
+        (tmp_path / f"commit_log/{2:020d}.json").write_bytes(b"damaged")
+        before = files_below(tmp_path)
+        with pytest.raises(CorruptShuffleError):
+            collect_garbage(tmp_path, retention=NONE)
+        assert files_below(tmp_path) == before
+
+
+class TestJobs:
+    def test_a_silent_job_is_fenced_and_fails_at_commit(self, tmp_path):
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        touch(tmp_path / job.directory, 2 * DAY)
+        report = collect_garbage(tmp_path)
+        assert report.fenced_jobs == (job.job_id,)
+        assert not (tmp_path / job.directory).exists()
+        with pytest.raises(CommitConflictError, match=f"job {job.job_id} was given up by garbage"):
+            commit_job(job, statuses, mode="append")
+        assert not (tmp_path / job.directory).exists()
+        assert all_values(tmp_path) == list(range(10))
+        assert write(tmp_path, 50).version == 3, "the fence took a number"
+        assert collect_garbage(tmp_path).fenced_jobs == ()
+
+    @pytest.mark.parametrize("where", ["data", "", "decision"])
+    def test_a_job_that_wrote_of_late_is_not(self, tmp_path, where):
+        job, statuses = start_job(tmp_path)
+        touch(tmp_path / job.directory, 2 * DAY)
+        for one in (tmp_path / job.directory).glob(f"*{where}") if where == "data" else ():
+            one.touch()
+        if where != "data":
+            (tmp_path / job.directory / "decision").touch()
+        report = collect_garbage(tmp_path)
+        assert report.running_jobs == (job.job_id,)
+        if where == "decision":
+            (tmp_path / job.directory / "decision").unlink()
+        if where == "data":
+            assert commit_job(job, statuses).num_rows == N
+
+    def test_a_collection_amid_the_decision_of_another_is_no_error(self, tmp_path):
+        """It ends after the log was listed, and before its entries are read."""
+        write(tmp_path, 0)
+        job, _ = start_job(tmp_path)
+
+        def come():
+            for start in (100, 200):
+                write(tmp_path, start, "overwrite")
+
+        with around_listing_of_a_decision(
+            come, lambda: collect_garbage(tmp_path, retention=NONE)
+        ) as acted:
+            collect_garbage(tmp_path, retention=NONE)
+        assert acted
+        assert all_values(tmp_path) == list(range(200, 210))
+        assert job.job_id not in str(files_below(tmp_path))
+
+    def test_before_the_first_version(self, tmp_path):
+        job, statuses = start_job(tmp_path)
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert (report.oldest_version, report.newest_version) == (0, 0)
+        assert report.fenced_jobs == (job.job_id,)
+        with pytest.raises(CommitConflictError, match="given up"):
+            commit_job(job, statuses)
+        with pytest.raises(ShuffleNotFoundError, match="no committed shuffle"):
+            open_shuffle(tmp_path)
+        assert write(tmp_path, 0, "errorifexists").version == 2
+        assert collect_garbage(tmp_path, retention=NONE).newest_version == 2
+        assert all_values(tmp_path) == list(range(10))
+
+    def test_at_any_step_of_a_commit_one_of_both_wins(self, tmp_path):
+        """A collection between any two operations of a commit: all rows are there, or none."""
+        steps = 0
+        while self.collected_at(steps, tmp_path / str(steps)):
+            steps += 1
+        assert steps >= 10
+
+    def collected_at(self, step, path):
+        """Commit, with a collection before operation `step`; whether there was one so late."""
+        write(path, 0)
+        job, statuses = start_job(path)
+        left = [step]
+        collected = []
+
+        def call():
+            left[0] -= 1
+            if left[0] == -1:
+                collected.append(collect_garbage(path, retention=NONE))
+
+        names = ("put_if_absent", "stat", "list", "delete", "get_ranges", "prune")
+        with before_calls(call, names):
+            try:
+                receipt = commit_job(job, statuses, mode="append")
+            except ShuffleError as error:
+                receipt, said = None, str(error)
+        log = CommitLog(PosixStorage(str(path)))
+        if receipt is None:
+            assert "given up by garbage" in said or "not there" in said
+            assert log.find_job(job.job_id).fenced
+            assert all_values(path) == list(range(10))
+        else:
+            assert not log.find_job(job.job_id).fenced
+            assert all_values(path) == [*range(10), *range(1000, 1005)]
+        assert open_shuffle(path).verify().ok
+        return bool(collected)
+
+    def test_a_job_that_commits_before_its_fence_is_not_fenced(self, tmp_path, monkeypatch):
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        real = CommitLog.append
+
+        def append(self, decide, **how):
+            if how.get("job_id") is None:
+                commit_job(job, statuses, mode="append")
+            return real(self, decide, **how)
+
+        monkeypatch.setattr(CommitLog, "append", append)
+        report = collect_garbage(tmp_path, retention=NONE)
+        assert (report.fenced_jobs, report.newest_version) == ((), 2)
+        assert commit_job(job, statuses, mode="append").version == 2
+        assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+
+    @pytest.mark.parametrize("ours", [False, True])
+    def test_a_conflict_whose_winner_is_gone(self, tmp_path, ours):
+        """The name is taken, by another or by the put whose answer was lost, and then expires."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+
+        def lose(put, path):
+            if ours:
+                put()
+            else:
+                write(tmp_path, 100)
+            write(tmp_path, 200)
+            CommitLog(job.storage).put_oldest(3, sync=False)
+            (tmp_path / path).unlink()
+            raise ObjectExistsError(path)
+
+        said = r"committed as version 2.*Do not write"
+        failing = pytest.raises(StorageError, match=said) if ours else nullcontext()
+        with instead_of_first_entry(lose), failing:
+            assert commit_job(job, statuses, mode="append").version == 4
+        expected = [*range(10), *range(200, 210), *range(1000, 1005)]
+        assert all_values(tmp_path) == sorted([*expected, *([] if ours else range(100, 110))])
+
+    def free_number_2(self, path):
+        """Others commit under that number and the next, and what they put expires and goes."""
+        for start in (100, 200):
+            write(path, start)
+        CommitLog(PosixStorage(str(path))).put_oldest(3, sync=False)
+        for number in (1, 2):
+            (path / f"commit_log/{number:020d}.json").unlink()
+
+    @pytest.mark.parametrize("lost_answer", [False, True])
+    def test_a_number_that_is_free_again_is_not_taken(self, tmp_path, lost_answer):
+        """A writer looks, others commit and expire in its number's place, and then it puts."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+
+        def put_late(put, path):
+            self.free_number_2(tmp_path)
+            put()
+            if lost_answer:
+                raise ObjectExistsError(path)
+
+        with instead_of_first_entry(put_late) as puts:
+            receipt = commit_job(job, statuses, mode="append")
+        assert puts == [f"commit_log/{2:020d}.json"]
+        assert receipt.version == 4
+        expected = [*range(10), *range(100, 110), *range(200, 210), *range(1000, 1005)]
+        assert all_values(tmp_path) == expected
+        assert not (tmp_path / puts[0]).exists()
+
+    def test_totals_put_under_a_number_that_is_free_again_stay(self, tmp_path):
+        """A collection sees the entry before its writer takes it back."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+
+        def put_late(put, _):
+            self.free_number_2(tmp_path)
+            put()
+            collect_garbage(tmp_path)
+
+        with instead_of_first_entry(put_late):
+            assert commit_job(job, statuses, mode="append").version == 4
+        assert open_shuffle(tmp_path).subpartition_rows.to_pylist() == [7] * N
+
+    def test_a_number_that_is_free_again_where_a_listing_shows_no_marker(
+        self, tmp_path, monkeypatch
+    ):
+        """One marker came after the listing had passed it, and the other went before."""
+        write(tmp_path, 0)
+        job, statuses = start_job(tmp_path)
+        listed = PosixStorage.list
+        hidden = []
+
+        def put_late(put, _):
+            self.free_number_2(tmp_path)
+            hidden.append(".oldest")
+            put()
+
+        def names(self, path):
+            found = listed(self, path)
+            if path == "commit_log" and hidden and f"{2:020d}.json" in found:
+                suffix = hidden.pop()
+                return [name for name in found if not name.endswith(suffix)]
+            return found
+
+        monkeypatch.setattr(PosixStorage, "list", names)
+        with instead_of_first_entry(put_late):
+            assert commit_job(job, statuses, mode="append").version == 4
+        assert 1000 in all_values(tmp_path)
+
+    def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
+        for start in range(0, 500, 100):
+            write(tmp_path, start)
+        before = all_values(tmp_path)
+        real = CommitLog.append
+
+        def late(self, decide, **how):
+            if how.get("job_id"):
+                collect_garbage(tmp_path, retention=NONE)
+            return real(self, decide, **how)
+
+        monkeypatch.setattr(CommitLog, "append", late)
+        with pytest.raises(CommitConflictError, match="given up"):
+            merge_shuffle(tmp_path)
+        assert all_values(tmp_path) == before
+        assert len(list(tmp_path.glob("map_outputs/*/*.data"))) == 5
+
+    def test_attempts_that_lost_go(self, tmp_path):
+        job = begin(tmp_path)
+        open_target(job, "append")
+        run(job, 0, [1, 2], attempt=0)
+        commit_job(job, [run(job, 0, [1, 2], attempt=1)])
+        run(job, 0, [1, 2], attempt=2)
+        report = collect_garbage(tmp_path)
+        assert report.num_files == 2
+        assert all("00000-2-" in file.path for file in report.files)
+        assert values(tmp_path) == [0, 1]
+
+    def test_local_roots(self, tmp_path):
+        disks = (str(tmp_path / "a"), str(tmp_path / "b"))
+        path = tmp_path / "x"
+        first, statuses = start_job(path, local_dirs=disks)
+        statuses += [run_map_task(first, i, 0, [numbered(range(N), i)]) for i in range(1, 4)]
+        commit_job(first, statuses)
+        dead, _ = start_job(path, local_dirs=disks)
+        for i in range(1, 4):
+            run_map_task(dead, i, 0, [numbered(range(N), i)])
+        collect_garbage(path)
+        assert open_shuffle(path).verify().ok
+        report = collect_garbage(path, retention=NONE)
+        assert report.fenced_jobs == (dead.job_id,)
+        assert open_shuffle(path).verify().ok
+        assert not [one for one in files_below(tmp_path) if dead.job_id in one]
+        write(path, 0, "overwrite")
+        collect_garbage(path, retention=NONE)
+        assert files_below(tmp_path / "a") == files_below(tmp_path / "b") == []
+
+    def test_local_roots_that_only_a_checkpoint_remembers(self, tmp_path):
+        path = tmp_path / "s"
+        write(path, 0)
+        job, statuses = start_job(path, local_dirs=(str(tmp_path / "a"), str(tmp_path / "b")))
+        statuses += [run(job, task, range(N)) for task in (1, 2)]  # one in each root
+        commit_job(job, statuses, mode="append")
+        write(path, 100)
+        collect_garbage(path, retention=NONE)  # the entry that names the roots goes
+        assert len(all_values(path)) == 20 + 3 * N
+        write(path, 200, mode="overwrite")
+        collect_garbage(path, retention=NONE)
+        assert [files_below(tmp_path / name) for name in "ab"] == [[], []]
+
+    def test_two_local_directories_that_are_one(self, tmp_path):
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").symlink_to(tmp_path / "a")
+        path = tmp_path / "x"
+        job, statuses = start_job(path, local_dirs=(str(tmp_path / "a"), str(tmp_path / "b")))
+        statuses += [run_map_task(job, i, 0, [numbered(range(N), i)]) for i in range(1, 6)]
+        commit_job(job, statuses)
+        assert collect_garbage(path, retention=NONE).num_files == 0
+        assert len(all_values(path)) == 6 * N
+
+    @pytest.mark.parametrize(
+        "said", ['["a\\u0000"]', '["/\\ud800"]', "[" * 100_000, '["s3://b/x"]', '["x"]', "victim"]
+    )
+    def test_a_list_of_roots_that_no_job_wrote(self, tmp_path, said):
+        path = tmp_path / "x"
+        job, _ = start_job(path)
+        (tmp_path / "victim").mkdir()
+        text = f'["{tmp_path}/victim"]' if said == "victim" else said
+        (path / job.directory / "local-roots.json").write_text(text)
+        with pytest.raises(CorruptShuffleError, match="is no list of directories"):
+            collect_garbage(path, retention=NONE)
+        assert (tmp_path / "victim").exists()
+
+    def test_another_jobs_directory_is_left_alone(self, tmp_path):
+        path = tmp_path / "x"
+        job, _ = start_job(path, local_dirs=(str(tmp_path / "a"),))
+        (marker,) = tmp_path.glob("a/*/arrow-shuffle-root.json")
+        marker.write_text('{"job_id": "another"}')
+        before = files_below(tmp_path / "a")
+        assert collect_garbage(path, retention=NONE).fenced_jobs == (job.job_id,)
+        assert files_below(tmp_path / "a") == before
+
+
+class TestLateFiles:
+    """A task that outlives its job puts a file into a local root while that is being cleared."""
+
+    def job(self, path, ended):
+        """A job with files in a local root, and rows that stay."""
+        job, statuses = start_job(path, local_dirs=(f"{path}-disk",))
+        statuses += [run(job, task, range(N)) for task in (1, 2)]
+        assert any(file.root for one in statuses for file in one.output.files)
+        if ended == "expired":
+            commit_job(job, statuses, mode="append")
+        write(path, 100, "overwrite")
+        return job
+
+    def act(self, job, ended, step, then):
+        """Collect or abort; a file comes just before that call of storage. Whether it came."""
+        (root,) = map(Path, job.local_roots)
+        calls, late = [0], []
+
+        def call():
+            calls[0] += 1
+            if calls[0] == step and root.is_dir():
+                late.append(root / "00007-0-late.shuffle.data")
+                late[0].write_bytes(b"late")
+            if calls[0] > step and late and then == "dies":
+                msg = "killed"
+                raise StorageError(msg)
+
+        with before_calls(call, ("list", "stat", "put_if_absent", "delete", "prune")):
+            try:
+                if ended == "aborted":
+                    abort_job(job)
+                else:
+                    collect_garbage(job.storage.root, retention=NONE)
+            except StorageError:
+                assert then == "dies"
+        return bool(late), calls[0] < step
+
+    @pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
+    @pytest.mark.parametrize("then", ["goes on", "dies"])
+    def test_the_next_collection_finds_them(self, tmp_path, ended, then):
+        num_late, done, step = 0, False, 0
+        while not done:
+            path, step = tmp_path / str(step) / "x", step + 1
+            path.parent.mkdir()
+            job = self.job(path, ended)
+            came, done = self.act(job, ended, step, then)
+            num_late += came
+            collect_garbage(path, retention=NONE)
+            assert files_below(Path(f"{path}-disk")) == [], f"left by step {step}"
+            assert [one.name for one in (path / "map_outputs").iterdir()] == [
+                open_shuffle(path).entries[0].job_id
+            ]
+            assert all_values(path) == [*range(100, 110)]
+            shutil.rmtree(path.parent)
+        assert num_late > 10
+
+    def test_a_root_that_a_task_makes_while_the_list_goes(self, tmp_path, monkeypatch):
+        """Tasks of a bare hook make their roots; each finds the list there, and it goes then."""
+        path = tmp_path / "x"
+        write(path, 0)
+        job, _ = start_job(path, local_dirs=(f"{path}-disk",))
+        real = arrow_format.jobs.job.make_roots
+
+        def late(*arguments, **how):
+            with monkeypatch.context() as patch:
+                patch.setattr(arrow_format.jobs.job, "make_roots", real)
+                collect_garbage(path, retention=NONE)
+            assert files_below(Path(f"{path}-disk")) == []
+            return real(*arguments, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(arrow_format.jobs.job, "make_roots", late)
+            run(job, 1, range(N))
+        # Found again, not made, so nobody looks after the list.
+        found = replace(job, has_directory=True)
+        for task in (2, 3):
+            run(found, task, range(N))
+        assert any(".data" in name for name in files_below(Path(f"{path}-disk")))
+        collect_garbage(path, retention=NONE)
+        assert files_below(Path(f"{path}-disk")) == []
+
+
+class TestTheRun:
+    def garbage(self, path):
+        """Versions that expired, a dead job with a local root, a dead put, totals of nobody."""
+        spread, statuses = start_job(path, local_dirs=(f"{path}-disk",))
+        for task in (1, 2, 3):
+            statuses.append(run(spread, task, range(N)))
+        commit_job(spread, statuses)
+        assert any(file.root for one in statuses for file in one.output.files)
+        write(path, 100, "overwrite")
+        write(path, 200)
+        job, _ = start_job(path, local_dirs=(f"{path}-disk",))
+        (path / "commit_log/.tmp-x").write_bytes(b"dead")
+        (path / f"commit_log/totals-{job.job_id}-{job.job_id}.arrow").write_bytes(b"dead")
+        (path / "map_outputs" / job.directory[-32:] / "foreign").write_bytes(b"dead")
+        return job
+
+    def test_a_dry_run_changes_nothing_and_says_what_would(self, tmp_path):
+        path = tmp_path / "x"
+        self.garbage(path)
+        before = {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")}
+        said = collect_garbage(path, retention=NONE, dry_run=True)
+        assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*")} == before
+        assert "would be removed" in str(said)
+        done = collect_garbage(path, retention=NONE)
+        assert sorted(f.path for f in said.files) == sorted(f.path for f in done.files)
+        assert said.expired_versions == done.expired_versions == (1, 2)
+        assert said.fenced_jobs == done.fenced_jobs
+        assert (said.num_bytes, said.oldest_version) == (done.num_bytes, done.oldest_version)
+
+    def test_one_that_dies_anywhere_is_finished_by_the_next(self, tmp_path):
+        path, disk, kept = tmp_path / "x", tmp_path / "x-disk", tmp_path / "kept"
+        self.garbage(path)
+        shutil.copytree(tmp_path, kept)
+        rows = sorted([*range(100, 110), *range(200, 210)])
+        seen, dies = [], True
+        while dies:
+            for one in (path, disk):
+                shutil.rmtree(one, ignore_errors=True)
+                shutil.copytree(kept / one.name, one)
+            dies = dies_after(
+                len(seen), partial(collect_garbage, path, retention=NONE), (*CHANGES, "prune")
+            )
+            assert sorted(values(path)) == rows
+            collect_garbage(path, retention=NONE)
+            assert sorted(values(path)) == rows
+            assert open_shuffle(path).verify().ok
+            assert files_below(disk) == []
+            seen.append(files_below(path))
+        assert len(seen) > 20
+        # A fence that was put before the death takes no second number.
+        assert all(one == seen[-1] for one in seen)
+
+    def begun(self, path):
+        """The checkpoint that stands for entries which a collection was about to remove."""
+        write(path, 0)
+        write(path, 100)
+        merge_shuffle(path, options=WriteOptions(sync=False))
+        write(path, 200)
+        write(path, 300)
+        steps = 0
+        while not list(path.glob("commit_log/*.oldest")):
+            steps += 1
+            assert dies_after(steps, partial(collect_garbage, path, retention=NONE))
+        (checkpoint,) = path.glob("commit_log/*.checkpoint")
+        return checkpoint
+
+    def test_it_puts_the_checkpoint_again_that_has_gone_meanwhile(self, tmp_path):
+        checkpoint = self.begun(tmp_path)
+        before = checkpoint.read_bytes(), all_values(tmp_path)
+        checkpoint.unlink()
+        assert collect_garbage(tmp_path, retention=NONE, dry_run=True).num_files > 0
+        assert not checkpoint.exists()
+        assert collect_garbage(tmp_path, retention=NONE).num_files > 0
+        assert (checkpoint.read_bytes(), all_values(tmp_path)) == before
+        assert len(list(tmp_path.glob("commit_log/*.json"))) == 1
+        write(tmp_path, 400)
+        assert collect_garbage(tmp_path, retention=NONE).num_files > 0
+
+    @pytest.mark.parametrize("place", [40, -1])
+    def test_nothing_goes_that_a_damaged_checkpoint_stands_for(self, tmp_path, place):
+        """Of what it says, or of rows and bytes per subpartition behind it."""
+        checkpoint = self.begun(tmp_path)
+        whole = bytearray(checkpoint.read_bytes())
+        whole[place] ^= 1
+        checkpoint.write_bytes(whole)
+        before = files_below(tmp_path)
+        said = "began to remove what it stands for: restore" if place > 0 else r"checkpoint|totals"
+        with pytest.raises(CorruptShuffleError, match=said):
+            collect_garbage(tmp_path, retention=NONE)
+        assert files_below(tmp_path) == before
+
+    @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
+    def test_one_that_is_killed_is_finished_by_the_next(self, tmp_path, delay):
+        path = tmp_path / "x"
+        for start in range(0, 300, 10):
+            write(path, start, "overwrite")
+        job, statuses = start_job(path)
+        code = (
+            "import sys; from datetime import timedelta\n"
+            "from arrow_format import collect_garbage\n"
+            "print('ready', flush=True)\n"
+            f"collect_garbage({str(path)!r}, retention=timedelta(0))"
+        )
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+        with process:
+            process.stdout.readline()
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+        assert sorted(values(path)) == list(range(290, 300))
+        collect_garbage(path, retention=NONE)
+        assert open_shuffle(path).verify().ok
+        assert sorted(values(path)) == list(range(290, 300))
+        assert len(list(path.glob("map_outputs/*/*"))) == 2
+        with pytest.raises(CommitConflictError, match="given up"):
+            commit_job(job, statuses, mode="append")
+
+    @pytest.mark.parametrize("retention", [timedelta(seconds=-1), 3600, "1h", None])
+    def test_a_bad_retention(self, tmp_path, retention):
+        with pytest.raises(OptionError, match="retention="):
+            collect_garbage(tmp_path, retention=retention)
+
+    def test_what_is_no_shuffle_is_left_alone(self, tmp_path):
+        (tmp_path / "precious").write_bytes(b"x")
+        for path in (tmp_path, tmp_path / "precious", tmp_path / "absent"):
+            with pytest.raises(ShuffleNotFoundError):
+                collect_garbage(path, retention=NONE)
+        assert (tmp_path / "precious").exists()
+
+
+@given(
+    commits=st.lists(st.integers(0, 50), min_size=1, max_size=8),
+    cutoff=st.integers(-5, 60),
+    later=st.integers(0, 20),
+)
+def test_expiry_follows_what_superseded_a_version(commits, cutoff, later):
+    versions = list(enumerate(commits, start=1))
+    oldest = oldest_live(versions, cutoff)
+    for version, _ in versions[:-1]:
+        superseded = max(commits[: version + 1])
+        if version < oldest:
+            assert superseded <= cutoff, "none goes before its time"
+        elif version == oldest:
+            assert superseded > cutoff, "and none stays longer, but for an older one"
+    assert oldest <= len(commits)
+    assert oldest_live(versions, cutoff + later) >= oldest
+    assert oldest_live([*versions, (len(versions) + 1, 99)], cutoff) <= oldest or cutoff >= 99
+
+
+class StaleListings(PosixStorage):
+    """The first listings of the log are those of some time ago."""
+
+    stale: list[list[str]]
+
+    def list(self, path):
+        return self.stale.pop(0) if path == "commit_log" and self.stale else super().list(path)
+
+
+class TestReadersInBetween:
+    @pytest.fixture
+    def log(self, tmp_path):
+        """A log whose first listing is from before a collection."""
+        for start in (0, 100, 200):
+            write(tmp_path, start)
+        storage = StaleListings(str(tmp_path))
+        storage.stale = []
+        before = storage.list("commit_log")
+        collect_garbage(tmp_path, retention=NONE)
+        storage.stale = [before]
+        return CommitLog(storage)
+
+    def test_a_snapshot_finds_the_checkpoint(self, log):
+        snapshot = log.snapshot()
+        assert (snapshot.version, snapshot.num_rows) == (3, 30)
+        assert log.totals(snapshot)[0].sum() == 30
+
+    def test_a_collection_misses_nothing_that_a_listing_does_not_show(self, tmp_path, monkeypatch):
+        """It shows an entry and not the one before: nothing of that is garbage."""
+        for start in (0, 100, 200):
+            write(tmp_path, start)
+        listed = PosixStorage.list
+        monkeypatch.setattr(
+            PosixStorage, "list",
+            lambda self, path: [name for name in listed(self, path) if name != f"{2:020d}.json"],
+        )  # fmt: skip
+        assert collect_garbage(tmp_path).num_files == 0
+        assert len(all_values(tmp_path)) == 30
+
+    def test_an_expired_version_is_no_gap(self, log):
+        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+            log.snapshot(2)
+
+    def test_a_listing_that_shows_neither_entries_nor_marker_is_no_gap(self, log):
+        names = [name for name in log._storage.stale[0] if "1.json" not in name]
+        log._storage.stale = [names]
+        assert log.newest_version() == 3
+        log._storage.stale = [names]
+        assert log.has_expired(2)
+
+    def test_a_job_is_found_all_the_same(self, log, tmp_path):
+        job = log.entry(3).job_id
+        assert log.find_job(job).version == 3
+        assert log.find_job("0" * 32) is None
+
+    def test_a_put_whose_temporary_file_was_collected_starts_anew(self, tmp_path, monkeypatch):
+        write(tmp_path, 0)
+        real = os.link
+        collected = []
+
+        def link(source, target, *, src_dir_fd, dst_dir_fd):
+            if target == f"{2:020d}.json" and not collected:
+                os.utime(source, (0, 0), dir_fd=src_dir_fd)
+                collected.append(collect_garbage(tmp_path).files)
+            real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+        job, statuses = start_job(tmp_path)
+        monkeypatch.setattr(os, "link", link)
+        assert commit_job(job, statuses, mode="append").version == 2
+        assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
+        assert [".tmp-" in file.path for files in collected for file in files] == [True]

@@ -1,0 +1,79 @@
+"""What a write reports is what a reader finds, and reads well."""
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import open_shuffle
+from arrow_format.jobs.receipt import ShuffleReceipt, format_bytes
+from tests.support.small_shuffles import numbered, write_tasks
+
+
+def test_a_receipt_is_what_a_reader_finds(tmp_path):
+    tasks = [[numbered([0, 2, 2])], [numbered([], 3)], [numbered([4], 3), numbered([2], 4)]]
+    receipt = write_tasks(tmp_path / "x", tasks, 5)
+    shuffle = open_shuffle(tmp_path / "x")
+    assert receipt.path == str(tmp_path / "x")
+    assert receipt.version == shuffle.version == 1
+    assert receipt.num_rows == shuffle.num_rows == 5
+    assert receipt.num_map_outputs == len(shuffle.map_outputs) == 3
+    assert receipt.num_subpartitions == 5
+    assert receipt.subpartition_rows.equals(pa.array([1, 0, 3, 0, 1]))
+    assert receipt.subpartition_rows.equals(shuffle.subpartition_rows)
+    assert receipt.subpartition_bytes.equals(shuffle.subpartition_bytes)
+    on_disk = sum(path.stat().st_size for path in tmp_path.rglob("*.shuffle.data"))
+    assert receipt.num_bytes == sum(receipt.subpartition_bytes.to_pylist()) == on_disk
+
+
+def test_an_appends_receipt_counts_what_it_added(tmp_path):
+    write_tasks(tmp_path / "x", [[numbered([0, 1])]], 2)
+    receipt = write_tasks(tmp_path / "x", [[numbered([1], 2)]], 2, mode="append")
+    assert (receipt.version, receipt.num_rows) == (2, 1)
+    assert receipt.subpartition_rows.to_pylist() == [0, 1]
+
+
+RECEIPT = ShuffleReceipt(
+    "/data/<x>", 3, 1_234_567, 5_400_000, 8, 200, pa.array([0, 7, 0], pa.int64()), pa.array([0] * 3)
+)
+
+
+def test_as_text():
+    assert str(RECEIPT) == (
+        "shuffle /data/<x> version 3: 1,234,567 rows, 5.4 MB on disk, 8 map outputs, "
+        "200 (2 empty) subpartitions"
+    )
+
+
+def test_of_one_there_is_no_plural():
+    receipt = ShuffleReceipt("/x", 1, 1, 48, 1, 1, pa.array([1], pa.int64()), pa.array([48]))
+    assert str(receipt) == (
+        "shuffle /x version 1: 1 row, 48 B on disk, 1 map output, 1 (0 empty) subpartition"
+    )
+
+
+def test_as_html():
+    html = RECEIPT._repr_html_()
+    assert "<td>/data/&lt;x&gt;</td>" in html
+    assert "<th>rows</th><td>1,234,567</td>" in html
+    assert "<th>rows in largest</th><td>7</td>" in html
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1.0 kB"),
+        (1_000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (999_999_999, "1.0 GB"),
+        (999_960_000_000, "1.0 TB"),
+        (2e15, "2000.0 TB"),
+        (5_449_999, "5.4 MB"),
+        (2e9, "2.0 GB"),
+        (3e12, "3.0 TB"),
+        (4e15, "4000.0 TB"),
+    ],
+)
+def test_bytes_for_people(num_bytes, text):
+    assert format_bytes(num_bytes) == text

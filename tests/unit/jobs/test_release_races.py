@@ -1,0 +1,171 @@
+"""Releases beside appends, merges, collections and results that come in their place."""
+
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import (
+    WriteOptions,
+    collect_garbage,
+    merge_shuffle,
+    open_shuffle,
+    open_shuffle_changes,
+    release_shuffle,
+    write_shuffle,
+)
+from arrow_format.errors import RequestTimeoutError
+from arrow_format.jobs import retention as keeping
+from arrow_format.jobs.back_pressure import unconsumed
+from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.release import release_versions
+from arrow_format.storage.open import PosixStorage, open_storage
+from tests.support.interrupted_storage import around_listing_of_a_decision
+from tests.unit.streaming.test_consumption import rows, take, write
+
+NONE = timedelta(0)
+
+
+class Interrupted(PosixStorage):
+    """Lets others act just before some puts of log entries."""
+
+    def __init__(self, root, *actions):
+        super().__init__(str(root))
+        self.actions = list(actions)
+
+    def put_if_absent(self, path, data, *, sync):
+        if path.endswith(".json") and self.actions:
+            self.actions.pop(0)()
+        super().put_if_absent(path, data, sync=sync)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_what_comes_while_a_consumed_result_is_released_stays(tmp_path, mode):
+    write(tmp_path, 1, result_type="BLOCKING")
+    ConsumerRegistry(open_storage(tmp_path)).advance("a", 1)
+    come = Interrupted(tmp_path, lambda: write(tmp_path, 2, mode=mode, result_type="BLOCKING"))
+    assert keeping.release_consumed(come, sync=False) is None
+    assert take(tmp_path, "a") == ([1, 2] if mode == "append" else [2])
+
+
+def test_a_result_that_takes_the_place_of_one_whose_application_is_gone_stays(
+    tmp_path, monkeypatch
+):
+    write(tmp_path, 1, result_type="BLOCKING")
+    # What a collection finds out about the first holds for the first alone.
+    monkeypatch.setattr("arrow_format.jobs.garbage.owners_are_gone", lambda *_: True)
+    come = Interrupted(
+        tmp_path, lambda: write(tmp_path, 2, mode="overwrite", result_type="BLOCKING")
+    )
+    collect_garbage(come)
+    assert rows(open_shuffle(tmp_path)) == [2]
+
+
+def test_a_collection_that_gives_a_release_up_leaves_it_readable(tmp_path):
+    """With retention 0 it takes the totals of a release under way for those of a dead job."""
+    for value in range(3):
+        write(tmp_path, value, result_type="PIPELINED")
+    ConsumerRegistry(open_storage(tmp_path)).advance("a", 2)
+
+    def collect():
+        collect_garbage(tmp_path, retention=NONE)
+
+    # The collection itself would release what was consumed.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("arrow_format.jobs.garbage.find_consumed", lambda _: None)
+        release_versions(
+            Interrupted(tmp_path, collect, collect), by="a test", through=2, sync=False
+        )
+    assert rows(open_shuffle(tmp_path)) == [2]
+    assert open_shuffle(tmp_path).subpartition_rows.to_pylist().count(1) == 1
+
+
+def test_a_collection_amid_the_decision_of_a_release_is_no_error(tmp_path):
+    """Others consume and collect after the log was listed, and before its entries are read."""
+    for value in range(3):
+        write(tmp_path, value, result_type="PIPELINED")
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.advance("a", 2)
+
+    def come():
+        write(tmp_path, 3)
+        write(tmp_path, 4)
+
+    def consume_and_collect():
+        registry.advance("a", 5)
+        write(tmp_path, 5)
+        collect_garbage(tmp_path, retention=NONE)
+
+    with around_listing_of_a_decision(come, consume_and_collect) as acted:
+        keeping.release_consumed(open_storage(tmp_path), sync=False)
+    assert acted
+    assert rows(open_shuffle(tmp_path)) == [5]
+    assert open_shuffle(tmp_path).verify().ok
+
+
+def test_a_merge_of_what_was_consumed_leaves_room(tmp_path):
+    bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 1}
+    write(tmp_path, 1, **bounded)
+    assert take(tmp_path, "a") == [1]
+    write(tmp_path, 2, **bounded)
+    assert take(tmp_path, "a") == [2]
+    assert merge_shuffle(tmp_path).version > 2
+    with pytest.raises(RequestTimeoutError, match="nothing new"):
+        take(tmp_path, "a")
+    there = unconsumed(open_storage(tmp_path))
+    assert (there.num_versions, there.num_bytes) == (0, 0)
+    write(tmp_path, 3, back_pressure_timeout=0)
+    assert take(tmp_path, "a") == [3]
+
+
+def test_a_merge_counts_only_what_is_unconsumed(tmp_path):
+    for value in range(4):
+        write(tmp_path, value, result_type="PIPELINED")
+    ConsumerRegistry(open_storage(tmp_path)).advance("a", 3)
+    last = open_shuffle(tmp_path).entries[-1].num_bytes
+    merge_shuffle(tmp_path)
+    there = unconsumed(open_storage(tmp_path))
+    assert (there.num_versions, there.num_bytes) == (1, last)
+
+
+class TestInThePlaceOfOneThatWasReleased:
+    """A result that was released as a whole is nothing to those who come later."""
+
+    @staticmethod
+    def another(path, **options):
+        table = pa.table({"k": [7], "other": ["x"]})
+        write_shuffle(
+            table,
+            path,
+            num_subpartitions=5,
+            keys="k",
+            mode="append",
+            options=WriteOptions(sync=False, **options),
+        )
+
+    @pytest.mark.parametrize("collected", [True, False])
+    @pytest.mark.parametrize("consumed", [None, 0, 1, 2])
+    def test_a_consumer_gets_the_new_one_and_nothing_else(self, tmp_path, consumed, collected):
+        storage = open_storage(tmp_path)
+        for value in range(2):
+            write(tmp_path, value, result_type="PIPELINED")
+        if consumed is not None:
+            ConsumerRegistry(storage).advance("a", consumed)
+        if collected:
+            release_shuffle(tmp_path)
+        else:
+            release_versions(storage, by="a test", sync=False)
+        self.another(tmp_path, result_type="PIPELINED")
+        assert take(tmp_path, "a") == [7]
+
+    @pytest.mark.parametrize("collected", [True, False])
+    def test_who_follows_from_the_beginning_begins_with_the_new_one(self, tmp_path, collected):
+        for value in range(2):
+            write(tmp_path, value)
+        if collected:
+            release_shuffle(tmp_path)
+        else:
+            release_versions(open_storage(tmp_path), by="a test", sync=False)
+        self.another(tmp_path)
+        self.another(tmp_path)
+        assert rows(open_shuffle_changes(tmp_path, 0)) == [7, 7]

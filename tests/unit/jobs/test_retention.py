@@ -1,0 +1,407 @@
+"""When what was consumed goes, and what stays: beside checkpoints, merges, restarts and bounds."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import (
+    WriteOptions,
+    collect_garbage,
+    consume,
+    flush_pending,
+    forget_consumer,
+    list_consumers,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.errors import BackPressureTimeoutError, RequestTimeoutError
+from arrow_format.jobs.retention import RELEASED_TOGETHER, owners_are_gone, release_consumed
+from arrow_format.log import commit_log
+from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.release import release_versions
+from arrow_format.log.result import describe_result
+from arrow_format.process_identity import ProcessIdentity, this_process
+from arrow_format.storage.open import open_storage
+from arrow_format.streaming import consumption
+from arrow_format.streaming.consumption import Consumer
+from arrow_format.streaming.lease import LEASE_SECONDS, await_holder, take_lease
+from connector.cli.gc_summary import gc_as_json, gc_lines
+from tests.support.interrupted_storage import instead_of_first_entry
+from tests.support.small_shuffles import FAST, files_below
+from tests.unit.log.test_checkpoints import fence, log_of
+from tests.unit.log.test_pending import put
+from tests.unit.streaming.test_consumption import rows, take, write
+
+NONE = timedelta(0)
+
+
+@pytest.fixture(scope="module")
+def dead():
+    """A process of this machine that has ended."""
+    program = (
+        "import json; from arrow_format.process_identity import this_process; "
+        "print(json.dumps(this_process().to_json()))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    return ProcessIdentity.from_json(json.loads(told))
+
+
+def data_files(path):
+    return len(list(path.glob("map_outputs/*/*.data")))
+
+
+@pytest.mark.parametrize("collects", [False, True])
+def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
+    tmp_path, monkeypatch, collects
+):
+    """A checkpoint stands for more versions than it has before it."""
+    monkeypatch.setattr(commit_log, "CHECKPOINT_INTERVAL", 10)
+    for value in range(1, 40):
+        write(tmp_path, value, result_type="PIPELINED")
+    consumer = Consumer(open_storage(tmp_path), "slow")
+    consumer.register(0)
+    ConsumerRegistry(open_storage(tmp_path)).register("fast", 39)
+    try:
+        if collects:
+            ConsumerRegistry(open_storage(tmp_path)).advance("slow", 12)
+            collect_garbage(tmp_path, retention=NONE)
+        else:
+            consumer.commit(12)
+    finally:
+        consumer.close()
+    assert rows(open_shuffle(tmp_path)) == list(range(13, 40))
+    assert take(tmp_path, "slow") == list(range(13, 40))
+    write(tmp_path, 40)
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [40]
+    assert data_files(tmp_path) == 1
+
+
+def test_consumed_versions_are_released_together(tmp_path):
+    write(tmp_path, 0, result_type="PIPELINED")
+    released = []
+    for value in range(1, 4 * RELEASED_TOGETHER):
+        take(tmp_path, "a")
+        write(tmp_path, value)
+        newest = open_shuffle(tmp_path).version
+        if newest > value + 1 + len(released):
+            released.append(value)
+    assert 2 <= len(released) <= 4
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_what_was_merged_after_it_was_read_goes_once_it_is_consumed(tmp_path, more):
+    for value in range(12):
+        write(tmp_path, value, result_type="PIPELINED")
+    with consume(tmp_path, consumer="a") as consumption:
+        assert rows(consumption.shuffle) == list(range(12))
+        merge_shuffle(tmp_path, options=FAST)
+        if more:
+            write(tmp_path, 12)
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [12] * more
+    assert list_consumers(tmp_path)[0].unconsumed_versions == more
+    assert data_files(tmp_path) == 2 * more, "the file before what is new goes with the next"
+    if more:
+        assert take(tmp_path, "a") == [12]
+        collect_garbage(tmp_path, retention=NONE)
+        assert data_files(tmp_path) == 0
+
+
+def test_what_was_merged_stays_until_all_of_it_is_consumed(tmp_path):
+    for value in range(3):
+        write(tmp_path, value, result_type="PIPELINED")
+    with consume(tmp_path, consumer="a"):
+        write(tmp_path, 3)
+        merge_shuffle(tmp_path, options=FAST)
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [0, 1, 2, 3], "in one file with what is not consumed"
+    assert take(tmp_path, "a") == [3]
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == []
+
+
+@pytest.mark.parametrize("consumed", [0, 1])
+def test_consumers_keep_nothing_of_what_was_released_as_a_whole(tmp_path, consumed):
+    for value in range(3):
+        write(tmp_path, value, result_type="PIPELINED")
+    ConsumerRegistry(open_storage(tmp_path)).register("a", consumed)
+    release_versions(open_storage(tmp_path), by="a process that died then")
+    write(tmp_path, 3, result_type="PIPELINED")
+    collect_garbage(tmp_path, retention=NONE)
+    assert data_files(tmp_path) == 1
+    assert take(tmp_path, "a") == [3]
+
+
+@pytest.mark.parametrize("consumed", [None, 2])
+def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
+    """Without consumers, and where the only one was forgotten after a release."""
+    bounded = {
+        "result_type": "PIPELINED_BOUNDED",
+        "max_unconsumed_versions": 3,
+        "back_pressure_timeout": 0.05,
+    }
+    for value in range(3):
+        write(tmp_path, value, **bounded)
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    if consumed:
+        registry.register("a", consumed)
+        collect_garbage(tmp_path, retention=NONE)
+        write(tmp_path, 3, **bounded)
+        write(tmp_path, 4, **bounded)
+        registry.forget("a")
+    for _ in range(2):
+        collect_garbage(tmp_path, retention=NONE)
+        with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
+            write(tmp_path, 9, **bounded)
+    assert rows(open_shuffle(tmp_path)) == ([2, 3, 4] if consumed else [0, 1, 2])
+
+
+@pytest.mark.parametrize("consumed", [0, 1])
+def test_versions_of_another_shape_are_consumed_apart(tmp_path, consumed):
+    for value in range(2):
+        write(tmp_path, value, result_type="PIPELINED")
+    if consumed:
+        assert take(tmp_path, "a") == [0, 1]
+        write(tmp_path, 2)
+    text = pa.table({"k": ["x"]})
+    options = WriteOptions(result_type="PIPELINED", sync=False)
+    for n in (5, 7):
+        write_shuffle(
+            text, tmp_path, num_subpartitions=n, keys="k", mode="overwrite", options=options
+        )
+    for expected in ([2] if consumed else [0, 1], ["x"], ["x"]):
+        assert take(tmp_path, "a") == expected
+    with pytest.raises(RequestTimeoutError):
+        take(tmp_path, "a")
+
+
+BOUNDED = {
+    "result_type": "PIPELINED_BOUNDED",
+    "max_unconsumed_versions": 3,
+    "back_pressure_timeout": 0.05,
+}
+
+
+def test_what_is_overwritten_before_anybody_comes_expires_and_counts_no_more(tmp_path):
+    for value in range(6):
+        write(tmp_path, value, mode="overwrite", **BOUNDED)
+    collect_garbage(tmp_path, retention=NONE)
+    assert data_files(tmp_path) == 1
+    write(tmp_path, 6, **BOUNDED)
+    write(tmp_path, 7, **BOUNDED)
+    with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
+        write(tmp_path, 8, **BOUNDED)
+
+
+def test_what_a_bounded_result_took_the_place_of_counts_no_more(tmp_path):
+    for value in range(6):
+        write(tmp_path, value)
+    write(tmp_path, 6, mode="overwrite", **BOUNDED)
+    assert write(tmp_path, 7, **BOUNDED).version == 8
+
+
+@pytest.mark.parametrize("retention", [NONE, timedelta(days=1)])
+def test_a_merge_makes_no_room_in_a_bounded_result(tmp_path, retention):
+    for value in range(6):
+        write(tmp_path, value)
+    collect_garbage(tmp_path, retention=NONE)  # what it takes the place of has expired
+    write(tmp_path, 6, mode="overwrite", **BOUNDED)
+    for value in (7, 8):
+        write(tmp_path, value, **BOUNDED)
+        merge_shuffle(tmp_path, options=FAST)
+        collect_garbage(tmp_path, retention=retention)
+    with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
+        write(tmp_path, 9, **BOUNDED)
+    assert rows(open_shuffle(tmp_path)) == [6, 7, 8]
+
+
+def test_bounds_are_those_of_who_wrote_last(tmp_path):
+    """A flush makes a version of what came before, and sets nothing."""
+    for bound, pending in ((3, False), (5, True), (9, False)):
+        put(
+            tmp_path, [(bound, bound)], pending=pending, result_type="PIPELINED_BOUNDED",
+            max_unconsumed_versions=bound,
+        )  # fmt: skip
+    assert flush_pending(tmp_path, options=FAST).version == 4
+    assert open_shuffle(tmp_path).result.max_unconsumed_versions == 9
+    put(tmp_path, [(7, 7)], result_type="PIPELINED_BOUNDED", max_unconsumed_versions=7)
+    flush_pending(tmp_path, options=FAST)
+    assert open_shuffle(tmp_path).result.max_unconsumed_versions == 7
+
+
+@pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
+def test_who_comes_while_it_is_released_has_it_before_it_still(tmp_path, kind):
+    """Another writer was faster, so that the release is decided once more, and rows are needed."""
+    for value in range(2):
+        write(tmp_path, value, result_type=kind)
+    come = []
+
+    def meanwhile(put, path):
+        fence(log_of(tmp_path))
+        come.append(Consumer(open_storage(tmp_path), "b"))
+        come[0].register(0)
+        put()
+
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.register("a", 2)
+    with instead_of_first_entry(meanwhile) as puts:
+        assert release_consumed(open_storage(tmp_path)) is None
+    come[0].close()
+    assert puts
+    assert rows(open_shuffle(tmp_path)) == [0, 1]
+    assert take(tmp_path, "b") == [0, 1]
+
+
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("kind", ["BLOCKING", None])
+def test_a_result_stays_while_one_of_those_that_wrote_it_runs(tmp_path, dead, pending, kind):
+    """As a stream does that goes on in another application after a restart."""
+    how = {"pending": pending}
+    put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING", **how)
+    put(tmp_path, [(2, 2)], result_type="BLOCKING" if pending else kind, **how)
+    put(tmp_path, [(3, 3)], owner=dead, result_type="BLOCKING", **how)
+    collect_garbage(tmp_path, retention=NONE)
+    if pending:
+        assert flush_pending(tmp_path, options=FAST).num_rows == 3
+        collect_garbage(tmp_path, retention=NONE)
+    assert sorted(open_shuffle(tmp_path).read().read_all()["k"].to_pylist()) == [1, 2, 3]
+    assert set(open_shuffle(tmp_path).result.owners) == {dead, this_process()}
+
+
+def test_what_one_that_runs_has_pending_keeps_what_a_dead_one_wrote(tmp_path, dead):
+    put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING", pending=False)
+    put(tmp_path, [(2, 2)], result_type="BLOCKING")
+    collect_garbage(tmp_path, retention=NONE)
+    assert flush_pending(tmp_path, options=FAST).num_rows == 1
+    assert sorted(open_shuffle(tmp_path).read().read_all()["k"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("kinds", [(None, "BLOCKING"), ("BLOCKING", "BLOCKING_PERSISTENT")])
+def test_what_belongs_to_nobody_stays_beside_what_a_dead_one_wrote(tmp_path, dead, kinds):
+    """As a stream's first flush overwrites what another had written, of another type."""
+    before, waits = kinds
+    put(tmp_path, [(1, 1)], owner=dead, result_type=before, mode="overwrite", pending=False)
+    put(tmp_path, [(2, 2)], owner=dead, result_type=waits, mode="overwrite")
+    collect_garbage(tmp_path, retention=NONE)
+    assert rows(open_shuffle(tmp_path)) == [1]
+    assert flush_pending(tmp_path, options=FAST).num_rows == 1
+    assert rows(open_shuffle(tmp_path)) == [2]
+
+
+@pytest.mark.parametrize("kind", ["PIPELINED", "BLOCKING", "pending"])
+def test_a_dry_run_says_what_would_be_released_and_releases_nothing(tmp_path, dead, kind):
+    """Of a consumer that died before it released what it had consumed, or of a dead application."""
+    if kind == "pending":
+        put(tmp_path, [(1, 1)], owner=dead, result_type="BLOCKING")
+    else:
+        for value in range(3):
+            write(tmp_path, value, result_type=kind)
+        ConsumerRegistry(open_storage(tmp_path)).register("a", 3)
+    before = files_below(tmp_path)
+    said = collect_garbage(tmp_path, retention=NONE, dry_run=True)
+    assert files_below(tmp_path) == before
+    expected = {
+        "PIPELINED": "what came up to version 3, consumed by a",
+        "BLOCKING": "the result, consumed by a",
+        "pending": f"the result, the application that made it has ended: {dead}",
+    }
+    assert said.released == expected[kind]
+    assert f"would be released: {said.released}" in str(said)
+    assert f"  result    would be released: {said.released}" in gc_lines(said)
+    done = collect_garbage(tmp_path, retention=NONE)
+    assert done.released == gc_as_json(done)["released"] == said.released
+    assert f"; released: {said.released}" in str(done)
+    assert collect_garbage(tmp_path, retention=NONE).released is None
+
+
+def test_what_was_consumed_is_not_released_while_more_is_pending(tmp_path):
+    put(tmp_path, [(1, 1)], pending=False, result_type="BLOCKING")
+    ConsumerRegistry(open_storage(tmp_path)).register("a", 1)
+    put(tmp_path, [(2, 2)], result_type="BLOCKING")
+    for dry_run in (True, False):
+        assert collect_garbage(tmp_path, retention=NONE, dry_run=dry_run).released is None
+
+
+def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dead):
+    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
+    assert not owners_are_gone([], 0, 10)
+    assert owners_are_gone([dead], 20, 10)
+    assert owners_are_gone([dead, elsewhere], 5, 10)
+    assert not owners_are_gone([dead, elsewhere], 20, 10)
+    assert not owners_are_gone([dead, elsewhere, this_process()], 5, 10)
+
+
+def test_owners_are_all_that_wrote_the_last_one_last():
+    there = None
+    for number in (*range(40), 7):
+        owner = ProcessIdentity("a", "b", number, 0)
+        there = describe_result(WriteOptions(result_type="BLOCKING"), (owner,), there)
+    assert [one.pid for one in there.owners] == [*(one for one in range(40) if one != 7), 7]
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_however_many_write_a_result_it_stays_while_one_of_them_runs(tmp_path, dead, pending):
+    """As where a job that is still at work has others append to it, one after the other."""
+    how = {"pending": pending, "result_type": "BLOCKING"}
+    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
+    put(tmp_path, [(0, 0)], **how)
+    put(tmp_path, [(1, 1)], owner=elsewhere, **how)
+    for value in range(2, 20):
+        other = replace(dead, started=dead.started + value)
+        put(tmp_path, [(value, value)], owner=other, **how)
+    collect_garbage(tmp_path, retention=NONE)
+    if pending:
+        flush_pending(tmp_path, options=FAST)
+    assert rows(open_shuffle(tmp_path)) == list(range(20))
+    assert open_shuffle(tmp_path).result.owners == (this_process(), elsewhere, other)
+
+
+def test_a_batch_that_runs_again_is_no_failure_of_its_producer(tmp_path):
+    """What it has pending comes; who waits for it is told nothing else."""
+    found = []
+
+    def wait():
+        with consume(tmp_path, consumer="a", request_timeout=30) as consumption:
+            found.extend(rows(consumption.shuffle))
+
+    put(tmp_path, [(1, 1)], batch=0, result_type="PIPELINED")
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not (tmp_path / "consumers" / "a").is_dir() or not list_consumers(tmp_path):
+        assert waiting.is_alive()
+    put(tmp_path, [(1, 1)], batch=0, result_type="PIPELINED")
+    flush_pending(tmp_path, options=FAST)
+    waiting.join(30)
+    assert found == [1]
+
+
+@pytest.mark.parametrize("left", [b"", b"{}", b"\0" * 300])
+def test_a_lease_that_a_power_failure_has_damaged_ends_when_it_is_silent(
+    tmp_path, left, monkeypatch
+):
+    """Leases are not synced. Whose it was nobody can tell, nor need they to forget the name."""
+    write(tmp_path, 1, result_type="PIPELINED")
+    storage = open_storage(tmp_path)
+    ConsumerRegistry(storage).register("a", 0)
+    lease = tmp_path / "consumers" / "a" / f"lease-{1:020d}-{0:020d}"
+    lease.write_bytes(left)
+    assert list_consumers(tmp_path)[0].held_by == "a process that cannot be told"
+    long_ago = lease.stat().st_mtime - 2 * LEASE_SECONDS
+    os.utime(lease, (long_ago, long_ago))
+    assert list_consumers(tmp_path)[0].held_by is None
+    take_lease(storage, "consumers/a", seconds=0.1).release()
+    assert take(tmp_path, "a") == [1]
+    lease.with_name(f"lease-{9:020d}-{0:020d}").write_bytes(left)
+    monkeypatch.setattr(consumption, "await_holder", partial(await_holder, seconds=0.1))
+    assert forget_consumer(tmp_path, "a")
+    assert not list_consumers(tmp_path)

@@ -1,0 +1,108 @@
+"""Rows between bounds: against `bisect` over the slow model, for every sortable type."""
+
+from bisect import bisect_left
+from functools import cmp_to_key
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format.keys.bound_search import BoundIndex, bounds_of_sample, first_descent
+from arrow_format.keys.sort_keys import ORDERS
+from tests.support.spark_order_model import compare_rows, sorted_rows
+from tests.unit.keys.test_spark_order import columns
+
+
+@st.composite
+def keyed_rows(draw):
+    """One to three key columns of one length and their orders."""
+    keys = draw(st.lists(columns(), min_size=1, max_size=3))
+    orders = [draw(st.sampled_from(ORDERS)) for _ in keys]
+    num_rows = min(map(len, keys))
+    return [key.slice(0, num_rows) for key in keys], orders
+
+
+def batch_of(keys):
+    return pa.RecordBatch.from_arrays(keys, names=[f"k{i}" for i in range(len(keys))])
+
+
+def tuples(keys):
+    return list(zip(*(key.to_pylist() for key in keys), strict=True))
+
+
+@given(keyed_rows(), st.integers(0, 20))
+def test_a_row_stands_after_the_bounds_less_than_it(case, num_bounds):
+    keys, orders = case
+    rows = tuples(keys)
+    in_order = sorted_rows(rows, orders)
+    chosen = in_order[:: max(len(rows) // (num_bounds + 1), 1)][:num_bounds]
+    bounds = batch_of([key.take(pa.array(chosen, pa.int64())) for key in keys])
+    order = cmp_to_key(lambda one, other: compare_rows(one, other, orders))
+    sorted_bounds = [order(rows[i]) for i in chosen]
+
+    placed = BoundIndex(bounds, orders).place(keys)
+
+    assert placed.dtype == np.int32
+    assert placed.tolist() == [bisect_left(sorted_bounds, order(row)) for row in rows]
+
+
+@given(keyed_rows(), st.integers(1, 40))
+def test_bounds_of_a_sample_ascend_and_part_it(case, num_ranges):
+    keys, orders = case
+    rows = tuples(keys)
+    bounds = bounds_of_sample(batch_of(keys), orders, num_ranges)
+    found = tuples(bounds.columns)
+    assert len(found) < num_ranges
+    for one, other in pairwise(found):
+        assert compare_rows(one, other, orders) < 0
+    assert first_descent(bounds, orders) is None
+    # No bound is larger than everything, and each range but the last holds a row.
+    placed = BoundIndex(bounds, orders).place(keys)
+    assert set(range(len(found))) <= set(placed.tolist())
+    assert len(rows) == len(placed)
+
+
+def test_ranges_of_a_sample_are_even():
+    keys = pa.record_batch({"k": np.random.default_rng(0).permutation(1_000)})
+    bounds = bounds_of_sample(keys, ["ascending"], 8)
+    assert bounds["k"].to_pylist() == [124, 249, 374, 499, 624, 749, 874]
+    placed = BoundIndex(bounds, ["ascending"]).place([keys["k"]])
+    assert np.bincount(placed).tolist() == [125] * 8
+
+
+def test_a_frequent_key_has_one_bound():
+    keys = pa.record_batch({"k": [5] * 90 + list(range(10))})
+    bounds = bounds_of_sample(keys, ["ascending"], 10)
+    assert bounds["k"].to_pylist() == [5]
+
+
+def test_more_ranges_than_rows():
+    keys = pa.record_batch({"k": [3, 1, 2]})
+    assert bounds_of_sample(keys, ["descending"], 100)["k"].to_pylist() == [3, 2]
+    assert bounds_of_sample(keys.slice(0, 0), ["ascending"], 100).num_rows == 0
+
+
+def test_equal_bounds_leave_ranges_empty():
+    bounds = pa.record_batch({"k": [1, 5, 5, 5, 9]})
+    placed = BoundIndex(bounds, ["ascending"]).place([pa.array([0, 1, 2, 5, 6, 9, 10])])
+    assert placed.tolist() == [0, 0, 1, 1, 4, 4, 5]
+
+
+def test_no_bounds_and_no_rows():
+    none = pa.record_batch({"k": pa.array([], pa.string())})
+    assert BoundIndex(none, ["ascending"]).place([pa.array(["a", None])]).tolist() == [0, 0]
+    some = pa.record_batch({"k": ["m"]})
+    assert BoundIndex(some, ["ascending"]).place([pa.array([], pa.string())]).tolist() == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_first_descent_is_told(order):
+    up = pa.record_batch({"k": [1, 2, 2, 3, 1, 9]})
+    down = pa.record_batch({"k": [9, 3, 2, 2, 4, 1]})
+    batch = down if order.startswith("descending") else up
+    assert first_descent(batch, [order]) == 4
+    assert first_descent(batch.slice(0, 4), [order]) is None
+    assert first_descent(batch.slice(0, 0), [order]) is None

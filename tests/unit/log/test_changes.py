@@ -1,0 +1,236 @@
+"""What is new between two versions: each row once, however the versions are cut into spans."""
+
+import pickle
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle, open_shuffle_changes
+from arrow_format.errors import (
+    CorruptShuffleError,
+    OptionError,
+    SchemaError,
+    ShuffleNotFoundError,
+    ShuffleOverwrittenError,
+)
+from arrow_format.log.changes import check_commit_id, commit_id_of, steps_after
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.snapshot import VersionSpan
+from arrow_format.storage.open import PosixStorage
+from tests.support.recording_storage import RecordingStorage
+from tests.support.small_shuffles import FAST, numbered, write_tasks
+from tests.unit.log.test_checkpoints import fence
+
+N = 5
+
+
+def add(path, start, *, mode="append", n=N, batch=None):
+    return write_tasks(path, [[batch or numbered(range(n), start)]], n, mode=mode).version
+
+
+def new(path, start, end=None, **how):
+    return open_shuffle_changes(path, start, end, **how).read().read_all()["v"].to_pylist()
+
+
+def log_of(path):
+    return CommitLog(PosixStorage(str(path)))
+
+
+def rows(*starts):
+    return sorted(start + i for start in starts for i in range(N))
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Versions 1 and 2 appended, 3 a merge, 4 a fence, 5 and 6 appended."""
+    for start in (0, 10):
+        add(tmp_path, start)
+    merge_shuffle(tmp_path, options=FAST)
+    fence(log_of(tmp_path), "lost")
+    for start in (50, 60):
+        add(tmp_path, start)
+    return tmp_path
+
+
+VERSIONS = (0, 1, 2, 3, 5, 6)
+ADDED = {1: 0, 2: 10, 5: 50, 6: 60}
+
+
+@pytest.mark.parametrize("start", VERSIONS)
+def test_appends_are_new_and_merges_and_fences_are_not(path, start):
+    for end in VERSIONS[VERSIONS.index(start) :]:
+        if end:
+            expected = [ADDED[version] for version in range(start + 1, end + 1) if version in ADDED]
+            found = open_shuffle_changes(path, start, end)
+            assert sorted(found.read().read_all()["v"].to_pylist()) == rows(*expected)
+            assert found.num_rows == sum(found.subpartition_rows.to_pylist()) == N * len(expected)
+            assert (found.version, found.num_subpartitions) == (end, N)
+            assert found.verify().ok
+            assert pickle.loads(pickle.dumps(found)).read().read_all() == found.read().read_all()
+
+
+def test_all_of_it_is_read_as_the_newest_version_is(path):
+    """From the beginning: files that were merged are read merged, and checkpoints are used."""
+    found = open_shuffle_changes(path, 0)
+    assert found.span is None
+    assert found.map_outputs == open_shuffle(path).map_outputs
+
+
+def test_only_new_entries_and_files_are_read(path):
+    storage = RecordingStorage(str(path))
+    assert sorted(new(storage, 5)) == rows(60)
+    names = {name.rpartition("/")[2] for name in storage.others}
+    assert {f"{6:020d}.json"} == {name for name in names if name.endswith(".json")}
+    assert len([name for name in names if name.endswith(".index")]) == 1
+
+
+def test_one_subpartition_and_some_columns(path):
+    found = open_shuffle_changes(path, 2).subpartition(3, ["v"], with_subpartition=True)
+    assert found.read_all().to_pylist() == [
+        {"v": 53, "_subpartition": 3}, {"v": 63, "_subpartition": 3},
+    ]  # fmt: skip
+
+
+def test_an_overwrite_is_an_error_that_names_it_unless_asked(path):
+    assert add(path, 70, mode="overwrite") == 7
+    assert add(path, 80) == 8
+    for start in (0, 1, 6):
+        with pytest.raises(ShuffleOverwrittenError, match=r"version 7 overwrote .*at version 7"):
+            new(path, start)
+    assert sorted(new(path, 7)) == rows(80)
+    assert sorted(new(path, 5, 6)) == rows(60)
+    assert sorted(new(path, 5, overwrites="deliver")) == rows(60, 70, 80)
+    assert sorted(new(path, 0, overwrites="deliver")) == rows(0, 10, 50, 60, 70, 80)
+    assert sorted(new(path, 0, 6)) == rows(0, 10, 50, 60), "it was not there then"
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_an_overwrite_of_another_shape_is_never_read_together(path, start):
+    add(path, 70, mode="overwrite", n=4)
+    with pytest.raises(SchemaError, match=r"differ in their subpartitions \(5 and 4\)"):
+        new(path, start, overwrites="deliver")
+    other = pa.record_batch({"p": pa.array([0], pa.int32()), "v": ["text"]})
+    add(path, 80, mode="overwrite", n=5, batch=other)
+    with pytest.raises(SchemaError, match="versions 6 and 8 differ in their schema"):
+        open_shuffle_changes(path, 5, overwrites="deliver")
+
+
+def test_columns_are_nullable_where_any_version_has_nulls(tmp_path):
+    tight = pa.schema([pa.field("p", pa.int32(), nullable=False), ("v", pa.int64())])
+    loose = pa.schema([("p", pa.int32()), ("v", pa.int64())])
+    for schema, mode in ((loose, "append"), (tight, "overwrite"), (tight, "append")):
+        add(tmp_path, 0, mode=mode, n=1, batch=pa.record_batch([[0], [None]], schema=schema))
+    found = open_shuffle_changes(tmp_path, 0, overwrites="deliver")
+    assert found.schema.field("p").nullable
+    assert found.read().read_all().num_rows == 3
+    assert not open_shuffle_changes(tmp_path, 2).schema.field("p").nullable
+
+
+class TestExpiry:
+    def test_what_has_expired_is_an_error_but_for_the_beginning(self, path):
+        collect_garbage(path, retention=timedelta(0))
+        assert add(path, 70) == 7
+        assert sorted(new(path, 0)) == rows(0, 10, 50, 60, 70)
+        assert sorted(new(path, 5)) == rows(60, 70), "version 5 expired, but its rows are known"
+        for start in (1, 3):
+            message = rf"versions {start + 1} to 5 have expired .*versions 6 to 7"
+            with pytest.raises(ShuffleNotFoundError, match=message):
+                new(path, start)
+        with pytest.raises(ShuffleNotFoundError, match="version 5 has expired"):
+            new(path, 0, 5)
+
+    def test_numbers_of_fences_may_expire(self, tmp_path):
+        add(tmp_path, 0)
+        fence(log_of(tmp_path), "lost")
+        add(tmp_path, 10)
+        pickled = pickle.dumps(open_shuffle_changes(tmp_path, 1))
+        collect_garbage(tmp_path, retention=timedelta(0))
+        assert sorted(new(tmp_path, 1)) == rows(10)
+        assert pickle.loads(pickled).num_rows == N
+
+    def test_a_span_whose_versions_expire_says_so(self, path):
+        span = open_shuffle_changes(path, 1)
+        pickled = pickle.dumps(span)
+        add(path, 70, mode="overwrite")
+        collect_garbage(path, retention=timedelta(0))
+        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+            span.read().read_all()
+        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+            list(span.reader(0, N))
+        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+            span.verify()
+        with pytest.raises(ShuffleNotFoundError, match="version 6 has expired"):
+            pickle.loads(pickled)
+
+    def test_totals_are_those_of_the_span_or_an_error(self, path):
+        span = open_shuffle_changes(path, 1)
+        add(path, 70)
+        collect_garbage(path, retention=timedelta(0))
+        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
+            span.subpartition_rows  # noqa: B018
+
+
+def test_steps_say_what_each_version_adds(path):
+    log = log_of(path)
+    assert [(one.version, one.num_rows) for one in steps_after(log, log.index(), 0)] == [
+        (1, 5), (2, 5), (3, 0), (5, 5), (6, 5),
+    ]  # fmt: skip
+    sizes = {one.version: one.num_bytes for one in steps_after(log, log.index(), 2)}
+    assert sizes == {3: 0, 5: log.entry(5).num_bytes, 6: log.entry(6).num_bytes}
+    collect_garbage(path, retention=timedelta(0))
+    add(path, 70)
+    log = log_of(path)
+    assert [(one.version, one.num_rows) for one in steps_after(log, log.index(), 0)] == [
+        (6, 20), (7, 5),
+    ]  # fmt: skip
+    with pytest.raises(ShuffleNotFoundError, match="have expired"):
+        list(steps_after(log, log.index(), 2))
+
+
+def test_a_shuffle_made_anew_is_noticed(path, tmp_path_factory):
+    log = log_of(path)
+    ids = {version: commit_id_of(log, log.index(), version) for version in (1, 3, 6)}
+    check_commit_id(log, log.index(), 6, ids[6])
+    collect_garbage(path, retention=timedelta(0))
+    add(path, 70)
+    log = log_of(path)
+    assert commit_id_of(log, log.index(), 5) is not None, "by the checkpoint"
+    assert commit_id_of(log, log.index(), 1) is None
+    with pytest.raises(CorruptShuffleError, match="made anew"):
+        check_commit_id(log, log.index(), 5, ids[6])
+    other = tmp_path_factory.mktemp("other")
+    add(other, 0)
+    for version in (1, 6):
+        with pytest.raises(CorruptShuffleError, match="made anew"):
+            check_commit_id(log_of(other), log_of(other).index(), version, ids[version])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"start": -1}, OptionError, "start=-1: expected a whole number"),
+        ({"start": "1"}, OptionError, "start='1'"),
+        ({"start": 2, "end": 1}, OptionError, "version 1 is before version 2"),
+        ({"start": 0, "overwrites": "maybe"}, OptionError, "expected one of 'fail', 'deliver'"),
+        ({"start": 9}, ShuffleNotFoundError, "version 9 is not there; the newest is 6"),
+        ({"start": 1, "end": 7}, ShuffleNotFoundError, "version 7 is not there"),
+        ({"start": 1, "end": 4}, ShuffleNotFoundError, "version 4 is not there; garbage"),
+    ],
+)
+def test_bad_arguments(path, arguments, error, message):
+    with pytest.raises(error, match=message):
+        open_shuffle_changes(path, **arguments)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(ShuffleNotFoundError, match="holds no committed shuffle"):
+        open_shuffle_changes(tmp_path, 0)
+
+
+def test_no_rows_of_no_version(path):
+    found = open_shuffle_changes(path, 6)
+    assert found.span == VersionSpan(0, 6, 6)
+    assert (found.num_rows, found.read().read_all().num_rows) == (0, 0)
+    assert found.raw_bytes.to_pylist() == [0] * N
+    assert found.region_bytes.tolist() == []

@@ -1,0 +1,200 @@
+"""Transactions: whatever is repeated, by whom and when ever, each is one version of the log."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle
+from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.target import open_target
+from arrow_format.log.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.record import LastCommit, decode_record, encode_record
+from arrow_format.log.transactions import find_transaction
+from arrow_format.model import Transaction
+from arrow_format.storage.open import PosixStorage
+from tests.support.small_shuffles import FAST, begin, files_below, run, values
+from tests.unit.log.test_commit_log import ENTRY
+from tests.unit.log.test_entry import forged
+
+QUERY = "6d1f6d6e-0c5f-4a36-9d0e-1b0a4c0f1c11"
+
+
+def prepared(path, start=0, mode="append"):
+    """A job with one map output, whose rows begin at ``start``."""
+    job = begin(path)
+    open_target(job, mode)
+    return job, [run(job, 0, range(5), start=start)]
+
+
+def commit(path, number, *, query=QUERY, start=0, mode="append"):
+    job, statuses = prepared(path, start, mode)
+    transaction = Transaction(query, number)
+    return commit_job(job, statuses, mode=mode, transaction=transaction)
+
+
+def log_of(path):
+    return CommitLog(PosixStorage(str(path)))
+
+
+def test_a_transaction_that_is_committed_again_in_another_job_is_one_version(tmp_path):
+    first = commit(tmp_path, 0)
+    there = files_below(tmp_path)
+    again = commit(tmp_path, 0, start=100)
+    assert (again.version, again.num_rows) == (first.version, first.num_rows) == (1, 5)
+    assert files_below(tmp_path) == there, "what the other job wrote is removed"
+    assert values(tmp_path) == [0, 1, 2, 3, 4]
+
+
+def test_a_number_that_was_overtaken_is_not_added_behind(tmp_path):
+    for number in (0, 1, 5):
+        assert commit(tmp_path, number).version == min(number + 1, 3)
+    assert commit(tmp_path, 4).version == 3
+    assert commit(tmp_path, 4, mode="overwrite").version == 3
+    assert commit(tmp_path, 6).version == 4
+
+
+def test_applications_do_not_know_of_each_other(tmp_path):
+    assert [commit(tmp_path, 3, query=one).version for one in ("a", "b", "a", "c")] == [1, 2, 1, 3]
+    job, statuses = prepared(tmp_path)
+    assert commit_job(job, statuses, mode="append").version == 4, "and a plain commit is none"
+
+
+def test_of_two_that_commit_the_same_at_once_one_wins(tmp_path, monkeypatch):
+    """The second comes between the look of the first and its put, on an empty path and later."""
+    real = PosixStorage.put_if_absent
+    for number in (0, 1):
+        slow = prepared(tmp_path, 100 * number)
+        waiting = [prepared(tmp_path, 100 * number)]
+
+        def put(self, path, *arguments, number=number, waiting=waiting, **how):
+            if path.endswith(".json") and "commit_log" in path and waiting:
+                job, statuses = waiting.pop()
+                transaction = Transaction(QUERY, number)
+                assert commit_job(job, statuses, mode="append", transaction=transaction)
+            return real(self, path, *arguments, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PosixStorage, "put_if_absent", put)
+            receipt = commit_job(*slow, mode="append", transaction=Transaction(QUERY, number))
+        assert not waiting
+        assert receipt.version == number + 1
+        assert sorted(values(tmp_path)) == [
+            100 * batch + row for batch in range(number + 1) for row in range(5)
+        ]
+        log = tmp_path / "commit_log"
+        assert len(list(log.glob("totals-*"))) == len(list(log.glob("*.json"))) == number + 1
+        assert len(list((tmp_path / "map_outputs").iterdir())) == number + 1
+    assert log_of(tmp_path).newest_version() == 2
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_checkpoints_know_what_was_committed(tmp_path, number):
+    for batch in range(3):
+        commit(tmp_path, batch)
+    commit(tmp_path, 7, query="other")
+    job, statuses = prepared(tmp_path)
+    commit_job(job, statuses, mode="append")
+    expected = {
+        1: {QUERY: LastCommit(1, 0)},
+        2: {QUERY: LastCommit(2, 1)},
+        3: {QUERY: LastCommit(3, 2)},
+        4: {QUERY: LastCommit(3, 2), "other": LastCommit(4, 7)},
+    }
+    for one in range(1, number + 1):
+        log_of(tmp_path).put_checkpoint(one, sync=False)
+        assert log_of(tmp_path).checkpoint(one).applications == expected[min(one, 4)]
+    assert commit(tmp_path, 2).version == 3
+    assert commit(tmp_path, 7, query="other").version == 4
+    assert find_transaction(log_of(tmp_path), Transaction(QUERY, 3)) is None
+
+
+def test_what_was_committed_is_known_when_its_version_has_expired(tmp_path):
+    commit(tmp_path, 4)
+    for start in (0, 10):
+        job, statuses = prepared(tmp_path, start, "overwrite")
+        commit_job(job, statuses, mode="overwrite")
+        collect_garbage(tmp_path, retention=timedelta(0))
+    merge_shuffle(tmp_path, options=FAST)
+    rows = values(tmp_path)
+    there = files_below(tmp_path)
+    with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
+        commit(tmp_path, 4, start=50)
+    assert find_transaction(log_of(tmp_path), Transaction(QUERY, 4)) == LastCommit(1, 4)
+    assert (values(tmp_path), files_below(tmp_path)) == (rows, there)
+    assert commit(tmp_path, 5).version == open_shuffle(tmp_path).version == 4
+
+
+def test_a_merge_is_no_commit_of_the_transaction_it_merges(tmp_path):
+    commit(tmp_path, 0)
+    commit(tmp_path, 1)
+    merged = merge_shuffle(tmp_path, options=FAST)
+    assert log_of(tmp_path).entry(merged.version).transaction is None
+    log_of(tmp_path).put_checkpoint(merged.version, sync=False)
+    assert commit(tmp_path, 1).version == 2
+
+
+def test_an_entry_without_a_transaction_has_the_bytes_it_always_had():
+    assert b"transaction" not in encode_record(ENTRY)
+    plain = encode_checkpoint(Checkpoint(3, None, {}), None)
+    assert plain == encode_checkpoint(Checkpoint(3, None, {}, {}), None)
+    assert decode_checkpoint(plain[:24], plain[24:], len(plain)).applications == {}
+
+
+def test_a_transaction_comes_back():
+    entry = replace(ENTRY, transaction=Transaction(QUERY, 2**40))
+    data = encode_record(entry)
+    assert decode_record(data) == entry
+    assert json.loads(data.partition(b"\n")[0])["transaction"] == {
+        "application_id": QUERY,
+        "number": 2**40,
+    }
+    for i in range(len(data)):
+        damaged = bytearray(data)
+        damaged[i] ^= 0x04
+        with pytest.raises(CorruptShuffleError):
+            decode_record(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "log entry is not of this format"),
+        ("text", "log entry is not of this format"),
+        ([], "log entry is not of this format"),
+        ({}, "KeyError: 'application_id'"),
+        ({"application_id": "a"}, "KeyError: 'number'"),
+        ({"application_id": "../a", "number": 1}, "is no name"),
+        ({"application_id": "", "number": 1}, "is no name"),
+        ({"application_id": "x" * 101, "number": 1}, "is no name"),
+        ({"application_id": 5, "number": 1}, "is no name"),
+        ({"application_id": "a", "number": -1}, "is not a whole number"),
+        ({"application_id": "a", "number": True}, "is not a whole number"),
+        ({"application_id": "a", "number": 1.0}, "is not a whole number"),
+        ({"application_id": "a", "number": 1 << 62}, "is not a whole number"),
+    ],
+)
+def test_a_hostile_transaction_is_refused(value, message):
+    with pytest.raises(CorruptShuffleError, match=message):
+        decode_record(forged(transaction=value))
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        LastCommit(-1, 0),
+        LastCommit(1, 1 << 62),
+        LastCommit(1, None),
+        LastCommit("1", 0),
+    ],
+)
+def test_a_hostile_last_commit_is_refused(last):
+    data = encode_checkpoint(Checkpoint(3, None, {}, {"a": last}), None)
+    with pytest.raises(CorruptShuffleError, match="checkpoint is not of this format"):
+        decode_checkpoint(data[:24], data[24:], len(data))
+    data = encode_checkpoint(Checkpoint(3, None, {}, {"a/b": LastCommit(1, 0)}), None)
+    with pytest.raises(CorruptShuffleError, match="is no name"):
+        decode_checkpoint(data[:24], data[24:], len(data))

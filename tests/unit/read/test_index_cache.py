@@ -1,0 +1,128 @@
+"""Indexes are opened once, kept up to a bound, and checked against the log entry."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.storage.open import PosixStorage
+from tests.support.small_shuffles import SCHEMA, entry_of, write_file
+
+N = 5
+
+
+class CountingStorage(PosixStorage):
+    opened = 0
+    together = None
+
+    def read(self, path, *, num_bytes=None):
+        self.opened += 1
+        if self.together is not None:
+            self.together.wait()
+        return super().read(path, num_bytes=num_bytes)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return CountingStorage(str(tmp_path))
+
+
+def written(storage, names):
+    return [write_file(storage, [([1, 2], 0)], N, path=name)[0] for name in names]
+
+
+def open_all(cache, files):
+    for file in files:
+        entry = entry_of(file, N)
+        assert cache.index_of(entry, entry.map_outputs[0], file).file == file
+
+
+def test_an_index_that_is_gone_is_told_with_its_map_task(storage):
+    (file,) = written(storage, "a")
+    entry = entry_of(file, N)
+    storage.delete(file.index_path)
+    message = r"not there.*index of map task 3, attempt 1\)\. Restore the file"
+    with pytest.raises(CorruptShuffleError, match=message):
+        IndexCache(storage).index_of(entry, entry.map_outputs[0], file)
+
+
+def test_an_index_is_opened_once(storage):
+    files = written(storage, "abc")
+    cache = IndexCache(storage)
+    for _ in range(3):
+        open_all(cache, files)
+    assert storage.opened == 3
+
+
+def test_those_used_last_are_kept_up_to_the_bound(storage):
+    a, b, c = written(storage, "abc")
+    cache = IndexCache(storage, max_bytes=a.index_bytes + b.index_bytes)
+    open_all(cache, [a, b, a, c])
+    assert storage.opened == 3
+    open_all(cache, [a, c])
+    assert storage.opened == 3
+    open_all(cache, [b])
+    assert storage.opened == 4
+
+
+def test_indexes_are_loaded_at_once_where_each_costs_a_round_trip(storage):
+    files = written(storage, "abcde")
+    entries = [entry_of(file, N) for file in files]
+    wanted = [(e, e.map_outputs[0], f) for e, f in zip(entries, files, strict=True)]
+    assert [one.file for one in IndexCache(storage).indexes_of(iter(wanted))] == files
+    storage.opened, storage.max_requests = 0, 2
+    storage.together = threading.Barrier(2, timeout=30)
+    indexes = IndexCache(storage).indexes_of(iter(wanted[:4]))
+    assert next(indexes).file == files[0]
+    assert storage.opened == 2, "no more than are read at once are loaded before they are wanted"
+    assert [one.file for one in indexes] == files[1:4]
+    storage.together = None
+    small = IndexCache(storage, max_bytes=files[0].index_bytes)
+    next(small.indexes_of(iter(wanted)))
+    assert storage.opened == 5, "nor more than are kept"
+
+
+def test_the_one_asked_for_is_kept_whatever_its_size(storage):
+    (a,) = written(storage, "a")
+    cache = IndexCache(storage, max_bytes=1)
+    open_all(cache, [a, a])
+    assert storage.opened == 1
+
+
+@pytest.mark.parametrize("change", [{"job_id": "other"}, {"map_task": 4}, {"attempt": 0}])
+def test_an_index_of_another_map_output_is_refused(storage, change):
+    (file,) = written(storage, "a")
+    entry = entry_of(file, N)
+    output = replace(entry.map_outputs[0], **change)
+    message = r"a\.shuffle\.index: is of job the-job, map task 3, attempt 1; the commit log expects"
+    with pytest.raises(CorruptShuffleError, match=message):
+        IndexCache(storage).index_of(entry, output, file)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_subpartitions": 6}, "has 5 subpartitions; its version has 6"),
+        ({"data_schema": SCHEMA.remove(2)}, "columns p: int32, v: int64, s: string; its version"),
+        ({"sort_by": (("v", "ascending"),)}, "has no sort order; its version has v ascending"),
+    ],
+)
+def test_an_index_that_differs_from_its_version_is_refused(storage, change, message):
+    (file,) = written(storage, "a")
+    entry = replace(entry_of(file, N), **change)
+    with pytest.raises(CorruptShuffleError, match=rf"a\.shuffle\.index: .*{message}"):
+        IndexCache(storage).index_of(entry, entry.map_outputs[0], file)
+
+
+@pytest.mark.parametrize("change", [b"\0", -1])
+def test_an_index_of_another_length_is_refused(storage, tmp_path, change):
+    (file,) = written(storage, "a")
+    path = tmp_path / file.index_path
+    whole = path.read_bytes()
+    path.write_bytes(whole + change if isinstance(change, bytes) else whole[:change])
+    found, expected = path.stat().st_size, file.index_bytes
+    message = rf"a\.shuffle\.index: has {found} bytes, expected {expected};"
+    with pytest.raises(CorruptShuffleError, match=message):
+        open_all(IndexCache(storage), [file])

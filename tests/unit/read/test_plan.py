@@ -1,0 +1,161 @@
+"""The read planner against models that walk row by row."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrow_format.model import ChunkTable, Region, RegionKind
+from arrow_format.read.plan import ChunkRead, group_adjacent, merge_reads, plan_chunks
+from arrow_format.write.clustering import cluster, cut_chunks
+
+
+def make_region(ids, n, first, target_rows, start):
+    """A region of rows of 100 bytes, its chunks back to back from byte `start`."""
+    found = cluster(np.array(ids, np.int32), n, first)
+    firsts = cut_chunks(found, n, len(ids) * 100, target_rows * 100)
+    lengths = np.diff(np.append(firsts, len(ids))) * 100
+    offsets = start + np.concatenate([[0], np.cumsum((lengths + 7) // 8 * 8)[:-1]]).astype(np.int64)
+    zeros = np.zeros(len(firsts), np.int64)
+    table = ChunkTable(firsts, offsets, lengths, lengths, zeros.astype("u1"), zeros.astype("u4"))
+    return Region(RegionKind.UNICAST, len(ids), first, found.ranks, found.row_offsets, table)
+
+
+@st.composite
+def files(draw):
+    n = draw(st.integers(1, 12))
+    ids = st.lists(st.integers(0, n - 1), min_size=1, max_size=30)
+    regions, start = [], 8
+    for rows in draw(st.lists(ids, min_size=1, max_size=3)):
+        regions.append(
+            make_region(rows, n, draw(st.integers(0, n - 1)), draw(st.integers(1, 9)), start)
+        )
+        start = int(regions[-1].chunks.offset[-1] + regions[-1].chunks.length[-1] + 7) // 8 * 8
+    first = draw(st.integers(0, n - 1))
+    return n, regions, first, draw(st.integers(first + 1, n))
+
+
+def rows_by_walking(region, n, first, end):
+    """Rows of the region in `[first, end)`, from its definition."""
+    ids = region.subpartitions_of_rows(0, region.num_rows, n).tolist()
+    return [row for row, subpartition in enumerate(ids) if first <= subpartition < end]
+
+
+@given(files())
+def test_row_extents_are_one_run_or_two_at_the_ends(case):
+    n, regions, first, end = case
+    for region in regions:
+        extents = region.row_extents(first, end, n)
+        assert [row for lo, hi in extents for row in range(lo, hi)] == rows_by_walking(
+            region, n, first, end
+        )
+        assert len(extents) <= 2
+        if len(extents) == 2:
+            assert first < region.first_subpartition < end
+            assert extents[0][0] == 0
+            assert extents[1][1] == region.num_rows
+
+
+@given(files())
+def test_subpartitions_of_any_rows(case):
+    n, regions, *_ = case
+    for region in regions:
+        ids, counts = region.subpartition_rows(n)
+        whole = [s for s, count in zip(ids, counts, strict=True) for _ in range(count)]
+        for lo in range(region.num_rows):
+            for hi in range(lo + 1, region.num_rows + 1):
+                assert region.subpartitions_of_rows(lo, hi, n).tolist() == whole[lo:hi]
+
+
+@given(files())
+def test_a_plan_names_every_wanted_row_once(case):
+    n, regions, first, end = case
+    plan = list(plan_chunks(regions, first, end, n))
+    found = []
+    for read in plan:
+        region = regions[read.region]
+        bounds = region.chunks.first_rows_and_end(region.num_rows)
+        assert read.offset == region.chunks.offset[read.chunk]
+        assert read.length == region.chunks.length[read.chunk]
+        assert 0 <= read.first_row < read.end_row <= np.diff(bounds)[read.chunk]
+        found += [
+            (read.region, int(bounds[read.chunk]) + row)
+            for row in range(read.first_row, read.end_row)
+        ]
+    assert found == [
+        (number, row)
+        for number, region in enumerate(regions)
+        for row in rows_by_walking(region, n, first, end)
+    ]
+    assert [read.offset for read in plan] == sorted(read.offset for read in plan)
+
+
+def test_a_broadcast_region_is_wanted_whole_by_every_range():
+    table = make_region([0] * 9, 1, 0, 4, 8).chunks
+    region = Region(RegionKind.BROADCAST, 9, 0, None, np.array([0, 9], np.int32), table)
+    for first, end in ((0, 1), (4, 5), (0, 5)):
+        assert region.row_extents(first, end, 5) == ((0, 9),)
+        assert sum(r.end_row - r.first_row for r in plan_chunks([region], first, end, 5)) == 9
+
+
+@given(files(), st.integers(0, 3_000), st.integers(1, 10_000))
+def test_merged_reads_keep_their_bounds(case, max_gap, most):
+    n, regions, first, end = case
+    plan = list(plan_chunks(regions, first, end, n))
+    reads = list(merge_reads(plan, max_gap_bytes=max_gap, max_read_bytes=most))
+    assert [chunk for read in reads for chunk in read.chunks] == plan
+    for read in reads:
+        offsets = [chunk.offset for chunk in read.chunks]
+        ends = [chunk.offset + chunk.length for chunk in read.chunks]
+        assert (read.offset, read.length) == (offsets[0], ends[-1] - offsets[0])
+        assert read.length <= most or len(read.chunks) == 1
+        for behind, before in zip(ends, offsets[1:], strict=False):
+            assert 0 <= before - behind <= max_gap
+    # Neighbours stand apart because joining them would break a bound.
+    for one, two in pairwise(reads):
+        gap = two.offset - (one.offset + one.length)
+        joined = two.chunks[0].offset + two.chunks[0].length - one.offset
+        assert gap < 0 or gap > max_gap or joined > most
+
+
+@pytest.mark.parametrize(
+    ("max_gap", "most", "reads"),
+    [(0, 1_000, 3), (8, 1_000, 2), (92, 1_000, 1), (91, 1_000, 2), (92, 399, 2), (92, 1, 4)],
+)
+def test_where_reads_part(max_gap, most, reads):
+    chunks = [ChunkRead(0, i, 0, 1, at, 92) for i, at in enumerate([8, 100, 200, 384])]
+    found = list(merge_reads(chunks, max_gap_bytes=max_gap, max_read_bytes=most))
+    assert len(found) == reads
+
+
+def test_nothing_wanted_reads_nothing():
+    assert list(merge_reads([], max_gap_bytes=9, max_read_bytes=9)) == []
+    region = make_region([0, 4, 4], 5, 0, 1, 8)
+    assert list(plan_chunks([region], 1, 4, 5)) == []
+
+
+def naive_groups(weights, most, wanted):
+    groups = []
+    for one in wanted:
+        if groups and groups[-1][1] == one:
+            first, end = groups[-1]
+            if sum(weights[first : end + 1]) <= most:
+                groups[-1] = (first, end + 1)
+                continue
+        groups.append((one, one + 1))
+    return groups
+
+
+@given(
+    st.lists(st.integers(0, 5) | st.integers(0, 100), max_size=40),
+    st.integers(0, 120),
+    st.data(),
+)
+def test_group_adjacent_against_a_naive_model(weights, most, data):
+    array = np.array(weights, np.int64)
+    subset = st.sets(st.integers(0, len(weights) - 1)) if weights else st.just(set())
+    wanted = sorted(data.draw(subset))
+    assert group_adjacent(array, most, wanted) == naive_groups(weights, most, wanted)
+    assert group_adjacent(array, most) == naive_groups(weights, most, range(len(weights)))

@@ -1,0 +1,379 @@
+"""Opening and reading a committed shuffle without Spark."""
+
+import errno
+import json
+import os
+import zlib
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from arrow_format import (
+    ColumnPartitioner,
+    FormatVersionError,
+    HashPartitioner,
+    OptionError,
+    RoundRobinPartitioner,
+    SchemaError,
+    ShuffleError,
+    ShuffleNotFoundError,
+    StorageError,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.log.totals_file import encode_totals
+from arrow_format.options import WriteOptions
+from arrow_format.storage import local_file as storage_posix_file
+from tests.support.hostile import entry_json, sealed_entry
+from tests.support.small_shuffles import FAST, SCHEMA, numbered, write_tasks
+from tests.unit.jobs.test_job import WrongPartitioner
+
+N = 8
+IDS = [[5, 1, 1, 7, 5], [1, 0, 5], [], [7, 7, 0, 1]]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Two versions of two map outputs each; subpartitions 2, 3, 4 and 6 are empty."""
+    path = tmp_path_factory.mktemp("dataset") / "x"
+    starts = np.cumsum([0, *map(len, IDS)]).tolist()
+    batches = [[numbered(ids, start)] for ids, start in zip(IDS, starts, strict=False)]
+    write_tasks(path, batches[:2], N)
+    write_tasks(path, batches[2:], N, mode="append")
+    return path
+
+
+@pytest.fixture
+def shuffle(path):
+    return open_shuffle(path)
+
+
+EVERYTHING = numbered([s for ids in IDS for s in ids]).to_pylist()
+
+
+def expected(subpartitions):
+    """Ascending subpartition, then order of writing."""
+    return [row for s in sorted(set(subpartitions)) for row in EVERYTHING if row["p"] == s]
+
+
+# Opening ------------------------------------------------------------------------------------------
+
+
+def test_properties(shuffle, path):
+    assert shuffle.path == str(path)
+    assert shuffle.schema.equals(SCHEMA)
+    assert shuffle.spark_schema is None
+    assert shuffle.version == 2
+    assert shuffle.num_subpartitions == N
+    assert shuffle.num_rows == 12
+    assert shuffle.partitioner == ColumnPartitioner("p")
+    assert [output.map_task for output in shuffle.map_outputs] == [0, 1, 0, 1]
+    assert [entry.version for entry in shuffle.entries] == [1, 2]
+    assert shuffle.subpartition_rows.to_pylist() == [2, 4, 0, 0, 0, 3, 0, 3]
+    assert sum(shuffle.subpartition_bytes.to_pylist()) == shuffle.num_bytes
+    on_disk = sum(file.stat().st_size for file in path.rglob("*.shuffle.data"))
+    assert shuffle.num_bytes == on_disk
+    assert repr(shuffle) == f"<Shuffle {path} version 2: 12 rows in 8 subpartitions>"
+
+
+def test_an_older_version(path):
+    old = open_shuffle(path, version=1)
+    assert (old.version, old.num_rows) == (1, 8)
+    assert old.read().read_all().num_rows == 8
+
+
+@pytest.mark.parametrize("version", [0, 3, -1, 1 << 70])
+def test_a_version_that_is_not_there(path, version):
+    with pytest.raises(ShuffleNotFoundError, match=f"version {version} is not there; .*1 to 2"):
+        open_shuffle(path, version=version)
+
+
+@pytest.mark.parametrize("version", ["1", 1.0, True])
+def test_a_version_that_is_no_number(path, version):
+    with pytest.raises(OptionError, match=f"version={version!r}: expected a whole number"):
+        open_shuffle(path, version=version)
+
+
+def test_paths_that_hold_no_shuffle(tmp_path):
+    with pytest.raises(ShuffleNotFoundError, match=f"{tmp_path}/no: is not there; check the path"):
+        open_shuffle(tmp_path / "no")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ShuffleNotFoundError, match="file: is a file, not the directory"):
+        open_shuffle(tmp_path / "file")
+    with pytest.raises(ShuffleNotFoundError, match="holds no committed shuffle"):
+        open_shuffle(tmp_path)
+    with pytest.raises(ShuffleNotFoundError, match="version 1 is not there; there are none"):
+        open_shuffle(tmp_path, version=1)
+
+
+@pytest.mark.parametrize(
+    "partitioner", [HashPartitioner("v", "p"), RoundRobinPartitioner(), ColumnPartitioner("p")]
+)
+def test_the_partitioner_comes_back(tmp_path, partitioner):
+    write_shuffle(
+        [numbered([1])], tmp_path / "x", num_subpartitions=N, partitioner=partitioner, options=FAST
+    )
+    assert open_shuffle(tmp_path / "x").partitioner == partitioner
+
+
+def test_a_users_own_partitioner_comes_back_as_its_description(tmp_path):
+    own = WrongPartitioner(np.array([3]))
+    write_shuffle(
+        [numbered([1])], tmp_path / "x", num_subpartitions=N, partitioner=own, options=FAST
+    )
+    shuffle = open_shuffle(tmp_path / "x")
+    assert shuffle.partitioner == {"kind": "wrong"}
+    assert shuffle.subpartition(3).read_all().num_rows == 1
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", range(N))
+def test_one_subpartition(shuffle, one):
+    table = shuffle.subpartition(one).read_all()
+    assert table.schema.equals(SCHEMA)
+    assert table.to_pylist() == expected([one])
+
+
+@pytest.mark.parametrize(
+    "several",
+    [range(N), range(2, 7), [7, 0], [5, 1, 5], (), {1, 7}, np.array([5, 6, 7]), [np.int8(5)]],
+)
+def test_several_subpartitions_ascend_whatever_was_asked(shuffle, several):
+    assert shuffle.read(several).read_all().to_pylist() == expected([int(s) for s in several])
+
+
+def test_everything(shuffle):
+    assert shuffle.read().read_all().to_pylist() == expected(range(N))
+    assert shuffle.read(5).read_all().to_pylist() == expected([5])
+
+
+@pytest.mark.parametrize("columns", [["v"], ["s", "p"], ("s",), "v"])
+def test_columns(shuffle, columns):
+    names = [columns] if isinstance(columns, str) else list(columns)
+    for table in (
+        shuffle.read(columns=columns).read_all(),
+        shuffle.read([1, 5], columns).read_all(),
+        shuffle.subpartition(1, columns).read_all(),
+    ):
+        assert table.column_names == names
+    table = shuffle.read(columns=columns).read_all()
+    assert table.to_pylist() == [{n: row[n] for n in names} for row in expected(range(N))]
+
+
+def test_no_columns_still_count_rows(shuffle):
+    batches = list(shuffle.read(columns=[]))
+    assert sum(batch.num_rows for batch in batches) == 12
+    assert sum(batch.num_rows for batch in shuffle.subpartition(1, columns=[])) == 4
+    table = shuffle.read(columns=[], with_subpartition=True).read_all()
+    assert table.to_pydict() == {"_subpartition": [row["p"] for row in expected(range(N))]}
+
+
+def test_with_subpartition(shuffle):
+    for reader in (
+        shuffle.read(with_subpartition=True),
+        shuffle.read([0, 1, 7, 5], ["v"], with_subpartition=True),
+        shuffle.subpartition(5, ["v"], with_subpartition=True),
+    ):
+        table = reader.read_all()
+        assert table.schema.field(-1).equals(pa.field("_subpartition", pa.int32(), nullable=False))
+        of = {row["v"]: row["p"] for row in EVERYTHING}
+        assert table["_subpartition"].to_pylist() == [of[v] for v in table["v"].to_pylist()]
+
+
+def test_a_column_of_that_name_is_in_the_way(tmp_path):
+    table = pa.table({"_subpartition": [1]})
+    write_shuffle(table, tmp_path / "x", num_subpartitions=2, keys="_subpartition", options=FAST)
+    shuffle = open_shuffle(tmp_path / "x")
+    assert shuffle.read().read_all().equals(table)
+    with pytest.raises(SchemaError, match="'_subpartition' is there already"):
+        shuffle.read(with_subpartition=True)
+
+
+@pytest.mark.parametrize("one", [N, -1, 1 << 40])
+def test_out_of_range(shuffle, one):
+    message = f"subpartition {one} is out of range; the shuffle has 8, 0 to 7"
+    for read in (shuffle.subpartition, shuffle.read, lambda s: shuffle.read([1, s])):
+        with pytest.raises(OptionError, match=message):
+            read(one)
+
+
+@pytest.mark.parametrize("one", ["3", 1.5, None, True, [1]])
+def test_what_is_no_subpartition(shuffle, one):
+    with pytest.raises(OptionError, match="expected a whole number"):
+        shuffle.subpartition(one)
+    with pytest.raises(OptionError, match="expected a whole number"):
+        shuffle.read([0, one])
+
+
+@pytest.mark.parametrize("what", [1.5, True])
+def test_what_is_no_set_of_subpartitions(shuffle, what):
+    with pytest.raises(OptionError, match="expected"):
+        shuffle.read(what)
+
+
+def test_a_missing_column(shuffle):
+    with pytest.raises(SchemaError, match="column 'x' is not there; columns are p, v, s"):
+        shuffle.read(columns=["v", "x"])
+    with pytest.raises(SchemaError, match="column 'x' is not there"):
+        shuffle.subpartition(0, columns="x")
+
+
+def test_reading_is_repeatable_and_leaves_nothing_open(shuffle):
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    memory = pa.total_allocated_bytes()
+    first = shuffle.read().read_all().to_pylist()
+    assert shuffle.read().read_all().to_pylist() == first
+    reader = shuffle.read()
+    reader.read_next_batch()
+    reader.close()
+    del reader, first
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert pa.total_allocated_bytes() == memory
+
+
+def test_batches_are_large_enough_to_hand_on(tmp_path):
+    batches = [numbered([3] * 1_000, start) for start in range(0, 200_000, 1_000)]
+    tiny = WriteOptions(sync=False, sort_buffer_bytes=1 << 17)
+    write_tasks(tmp_path / "x", [batches], N, options=tiny)
+    shuffle = open_shuffle(tmp_path / "x")
+    assert shuffle.map_outputs[0].files[0].num_regions > 100
+    sizes = [batch.num_rows for batch in shuffle.subpartition(3, ["v"])]
+    assert sum(sizes) == 200_000
+    assert len(sizes) > 1
+    assert min(sizes[:-1]) >= 65_536
+
+
+# Other programs -----------------------------------------------------------------------------------
+
+
+def test_duckdb_takes_the_object(shuffle):
+    found = duckdb.sql("SELECT p, count(*), sum(v) FROM shuffle GROUP BY p ORDER BY p").fetchall()
+    assert found == [
+        (s, len(rows), sum(row["v"] for row in rows)) for s in range(N) if (rows := expected([s]))
+    ]
+    reader = shuffle.subpartition(7)  # noqa: F841 - DuckDB finds it by its name
+    assert duckdb.sql("SELECT v, s FROM reader").fetchall() == [
+        (row["v"], row["s"]) for row in expected([7])
+    ]
+
+
+def test_polars_takes_the_object(shuffle):
+    assert pl.DataFrame(shuffle).to_dicts() == expected(range(N))
+    assert pl.DataFrame(shuffle.subpartition(5)).to_dicts() == expected([5])
+
+
+def test_pandas_takes_the_object(shuffle):
+    frame = pd.DataFrame.from_arrow(shuffle) if hasattr(pd.DataFrame, "from_arrow") else None
+    if frame is None:
+        frame = pd.api.interchange.from_dataframe(pl.DataFrame(shuffle))
+    assert frame["v"].tolist() == [row["v"] for row in expected(range(N))]
+    assert shuffle.read().read_pandas()["s"].tolist() == [row["s"] for row in expected(range(N))]
+
+
+def test_pyarrow_takes_the_object(shuffle):
+    assert pa.table(shuffle).to_pylist() == expected(range(N))
+    wider = SCHEMA.set(1, pa.field("v", pa.float64()))
+    table = pa.RecordBatchReader.from_stream(shuffle, schema=wider).read_all()
+    assert table.schema.equals(wider)
+    assert table["v"].to_pylist() == [float(row["v"]) for row in expected(range(N))]
+
+
+# Verification -------------------------------------------------------------------------------------
+
+
+def test_verify_reads_everything(shuffle, path):
+    seen = []
+    report = shuffle.verify(on_file=seen.append)
+    assert report.ok
+    assert report.problems == ()
+    assert (report.path, report.version, report.num_rows) == (str(path), 2, 12)
+    assert report.num_files == 3, "a map task without rows has none"
+    assert report.num_bytes == shuffle.num_bytes
+    assert seen == list(shuffle.map_outputs)
+
+
+def test_verify_lists_every_damaged_file(tmp_path):
+    write_tasks(tmp_path / "x", [[numbered([1, 2])] for _ in range(4)], N)
+    files = sorted(tmp_path.rglob("*.shuffle.*"))
+    data = [file for file in files if file.name.endswith("data")]
+    index = [file for file in files if file.name.endswith("index")]
+    broken = bytearray(data[1].read_bytes())
+    broken[20] ^= 1
+    data[1].write_bytes(broken)
+    index[2].unlink()
+    shuffle = open_shuffle(tmp_path / "x")
+    report = shuffle.verify(raise_on_damage=False)
+    assert not report.ok
+    assert len(report.problems) == 2
+    assert str(data[1]) in str(report.problems[0])
+    assert str(index[2]) in str(report.problems[1])
+    assert (report.num_files, report.num_rows) == (2, 4)
+    with pytest.raises(ShuffleError, match=str(data[1])):
+        shuffle.verify()
+
+
+def test_verify_lists_what_cannot_be_read_and_goes_on(tmp_path, monkeypatch):
+    write_tasks(tmp_path, [[numbered([1])], [numbered([2])], [numbered([3])]], 5)
+    broken, *_ = sorted(tmp_path.rglob("*.shuffle.data"))
+    real = storage_posix_file.open_file
+
+    def failing(root, path):
+        if path.endswith(broken.name):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(root, path)
+
+    monkeypatch.setattr(storage_posix_file, "open_file", failing)
+    with pytest.raises(StorageError, match=broken.name):
+        open_shuffle(tmp_path).verify()
+    report = open_shuffle(tmp_path).verify(raise_on_damage=False)
+    assert [broken.name in str(one) for one in report.problems] == [True]
+    assert (report.ok, report.num_files) == (False, 2)
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_the_rounding_of_bytes_in_totals_is_the_writers_affair(tmp_path, sound):
+    """Rows of a subpartition are exact; its bytes are a share that only has to add up."""
+    write_tasks(tmp_path / "x", [[numbered([1, 2, 2, 4])]], 5)
+    shuffle = open_shuffle(tmp_path / "x")
+    rows, sizes = shuffle.subpartition_rows.to_numpy(), shuffle.subpartition_bytes.to_numpy()
+    moved = np.array([0, 3, -3, 0, 0])
+    if sound:
+        totals = encode_totals(rows, sizes + moved)
+    else:
+        totals = encode_totals(rows + np.sign(moved), sizes)
+    (entry_file,) = tmp_path.rglob("*.json")
+    entry = entry_json(entry_file.read_bytes())
+    (tmp_path / "x" / entry["totals"]["path"]).write_bytes(totals)
+    entry["totals"] |= {"length": len(totals), "crc32": zlib.crc32(totals)}
+    entry_file.write_bytes(sealed_entry(json.dumps(entry).encode()))
+    report = open_shuffle(tmp_path / "x").verify(raise_on_damage=False)
+    assert report.ok == sound
+    if not sound:
+        assert "rows per subpartition of version 1 differ from its indexes" in str(report.problems)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_verify_notices_a_data_file_of_another_length(tmp_path, codec, change):
+    options = WriteOptions(sync=False, codec=codec)
+    write_tasks(tmp_path / "x", [[numbered([1, 2])]], N, options=options)
+    (data,) = tmp_path.rglob("*.shuffle.data")
+    whole = data.read_bytes()
+    data.write_bytes(whole[:-1] if change < 0 else whole + b"\0")
+    with pytest.raises(ShuffleError, match=str(data)):
+        open_shuffle(tmp_path / "x").verify()
+
+
+def test_a_newer_format_version_is_told_by_name(tmp_path):
+    from tests.unit.log.test_entry import forged
+
+    (tmp_path / "commit_log").mkdir()
+    (tmp_path / f"commit_log/{1:020d}.json").write_bytes(forged(format_version=2, version=1))
+    with pytest.raises(FormatVersionError, match="format version 2"):
+        open_shuffle(tmp_path)

@@ -1,0 +1,85 @@
+"""Wherever a path is taken, what looks like a URI and is none of ours makes no local directory."""
+
+import pyarrow as pa
+import pytest
+
+import arrow_format
+from arrow_format import OptionError, WriteOptions
+from connector.cli import main as cli
+from connector.cli.app import BAD_USAGE
+from connector.options.source import parse_read_options, parse_target_options
+from connector.options.stream import parse_sink_options
+from connector.source.reader import schema_of_source
+
+TABLE = pa.table({"k": [1, 2, 3]})
+
+
+def write(path):
+    arrow_format.write_shuffle(TABLE, path, keys="k", num_subpartitions=2)
+
+
+FUNCTIONS = {
+    "write_shuffle": write,
+    "open_shuffle": arrow_format.open_shuffle,
+    "open_shuffle_changes": lambda path: arrow_format.open_shuffle_changes(path, 0),
+    "merge_shuffle": arrow_format.merge_shuffle,
+    "collect_garbage": arrow_format.collect_garbage,
+    "flush_pending": arrow_format.flush_pending,
+    "consume": lambda path: arrow_format.consume(path, consumer="c"),
+    "consume with patience": lambda path: arrow_format.consume(
+        path, consumer="c", request_timeout=5
+    ),
+    "release_shuffle": arrow_format.release_shuffle,
+    "list_consumers": arrow_format.list_consumers,
+    "forget_consumer": lambda path: arrow_format.forget_consumer(path, "c"),
+}
+FOREIGN = ["dbfs:/x/y", "s3:/bucket/x", "C:/x", "hdfs://host/x", "a:b"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Work in an empty directory, which stays empty."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name, path):
+    with pytest.raises(OptionError, match=rf"^path={path.partition(':')[0].lower()}:\.\.\.: "):
+        FUNCTIONS[name](path)
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+@pytest.mark.parametrize(
+    "command",
+    ["inspect", "head", "plan", "verify", "merge", "gc", "consumers", "release", "flush"],
+)
+def test_the_command(command, path, capsys):
+    more = ["--subpartition", "0"] if command == "head" else []
+    assert cli.main([command, path, *more]) == BAD_USAGE
+    assert f"path={path.partition(':')[0].lower()}:...: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+def test_options_of_the_data_source(path):
+    """That it is a URI the options let pass; what opens it refuses it."""
+    assert parse_target_options({"path": path}).path == path
+    assert parse_sink_options({"path": path}).target.path == path
+    with pytest.raises(OptionError, match=r":\.\.\.: "):
+        schema_of_source({"path": path})
+
+
+@pytest.mark.parametrize("path", ["./a:b", "x", "x/dbfs:/y", "2024:1"])
+def test_relative_paths_in_options(path):
+    with pytest.raises(OptionError, match="is relative; give an absolute path"):
+        parse_read_options({"path": path})
+
+
+@pytest.mark.parametrize("path", [*FOREIGN, "file:///x", "x"])
+def test_local_directories(path):
+    with pytest.raises(OptionError, match="expected a tuple of different absolute directories"):
+        WriteOptions(local_dirs=(path,))
+    with pytest.raises(OptionError, match="expected absolute directories"):
+        parse_target_options({"path": "/s", "localDirs": path})
