@@ -1,19 +1,100 @@
-"""How a shuffle is written: the validated options every writer takes."""
+"""Options of writing and reading, checked when they are made, and the types of results.
+
+Sources: FLIP-148 for the buffers, FLINK-986 for the result types.
+"""
 
 from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from arrow_format.errors import OptionError
 from arrow_format.model import MAX_SUBPARTITIONS
-from arrow_format.result_type import ResultPartitionType, ResultTypeName, check_result_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+ResultTypeName: TypeAlias = Literal[
+    "BLOCKING_PERSISTENT", "BLOCKING", "PIPELINED", "PIPELINED_BOUNDED"
+]
+
+
+class ResultPartitionType(Enum):
+    """When a result can be consumed, how often, and who releases it.
+
+    Each value tells, in this order: whether it is pipelined, whether it is persistent, and whether
+    it is bounded.
+    """
+
+    BLOCKING_PERSISTENT = (False, True, False)
+    """Consumed from its commit on, by anyone and any number of times; kept until it is released
+    explicitly."""
+    BLOCKING = (False, False, False)
+    """Consumed from its commit on; released when its consumers have committed, or when the
+    application that made it has ended."""
+    PIPELINED = (True, False, False)
+    """Each version is consumed while the producer goes on, once by each consumer."""
+    PIPELINED_BOUNDED = (True, False, True)
+    """The same, and the producer waits while too much is unconsumed."""
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether versions are consumed one by one while the producer goes on."""
+        return self.value[0]
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether a version is consumed as a whole once it is committed."""
+        return not self.is_pipelined
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether it stays until somebody releases it by name."""
+        return self.value[1]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether only so much of it may be unconsumed at a time."""
+        return self.value[2]
+
+    @property
+    def has_back_pressure(self) -> bool:
+        """Whether its producer waits for consumers; it does where the result is bounded."""
+        return self.is_bounded
+
+    @property
+    def is_reconsumable(self) -> bool:
+        """Whether a consumer may consume the same version again, until it is released."""
+        return self.is_blocking
+
+    @property
+    def is_released_by_consumers(self) -> bool:
+        """Whether it is released by being consumed; else only explicitly."""
+        return not self.is_persistent
+
+
+def check_result_type(value: object) -> ResultPartitionType:
+    """Return the result type that ``value`` is or names, in any case of letters.
+
+    Raises
+    ------
+    OptionError
+        It is none.
+    """
+    if isinstance(value, ResultPartitionType):
+        return value
+    found = ResultPartitionType.__members__.get(value.upper()) if isinstance(value, str) else None
+    if found is None:
+        names = ", ".join(ResultPartitionType.__members__)
+        msg = f"result_type={value!r}: expected one of {names}"
+        raise OptionError(msg)
+    return found
+
 
 Codec: TypeAlias = Literal["zstd", "none"]
 WriteOrder: TypeAlias = Literal["rotated", "natural"]
@@ -205,7 +286,7 @@ class ReadOptions:
         return min(self._spare_bytes // 8, MOST_TOGETHER_BYTES)
 
     @property
-    def worked_on_bytes(self) -> int:
+    def working_set_bytes(self) -> int:
         """Raw bytes of rows that are joined or aggregated at a time."""
         return min(self.memory_bytes * 3 // 16 // self.readers, MOST_TOGETHER_BYTES)
 
@@ -292,7 +373,7 @@ class WriteOptions:
         Whether data, index, directory, then log entry are fsynced, in that order.
     result_type
         Who may consume the result, and when it goes: a
-        :class:`~arrow_format.result_type.ResultPartitionType` or its name. None: what the shuffle
+        :class:`~arrow_format.options.ResultPartitionType` or its name. None: what the shuffle
         is that is appended to, else ``BLOCKING_PERSISTENT``.
     max_unconsumed_bytes
         Of ``PIPELINED_BOUNDED`` alone: stored bytes that may wait for the slowest consumer.

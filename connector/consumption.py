@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.streaming.consumption import Consumption, request_result
-from connector.options.duration import parse_duration
+from connector.options.text import parse_duration
 from connector.read import frame_of
 
 if TYPE_CHECKING:

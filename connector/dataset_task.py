@@ -16,8 +16,7 @@ from pyspark import TaskContext
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.range_partitioner import RangePartitioner
-from connector.map_status import status_to_row
-from connector.map_task import STATUS_SCHEMA, begin_spark_job
+from connector.map_task import STATUS_SCHEMA, begin_spark_job, status_to_row
 from connector.scan.scan import ScannedRows, plan_scan
 from connector.spark_types import arrow_schema_of, spark_schema_of
 

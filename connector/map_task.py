@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from arrow_format.errors import OptionError, SchemaError
+from arrow_format.errors import OptionError, SchemaError, ShuffleError
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -24,21 +25,61 @@ from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import normalise_sort_by
+from arrow_format.log.entry import output_from_json, output_to_json
+from arrow_format.log.totals_file import encode_totals, read_totals
+from arrow_format.model import MapStatus
 from arrow_format.options import check_num_subpartitions
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
-from connector.map_status import status_from_row, status_to_row
-from connector.sort_keys import check_sort_keys
-from connector.spark_types import arrow_schema_of, check_keys, stored_schema
+from connector.spark_types import arrow_schema_of, check_keys, check_sort_keys, stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
-    from arrow_format.model import MapStatus
     from arrow_format.options import WriteMode, WriteOptions
     from arrow_format.storage.open import Place
+
+
+MAX_TOTALS_BYTES = 64 << 10
+
+
+def status_to_row(status: MapStatus) -> dict[str, Any]:
+    """Row of a status, by column name of the status schema."""
+    totals = None
+    if status.subpartition_rows is not None and status.subpartition_bytes is not None:
+        totals = encode_totals(status.subpartition_rows, status.subpartition_bytes)
+    return {
+        "map_task": status.output.map_task,
+        "attempt": status.output.attempt,
+        "num_rows": status.output.num_rows,
+        "num_bytes": status.output.num_bytes,
+        "map_output": json.dumps(output_to_json(status.output)),
+        "totals": totals if totals is not None and len(totals) <= MAX_TOTALS_BYTES else None,
+    }
+
+
+def status_from_row(row: Mapping[str, Any], num_subpartitions: int) -> MapStatus:
+    """Inverse of :func:`status_to_row`, from a Spark row or a dict.
+
+    Raises
+    ------
+    ShuffleError
+        It is not a map status.
+    """
+    try:
+        output = output_from_json(json.loads(row["map_output"]))
+        if row["totals"] is None:
+            return MapStatus(output)
+        return MapStatus(output, *read_totals(pa.py_buffer(row["totals"]), num_subpartitions))
+    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        msg = (
+            f"not a map status of ShuffleMapTask ({type(error).__name__}: {error}); pass what "
+            "df.mapInArrow(task, task.status_schema).collect() returned"
+        )
+        raise ShuffleError(msg) from error
+
 
 STATUS_SCHEMA = StructType(
     [

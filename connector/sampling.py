@@ -13,8 +13,7 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sampling import SEED, sample_size
 from arrow_format.keys.sort_keys import key_fields
 from arrow_format.options import check_num_subpartitions
-from connector.sort_keys import check_sort_keys
-from connector.spark_types import arrow_schema_of, stored_schema
+from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -53,6 +53,9 @@ from connector.scan.spark_footer import TIME_PRECISION_KEY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from arrow_format.keys.sort_keys import SortBy
+
+
 METADATA_KEY = metadata_key.decode()
 """Field metadata in which Spark keeps the metadata of a column, as JSON."""
 
@@ -384,3 +387,28 @@ def spark_schema_from_json(text: str, columns: Sequence[str] | None = None) -> S
         msg = f"the Spark schema of the shuffle is no JSON of a schema: {error!r}"
         raise SchemaError(msg) from error
     return stored_schema(schema)
+
+
+def check_sort_keys(schema: StructType, keys: SortBy, what: str = "sort_by") -> None:
+    """Refuse collated strings as sort keys, also inside structs.
+
+    All other types that cannot be sorted by are refused by the Arrow schema, and so is a column
+    that is not there.
+
+    Raises
+    ------
+    SchemaError
+        Names the column, and says why and what to do instead.
+    """
+    fields = {field.name: field for field in schema.fields}
+    for name, _ in keys:
+        if name not in fields:
+            continue
+        for path, type_, _ in _walk(fields[name].dataType, name, nullable=True):
+            if isinstance(type_, StringType) and not type_.isUTF8BinaryCollation():
+                msg = (
+                    f"{what}: column {path!r} of type {type_.simpleString()} cannot be a sort key: "
+                    f"Spark orders it by {type_.collation}, which Arrow does not carry; sort by "
+                    "its bytes (CAST(c AS STRING)), or lower(...) of those, in a new column"
+                )
+                raise SchemaError(msg)

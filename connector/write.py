@@ -11,8 +11,7 @@ import pyarrow.dataset as ds
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.cleanup import abort_after
 from arrow_format.jobs.commit import receipt_of
-from arrow_format.jobs.range_target import settle_bounds
-from arrow_format.jobs.target import open_target
+from arrow_format.jobs.target import open_target, settle_bounds
 from arrow_format.keys.partitioner import choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import WriteMode, check_mode

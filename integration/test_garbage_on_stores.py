@@ -39,7 +39,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import ObjectStorage, open_storage
 
 if TYPE_CHECKING:
-    from arrow_format.jobs.gc_report import GcReport
+    from arrow_format.jobs.gc_files import GcReport
     from arrow_format.model import MapStatus
     from tests.support.s3_server import S3Server
 
@@ -216,7 +216,7 @@ def test_a_job_that_was_given_up_fails_at_its_commit(place):
 DIES = """
 import json, sys, time, pyarrow as pa
 from arrow_format import WriteOptions
-from arrow_format.storage import upload as storage_upload
+from arrow_format.storage import object_store as storage_upload
 from arrow_format.jobs.commit import commit_job
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -337,7 +337,7 @@ def test_a_job_whose_only_task_uploads_is_seen_alive(s3: S3Server, monkeypatch):
         statuses.append(run_map_task(job, 1, 0, batches(schema)))
         commit_job(job, statuses, mode="append")
 
-    monkeypatch.setattr("arrow_format.storage.upload.SIGN_INTERVAL_S", 0.5)
+    monkeypatch.setattr("arrow_format.storage.object_store.SIGN_INTERVAL_S", 0.5)
     write()
     (report,) = collected
     assert len(signs) == 1
@@ -346,7 +346,7 @@ def test_a_job_whose_only_task_uploads_is_seen_alive(s3: S3Server, monkeypatch):
     assert place.open().num_rows == 10 + 1 + 16 * 50_000
     place.collect()
     place.check_no_orphan()
-    monkeypatch.setattr("arrow_format.storage.upload.SIGN_INTERVAL_S", 3600)
+    monkeypatch.setattr("arrow_format.storage.object_store.SIGN_INTERVAL_S", 3600)
     with pytest.raises(CommitConflictError, match="given up"):
         write()
     place.collect()

@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import text_offsets
+from arrow_format.arrays.buffers import text_offsets, to_arrow
 from arrow_format.arrays.gather import gathered
-from arrow_format.arrays.nested_items import MAX_ITEMS, most_items
-from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.row_sizes import MAX_ITEMS, most_items
 from arrow_format.arrays.selection import take
 
 if TYPE_CHECKING:
@@ -45,13 +44,13 @@ class HeldRuns:
     ----------
     max_bytes
         Bytes of rows, and of their places, that may be kept. Of several runs, no column holds more
-        than :data:`~arrow_format.arrays.nested_items.MAX_ITEMS` items of lists either.
+        than :data:`~arrow_format.arrays.row_sizes.MAX_ITEMS` items of lists either.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.runs: list[Rows] = []
         self._max_bytes = max_bytes
-        self._most_bytes = 0
+        self._max_bytes = 0
         """They are no more than this."""
         self._num_items = 0
 
@@ -59,14 +58,14 @@ class HeldRuns:
         """Keep a run; False when all of them are too much."""
         self.runs.append(run)
         # Exact sizes take fifty times as long to find as what the buffers have in all.
-        self._most_bytes += run.batch.get_total_buffer_size() + ORDERING_BYTES * run.batch.num_rows
-        if self._most_bytes > self._max_bytes:
-            self._most_bytes = sum(
+        self._max_bytes += run.batch.get_total_buffer_size() + ORDERING_BYTES * run.batch.num_rows
+        if self._max_bytes > self._max_bytes:
+            self._max_bytes = sum(
                 one.batch.nbytes + ORDERING_BYTES * one.batch.num_rows for one in self.runs
             )
         self._num_items += most_items(run.batch)
         can_be_joined = self._num_items <= MAX_ITEMS or len(self.runs) == 1
-        return can_be_joined and self._most_bytes <= self._max_bytes
+        return can_be_joined and self._max_bytes <= self._max_bytes
 
 
 def as_batches(

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import fixed_width_values, validity
+from arrow_format.arrays.buffers import fixed_width_values, to_numpy, validity
 from arrow_format.arrays.conversion import is_list, is_list_view
-from arrow_format.arrays.numpy_arrays import to_numpy
 from arrow_format.arrays.row_runs import positions_of, runs_within
 from arrow_format.arrays.stored_types import plain_dictionary, same_but_labels
 

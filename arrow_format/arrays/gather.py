@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import boolean_values, text_offsets
-from arrow_format.arrays.nested_items import has_items, items_per_row, num_items
-from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy
+from arrow_format.arrays.buffers import boolean_values, text_offsets, to_arrow, to_numpy
 from arrow_format.arrays.row_runs import runs_within
+from arrow_format.arrays.row_sizes import has_items, items_per_row, num_items
 from arrow_format.arrays.selection import keep, take, without_slices
 
 SLICE_ITEMS = 1 << 19

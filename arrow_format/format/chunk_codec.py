@@ -15,8 +15,7 @@ import zstandard
 
 from arrow_format.arrays.batches import copied
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.ipc import is_compressed
-from arrow_format.format.layout_check import LayoutCheck
+from arrow_format.format.ipc import LayoutCheck, is_compressed
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.model import Encoding
 

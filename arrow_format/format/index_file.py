@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy
+from arrow_format.arrays.buffers import to_arrow, to_numpy
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.ipc import check_stream
-from arrow_format.format.schema_text import schema_from_text, schema_to_text
+from arrow_format.format.ipc import check_stream, schema_from_text, schema_to_text
 from arrow_format.model import (
     MAX_SUBPARTITIONS,
     ChunkTable,

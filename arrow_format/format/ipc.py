@@ -1,13 +1,24 @@
-"""Looks into Arrow IPC messages before Arrow reads them: how many bytes would they become? Pure.
+"""Arrow IPC messages, footers and schemas, read from files that are not trusted.
 
-Arrow allocates what a compressed buffer says of itself, so a few bytes could ask for any amount.
-Only the few fields that tell are looked at; whether the rest is sound is for Arrow to say.
-Source: Arrow columnar format, ``Message.fbs``; FlatBuffers internals.
+Offsets and lengths are checked; text that is not UTF-8 and decimals of too many digits are not
+rejected, since Spark writes them.
 """
 
 from __future__ import annotations
 
+import base64
 import struct
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import types as pt
+
+from arrow_format.arrays.stored_types import data_schema
+from arrow_format.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 _CONTINUATION = 0xFFFFFFFF
 _END = struct.pack("<II", _CONTINUATION, 0)
@@ -20,14 +31,14 @@ _PREFIX = 8
 """A compressed buffer begins with its length before compression, or -1 where it is stored as is."""
 
 
-def check_stream(stream: memoryview, most_bytes: int) -> None:
+def check_stream(stream: memoryview, max_bytes: int) -> None:
     """Check that the record batches of a stream take no more than so many bytes.
 
     Parameters
     ----------
     stream
         Schema and record batches, as Arrow's stream reader takes them.
-    most_bytes
+    max_bytes
         What the bodies of all record batches may take once they are decompressed.
 
     Raises
@@ -45,8 +56,8 @@ def check_stream(stream: memoryview, most_bytes: int) -> None:
         length, expanded = found
         position += length
         total += expanded
-        if total > most_bytes:
-            msg = f"record batches of {total} bytes, where at most {most_bytes} are expected"
+        if total > max_bytes:
+            msg = f"record batches of {total} bytes, where at most {max_bytes} are expected"
             raise ValueError(msg)
         kind = _RECORD_BATCH
 
@@ -166,3 +177,149 @@ def _read(layout: str, buffer: memoryview, position: int) -> int:
         msg = f"metadata of {len(buffer)} bytes leads to byte {position}"
         raise ValueError(msg)
     return int(struct.unpack_from(layout, buffer, position)[0])
+
+
+_MAGIC = b"ARROW1"
+_RECORD_BATCHES = 3
+"""Number of the field in the table ``Footer``: version, schema, dictionaries, recordBatches."""
+
+
+def keep_batches(end: bytes, num_batches: int) -> bytes:
+    """Return the end of an IPC file with all but the first ``num_batches`` left out of it.
+
+    Parameters
+    ----------
+    end
+        What Arrow's writer appends behind the last batch: end of stream, footer, its length (int32)
+        and the magic.
+    num_batches
+        At least 1 and at most those there are.
+
+    Raises
+    ------
+    ValueError
+        It is no such end, or names fewer batches.
+    """
+    tail = 4 + len(_MAGIC)
+    (length,) = struct.unpack_from("<i", end, len(end) - tail)
+    footer = len(end) - tail - length
+    table = footer + _unsigned(end, footer)
+    vtable = table - struct.unpack_from("<i", end, table)[0]
+    (field,) = struct.unpack_from("<H", end, vtable + 4 + 2 * _RECORD_BATCHES)
+    vector = table + field + _unsigned(end, table + field)
+    count = _unsigned(end, vector)
+    if not end.endswith(_MAGIC) or not field or not 1 <= num_batches <= count:
+        msg = f"end of {len(end)} bytes is not that of an IPC file of {num_batches} batches or more"
+        raise ValueError(msg)
+    shortened = bytearray(end)
+    struct.pack_into("<I", shortened, vector, num_batches)
+    return bytes(shortened)
+
+
+def _unsigned(buffer: bytes, at: int) -> int:
+    return int(struct.unpack_from("<I", buffer, at)[0])
+
+
+class LayoutCheck:
+    """Checks record batch messages of one schema.
+
+    Parameters
+    ----------
+    schema
+        A data schema.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = byte_schema(schema)
+        self._with_offsets = [i for i, field in enumerate(self._schema) if _leads(field.type)]
+
+    def check(self, message: pa.Buffer) -> None:
+        """Check one message that is not compressed.
+
+        Raises
+        ------
+        ValueError, pyarrow.ArrowException
+            An offset or a count of it is wrong.
+        """
+        batch = pa.ipc.read_record_batch(message, self._schema)
+        # That each buffer has the bytes its values take; and, where values say themselves where
+        # they lie, that they lie inside. Of values of a fixed width that looks at nothing more.
+        batch.validate(full=bool(self._with_offsets))
+
+
+def _leads(type_: pa.DataType) -> bool:
+    """Whether values of a type say themselves where they, or what is inside them, lie."""
+    return bool(pt.is_binary(type_) or pt.is_nested(type_))
+
+
+def check_array(array: pa.Array) -> None:
+    """Check one array of a data schema as :class:`LayoutCheck` checks messages.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        An offset or a count of it is wrong.
+    """
+    array.validate()
+    if pt.is_struct(array.type):
+        for i in range(array.type.num_fields):
+            check_array(array.field(i))
+    elif pt.is_string(array.type):
+        array.view(pa.binary()).validate(full=True)
+    elif _leads(array.type):
+        array.validate(full=True)
+
+
+def byte_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema that reads messages of a data schema as if all values were bytes."""
+    return pa.schema(_as_bytes(schema))
+
+
+def _as_bytes(fields: Iterable[pa.Field]) -> list[pa.Field]:
+    return [pa.field(field.name, _layout(field.type), field.nullable) for field in fields]
+
+
+def _layout(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the same buffers that has the fewest rules of its own."""
+    if pt.is_string(type_):
+        return pa.binary()
+    if pt.is_struct(type_):
+        return pa.struct(_as_bytes(type_))
+    if pt.is_map(type_):
+        # Not a map: Arrow's keys may not be null, which is checked where it matters.
+        return pa.list_(pa.struct(_as_bytes([type_.key_field, type_.item_field])))
+    if pt.is_fixed_size_list(type_):
+        return pa.list_(_layout(type_.value_type), type_.list_size)
+    if pt.is_list(type_):
+        return pa.list_(_layout(type_.value_type))
+    if pt.is_null(type_) or pt.is_boolean(type_) or pt.is_binary(type_):
+        return type_
+    return pa.binary(type_.bit_width // 8)
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Base64 of ``schema`` as an Arrow IPC schema message."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def schema_from_text(text: object) -> pa.Schema:
+    """Inverse of :func:`schema_to_text`, for the schemas that shuffles are stored with.
+
+    Raises
+    ------
+    ValueError, pyarrow.ArrowException
+        It is no text of a schema, or of one with types that are never stored: dictionaries,
+        extension types and views are resolved before anything is written.
+    """
+    if not isinstance(text, str):
+        msg = f"a {type(text).__name__} is no text of a schema"
+        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    try:
+        is_stored = data_schema(schema).equals(schema)
+    except SchemaError as error:
+        raise ValueError(str(error)) from error
+    if not is_stored:
+        msg = f"the schema has types that are never stored: {schema.to_string()[:500]}"
+        raise ValueError(msg)
+    return schema

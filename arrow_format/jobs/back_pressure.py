@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from arrow_format.concurrency import poll_until
 from arrow_format.errors import BackPressureTimeoutError
 from arrow_format.jobs.receipt import format_bytes
 from arrow_format.log.checkpoint import compose
@@ -16,7 +17,6 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry
 from arrow_format.log.release import unconsumed_entries
-from arrow_format.patience import wait_until
 
 if TYPE_CHECKING:
     from arrow_format.log.names import LogIndex
@@ -87,9 +87,9 @@ def has_room(result: ResultDescription, there: Unconsumed, num_bytes: int) -> bo
     """Whether a version of so many bytes may be added: pure."""
     if there.num_versions == 0:
         return True
-    most_bytes, most_versions = result.max_unconsumed_bytes, result.max_unconsumed_versions
+    max_bytes, most_versions = result.max_unconsumed_bytes, result.max_unconsumed_versions
     return (most_versions is None or there.num_versions < most_versions) and (
-        most_bytes is None or there.num_bytes + num_bytes <= most_bytes
+        max_bytes is None or there.num_bytes + num_bytes <= max_bytes
     )
 
 
@@ -122,7 +122,7 @@ def await_room(
         last[:] = [unconsumed(storage, log)]
         return has_room(result, last[0], num_bytes) or None
 
-    if wait_until(look, timeout) is None:
+    if poll_until(look, timeout) is None:
         raise BackPressureTimeoutError(_message(storage, result, last[0], num_bytes, timeout))
 
 

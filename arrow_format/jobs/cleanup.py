@@ -15,7 +15,7 @@ from arrow_format.log.commit_log import LOG_DIRECTORY, CommitLog
 from arrow_format.log.consumers import CONSUMER_DIRECTORY
 from arrow_format.log.record import Fence
 from arrow_format.storage.local_dir_removal import clear_roots, is_any_there, remove_root_list
-from arrow_format.storage.root_list import ROOT_LIST_NAME
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

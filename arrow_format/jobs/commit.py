@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.schema_evolution import widen, widen_spark_schema
 from arrow_format.errors import (
     CorruptShuffleError,

@@ -15,15 +15,13 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from arrow_format.at_once import run_at_once
+from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.jobs.gc_files import JobFiles, jobs_there, stored
+from arrow_format.jobs.gc_files import GcReport, JobFiles, Removal, jobs_there, stored
 from arrow_format.jobs.gc_plan import (
     job_of_totals,
     oldest_live,
 )
-from arrow_format.jobs.gc_removal import Removal
-from arrow_format.jobs.gc_report import GcReport
 from arrow_format.jobs.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.jobs.map_outputs import check_files
 from arrow_format.jobs.retention import (
@@ -212,7 +210,7 @@ class _Collection:
             return max((when for when in times if when is not None), default=self.now_ms)
 
         looks = [partial(modified_ms, job_id) for job_id in unfinished]
-        times = run_at_once(looks, self.storage.max_requests)
+        times = run_concurrently(looks, self.storage.max_requests)
         return dict(zip(unfinished, times, strict=True))
 
     def collect(
@@ -377,7 +375,9 @@ def _remove_released(storage: Storage, log: CommitLog, index: LogIndex) -> None:
     there = sorted(jobs & jobs_there(storage))
     some = there[:MOST_JOBS]
     looks = [partial(storage.files, f"{MAP_OUTPUT_DIRECTORY}/{job_id}") for job_id in some]
-    in_jobs = dict(chain(*(files.items() for files in run_at_once(looks, storage.max_requests))))
+    in_jobs = dict(
+        chain(*(files.items() for files in run_concurrently(looks, storage.max_requests)))
+    )
     _let_expire(storage, log, index, oldest, None, dry_run=False)
     removal = Removal(
         storage,

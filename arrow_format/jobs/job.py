@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.expansion import pieces
-from arrow_format.arrays.numpy_arrays import to_arrow
 from arrow_format.arrays.selection import keep
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
@@ -27,9 +27,14 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions
 from arrow_format.process_identity import this_process
-from arrow_format.storage.local_dirs import check_local_dirs, find_roots, make_roots, root_path
+from arrow_format.storage.local_dirs import (
+    check_local_dirs,
+    find_roots,
+    make_roots,
+    put_root_list,
+    root_path,
+)
 from arrow_format.storage.open import Place, Storage, open_storage
-from arrow_format.storage.root_list import put_root_list
 from arrow_format.write.result_partition import SortMergeResultPartition
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.at_once import run_at_once
+from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.format.totals import subpartition_totals
 from arrow_format.log.entry import output_from_json, output_to_json
@@ -178,7 +178,7 @@ def check_files(
         for one in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
         if file.root or known.get(one[0]) != one[1]
     ]
-    run_at_once(checks, storage.max_requests)
+    run_concurrently(checks, storage.max_requests)
 
 
 def _check_file(storage: Storage, output: MapOutput, path: str, expected: int, advice: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrow_format.arrays.numpy_arrays import to_scalar
+from arrow_format.arrays.buffers import to_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

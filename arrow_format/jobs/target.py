@@ -15,7 +15,7 @@ from arrow_format.errors import (
     StorageError,
 )
 from arrow_format.jobs.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
-from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
 from arrow_format.log.consumers import CONSUMER_DIRECTORY
@@ -23,15 +23,16 @@ from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
 from arrow_format.options import check_mode
 from arrow_format.storage.local_dir_removal import clear_roots, remove_root_list
+from arrow_format.storage.open import open_storage
 from arrow_format.storage.protocol import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
-    from arrow_format.keys.partitioner import Partitioner
     from arrow_format.log.entry import LogEntry
+    from arrow_format.storage.open import Place
 
 
 def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapshot | None:
@@ -225,3 +226,70 @@ def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
                 raise StorageError(str(error)) from error
             raise
     return snapshot
+
+
+def newest_entry(path: Place) -> LogEntry | None:
+    """Newest log entry at a path; None when there is no shuffle, or it was released."""
+    storage = open_storage(path)
+    stat = storage.stat("")
+    if stat is None or not stat.is_directory:
+        return None
+    snapshot = CommitLog(storage).snapshot()
+    return None if snapshot is None or snapshot.ended is not None else snapshot.newest
+
+
+def inherit_bounds(partitioner: Partitioner, there: LogEntry | None) -> Partitioner:
+    """Give a range partitioner without bounds those of the shuffle that is there.
+
+    Parameters
+    ----------
+    partitioner
+        Any; only a range partitioner without bounds is changed.
+    there
+        Newest log entry of the shuffle.
+
+    Returns
+    -------
+    Partitioner
+        As it was when there is no shuffle, or it has no ranges of the same keys in the same order.
+    """
+    if not isinstance(partitioner, RangePartitioner) or partitioner.bounds is not None:
+        return partitioner
+    old = None if there is None else partitioner_from_description(there.partitioner)
+    if isinstance(old, RangePartitioner) and old.keys == partitioner.keys:
+        return old
+    return partitioner
+
+
+def settle_bounds(
+    partitioner: Partitioner,
+    path: Place,
+    mode: str,
+    sample: Callable[[RangePartitioner], RangePartitioner],
+) -> Partitioner:
+    """Give a range partitioner its bounds before a write: those that are there, or from a sample.
+
+    Parameters
+    ----------
+    partitioner
+        Any; only a range partitioner without bounds is changed.
+    path
+        Where the shuffle will be written.
+    mode
+        The write mode. An append takes the bounds of the shuffle that is there.
+    sample
+        Called at most once, and only if the write can go on: gives the partitioner its bounds.
+
+    Raises
+    ------
+    CorruptShuffleError, FormatVersionError
+        The commit log at the path cannot be read.
+    """
+    if not isinstance(partitioner, RangePartitioner) or partitioner.bounds is not None:
+        return partitioner
+    there = newest_entry(path)
+    if there is not None and mode in ("errorifexists", "ignore"):
+        # Nothing will be written: whoever checks the mode says so, and needs no sample for it.
+        return RangePartitioner(keys=partitioner.keys, bounds=[])
+    inherited = inherit_bounds(partitioner, there if mode == "append" else None)
+    return sample(partitioner) if inherited is partitioner else inherited

@@ -16,8 +16,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.cleanup import abort_after
 from arrow_format.jobs.commit import commit_job, receipt_of
 from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.range_target import newest_entry, settle_bounds
-from arrow_format.jobs.target import open_target
+from arrow_format.jobs.target import newest_entry, open_target, settle_bounds
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import WriteMode, WriteOptions, check_mode

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.selection import take
 from arrow_format.keys.spark_order import (

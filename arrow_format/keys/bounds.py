@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.numpy_arrays import no_rows, to_arrow
+from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.selection import take
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError
-from arrow_format.format.ipc import check_stream
-from arrow_format.format.layout_check import check_array
+from arrow_format.format.ipc import check_array, check_stream
 from arrow_format.keys.bound_search import bounds_of_sample, first_descent
 from arrow_format.keys.sort_keys import ORDERS, SortBy, key_fields, normalise_sort_by
 from arrow_format.options import check_num_subpartitions

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.selection import take
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import (

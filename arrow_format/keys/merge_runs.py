@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import copied
-from arrow_format.arrays.nested_items import most_items
-from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.radix_sort import sort_permutation
+from arrow_format.arrays.row_sizes import most_items
 from arrow_format.arrays.selection import take
 from arrow_format.keys.spark_order import key_codes, sorting_bytes
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.spark_hash import check_hashable, hash_columns, subpartition_ids

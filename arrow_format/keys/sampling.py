@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.conversion import can_be_taken
 from arrow_format.arrays.expansion import pieces
-from arrow_format.arrays.numpy_arrays import no_rows, to_arrow
 from arrow_format.arrays.selection import take
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError

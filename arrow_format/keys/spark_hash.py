@@ -17,9 +17,9 @@ from arrow_format.arrays.buffers import (
     fixed_width_values,
     text_octets,
     text_offsets,
+    to_arrow,
     validity,
 )
-from arrow_format.arrays.numpy_arrays import to_arrow
 from arrow_format.arrays.selection import take
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.murmur3 import fold_bytes, fold_ints, fold_longs

@@ -25,9 +25,10 @@ from arrow_format.arrays.buffers import (
     fixed_width_values,
     text_octets,
     text_offsets,
+    to_arrow,
+    to_numpy,
     validity,
 )
-from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy
 from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.selection import take
 from arrow_format.keys.sort_keys import is_descending, puts_nulls_first

@@ -10,7 +10,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.format.schema_text import schema_from_text, schema_to_text
+from arrow_format.format.ipc import schema_from_text, schema_to_text
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.log.result import (
     PERSISTENT,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from arrow_format.concurrency import ReadAhead
 from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
 from arrow_format.log.entry import LogEntry
 from arrow_format.log.names import entry_path
 from arrow_format.log.record import PENDING_OVERWRITE, Pending, PendingNumbers
-from arrow_format.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from arrow_format.log.names import LogIndex

@@ -17,38 +17,59 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.schema_evolution import is_appendable
-from arrow_format.at_once import run_at_once
+from arrow_format.concurrency import ReadAhead, run_concurrently
 from arrow_format.errors import (
     CorruptShuffleError,
     FormatVersionError,
     ShuffleError,
     ShuffleNotFoundError,
 )
-from arrow_format.log.checkpoint import (
-    HEADER_BYTES,
-    Checkpoint,
-    body_bytes,
-    decode_checkpoint,
-)
+from arrow_format.log.checkpoint import HEADER_BYTES, Checkpoint, body_bytes, decode_checkpoint
 from arrow_format.log.entry import LogEntry
 from arrow_format.log.names import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
-from arrow_format.log.record import (
-    Fence,
-    JobEnd,
-    LogRecord,
-    Pending,
-    decode_record,
-    ends_of,
-)
+from arrow_format.log.record import Fence, JobEnd, LogRecord, Pending, decode_record, ends_of
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.log.totals_file import decode_totals
-from arrow_format.read_ahead import ReadAhead
 from arrow_format.storage.open import ObjectNotFoundError, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from arrow_format.model import Int64Array
+
+
+def has_expired(storage: Storage, version: int) -> bool:
+    """Whether garbage collection gave a version up; False where the log cannot be looked at."""
+    with contextlib.suppress(ShuffleError):
+        return LogReader(storage).has_expired(version)
+    return False
+
+
+def expired_error(storage: Storage, version: int) -> ShuffleNotFoundError:
+    """Return the error of a version that expired while it was read."""
+    return ShuffleNotFoundError(
+        f"{storage.root}: version {version} has expired and was removed by garbage collection "
+        "while it was read; nothing is damaged. Open the newest version, and collect with a "
+        "retention longer than reading takes"
+    )
+
+
+@contextlib.contextmanager
+def translate_expired(storage: Storage, version: int) -> Iterator[None]:
+    """Say that a version has expired where reading it finds damage because of that.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        In the place of a CorruptShuffleError, when the version has expired.
+    """
+    try:
+        yield
+    except CorruptShuffleError as error:
+        if has_expired(storage, version):
+            raise expired_error(storage, version) from error
+        raise
+
 
 _LOOKS = 10
 """How often the log is looked at again because entries vanished from it meanwhile."""
@@ -235,7 +256,7 @@ class LogReader:
             As :meth:`record`; of several that are damaged, for the first of ``numbers``.
         """
         reads = [partial(self.record, number) for number in numbers]
-        return dict(zip(numbers, run_at_once(reads, self._storage.max_requests), strict=True))
+        return dict(zip(numbers, run_concurrently(reads, self._storage.max_requests), strict=True))
 
     def entry(self, version: int, commit_id: str | None = None) -> LogEntry:
         """Read the entry of one version, verified.
@@ -436,7 +457,7 @@ class LogReader:
         entries = [entry for entry in snapshot.entries if entry.map_outputs]
         for start in range(0, len(entries), width):
             reads = [partial(self.totals_of, entry) for entry in entries[start : start + width]]
-            for added_rows, added_sizes in run_at_once(reads, width):
+            for added_rows, added_sizes in run_concurrently(reads, width):
                 rows += added_rows
                 sizes += added_sizes
         return rows, sizes

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError, ResultReleasedError
+from arrow_format.options import ResultPartitionType, check_result_type
 from arrow_format.process_identity import ProcessIdentity
-from arrow_format.result_type import ResultPartitionType, check_result_type
 from arrow_format.strict_json import natural, text
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def describe_result(
             "type. Leave it out, or overwrite what is there"
         )
         raise OptionError(msg)
-    most_bytes, most_versions = options.max_unconsumed_bytes, options.max_unconsumed_versions
-    if kind.is_bounded and most_bytes is None and most_versions is None:
+    max_bytes, most_versions = options.max_unconsumed_bytes, options.max_unconsumed_versions
+    if kind.is_bounded and max_bytes is None and most_versions is None:
         if there is not None:
             return there
         most_versions = DEFAULT_UNCONSUMED_VERSIONS
@@ -81,7 +81,7 @@ def describe_result(
         owners = ()
     elif there is not None:
         owners = _together(there.owners, owners)
-    return ResultDescription(kind, most_bytes, most_versions, owners)
+    return ResultDescription(kind, max_bytes, most_versions, owners)
 
 
 def _together(

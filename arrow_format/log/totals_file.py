@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy
+from arrow_format.arrays.buffers import to_arrow, to_numpy
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.ipc import check_stream
 from arrow_format.log.framing import readable

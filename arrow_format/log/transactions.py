@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from arrow_format.concurrency import ReadAhead
 from arrow_format.log.record import LastCommit, entry_of
-from arrow_format.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from arrow_format.log.names import LogIndex

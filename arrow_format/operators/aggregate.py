@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import rebatched
-from arrow_format.arrays.canonical_floats import canonical_floats
-from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.buffers import to_numpy
+from arrow_format.arrays.conversion import canonical_floats
 from arrow_format.operators.aggregate_functions import IN_ORDER
 from arrow_format.operators.hash_passes import HashPass, in_passes
 from arrow_format.read.plan import group_adjacent
@@ -68,7 +68,7 @@ def aggregate_range(
         A file is damaged or missing.
     """
     if group_bytes is None:
-        group_bytes = shuffle.options.worked_on_bytes
+        group_bytes = shuffle.options.working_set_bytes
     weights = to_numpy(shuffle.raw_bytes)
     rows = to_numpy(shuffle.subpartition_rows)
     ordered = bool(shuffle.sort_by) and any(one.function in IN_ORDER for one in plan.aggregations)
@@ -119,7 +119,7 @@ def aggregate_in_passes(
     """
     if not plan.can_merge:
         passes = in_passes(
-            read, plan.keys, most_bytes=block_bytes, row_bytes=GROUP_BYTES, num_rows=num_rows
+            read, plan.keys, max_bytes=block_bytes, row_bytes=GROUP_BYTES, num_rows=num_rows
         )
         for _, held in passes:
             if not held:
@@ -160,10 +160,10 @@ def aggregate_in_passes(
 class _Results:
     """What is kept of groups over parts of the rows, merged now and then."""
 
-    def __init__(self, plan: AggregationPlan, most_bytes: int, merge_rows: int) -> None:
+    def __init__(self, plan: AggregationPlan, max_bytes: int, merge_rows: int) -> None:
         self._plan = plan
         self._parts: list[pa.Table] = []
-        self._most_bytes = self._next_bytes = most_bytes
+        self._max_bytes = self._next_bytes = max_bytes
         self._most_rows = self._next_rows = merge_rows
         self.num_bytes = 0
         """Of what is kept, that of equal keys not merged yet included."""
@@ -177,7 +177,7 @@ class _Results:
             return False
         kept = self.kept()
         self.num_bytes = _held_bytes(kept)
-        self._next_bytes = max(self._most_bytes, 3 * self.num_bytes // 2)
+        self._next_bytes = max(self._max_bytes, 3 * self.num_bytes // 2)
         self._next_rows = max(self._most_rows, 2 * kept.num_rows)
         return True
 

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.arrays.canonical_floats import (
+from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
+from arrow_format.arrays.conversion import (
     canonical_floats,
     ordered_bits,
     ordered_bits_as_floats,
 )
 from arrow_format.arrays.gather import gather
-from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy, to_scalar
 from arrow_format.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:

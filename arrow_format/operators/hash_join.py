@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.row_sizes import row_sizes
 from arrow_format.arrays.selection import take, without_slices
 from arrow_format.operators.key_index import NO_ROW, KeyIndex
@@ -54,7 +54,7 @@ def join_blocks(
     plan: JoinPlan,
     *,
     most: int = PAIR_ROWS,
-    most_bytes: int = PAIR_BYTES,
+    max_bytes: int = PAIR_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a join, in no particular order.
 
@@ -68,7 +68,7 @@ def join_blocks(
         The other side, in blocks of any size; each is let go before the next is asked for.
     plan
         The join. Of semi and anti, each row of the left comes at most once.
-    most, most_bytes
+    most, max_bytes
         Rows of the result in one batch, and their bytes, about.
     """
     index = held.index
@@ -76,7 +76,7 @@ def join_blocks(
     keeps_other = plan.keeps(left=not held.is_left)
     is_filter = plan.how in ("semi", "anti")
     met = np.zeros(index.num_keys, np.bool_)
-    joined = _Joined(held, schema, plan, most_bytes)
+    joined = _Joined(held, schema, plan, max_bytes)
     for block in blocks:
         keys = index.look_up([block.column(pair[held.is_left]) for pair in plan.keys])
         if keeps_held or is_filter:
@@ -147,12 +147,12 @@ class _TakenRows:
 class _Joined:
     """Puts rows of both sides together."""
 
-    def __init__(self, held: Indexed, schema: pa.Schema, plan: JoinPlan, most_bytes: int) -> None:
+    def __init__(self, held: Indexed, schema: pa.Schema, plan: JoinPlan, max_bytes: int) -> None:
         schemas = (held.batch.schema, schema)
         self._left, self._right = schemas if held.is_left else schemas[::-1]
         self._held_is_left = held.is_left
         self._columns = plan.columns
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         lefts = [column.left for column in plan.columns if column.left is not None]
         rights = [column.right for column in plan.columns if column.right is not None]
         self._other_names = rights if held.is_left else lefts
@@ -195,13 +195,13 @@ class _Joined:
         self, taken: Sequence[tuple[_Source, NDArray[np.int64]]]
     ) -> Iterator[tuple[int, int]]:
         num_rows = len(taken[0][1])
-        if num_rows * sum(source.widest for source, _ in taken) <= self._most_bytes:
+        if num_rows * sum(source.widest for source, _ in taken) <= self._max_bytes:
             yield 0, num_rows
             return
         ends = np.cumsum(np.sum([source.sizes(rows) for source, rows in taken], axis=0))
         first = before = 0
         while first < num_rows:
-            most = before + self._most_bytes
+            most = before + self._max_bytes
             end = max(int(np.searchsorted(ends, most, side="right")), first + 1)
             yield first, end
             first, before = end, int(ends[end - 1])

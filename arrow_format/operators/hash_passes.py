@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.arrays.buffers import validity
-from arrow_format.arrays.canonical_floats import float_bits
+from arrow_format.arrays.buffers import to_arrow, validity
+from arrow_format.arrays.conversion import float_bits
 from arrow_format.arrays.gather import filtered
-from arrow_format.arrays.nested_items import most_items
-from arrow_format.arrays.numpy_arrays import to_arrow
+from arrow_format.arrays.row_sizes import most_items
 from arrow_format.errors import SchemaError
 from arrow_format.keys.spark_hash import check_hashable, hash_columns
 
@@ -104,7 +103,7 @@ def in_passes(
     read: Callable[[], Iterable[pa.RecordBatch]],
     keys: Sequence[str],
     *,
-    most_bytes: int,
+    max_bytes: int,
     row_bytes: int = 0,
     num_rows: int,
     nulls_are_equal: bool = True,
@@ -117,7 +116,7 @@ def in_passes(
         Reads all rows; called for every pass, and for one that turns out too large.
     keys
         Key columns.
-    most_bytes
+    max_bytes
         What a pass may hold; an item of a list counts one byte more than it has. Rows of which
         half have one key are held together anyway, and looked at again when they are twice as many.
     row_bytes
@@ -137,7 +136,7 @@ def in_passes(
         one = waiting.pop()
         held: list[pa.RecordBatch] = []
         num_bytes = seen = 0
-        limit = most_bytes
+        limit = max_bytes
         for batch in read():
             seen += batch.num_rows
             taken = one.rows_of(batch)
@@ -148,7 +147,7 @@ def in_passes(
             num_bytes += taken.nbytes + most_items(taken) + row_bytes * taken.num_rows
             if num_bytes > limit:
                 expected = num_bytes * max(num_rows / seen, 1)
-                passes = one.split_where_it_helps(held, expected / most_bytes)
+                passes = one.split_where_it_helps(held, expected / max_bytes)
                 if passes:
                     waiting += passes
                     break

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import rebatched
-from arrow_format.arrays.numpy_arrays import no_rows, to_numpy
+from arrow_format.arrays.buffers import no_rows, to_numpy
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.operators.hash_join import Indexed, join_blocks
@@ -77,7 +77,7 @@ def join_range(
         A file is damaged or missing.
     """
     if group_bytes is None:
-        group_bytes = left.options.worked_on_bytes + right.options.worked_on_bytes
+        group_bytes = left.options.working_set_bytes + right.options.working_set_bytes
     sides = (
         _Side(left, plan.left_columns, group_bytes),
         _Side(right, plan.right_columns, group_bytes),
@@ -90,7 +90,7 @@ def join_range(
         passes = in_passes(
             partial(sides[held].batches, held_ranges),
             keys[0],
-            most_bytes=most_held_bytes,
+            max_bytes=most_held_bytes,
             row_bytes=INDEX_ROW_BYTES,
             num_rows=sides[held].num_rows(held_ranges),
             nulls_are_equal=False,

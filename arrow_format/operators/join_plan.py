@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.numpy_arrays import no_rows
+from arrow_format.arrays.buffers import no_rows
 from arrow_format.arrays.stored_types import same_but_labels
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.co_partitioning import (

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrow_format.arrays.canonical_floats import float_bits
-from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy, to_scalar
+from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
+from arrow_format.arrays.conversion import float_bits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,6 +14,7 @@ import numpy as np
 
 from arrow_format.arrays.batch_stream import reader_of
 from arrow_format.errors import ClosedError
+from arrow_format.keys.co_partitioning import is_broadcast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.arrays.batches import Rows
+    from arrow_format.read.shuffle import Shuffle
 
 
 class Dealer(Protocol):
@@ -223,3 +225,36 @@ def each_subpartition(
                 yield subpartition, tuple(turn.reader(dealer) for dealer in dealers)
             finally:
                 turn.end()
+
+
+def dealer_of(
+    shuffle: Shuffle, subpartitions: Sequence[int], columns: Sequence[str] | None
+) -> Dealer:
+    """Dealer of the rows of a shuffle.
+
+    A broadcast shuffle is read once and not once for each subpartition, and may have another
+    number of subpartitions.
+
+    Parameters
+    ----------
+    shuffle
+        What to read.
+    subpartitions
+        Ascending without repetition.
+    columns
+        Columns to deliver, in that order; all when None.
+
+    Raises
+    ------
+    SchemaError
+        A column is not there.
+    """
+    schema = shuffle.reader(0, 0, columns).schema
+    if not is_broadcast(shuffle):
+        return RowsInOrder(schema, shuffle.rows(subpartitions, columns))
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for run in shuffle.rows([0], columns):
+            yield run.batch
+
+    return SameRows(schema, read, shuffle.options.kept_bytes)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.arrays.schema_evolution import is_appendable
-from arrow_format.at_once import run_at_once
+from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.read.scheduler import ADVICE
@@ -96,10 +96,10 @@ class IndexCache:
         for entry, output, file in files:
             num_bytes += file.index_bytes
             if window and (len(window) == max_requests or num_bytes > self._max_bytes):
-                yield from run_at_once(window, max_requests)
+                yield from run_concurrently(window, max_requests)
                 window, num_bytes = [], file.index_bytes
             window.append(partial(self.index_of, entry, output, file))
-        yield from run_at_once(window, max_requests)
+        yield from run_concurrently(window, max_requests)
 
     @staticmethod
     def _check_identity(

@@ -13,7 +13,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from arrow_format.at_once import run_at_once
+from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import ClosedError, CorruptShuffleError
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.open_files import DataFile, OpenFiles
@@ -189,7 +189,7 @@ class ReadScheduler:
                 return False
             held = num_bytes
             reader.use([file for file, _ in planned])
-            buffers = run_at_once(
+            buffers = run_concurrently(
                 [partial(self._read, file, reads) for file, reads in planned],
                 planned[0][0].storage.max_requests,
             )

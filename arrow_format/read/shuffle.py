@@ -13,17 +13,17 @@ from arrow_format.arrays.batches import (
     as_batches,
     in_subpartition_order,
 )
-from arrow_format.arrays.numpy_arrays import to_arrow, to_numpy
+from arrow_format.arrays.buffers import to_arrow, to_numpy
 from arrow_format.errors import (
     CorruptShuffleError,
     OptionError,
     ShuffleNotFoundError,
 )
 from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
-from arrow_format.log.changed_rows import changes_of
+from arrow_format.log.changes import changes_of
 from arrow_format.log.commit_log import CommitLog, Snapshot
-from arrow_format.log.expiry import expired_error, expiry_told, has_expired
 from arrow_format.log.pending import no_version_error
+from arrow_format.log.reader import expired_error, has_expired, translate_expired
 from arrow_format.log.result import released_error
 from arrow_format.options import check_read_options
 from arrow_format.read.buffer_pool import ReadBufferPool
@@ -416,7 +416,7 @@ class Shuffle:
             The version has expired meanwhile, and was removed by garbage collection.
         """
         needed = self._snapshot.oldest_needed
-        with expiry_told(self._storage, needed):
+        with translate_expired(self._storage, needed):
             report = verify_snapshot(
                 self._storage,
                 self._snapshot,

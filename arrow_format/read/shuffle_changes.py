@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import ShuffleNotFoundError
-from arrow_format.log.changed_rows import changes_of
 from arrow_format.log.changes import (
     OVERWRITES,
+    changes_of,
     newest_entry,
     plan_changes,
 )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from arrow_format.arrays.batches import Rows, copied
 from arrow_format.errors import SchemaError
 from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.log.expiry import expiry_told
+from arrow_format.log.reader import translate_expired
 from arrow_format.model import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.index_cache import IndexCache
@@ -120,14 +120,14 @@ class SortMergeSubpartitionReader:
     def __iter__(self) -> Iterator[Rows]:
         return self._rows(self.planned())
 
-    def runs(self, most_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
+    def runs(self, max_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
         """Rows of each region as a sequence of its own, in reading order; read as they are asked.
 
         All of them share the scheduler's bound, so any number may be read by turns.
 
         Parameters
         ----------
-        most_bytes
+        max_bytes
             Raw bytes that a chunk of every region and the next may have together. Where that is
             too little, nothing is read ahead and chunks come in pieces of half of each region's
             share, but of 32 KiB at least: a chunk is read and decoded again for each piece of it.
@@ -140,17 +140,17 @@ class SortMergeSubpartitionReader:
             for _, chunks in groupby(planned, key=lambda chunk: chunk.region)
         ]
         at_hand = sum(max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs)
-        if 2 * at_hand <= most_bytes:
+        if 2 * at_hand <= max_bytes:
             return [self._rows([run]) for run in runs]
-        piece_bytes = max(most_bytes // (2 * len(runs)), MIN_PIECE_BYTES)
+        piece_bytes = max(max_bytes // (2 * len(runs)), MIN_PIECE_BYTES)
         return [self._pieces(source, chunks, piece_bytes, row_bytes) for source, chunks in runs]
 
-    def _expiry_told(self) -> contextlib.AbstractContextManager[None]:
-        return expiry_told(self._storage, self._oldest_needed)
+    def _translate_expired(self) -> contextlib.AbstractContextManager[None]:
+        return translate_expired(self._storage, self._oldest_needed)
 
     def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
         """Chunks that hold rows of the range, by file and offset."""
-        with self._expiry_told():
+        with self._translate_expired():
             yield from self._planned()
 
     def _planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
@@ -184,7 +184,7 @@ class SortMergeSubpartitionReader:
 
         A chunk of a broadcast region makes one run for each subpartition of the range.
         """
-        with self._expiry_told(), self._scheduler.add_reader(plan) as fetched:
+        with self._translate_expired(), self._scheduler.add_reader(plan) as fetched:
             for source, chunk, stored in fetched:
                 reader = cast("ChunkReader", source)  # it is one of the plan's
                 rows = self._of_range(reader, chunk, reader.decode(chunk, stored))
@@ -202,7 +202,7 @@ class SortMergeSubpartitionReader:
         for chunk in chunks:
             first = chunk.first_row
             while first < chunk.end_row:
-                with self._expiry_told():
+                with self._translate_expired():
                     ((_, stored),) = self._scheduler.fetch(source, [chunk])
                 batch = source.decode(chunk, stored)
                 del stored

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import ShuffleError, StorageError
-from arrow_format.storage.local_dirs import MARKER_NAME, bears_marker
+from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME, bears_marker, put_root_list
 from arrow_format.storage.open import open_made_directory
-from arrow_format.storage.root_list import ROOT_LIST_NAME, put_root_list
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

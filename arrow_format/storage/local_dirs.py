@@ -1,10 +1,4 @@
-"""The directories the map outputs of a job are spread over: the shuffle itself and local ones.
-
-Root 0 is the shuffle's own directory. Each further root is a directory of the job below one of
-``WriteOptions.local_dirs``, and counts only if it bears a marker with the id of the job, so that
-a disk mounted elsewhere, or another's directory of that name, is never taken for it.
-Source: Flink's ``FileChannelManager`` (several temporary directories in turn).
-"""
+"""The directories that a shuffle's map outputs are spread over, and the list that names them."""
 
 from __future__ import annotations
 
@@ -34,6 +28,47 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrow_format.model import PartitionedFile
+
+
+ROOT_LIST_NAME = "local-roots.json"
+
+
+def put_root_list(storage: Storage, directory: str, roots: Sequence[str], *, sync: bool) -> None:
+    """Write down the roots of a job; nothing when it has none but the shuffle."""
+    if roots and storage.stat(f"{directory}/{ROOT_LIST_NAME}") is None:
+        with contextlib.suppress(ObjectExistsError):  # the same, by another process
+            storage.put_if_absent(
+                f"{directory}/{ROOT_LIST_NAME}", json.dumps(list(roots)).encode(), sync=sync
+            )
+
+
+def read_root_list(storage: Storage, directory: str) -> tuple[str, ...]:
+    """Return the roots of a job; none when it wrote none down.
+
+    Raises
+    ------
+    CorruptShuffleError
+        The list cannot be understood.
+    """
+    path = f"{directory}/{ROOT_LIST_NAME}"
+    stat = storage.stat(path)
+    if stat is None:
+        return ()
+    try:
+        (found,) = storage.get_ranges(path, [(0, stat.num_bytes)])
+    except ObjectNotFoundError:  # the job has ended meanwhile
+        return ()
+    job_id = directory.rpartition("/")[2]
+    with contextlib.suppress(ValueError, RecursionError):
+        roots = json.loads(found.to_pybytes())
+        # What it names is cleared and removed: nothing but directories that a job makes.
+        if isinstance(roots, list) and all(
+            isinstance(one, str) and is_root_of(one, job_id) for one in roots
+        ):
+            return tuple(roots)
+    msg = f"{storage.root}/{path}: is no list of directories; look into it, and remove it by hand"
+    raise CorruptShuffleError(msg)
+
 
 MARKER_NAME = "arrow-shuffle-root.json"
 

@@ -1,8 +1,4 @@
-"""Shuffles in object stores, ``s3://``, ``gs://`` and ``az://``, by the library obstore.
-
-There are no directories: a name with ``/`` is a name. An object appears whole when its upload is
-completed, and is durable then; an upload that nobody completes stays invisible.
-"""
+"""Storage in an object store, and multipart uploads to it."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format.at_once import run_at_once
-from arrow_format.errors import CorruptShuffleError, StorageError
+from arrow_format.concurrency import run_concurrently
+from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError, StorageError
 from arrow_format.storage.obstore_connection import (
     OutOfRangeError,
     StoreErrors,
@@ -35,16 +31,114 @@ from arrow_format.storage.protocol import (
     ObjectWriter,
     check_length,
 )
-from arrow_format.storage.upload import (
-    MAX_OBJECT_BYTES,
-    PART_BYTES,
-    PARTS_UNDER_WAY,
-    SIGN_SUFFIX,
-    Upload,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from arrow_format.storage.protocol import ByteSource
+
+
+PART_BYTES = 8 << 20
+PARTS_UNDER_WAY = 2
+"""An open object takes up to three parts of memory: two on their way and one being filled."""
+MAX_OBJECT_BYTES = 10_000 * PART_BYTES
+"""S3 takes 10,000 parts."""
+
+SIGN_INTERVAL_S = 300.0
+"""Seconds from the beginning of an upload, and from one sign to the next; most end before."""
+SIGN_SUFFIX = ".writing"
+
+
+class Upload:
+    """An object on its way.
+
+    Parameters
+    ----------
+    upload
+        The writer of obstore. It keeps views of what it is given until a part is full.
+    where
+        Path of the object, for messages.
+    errors
+        Gives the context that turns an error of obstore into ours, for what is being done.
+    sign
+        Puts the sign, or another in its place.
+    remove_sign
+        Removes it.
+    """
+
+    def __init__(
+        self,
+        upload: Any,  # noqa: ANN401
+        where: str,
+        errors: Callable[[str], contextlib.AbstractContextManager[None]],
+        sign: Callable[[], None],
+        remove_sign: Callable[[], None],
+    ) -> None:
+        self._upload: Any = upload
+        self._where = where
+        self._errors = errors
+        self._sign = sign
+        self._remove_sign = remove_sign
+        self._num_bytes = 0
+        self._signed_at = time.monotonic()
+        self._is_signed = False
+
+    def writev(self, buffers: Sequence[ByteSource]) -> None:
+        """See :meth:`ObjectWriter.writev`."""
+        if self._upload is None:
+            msg = f"{self._where}: already closed"
+            raise ClosedError(msg)
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            self._num_bytes += len(view)
+            if self._num_bytes > MAX_OBJECT_BYTES:
+                msg = (
+                    f"{self._where}: is larger than the {MAX_OBJECT_BYTES} "
+                    "bytes an object may have; write more, smaller map outputs"
+                )
+                raise StorageError(msg)
+            with self._errors("write to it"):
+                self._upload.write(view)
+        self._sign_if_due()
+
+    def _sign_if_due(self) -> None:
+        if time.monotonic() - self._signed_at < SIGN_INTERVAL_S:
+            return
+        self._is_signed = True
+        # Without it the job looks as silent as it would have: that is no reason to fail.
+        with contextlib.suppress(ShuffleError):
+            self._sign()
+        self._signed_at = time.monotonic()
+
+    def _unsign(self) -> None:
+        if self._is_signed:
+            self._is_signed = False
+            # What stays is removed with what else a commit does not name.
+            with contextlib.suppress(ShuffleError):
+                self._remove_sign()
+
+    def truncate(self, num_bytes: int) -> None:
+        """Raise: parts that are gone cannot be cut, and there is no other directory to go to."""
+        msg = f"{self._where}: cannot be cut to {num_bytes} bytes"
+        raise StorageError(msg)
+
+    def close(self) -> None:
+        """See :meth:`ObjectWriter.close`."""
+        if self._upload is not None:
+            with self._errors("finish it"):
+                self._upload.close()
+            self._upload = None
+            self._unsign()
+
+    def abort(self) -> None:
+        """See :meth:`ObjectWriter.abort`."""
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            # An upload that cannot be given up stays invisible; the store clears it some day.
+            with contextlib.suppress(Exception):
+                upload.__exit__(StorageError, StorageError("given up"), None)
+            self._unsign()
+
 
 MAX_REQUESTS = 8
 """Requests worth having under way at once: each waits for the store most of its time."""
@@ -306,7 +400,7 @@ class ObjectStorage:
             with self._errors("delete it and others", paths[0]):
                 obstore().delete(self._store, [self._key(path) for path in paths])
         except ObjectNotFoundError:  # some stores mind; the others of them may still be there
-            run_at_once([partial(self.delete, path) for path in paths], self.max_requests)
+            run_concurrently([partial(self.delete, path) for path in paths], self.max_requests)
 
 
 def _stat_of(meta: Mapping[str, Any]) -> ObjectStat:

@@ -15,9 +15,8 @@ from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
 from arrow_format.streaming.elements import LatencyMarker, Watermark, WatermarkStatus
 from arrow_format.streaming.flush_buffer import FlushBuffer, FlushReason
-from arrow_format.streaming.flush_options import FlushOptions
 from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
-from arrow_format.streaming.operator_attributes import is_output_buffered
+from arrow_format.streaming.options import FlushOptions, is_output_buffered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from arrow_format.streaming.elements import Element, Output
-    from arrow_format.streaming.operator_attributes import OperatorAttributes
+    from arrow_format.streaming.options import OperatorAttributes
 
 _Control = TypeVar("_Control", Watermark, WatermarkStatus, LatencyMarker)
 
@@ -245,7 +244,7 @@ def decorated(
         The flush interval, if there is one, and memory.
     keys, parallelism
         Key columns of what it emits, and in how many places at once it runs; see
-        :func:`~arrow_format.streaming.operator_attributes.is_output_buffered`.
+        :func:`~arrow_format.streaming.options.is_output_buffered`.
     timestamp, clock, directory
         As :class:`BufferOutput` takes them.
 

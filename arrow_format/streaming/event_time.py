@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.arrays.numpy_arrays import to_scalar
+from arrow_format.arrays.buffers import to_scalar
 from arrow_format.errors import OptionError, SchemaError
 
 

@@ -21,16 +21,15 @@ import pyarrow.compute as pc
 from arrow_format.arrays.gather import filtered
 from arrow_format.errors import ClosedError, OptionError, SchemaError
 from arrow_format.keys.partitioner import key_names
-from arrow_format.streaming.elements import Watermark
+from arrow_format.streaming.elements import ElementBuffer, Watermark
 from arrow_format.streaming.event_time import EventTime
-from arrow_format.streaming.held_elements import HeldElements
 from arrow_format.streaming.latest_by_key import LatestPerKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from arrow_format.streaming.elements import Control, Element
-    from arrow_format.streaming.flush_options import FlushOptions
+    from arrow_format.streaming.options import FlushOptions
 
 
 class FlushReason(Enum):
@@ -96,7 +95,7 @@ class FlushBuffer:
         self._clock = clock
         self._directory = directory
         self._rows: LatestPerKey | None = None
-        self._held = HeldElements()
+        self._held = ElementBuffer()
         self._last_flush = clock()
         self._is_closed = self._is_flushing = False
         self.flushes: Counter[FlushReason] = Counter()

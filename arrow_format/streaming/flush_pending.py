@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
-from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.schema_evolution import widen, widen_spark_schema
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.jobs.cleanup import abort_after
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.names import LogIndex
     from arrow_format.storage.open import Storage
-    from arrow_format.streaming.flush_options import FlushOptions
+    from arrow_format.streaming.options import FlushOptions
 
 
 def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, now_ms: int) -> bool:

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import copied
+from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.gather import gather
-from arrow_format.arrays.nested_items import has_items, num_items
-from arrow_format.arrays.numpy_arrays import no_rows, to_arrow
+from arrow_format.arrays.row_sizes import has_items, num_items
 from arrow_format.arrays.selection import keep
 from arrow_format.operators.hash_passes import HashPass
 from arrow_format.streaming.last_rows import last_rows

@@ -17,10 +17,10 @@ import time
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
+from arrow_format.concurrency import poll_until
 from arrow_format.errors import ConsumerError, CorruptShuffleError, ShuffleError
 from arrow_format.log.framing import from_lines, to_lines
 from arrow_format.model import FORMAT_VERSION
-from arrow_format.patience import wait_until
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError
 
@@ -239,9 +239,9 @@ class _Watch:
 
         Where that is not known by then, it waits for as much longer as it takes to know it.
         """
-        term = wait_until(look, timeout)
+        term = poll_until(look, timeout)
         if term is None and not self.is_alive:
-            term = wait_until(lambda: look() or (0 if self.is_alive else None), self._seconds)
+            term = poll_until(lambda: look() or (0 if self.is_alive else None), self._seconds)
         return term or None
 
 

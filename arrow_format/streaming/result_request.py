@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from arrow_format.concurrency import poll_until
 from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
-from arrow_format.log.changed_rows import changes_of, next_changes
-from arrow_format.log.changes import begins_after, way_out_told
+from arrow_format.log.changes import changes_of, next_changes, resume_version, with_recovery_hint
 from arrow_format.log.commit_log import CommitLog, Snapshot
 from arrow_format.log.record import Fence
 from arrow_format.log.release import unconsumed_entries
 from arrow_format.log.result import released_error
 from arrow_format.log.snapshot import VersionSpan
-from arrow_format.patience import wait_until
 
 if TYPE_CHECKING:
     from arrow_format.log.names import LogIndex
@@ -63,7 +62,7 @@ def await_result(
         Nothing is there, and this does not wait; or versions have expired that are unconsumed.
     """
     request = _Request(storage, consumed, consumer)
-    found = wait_until(request.look, timeout)
+    found = poll_until(request.look, timeout)
     if found is None and allow_empty:
         found = request.nothing()
     if found is None:
@@ -110,8 +109,8 @@ class _Request:
             entries = unconsumed_entries(log, index, consumed)
             if entries == ():
                 return None
-            start = begins_after(log, index, newest.newest, consumed) if consumed else 0
-            with way_out_told(self._storage.root, self._consumer):
+            start = resume_version(log, index, newest.newest, consumed) if consumed else 0
+            with with_recovery_hint(self._storage.root, self._consumer):
                 found = next_changes(log, index, start, newest.version)
             return found if entries or found.map_outputs else None
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.gather import gather
-from arrow_format.arrays.numpy_arrays import to_arrow
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.model import PartitionedFileMetadata, RegionKind
@@ -143,12 +143,12 @@ class SpilledRows:
         if status.subpartition_rows is not None:
             self._rows = status.subpartition_rows
 
-    def ranges(self, most_bytes: int, row_bytes: int) -> list[tuple[int, int, int]]:
+    def ranges(self, max_bytes: int, row_bytes: int) -> list[tuple[int, int, int]]:
         """Cut the subpartitions that have rows into ranges to be read together.
 
         Parameters
         ----------
-        most_bytes
+        max_bytes
             Raw bytes that a range may have, about; a single subpartition may have more.
         row_bytes
             What each row counts at least.
@@ -161,7 +161,7 @@ class SpilledRows:
         raw = sum(one.file.raw_bytes for one in self._files)
         per_row = max(raw / max(self.num_rows, 1), row_bytes)
         weights = (self._rows * per_row).astype(np.int64)
-        found = group_adjacent(weights, most_bytes, np.flatnonzero(self._rows).tolist())
+        found = group_adjacent(weights, max_bytes, np.flatnonzero(self._rows).tolist())
         return [(first, end, int(self._rows[first:end].sum())) for first, end in found]
 
     def read(self, first: int, end: int, ahead_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from arrow_format.format.chunk_codec import EncodedChunk, ZstdEncoder
-from arrow_format.format.ipc_footer import keep_batches
+from arrow_format.format.ipc import keep_batches
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import num_nodes
 from arrow_format.model import Encoding

@@ -29,23 +29,50 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.local_dirs import WriteRoots, first_root
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MergePolicy
-from arrow_format.write.merged_file import merge_files
-from arrow_format.write.moved_file import move_regions
+from arrow_format.write.merger import merge_files
 from arrow_format.write.partitioned_file import PartitionedFileWriter
+from arrow_format.write.region_joiner import sized_regions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from arrow_format.format.chunk_codec import EncodedChunk
     from arrow_format.options import WriteOptions
+    from arrow_format.read.partitioned_file import UnfinishedFile
     from arrow_format.storage.open import Storage
     from arrow_format.write.counters import MapCounters
     from arrow_format.write.sort_buffer import SortedRegion
+
+
+def move_regions(source: UnfinishedFile, target: PartitionedFileWriter) -> None:
+    """Append all regions of ``source`` to ``target``, chunks as they are stored, each verified.
+
+    Raises
+    ------
+    CorruptShuffleError
+        ``source`` cannot be read back as it was written.
+    StorageError
+        ``target`` cannot be written.
+    """
+    chunks = ChunkReader(source, ChunkDecoder(source.metadata.data_schema))
+    for number, (region, raw_bytes) in enumerate(sized_regions(source)):
+        stored = _read_back(chunks.stored(number, number + 1))
+        target.write_stored_region(region, stored, raw_bytes)
+
+
+def _read_back(chunks: Iterator[EncodedChunk]) -> Iterator[EncodedChunk]:
+    """Give chunks; what cannot be read is no failure of the storage that is written to."""
+    try:
+        yield from chunks
+    except StorageError as error:
+        raise CorruptShuffleError(str(error)) from error
+
 
 MAX_INDEX_BYTES = 16 << 20
 """A partitioned file whose index grows past this is finished and the next one is begun, so that the
 memory for indexes is bounded however much a map task writes."""
 
-ROOM_BYTES = 4 << 20
+INDEX_RESERVE_BYTES = 4 << 20
 """Room a directory must have beside the next region, for its index."""
 
 
@@ -103,7 +130,7 @@ class MapOutputWriter:
         StorageError, OutOfDiskError
             No directory took it; the map output is of no use any more.
         """
-        num_bytes = region.batch.nbytes + ROOM_BYTES
+        num_bytes = region.batch.nbytes + INDEX_RESERVE_BYTES
         if self._writer is not None and self._roots.should_leave(self._root, num_bytes):
             self._finish_file()
         while True:
@@ -192,7 +219,7 @@ class MapOutputWriter:
         started = time.perf_counter_ns()
         try:
             while True:
-                target = self._open_file(source.num_bytes + ROOM_BYTES)
+                target = self._open_file(source.num_bytes + INDEX_RESERVE_BYTES)
                 try:
                     move_regions(source.unfinished(), target)
                 except StorageError as another:

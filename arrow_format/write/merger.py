@@ -7,19 +7,27 @@ out, and on any failure nothing of it is left. Source: FLIP-148, ``PartitionedFi
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.radix_sort import sort_permutation
+from arrow_format.arrays.row_sizes import most_items
 from arrow_format.arrays.schema_evolution import is_appendable
-from arrow_format.errors import OptionError, SchemaError, StorageError
+from arrow_format.arrays.selection import take
+from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.ipc import byte_schema
+from arrow_format.format.totals import subpartition_totals
+from arrow_format.keys.spark_order import key_codes
 from arrow_format.model import Encoding, RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
-from arrow_format.write.merge_check import check_merged
 from arrow_format.write.merge_policy import MAX_FAN_IN
 from arrow_format.write.partitioned_file import PartitionedFileWriter
 from arrow_format.write.region_joiner import RegionJoiner, sized_regions
@@ -28,8 +36,10 @@ from arrow_format.write.rewrite_plan import plan_fan_in, plan_runs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from arrow_format.model import PartitionedFileMetadata
+    from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.model import Int64Array, PartitionedFile, PartitionedFileMetadata
     from arrow_format.options import WriteOptions
+    from arrow_format.storage.local_dirs import WriteRoots
     from arrow_format.storage.open import Storage
 
 
@@ -220,3 +230,194 @@ def _are_plain(inputs: Sequence[PartitionedFileReader]) -> bool:
         for one in inputs
         for region in one.regions
     )
+
+
+NUM_COMPARED = 16
+"""Subpartitions whose rows are compared."""
+
+MOST_ROWS = 20_000
+"""A subpartition with more rows is not compared: all of them would have to be held."""
+
+MOST_BYTES = 64 << 20
+"""... nor is one with more bytes, a value inside of a list counting as one byte more."""
+
+ROWS_COMPARED = 256
+"""Rows at both ends of a subpartition whose bytes are compared."""
+
+
+def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> None:
+    """Read a merged file whole and compare it with its inputs.
+
+    Raises
+    ------
+    CorruptShuffleError
+        It cannot be read back as it was written, or its subpartitions have other rows.
+    """
+    n = merged.metadata.num_subpartitions
+    expected = np.zeros(n, np.int64)
+    for one in inputs:
+        expected += subpartition_totals(one.regions, n, one.file.data_bytes)[0]
+    found, _ = subpartition_totals(merged.regions, n, merged.file.data_bytes)
+    stored = merged.file.num_rows, merged.file.num_broadcast_rows
+    if not np.array_equal(expected, found) or stored != (
+        sum(one.file.num_rows for one in inputs),
+        sum(one.file.num_broadcast_rows for one in inputs),
+    ):
+        raise _differs(merged, "the number of rows")
+    copied = _are_copies(merged, inputs)
+    ChunkReader(merged, ChunkDecoder(merged.metadata.data_schema)).check(decode=not copied)
+    if not copied:
+        _compare_rows(merged, inputs, expected)
+
+
+def _compare_rows(
+    merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader], rows: Int64Array
+) -> None:
+    candidates = np.flatnonzero((rows > 0) & (rows <= MOST_ROWS))
+    places = np.linspace(0, len(candidates) - 1, min(NUM_COMPARED, len(candidates))).astype(int)
+    for one in np.unique(candidates[places]).tolist():
+        expected = _rows_at_ends(inputs, merged, one, max_bytes=MOST_BYTES)
+        if expected is not None and expected != _rows_at_ends([merged], merged, one):
+            raise _differs(merged, f"rows of subpartition {one}")
+
+
+def _rows_at_ends(
+    files: Sequence[PartitionedFileReader],
+    merged: PartitionedFileReader,
+    subpartition: int,
+    *,
+    max_bytes: float = inf,
+) -> tuple[int, list[pa.RecordBatch]] | None:
+    """How many unicast rows a subpartition has, and the bytes of the first and the last.
+
+    Bytes, because NaN is no equal of itself, and not every value has a form in Python. None when
+    the rows have more than ``max_bytes``.
+    """
+    schema, sort_by = merged.metadata.data_schema, merged.metadata.sort_by
+    regions = []
+    num_bytes = 0
+    for file in files:
+        chunks = ChunkReader(file, ChunkDecoder(schema))
+        for number, region in enumerate(file.regions):
+            if region.kind is RegionKind.UNICAST:
+                batches = []
+                for batch, _ in chunks.rows(number, number + 1, subpartition, subpartition + 1):
+                    # Values inside of lists may take no byte at all, and their number is bounded.
+                    num_bytes += batch.nbytes + most_items(batch)
+                    if num_bytes > max_bytes:
+                        return None
+                    batches.append(batch)
+                table = pa.Table.from_batches(batches, schema).combine_chunks()
+                if sort_by and _sorted(table, sort_by) is not table:
+                    raise _differs(merged, f"the order of rows of subpartition {subpartition}")
+                regions.append(table)
+    rows = pa.concat_tables([schema.empty_table(), *regions])
+    if sort_by:
+        rows = _sorted(rows.combine_chunks(), sort_by)
+    ends = [rows.slice(0, ROWS_COMPARED), rows.slice(max(len(rows) - ROWS_COMPARED, 0))]
+    return len(rows), [_as_bytes(end) for end in ends]
+
+
+def _as_bytes(rows: pa.Table) -> pa.RecordBatch:
+    """Return the rows with the bytes that their values are: equal where the bytes are."""
+    columns = [column.combine_chunks() for column in rows.columns]
+    message = pa.RecordBatch.from_arrays(columns, schema=rows.schema).serialize()
+    return pa.ipc.read_record_batch(message, byte_schema(rows.schema))
+
+
+def _sorted(rows: pa.Table, sort_by: SortBy) -> pa.Table:
+    """Return rows in the order of the sort keys, stable; the table itself when they are."""
+    if len(rows) < 2:
+        return rows
+    codes = key_codes([rows[name].chunk(0) for name, _ in sort_by], [o for _, o in sort_by])
+    order = sort_permutation(codes)
+    return rows if bool((order[1:] > order[:-1]).all()) else take(rows, to_arrow(order))
+
+
+def _are_copies(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> bool:
+    """Whether all chunks are those of the inputs, byte for byte."""
+    regions = [region.chunks for one in inputs for region in one.regions]
+    return len(regions) == len(merged.regions) and all(
+        np.array_equal(getattr(region.chunks, name), getattr(chunks, name))
+        for region, chunks in zip(merged.regions, regions, strict=True)
+        for name in ("first_row", "length", "raw_length", "encoding", "crc32")
+    )
+
+
+def _differs(merged: PartitionedFileReader, what: str) -> CorruptShuffleError:
+    return CorruptShuffleError(
+        f"{merged.storage.root}/{merged.file.data_path}: {what} differ from the files it was "
+        "merged from, which are unharmed. Please report this"
+    )
+
+
+INDEX_RESERVE_BYTES = 4 << 20
+"""Room a directory must have beside the data, for the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFile:
+    """A merged file, read back and found sound, and what it changes in the totals."""
+
+    file: PartitionedFile
+    num_merged_regions: int
+    """Regions of the inputs."""
+    added_bytes: Int64Array
+    """Bytes per subpartition that the file has more than its inputs; mostly negative."""
+
+
+def merge_files(
+    inputs: Sequence[PartitionedFileReader],
+    *,
+    rewrite: bool,
+    max_fan_in: int,
+    roots: WriteRoots,
+    path_in: Callable[[int], str],
+    metadata: PartitionedFileMetadata,
+    options: WriteOptions,
+    on_bytes: Callable[[int], None] = ignore,
+) -> MergedFile:
+    """Merge files into one that stands in one of several directories.
+
+    Parameters
+    ----------
+    inputs
+        Indexes of the inputs, in reading order.
+    rewrite
+        Whether regions are joined; otherwise they are copied as they are.
+    max_fan_in
+        Most regions that become one.
+    roots
+        Where the file may go; one that fails is left out from then on.
+    path_in
+        Gives the path of the file, without suffix, in the root of that number.
+    metadata, options, on_bytes
+        As :class:`~arrow_format.write.merger.PartitionedFileMerger` takes them.
+
+    Raises
+    ------
+    CorruptShuffleError, FormatVersionError, SchemaError
+        An input is damaged, or not of this shuffle.
+    StorageError, OutOfDiskError
+        No directory took the file; nothing of it is left.
+    """
+    num_bytes = sum(one.file.data_bytes for one in inputs) + INDEX_RESERVE_BYTES
+    while True:
+        root = roots.choose(num_bytes)
+        merger = PartitionedFileMerger(
+            roots.storage(root), path_in(root), metadata, options, on_bytes=on_bytes
+        )
+        try:
+            merged = (
+                merger.rewrite(inputs, max_fan_in=max_fan_in) if rewrite else merger.append(inputs)
+            )
+        except StorageError as error:
+            roots.leave_out(root, error)
+            continue
+        n = metadata.num_subpartitions
+        _, added = subpartition_totals(merged.regions, n, merged.file.data_bytes)
+        for one in inputs:
+            added -= subpartition_totals(one.regions, n, one.file.data_bytes)[1]
+        return MergedFile(
+            replace(merged.file, root=root), sum(len(one.regions) for one in inputs), added
+        )

@@ -27,14 +27,13 @@ from arrow_format.model import (
 )
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
 from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows
-from arrow_format.write.chunk_extents import cut_to_size
 from arrow_format.write.chunk_writer import (
     ChunkWriter,
     GatheringSink,
     IpcFileChunks,
     ZstdChunks,
 )
-from arrow_format.write.clustering import Clustering, cut_chunks
+from arrow_format.write.clustering import Clustering, cut_chunks, cut_to_size
 from arrow_format.write.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.nested_items import most_items
+from arrow_format.arrays.row_sizes import most_items
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.keys.merge_runs import merge_sorted

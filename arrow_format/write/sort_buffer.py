@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.gather import gather
-from arrow_format.arrays.nested_items import MAX_ITEMS, has_items, num_items
-from arrow_format.arrays.numpy_arrays import no_rows, to_arrow
+from arrow_format.arrays.row_sizes import MAX_ITEMS, has_items, num_items
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.keys.spark_order import order_codes, sorting_bytes
 from arrow_format.write.clustering import Clustering, cluster
@@ -135,7 +135,7 @@ class SortBuffer:
         -------
         bool
             Whether the rows were taken. An empty buffer refuses what is larger than itself, and
-            several rows with more than :data:`~arrow_format.arrays.nested_items.MAX_ITEMS` items of
+            several rows with more than :data:`~arrow_format.arrays.row_sizes.MAX_ITEMS` items of
             lists in one column.
 
         Raises

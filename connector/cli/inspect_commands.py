@@ -22,7 +22,7 @@ def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOpti
     """Show schema, versions, sizes, layout and how evenly rows are spread."""
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.inspection import facts_as_json, inspect_shuffle
-    from connector.cli.pending_facts import pending_as_json, pending_facts, pending_lines
+    from connector.cli.summaries import pending_as_json, pending_facts, pending_lines
 
     try:
         shuffle = open_shuffle(path, version)
@@ -77,7 +77,7 @@ def plan(
 ) -> None:
     """Show which bytes of which files reading some subpartitions reads."""
     from arrow_format.read.shuffle import open_shuffle
-    from connector.cli.plan_summary import read_plan_as_json, read_plan_lines
+    from connector.cli.summaries import read_plan_as_json, read_plan_lines
     from connector.options.source import parse_subpartitions
 
     wanted = None if subpartitions is None else parse_subpartitions(subpartitions)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import ShuffleError
 from arrow_format.jobs.receipt import count_of
 from arrow_format.log.commit_log import CommitLog
@@ -20,8 +20,8 @@ from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry
 from arrow_format.log.pending import pending_numbers
 from arrow_format.log.record import FENCE, Fence, Pending
+from arrow_format.options import ResultPartitionType
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.result_type import ResultPartitionType
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:

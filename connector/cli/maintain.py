@@ -34,12 +34,12 @@ def merge(
     from arrow_format.jobs.merge import merge_shuffle, plan_merge
     from arrow_format.read.shuffle import open_shuffle
     from arrow_format.write.merge_policy import MergePolicy
-    from connector.cli.merge_summary import plan_as_json, plan_lines, report_as_json, report_lines
+    from connector.cli.summaries import merge_plan_lines, plan_as_json, report_as_json, report_lines
 
     policy = MergePolicy(rewrite=cast("RewriteChoice", rewrite))
     plan = plan_merge(open_shuffle(path), policy)
     if dry_run:
-        show_result(plan_as_json(plan) if as_json else plan_lines(plan))
+        show_result(plan_as_json(plan) if as_json else merge_plan_lines(plan))
         return
     started = time.perf_counter()
     with progress(f"Merging {plan.path}", plan.num_bytes) as advance:
@@ -65,8 +65,8 @@ def gc(
 ) -> None:
     """Remove versions that were superseded long ago, and what dead jobs left."""
     from arrow_format.jobs.garbage import collect_garbage
-    from connector.cli.gc_summary import gc_as_json, gc_lines
-    from connector.options.duration import parse_duration
+    from connector.cli.summaries import gc_as_json, gc_lines
+    from connector.options.text import parse_duration
 
     span = parse_duration(retention, "--retention")
     with progress(f"Collecting garbage of {path}", None) as advance:
@@ -84,7 +84,7 @@ def consumers(
 ) -> None:
     """Show who consumes a shuffle and how far each has come, or forget one."""
     from arrow_format.streaming.consumption import forget_consumer, list_consumers
-    from connector.cli.consumer_summary import consumers_as_json, consumers_lines
+    from connector.cli.summaries import consumers_as_json, consumers_lines
 
     if forget is not None and not forget_consumer(path, forget):
         names = ", ".join(one.name for one in list_consumers(path)) or "none"
@@ -131,7 +131,7 @@ def release(
 def _what_is_released(path: str) -> str:
     """Describe all that a release takes away; ShuffleNotFoundError where that is nothing."""
     from arrow_format.read.shuffle import open_shuffle
-    from connector.cli.pending_facts import pending_facts, pending_text
+    from connector.cli.summaries import pending_facts, pending_text
 
     try:
         shuffle = open_shuffle(path)
@@ -164,7 +164,7 @@ def flush(
     from arrow_format.options import WriteOptions
     from arrow_format.storage.open import open_storage
     from arrow_format.streaming.flush_pending import flush_pending
-    from connector.options.duration import parse_duration
+    from connector.options.text import parse_duration
 
     patience = parse_duration(timeout, "--timeout")
     options = WriteOptions(back_pressure_timeout=patience.total_seconds())

@@ -31,7 +31,7 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
     from arrow_format.jobs.receipt import count_of, format_bytes
     from connector.cli.charts import printable, skew_picture
     from connector.cli.inspection import order_text, partitioner_text, result_lines
-    from connector.cli.work_summary import work_lines
+    from connector.cli.summaries import work_lines
 
     def line(text: RenderableType = "", style: str | None = None) -> None:
         console.print(text, style=style, soft_wrap=True)

@@ -17,10 +17,9 @@ from arrow_format.arrays.batches import rebatched
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
 from arrow_format.streaming.flush_buffer import FlushBuffer
-from arrow_format.streaming.flush_options import FlushOptions
 from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
-from arrow_format.streaming.operator_attributes import OperatorAttributes, is_output_buffered
-from connector.options.flush_options import parse_interval
+from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
+from connector.options.stream import parse_interval
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:

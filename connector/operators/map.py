@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import check_co_partitioned
-from arrow_format.operators.shuffle_dealers import dealer_of
-from arrow_format.operators.subpartition_readers import each_subpartition
+from arrow_format.operators.subpartition_readers import dealer_of, each_subpartition
 from connector.operators.results import results_of
 from connector.operators.tasks import (
     open_shuffles,

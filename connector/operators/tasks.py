@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from arrow_format.arrays.batches import rebatched
-from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.co_partitioning import is_broadcast

@@ -16,26 +16,153 @@ from arrow_format.keys.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.log.consumers import check_consumer
 from arrow_format.log.snapshot import VersionSpan
 from arrow_format.model import MAX_SUBPARTITIONS, SAFE_NAME
-from arrow_format.options import CODECS, ReadOptions, WriteOptions, check_num_subpartitions
+from arrow_format.options import (
+    CODECS,
+    ReadOptions,
+    ResultPartitionType,
+    WriteOptions,
+    check_num_subpartitions,
+)
 from arrow_format.storage.open import scheme_of
 from arrow_format.storage.options import StorageOptions
-from connector.options.key_text import parse_bounds, parse_sort_keys
-from connector.options.result_options import (
-    REQUEST_OPTIONS,
-    RESULT_OPTIONS,
-    ResultRequest,
-    parse_request,
-    parse_result_options,
+from connector.options.text import (
+    bad,
+    boolean,
+    num_bytes,
+    parse_bounds,
+    parse_duration,
+    parse_sort_keys,
+    unknown,
+    whole,
 )
-from connector.options.store_options import STORAGE_PREFIX, parse_storage_options
-from connector.options.text import bad, boolean, num_bytes, unknown, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from arrow_format.keys.sort_keys import SortBy
+
+
+STORAGE_PREFIX = "storage."
+"""What the names of options begin with that go to the object store."""
+SECRET_PREFIX = "storage.secret."
+"""The same; Spark's plans and logs hide the values of options whose names say secret."""
+
+_SECRETS = re.compile(r"key(?!_id)|sas|credential|bearer|certificate")
+_SECRET_VALUES = re.compile(r"://[^/\s]*@|[?&]sig=")
+"""A password or signature inside of a URL."""
+_HIDDEN = re.compile(r"secret|password|token")
+"""Of what Spark hides by default (``spark.redaction.regex``)."""
+
+
+def parse_storage_options(known: Mapping[str, str]) -> StorageOptions:
+    """Read the options that begin with :data:`STORAGE_PREFIX`; others are left alone.
+
+    Parameters
+    ----------
+    known
+        Options; names of these in small letters.
+
+    Raises
+    ------
+    OptionError
+        Spark would show a secret, by the name it has.
+    """
+    options = {}
+    for name, value in known.items():
+        if not name.startswith(STORAGE_PREFIX):
+            continue
+        own = name.removeprefix(SECRET_PREFIX).removeprefix(STORAGE_PREFIX)
+        is_secret = _SECRETS.search(name) or _SECRET_VALUES.search(value)
+        if is_secret and not _HIDDEN.search(name):
+            msg = (
+                f"option {name}: Spark would show its value in plans and logs; call it "
+                f"{SECRET_PREFIX}{own}, or give storage_options to connector.read_shuffle and "
+                "connector.write_shuffle"
+            )
+            raise OptionError(msg)
+        options[own] = value
+    return StorageOptions(options)
+
+
+RESULT_OPTIONS = (
+    "resultType",
+    "maxUnconsumedBytes",
+    "maxUnconsumedVersions",
+    "backPressureTimeout",
+)
+"""Names of those of a write."""
+REQUEST_OPTIONS = ("requestTimeout", "consumer")
+"""Names of those of a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRequest:
+    """How a read asks for a result."""
+
+    timeout: float = 0.0
+    """Seconds to wait for the shuffle to be there."""
+    consumer: str | None = None
+    """The name under which it consumes; None where it only looks."""
+
+
+def parse_request(known: Mapping[str, str]) -> ResultRequest:
+    """Read :data:`REQUEST_OPTIONS` among options by their documented names.
+
+    Raises
+    ------
+    OptionError
+        A value is bad; names it.
+    """
+    timeout = parse_duration(known.get("requestTimeout", "0s"), "option requestTimeout")
+    consumer = check_consumer(known["consumer"]) if "consumer" in known else None
+    return ResultRequest(timeout.total_seconds(), consumer)
+
+
+def parse_result_options(known: Mapping[str, str]) -> dict[str, object]:
+    """Read :data:`RESULT_OPTIONS` among options by their documented names.
+
+    Returns
+    -------
+    dict
+        Arguments of :class:`~arrow_format.WriteOptions`.
+
+    Raises
+    ------
+    OptionError
+        A value is bad, or the type is one that has no such option; names it.
+    """
+    settings: dict[str, object] = {}
+    kind = known.get("resultType", "").upper()
+    if "resultType" in known:
+        names = ResultPartitionType.__members__
+        if kind not in names:
+            raise bad("resultType", known["resultType"], f"one of {', '.join(names)}")
+        settings["result_type"] = kind
+    is_bounded = kind == ResultPartitionType.PIPELINED_BOUNDED.name
+    for name, key in (
+        ("maxUnconsumedBytes", "max_unconsumed_bytes"),
+        ("maxUnconsumedVersions", "max_unconsumed_versions"),
+    ):
+        if name in known:
+            if not is_bounded:
+                msg = f"option {name}: only resultType=PIPELINED_BOUNDED has bounds; give it too"
+                raise OptionError(msg)
+            parse = num_bytes if name.endswith("Bytes") else whole
+            settings[key] = parse(name, known[name])
+    if "backPressureTimeout" in known:
+        if kind and not is_bounded:  # without a type, that of the shuffle appended to holds
+            msg = (
+                "option backPressureTimeout: only resultType=PIPELINED_BOUNDED waits for its "
+                f"consumers, and resultType is {kind}; leave one of them out"
+            )
+            raise OptionError(msg)
+        wait = parse_duration(known["backPressureTimeout"], "option backPressureTimeout")
+        settings["back_pressure_timeout"] = wait.total_seconds()
+    return settings
+
 
 WRITE_OPTIONS = (
     "keys",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.changes import OVERWRITES
-from arrow_format.streaming.flush_options import FlushOptions
-from arrow_format.streaming.operator_attributes import OperatorAttributes, is_output_buffered
-from connector.options.flush_options import MAX_INTERVAL, parse_flush_options
-from connector.options.flush_options import NAMES as FLUSH_OPTIONS
+from arrow_format.streaming.latest_by_key import DEFAULT_BYTES, LEAST_BYTES
+from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
+from arrow_format.strict_json import natural
 from connector.options.source import (
     READ_OPTIONS,
     WRITE_OPTIONS,
@@ -20,15 +20,194 @@ from connector.options.source import (
     scan_options,
     target_options,
 )
-from connector.options.stream_progress import StepLimits
-from connector.options.text import bad, boolean, num_bytes, whole
+from connector.options.text import bad, boolean, num_bytes, parse_duration, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.log.changes import Step
     from connector.options.source import ScanOptions, TargetOptions
+
+
+MAX_INTERVAL = "flush.maxInterval"
+"""Flink: ``execution.flush.max-interval``."""
+MEMORY_BUFFER_ONLY = "flush.memoryBufferOnly"
+"""Flink: ``execution.flush.memory-buffer-only``."""
+MAX_BUFFERED_BYTES = "flush.maxBufferedBytes"
+
+FLUSH_OPTIONS = (MAX_INTERVAL, MEMORY_BUFFER_ONLY, MAX_BUFFERED_BYTES)
+"""Names of all of them."""
+
+_PREFIX = "flush."
+_INTERVALS = "500ms, 90s, 2min or 1h"
+
+
+def parse_interval(value: object, name: str) -> timedelta | None:
+    """Return a flush interval: None and timedeltas as they are, text as a duration above zero.
+
+    Raises
+    ------
+    OptionError
+        It is none of these.
+    """
+    if value is None or isinstance(value, timedelta):
+        interval = value
+    elif isinstance(value, str):
+        interval = parse_duration(value, name, examples=_INTERVALS)
+    else:
+        msg = f"{name}={value!r}: expected text as {_INTERVALS}, or a timedelta"
+        raise OptionError(msg)
+    if interval is not None and interval <= timedelta():
+        msg = f"{name}={value!r}: expected more than no time; leave it out to buffer nothing"
+        raise OptionError(msg)
+    return interval
+
+
+def parse_flush_options(options: Mapping[str, str]) -> FlushOptions:
+    """Read the options that begin with ``flush.``; others are left alone.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over: names in any case, values text.
+
+    Raises
+    ------
+    OptionError
+        A value is bad, or there is no such option; names it.
+    """
+    known = {name.lower(): name for name in FLUSH_OPTIONS}
+    found: dict[str, str] = {}
+    for key, value in options.items():
+        if not key.lower().startswith(_PREFIX):
+            continue
+        name = known.get(key.lower())
+        if name is None:
+            msg = f"option {key!r} is not known; there are {', '.join(FLUSH_OPTIONS)}"
+            raise OptionError(msg)
+        found[name] = value
+    text = found.get(MAX_BUFFERED_BYTES, str(DEFAULT_BYTES))
+    most = num_bytes(MAX_BUFFERED_BYTES, text)
+    if most < LEAST_BYTES:
+        raise bad(MAX_BUFFERED_BYTES, text, f"at least {LEAST_BYTES >> 10}k")
+    return FlushOptions(
+        max_interval=parse_interval(found.get(MAX_INTERVAL), MAX_INTERVAL),
+        memory_buffer_only=boolean(MEMORY_BUFFER_ONLY, found.get(MEMORY_BUFFER_ONLY, "false")),
+        max_buffered_bytes=most,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """All rows of a version, and of those before it, were read."""
+
+    version: int
+    """0: none were."""
+    commit_id: str | None = None
+    """Whose version it is, so that a shuffle that was made anew is noticed; None where a stream
+    begins, of which nothing was read yet, or where nothing tells the id any more."""
+    consumed: bool = False
+    """Whether rows up to there were read under the name of its consumer; without a commit id."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether nothing was read yet."""
+        return self.commit_id is None and not self.consumed
+
+    def to_json(self) -> dict[str, int | str | bool]:
+        """As Spark keeps it in its checkpoint."""
+        if self.begins:
+            return {"version": self.version}
+        if self.commit_id is None:
+            return {"version": self.version, "consumed": True}
+        return {"version": self.version, "commitId": self.commit_id}
+
+    @staticmethod
+    def from_json(value: Mapping[str, object]) -> StreamOffset:
+        """Inverse of :meth:`to_json`.
+
+        Raises
+        ------
+        OptionError
+            It is of another source.
+        """
+        try:
+            version = natural(value["version"])
+            commit_id, consumed = value.get("commitId"), value.get("consumed", False)
+            if (commit_id is None or isinstance(commit_id, str)) and isinstance(consumed, bool):
+                return StreamOffset(version, commit_id, consumed)
+        except (KeyError, ValueError, AttributeError, TypeError):
+            pass
+        msg = (
+            f"offset {value!r} in the checkpoint is not of this source; it has a version and a "
+            "commitId. Give the query the checkpointLocation that it had"
+        )
+        raise OptionError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What a batch may have at most; None: any number. A version is never split."""
+
+    max_versions: int | None = None
+    """Versions that add rows."""
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    """Bytes of the data files."""
+
+    @property
+    def are_none(self) -> bool:
+        """Whether a batch may have anything."""
+        return self == StepLimits()
+
+    def tightened(self, other: StepLimits) -> StepLimits:
+        """Return what keeps to both."""
+        return StepLimits(
+            _smaller(self.max_versions, other.max_versions),
+            _smaller(self.max_rows, other.max_rows),
+            _smaller(self.max_bytes, other.max_bytes),
+        )
+
+    def end_of(self, steps: Iterable[Step]) -> int | None:
+        """Return the version up to which a batch goes; None where there is nothing to read.
+
+        The first version with rows is always taken, since a batch of none would never end. What is
+        not needed of ``steps`` is not asked for.
+
+        Parameters
+        ----------
+        steps
+            The versions that follow, in order.
+        """
+        versions = rows = num_bytes = 0
+        end = None
+        for step in steps:
+            if not step.adds:  # nothing to read, and nothing to wait for
+                end = step.version if versions else end
+                continue
+            versions, rows, num_bytes = (
+                versions + 1,
+                rows + step.num_rows,
+                num_bytes + step.num_bytes,
+            )
+            if versions > 1 and not self._allow(versions, rows, num_bytes):
+                break
+            end = step.version
+        return end
+
+    def _allow(self, versions: int, rows: int, num_bytes: int) -> bool:
+        return (
+            (self.max_versions is None or versions <= self.max_versions)
+            and (self.max_rows is None or rows <= self.max_rows)
+            and (self.max_bytes is None or num_bytes <= self.max_bytes)
+        )
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
+
 
 IDEMPOTENT = "isOutputIdempotent"
 SINK_OPTIONS = ("emptyVersions", *FLUSH_OPTIONS, IDEMPOTENT)

@@ -413,13 +413,13 @@ def _absolute(path: str, filesystem: Any) -> str:  # noqa: ANN401
 
 
 def _units(
-    files: Sequence[ScanFile], origins: Sequence[FileOrigin], wanted: Wanted, most_bytes: int
+    files: Sequence[ScanFile], origins: Sequence[FileOrigin], wanted: Wanted, max_bytes: int
 ) -> list[ScanUnit]:
-    """Units of all files, those with more bytes than ``most_bytes`` cut where that can be."""
+    """Units of all files, those with more bytes than ``max_bytes`` cut where that can be."""
 
     def cut(numbered: tuple[int, ScanFile]) -> list[ScanUnit]:
         number, file = numbered
-        if file.num_bytes <= most_bytes:
+        if file.num_bytes <= max_bytes:
             return [ScanUnit(number, file.num_bytes)]
         with _naming(file.path):
             parts = pieces_of_file(file, origins[file.origin], wanted)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
+from arrow_format.arrays.buffers import no_rows, to_scalar
 from arrow_format.arrays.conversion import is_list
-from arrow_format.arrays.numpy_arrays import no_rows, to_scalar
 from arrow_format.arrays.stored_types import data_schema, normalise, same_but_labels
 from arrow_format.arrays.types_for_spark import MAX_DECIMAL_PRECISION, SIGNED
 from arrow_format.errors import SchemaError

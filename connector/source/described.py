@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.errors import AnalysisException
 
-from connector.options.store_options import SECRET_PREFIX
+from connector.options.source import SECRET_PREFIX
 from connector.source.data_source import ArrowShuffleDataSource
 
 if TYPE_CHECKING:

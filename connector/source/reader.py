@@ -12,12 +12,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from arrow_format.arrays.batches import as_batches
-from arrow_format.arrays.numpy_arrays import to_numpy
+from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.read.estimates import plan_shards
 from arrow_format.read.plan import check_subpartitions
-from arrow_format.read.shards import plan_shards
 from arrow_format.read.shuffle import Shuffle, check_there, open_pinned, open_shuffle
 from arrow_format.read.subpartition_reader import (
     SUBPARTITION_COLUMN,
@@ -122,7 +122,7 @@ def open_requested(options: ScanOptions) -> Shuffle:
 
 @dataclass
 class SubpartitionRanges(InputPartition):
-    """What one Spark task reads: a :class:`~arrow_format.read.shards.Shard`."""
+    """What one Spark task reads: a :class:`~arrow_format.read.estimates.Shard`."""
 
     ranges: tuple[tuple[int, int], ...]
     regions: range | None = None

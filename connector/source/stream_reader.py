@@ -7,6 +7,8 @@ finds offsets and plans; tasks read with a copy of another one, so nothing but o
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,15 +25,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from arrow_format.errors import ConsumerError, OptionError
-from arrow_format.log.changed_rows import changes_of
 from arrow_format.log.changes import (
-    begins_after,
+    changes_of,
     check_commit_id,
     commit_id_of,
     newest_entry,
     plan_changes,
+    resume_version,
     steps_after,
-    way_out_told,
+    with_recovery_hint,
 )
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
@@ -40,10 +42,7 @@ from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import Shuffle, open_pinned
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.result_request import await_result
-from connector.options.stream import parse_source_options
-from connector.options.stream_progress import StepLimits, StreamOffset
-from connector.source import idle_looks
-from connector.source.idle_looks import IdleLooks
+from connector.options.stream import StepLimits, StreamOffset, parse_source_options
 from connector.source.reader import (
     SubpartitionRanges,
     check_columns,
@@ -63,6 +62,58 @@ if TYPE_CHECKING:
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.names import LogIndex
     from arrow_format.log.snapshot import VersionSpan
+
+
+IDLE_POLL_INTERVAL = 1.0
+"""Seconds between two looks in succession at a store that find nothing new."""
+
+
+def seconds_until_poll(now: float, idle_at: float | None, interval: float) -> float:
+    """Return how long to wait before the next look, in seconds: pure.
+
+    Parameters
+    ----------
+    now
+        Seconds, by a clock that is never set.
+    idle_at
+        When the last look ended, by the same clock; None where it found something, or there was
+        none.
+    interval
+        Seconds from the end of a look that found nothing to the next.
+    """
+    return 0.0 if idle_at is None else max(0.0, idle_at + interval - now)
+
+
+class IdlePolls:
+    """Keeps looks that find nothing apart.
+
+    Parameters
+    ----------
+    interval
+        Seconds, see :func:`seconds_until_poll`; 0 not to wait.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._idle_at: float | None = None
+        self._stopped = threading.Event()
+
+    def __reduce__(self) -> tuple[type[IdlePolls], tuple[float]]:
+        return IdlePolls, (self._interval,)  # whoever gets it has not looked yet
+
+    def wait(self) -> None:
+        """Wait until it is time for the next look, or until :meth:`stop`."""
+        seconds = seconds_until_poll(time.monotonic(), self._idle_at, self._interval)
+        if seconds > 0:
+            self._stopped.wait(seconds)
+
+    def tell(self, *, found: bool) -> None:
+        """Take note of whether a look has just found anything."""
+        self._idle_at = None if found else time.monotonic()
+
+    def stop(self) -> None:
+        """End the wait that is under way, and wait no more."""
+        self._stopped.set()
 
 
 @dataclass
@@ -107,7 +158,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._recorded: int | None = None
         """Up to which version this has recorded what is consumed."""
         # On a local disk a look costs next to nothing.
-        self._looks = IdleLooks(idle_looks.INTERVAL if self._storage.max_requests > 1 else 0.0)
+        self._looks = IdlePolls(IDLE_POLL_INTERVAL if self._storage.max_requests > 1 else 0.0)
         self._goes_on = False
         """Whether the query was found to go on where its consumer is."""
 
@@ -167,7 +218,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return up to where the next batch goes; ``start`` where nothing was added.
 
         Asked again for what was not there, it waits before it looks in a store, see
-        :class:`~connector.source.idle_looks.IdleLooks`.
+        :class:`~connector.source.stream_reader.IdlePolls`.
 
         Parameters
         ----------
@@ -210,7 +261,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_seen(log, index, seen)
         last = newest.version if self._target is None else min(newest.version, self._target)
         steps = (one for one in steps_after(log, index, seen.version) if one.version <= last)
-        with way_out_told(log.root, self._scan.request.consumer):
+        with with_recovery_hint(log.root, self._scan.request.consumer):
             if not limits.are_none:
                 end = limits.end_of(steps)
             else:
@@ -278,7 +329,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begins=first.begins,
             )
 
-        with way_out_told(log.root, self._scan.request.consumer):
+        with with_recovery_hint(log.root, self._scan.request.consumer):
             changes = changes_of(log, log.read(plan))
         return Shuffle(self._storage, changes, self._scan.options)
 
@@ -356,7 +407,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _after(self, log: CommitLog, known: int, index: LogIndex) -> StreamOffset:
         """Return where a consumer goes on; after the release of a whole result, with the next."""
-        version = begins_after(log, index, self._newest(log, index), known)
+        version = resume_version(log, index, self._newest(log, index), known)
         if version != known or self._consumer is None or not self._consumer.has_consumed:
             return StreamOffset(version)
         commit_id = commit_id_of(log, index, known)

@@ -26,8 +26,7 @@ from arrow_format.log.pending import pending_outputs
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last
-from connector.map_status import status_from_row, status_to_row
-from connector.map_task import run_spark_task
+from connector.map_task import run_spark_task, status_from_row, status_to_row
 from connector.options.stream import parse_sink_options
 from connector.source.writer import begin_target_job
 

@@ -11,15 +11,13 @@ from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.range_target import inherit_bounds, newest_entry
-from arrow_format.jobs.target import open_target
+from arrow_format.jobs.target import inherit_bounds, newest_entry, open_target
 from arrow_format.keys.bounds import WHAT, bounds_of_rows
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import key_fields
 from arrow_format.storage.open import open_storage
-from connector.map_status import status_from_row, status_to_row
-from connector.map_task import begin_spark_job, run_spark_task
+from connector.map_task import begin_spark_job, run_spark_task, status_from_row, status_to_row
 from connector.options.source import parse_target_options
 from connector.spark_types import arrow_schema_of, stored_schema
 

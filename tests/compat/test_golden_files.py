@@ -19,8 +19,8 @@ from arrow_format.log.record import Fence, LastCommit, Pending, PendingNumbers
 from arrow_format.log.result import Released, ResultDescription
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Encoding, RegionKind, Transaction
+from arrow_format.options import ResultPartitionType
 from arrow_format.read.partitioned_file import PartitionedFileReader
-from arrow_format.result_type import ResultPartitionType
 from arrow_format.storage.open import PosixStorage
 from tests.compat.datagen import ELSEWHERE, moved
 

@@ -29,9 +29,8 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.storage import local as storage_module
-from arrow_format.storage.local_dirs import MARKER_NAME, make_roots, root_path
-from arrow_format.storage.local_file import PosixWriter
-from arrow_format.storage.root_list import ROOT_LIST_NAME
+from arrow_format.storage.local import PosixWriter
+from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME, make_roots, root_path
 from connector.map_task import ShuffleMapTask, abort_shuffle
 from tests.support.spread_shuffles import (
     CODECS,

@@ -32,7 +32,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.jobs import merge_commit
+from arrow_format.jobs import merge as merge_commit
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target

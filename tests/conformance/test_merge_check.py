@@ -14,7 +14,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.format.layout_check import byte_schema
+from arrow_format.format.ipc import byte_schema
 from arrow_format.write.region_joiner import RegionJoiner
 
 FAST = WriteOptions(sync=False)

@@ -12,7 +12,7 @@ import pytest
 from arrow_format import OutOfDiskError, StorageError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import run_map_task
-from arrow_format.storage import local_file as storage_module
+from arrow_format.storage import local as storage_module
 from arrow_format.storage.open import PosixStorage
 from tests.support.spread_shuffles import (
     CODECS,

@@ -43,7 +43,7 @@ def in_thread(function, *arguments):
     return thread, found
 
 
-def wait_until(condition):
+def poll_until(condition):
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline
@@ -78,9 +78,9 @@ def test_waiters_are_served_on_recycle_in_the_order_they_came():
         order.append(number)
 
     first, _ = in_thread(ask, 1, 90)
-    wait_until(lambda: len(pool._waiting) == 1)
+    poll_until(lambda: len(pool._waiting) == 1)
     second, _ = in_thread(ask, 2, 10)
-    wait_until(lambda: len(pool._waiting) == 2)
+    poll_until(lambda: len(pool._waiting) == 2)
     pool.recycle(50)  # enough for the second, but the first one came first
     assert not pool.try_request(1)
     assert order == []
@@ -109,7 +109,7 @@ def test_destroy_wakes_waiters_with_an_error():
     pool = ReadBufferPool(10)
     pool.request(10)
     thread, found = in_thread(pool.request, 5)
-    wait_until(lambda: pool._waiting)
+    poll_until(lambda: pool._waiting)
     pool.destroy("the session ended")
     thread.join(10)
     assert isinstance(found[0], ClosedError)

@@ -216,7 +216,7 @@ def test_several_readers_share_the_memory():
         assert each.memory_map
         for name in ("fetched_bytes", "index_bytes", "group_bytes", "batch_bytes", "kept_bytes"):
             assert number * getattr(each, name) <= getattr(alone, name)
-        assert number * each.worked_on_bytes <= alone.worked_on_bytes
+        assert number * each.working_set_bytes <= alone.working_set_bytes
     assert alone.shared_by(2).shared_by(3) == alone.shared_by(6)
 
 
@@ -231,6 +231,6 @@ def test_too_little_memory_for_so_many_is_refused(memory, readers, needed):
 
 def test_however_much_memory_there_is_batches_stay_far_below_what_one_can_hold():
     options = ReadOptions(memory_bytes=1 << 40)
-    assert max(options.group_bytes, options.batch_bytes, options.worked_on_bytes) <= 1 << 29
+    assert max(options.group_bytes, options.batch_bytes, options.working_set_bytes) <= 1 << 29
     few = ReadOptions()
     assert few.group_bytes < options.group_bytes

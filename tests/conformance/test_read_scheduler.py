@@ -18,7 +18,7 @@ from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.read_queue import ReadQueue
 from arrow_format.read.scheduler import ReadScheduler, next_to_serve
 from arrow_format.storage.open import PosixStorage
-from tests.conformance.test_read_buffer_pool import in_thread, wait_until
+from tests.conformance.test_read_buffer_pool import in_thread, poll_until
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import write_file
 
@@ -165,7 +165,7 @@ def test_reading_goes_ahead_of_the_consumer_and_stops_when_its_share_is_full(sto
         [(source, plan)]
     ) as reader:
         next(reader)
-        wait_until(lambda: not read_ahead_threads())
+        poll_until(lambda: not read_ahead_threads())
         ahead = len(storage.rounds) - 1
         assert 4 <= ahead <= 8
         assert pool.used_bytes <= 8 * length
@@ -196,7 +196,7 @@ def test_a_consumer_that_stops_early_leaves_nothing_open(storage, source):
     next(fetched)
     fetched.close()
     del fetched
-    wait_until(lambda: not read_ahead_threads())
+    poll_until(lambda: not read_ahead_threads())
     assert (open_handles(), allocated()) == (handles, memory)
     assert (scheduler.pool.used_bytes, sum(storage.open.values())) == (0, 0)
 

@@ -21,7 +21,7 @@ from arrow_format.operators.subpartition_readers import each_subpartition
 from arrow_format.operators.join_plan import plan_join
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.join import join_range
-from arrow_format.operators.shuffle_dealers import dealer_of
+from arrow_format.operators.subpartition_readers import dealer_of
 
 tiny, what, how, *paths = sys.argv[1:]
 pa.set_cpu_count(1)

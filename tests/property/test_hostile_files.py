@@ -35,10 +35,10 @@ from arrow_format import (
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.index_file import decode_index, encode_index
+from arrow_format.format.ipc import schema_from_text, schema_to_text
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import MOST_FROM_NOTHING, NODE, PREAMBLE
-from arrow_format.format.schema_text import schema_from_text, schema_to_text
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.record import decode_record
 from arrow_format.log.totals_file import encode_totals, read_totals

@@ -1,9 +1,11 @@
 """The two packages as a user of Python sees them: their names, their version, their help."""
 
+import ast
 import dataclasses
 import importlib.metadata
 import inspect
 import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 import arrow_format
 import connector
 from arrow_format.operators.join_plan import KINDS, JoinKind
-from arrow_format.result_type import ResultPartitionType, ResultTypeName
+from arrow_format.options import ResultPartitionType, ResultTypeName
 
 PACKAGES = [arrow_format, connector]
 
@@ -68,3 +70,16 @@ def test_type_checkers_know_the_choices(callable_, argument, type_):
 def test_choices_are_those_that_are_taken():
     assert {name.replace("_", "") for name in get_args(JoinKind)} == set(KINDS)
     assert get_args(ResultTypeName) == tuple(ResultPartitionType.__members__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_type_checkers_are_told_the_same_names_from_the_same_modules(package):
+    stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    told = {
+        alias.asname: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    told.pop("__version__", None)
+    assert told == package._MODULE_OF

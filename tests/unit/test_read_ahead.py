@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from arrow_format.concurrency import ReadAhead
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.read_ahead import ReadAhead
 
 
 class Objects:

@@ -25,9 +25,9 @@ def rows_of(batch):
 
 
 @given(ROWS, st.integers(0, 30), st.integers(1, 40), st.integers(1, 7))
-def test_all_rows_come_in_order(values, start, most_bytes, block_rows):
+def test_all_rows_come_in_order(values, start, max_bytes, block_rows):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(expansion, "EXPANDED_BYTES", most_bytes)
+        patch.setattr(expansion, "EXPANDED_BYTES", max_bytes)
         patch.setattr(expansion, "BLOCK_ROWS", block_rows)
         patch.setattr(expansion, "BLOCK_VALUES", block_rows)
         for array, plain_type in encoded_forms(values):
@@ -38,9 +38,7 @@ def test_all_rows_come_in_order(values, start, most_bytes, block_rows):
             assert rows == rows_of(expected)
             for piece in found:
                 if piece.num_rows > 1 and plain_type == pa.string():
-                    assert (
-                        sum(map(len, map(str.encode, filter(None, rows_of(piece))))) <= most_bytes
-                    )
+                    assert sum(map(len, map(str.encode, filter(None, rows_of(piece))))) <= max_bytes
 
 
 VALUES = pa.array([LONG, "", None, LONG])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
-from arrow_format.arrays.numpy_arrays import no_rows, to_arrow, to_numpy, to_scalar
+from arrow_format.arrays.buffers import no_rows, to_arrow, to_numpy, to_scalar
 
 DTYPES = [
     np.dtype(name) for name in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from arrow_format.format.ipc_footer import keep_batches
+from arrow_format.format.ipc import keep_batches
 
 BATCHES = [
     pa.record_batch({"a": pa.array([i, None, -i]), "s": [f"row {i}", "", None]}) for i in range(5)

@@ -17,8 +17,8 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.options import WriteOptions
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 from arrow_format.storage.open import PosixStorage
-from arrow_format.storage.root_list import ROOT_LIST_NAME
 from tests.support.small_shuffles import files_below
 
 ROWS = pa.record_batch({"k": pa.array([0, 1, 2, 3] * 5), "v": pa.array(range(20))})

@@ -36,7 +36,7 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.options import WriteOptions
-from arrow_format.storage.local_file import PosixReader
+from arrow_format.storage.local import PosixReader
 from arrow_format.storage.open import ObjectExistsError, PosixStorage
 from tests.support.interrupted_storage import (
     CHANGES,

@@ -34,7 +34,7 @@ from arrow_format.storage.open import open_storage
 from arrow_format.streaming import consumption
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.lease import LEASE_SECONDS, await_holder, take_lease
-from connector.cli.gc_summary import gc_as_json, gc_lines
+from connector.cli.summaries import gc_as_json, gc_lines
 from tests.support.interrupted_storage import instead_of_first_entry
 from tests.support.small_shuffles import FAST, files_below
 from tests.unit.log.test_checkpoints import fence, log_of

@@ -10,7 +10,7 @@ import pytest
 from arrow_format import collect_garbage, open_shuffle
 from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
 from arrow_format.jobs.commit import commit_job
-from arrow_format.log.changed_rows import changes_of
+from arrow_format.log.changes import changes_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.pending import pending_outputs

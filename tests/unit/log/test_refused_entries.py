@@ -18,7 +18,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import _root
 from arrow_format.model import Transaction
-from arrow_format.result_type import ResultPartitionType
+from arrow_format.options import ResultPartitionType
 from arrow_format.storage.open import PosixStorage
 from tests.support.small_shuffles import SCHEMA, N, begin, numbered, run, values, write_tasks
 

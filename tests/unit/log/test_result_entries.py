@@ -20,9 +20,8 @@ from arrow_format.log.result import (
     ResultDescription,
     describe_result,
 )
-from arrow_format.options import WriteOptions
+from arrow_format.options import ResultPartitionType, WriteOptions
 from arrow_format.process_identity import this_process
-from arrow_format.result_type import ResultPartitionType
 from tests.unit.log.test_entry import ENTRY, forged
 
 BOUNDED = ResultDescription(ResultPartitionType.PIPELINED_BOUNDED, 1 << 20, 3)

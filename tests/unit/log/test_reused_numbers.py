@@ -20,8 +20,7 @@ from arrow_format import (
     open_shuffle_changes,
 )
 from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
-from arrow_format.log.changed_rows import changes_of
-from arrow_format.log.changes import check_commit_id, newest_entry
+from arrow_format.log.changes import changes_of, check_commit_id, newest_entry
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.record import encode_record
 from arrow_format.log.snapshot import VersionSpan

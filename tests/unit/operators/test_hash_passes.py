@@ -68,27 +68,27 @@ class Reads:
             yield batch
 
 
-@pytest.mark.parametrize(("most_bytes", "row_bytes"), [(8_000, 0), (16_000, 20), (80_000, 100)])
-def test_no_pass_holds_more_than_it_may(most_bytes, row_bytes):
+@pytest.mark.parametrize(("max_bytes", "row_bytes"), [(8_000, 0), (16_000, 20), (80_000, 100)])
+def test_no_pass_holds_more_than_it_may(max_bytes, row_bytes):
     batch = pa.record_batch({"k": np.random.default_rng(0).permutation(20_000)})
     read = Reads(batch)
     seen = []
     for one, held in in_passes(
-        read, ["k"], most_bytes=most_bytes, row_bytes=row_bytes, num_rows=20_000
+        read, ["k"], max_bytes=max_bytes, row_bytes=row_bytes, num_rows=20_000
     ):
-        assert sum(part.nbytes + row_bytes * part.num_rows for part in held) <= most_bytes
+        assert sum(part.nbytes + row_bytes * part.num_rows for part in held) <= max_bytes
         assert pa.Table.from_batches(held).equals(pa.table(one.rows_of(batch)))
         seen += pa.Table.from_batches(held)["k"].to_pylist()
     assert sorted(seen) == list(range(20_000))
-    needed = 20_000 * (8 + row_bytes) / most_bytes
+    needed = 20_000 * (8 + row_bytes) / max_bytes
     assert read.num_rows <= 20_000 * (2 * needed + 1)
 
 
 def test_what_fits_is_read_once():
     read = Reads(pa.record_batch({"k": np.arange(1_000)}))
-    ((one, held),) = in_passes(read, ["k"], most_bytes=8_000, num_rows=1_000)
+    ((one, held),) = in_passes(read, ["k"], max_bytes=8_000, num_rows=1_000)
     assert (one.modulus, len(held), read.num_rows) == (1, 10, 1_000)
-    (nothing,) = in_passes(Reads(batch_of([])), KEYS, most_bytes=1, num_rows=0)
+    (nothing,) = in_passes(Reads(batch_of([])), KEYS, max_bytes=1, num_rows=0)
     assert nothing[1] == []
 
 
@@ -100,7 +100,7 @@ def test_a_key_with_most_of_the_rows_does_not_make_passes_without_end(share):
     read = Reads(pa.record_batch({"k": keys}))
     found = [
         key
-        for _, held in in_passes(read, ["k"], most_bytes=1_000, num_rows=len(keys))
+        for _, held in in_passes(read, ["k"], max_bytes=1_000, num_rows=len(keys))
         for key in pa.Table.from_batches(held)["k"].to_pylist()
     ]
     assert sorted(found) == sorted(keys.tolist())
@@ -114,7 +114,7 @@ def test_a_key_with_many_of_the_rows_is_a_pass_by_itself():
     read = Reads(pa.record_batch({"k": keys}), rows=1_000)
     sizes = [
         sum(batch.num_rows for batch in held)
-        for _, held in in_passes(read, ["k"], most_bytes=80_000, num_rows=len(keys))
+        for _, held in in_passes(read, ["k"], max_bytes=80_000, num_rows=len(keys))
     ]
     assert sum(sizes) == len(keys)
     assert 30_000 <= max(sizes) <= 36_000
@@ -126,7 +126,7 @@ def test_keys_that_come_one_after_the_other_are_divided_all_the_same():
     read = Reads(pa.record_batch({"k": np.repeat(np.arange(100), 1_000)}), rows=500)
     sizes = [
         sum(batch.num_rows for batch in held)
-        for _, held in in_passes(read, ["k"], most_bytes=80_000, num_rows=100_000)
+        for _, held in in_passes(read, ["k"], max_bytes=80_000, num_rows=100_000)
     ]
     assert sum(sizes) == 100_000
     assert max(sizes) <= 20_000
@@ -141,7 +141,7 @@ def test_nulls_that_equal_nothing_are_divided():
         taken = [
             pa.Table.from_batches(held)["row"].to_pylist()
             for _, held in in_passes(
-                Reads(numbered), ["k"], most_bytes=16_500, num_rows=10_000, nulls_are_equal=equal
+                Reads(numbered), ["k"], max_bytes=16_500, num_rows=10_000, nulls_are_equal=equal
             )
             if held
         ]
@@ -154,17 +154,17 @@ def test_nulls_that_equal_nothing_are_divided():
 def test_keys_that_have_no_hash_stay_together():
     keys = pa.array(range(1_000), pa.uint64())
     ((one, held),) = in_passes(
-        Reads(pa.record_batch({"k": keys})), ["k"], most_bytes=100, num_rows=1_000
+        Reads(pa.record_batch({"k": keys})), ["k"], max_bytes=100, num_rows=1_000
     )
     assert (one.modulus, sum(batch.num_rows for batch in held)) == (1, 1_000)
     # Together with one that has, that one tells them apart.
     batch = pa.record_batch({"k": keys, "v": np.arange(1_000)})
-    assert sum(1 for _ in in_passes(Reads(batch), ["k", "v"], most_bytes=4_000, num_rows=1_000)) > 1
+    assert sum(1 for _ in in_passes(Reads(batch), ["k", "v"], max_bytes=4_000, num_rows=1_000)) > 1
 
 
 def test_a_wrong_number_of_rows_costs_passes_and_no_rows():
     batch = pa.record_batch({"k": np.arange(50_000)})
     for num_rows in (1, 10**12):
-        taken = list(in_passes(Reads(batch), ["k"], most_bytes=20_000, num_rows=num_rows))
+        taken = list(in_passes(Reads(batch), ["k"], max_bytes=20_000, num_rows=num_rows))
         assert sum(part.num_rows for _, held in taken for part in held) == 50_000
         assert len(taken) <= MOST_PARTS**2

@@ -98,7 +98,7 @@ def batch_of(types, rows, number):
     sides(), st.sampled_from(KINDS), st.booleans(), st.integers(1, 12), st.integers(1, 9),
     st.integers(1, 400),
 )  # fmt: skip
-def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most, most_bytes):
+def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most, max_bytes):
     types, lefts, rights = case
     names = [f"k{i}" for i in range(len(types))]
     is_filter = how in ("semi", "anti")
@@ -113,7 +113,7 @@ def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most
 
     index = Indexed(held, plan, is_left=held_is_left)
     found = list(
-        join_blocks(index, other.schema, blocks, plan, most=most, most_bytes=most_bytes)
+        join_blocks(index, other.schema, blocks, plan, most=most, max_bytes=max_bytes)
     )  # fmt: skip
 
     assert all(0 < batch.num_rows <= most for batch in found)

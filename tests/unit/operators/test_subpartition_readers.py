@@ -19,8 +19,12 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.arrays.batches import Rows
-from arrow_format.operators.shuffle_dealers import dealer_of
-from arrow_format.operators.subpartition_readers import RowsInOrder, SameRows, each_subpartition
+from arrow_format.operators.subpartition_readers import (
+    RowsInOrder,
+    SameRows,
+    dealer_of,
+    each_subpartition,
+)
 
 SCHEMA = pa.schema({"row": pa.int64()})
 FAST = WriteOptions(sync=False)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.read.shards import Shard, cut_regions, plan_shards
+from arrow_format.read.estimates import Shard, cut_regions, plan_shards
 
 BYTES = st.lists(st.integers(0, 1_000), min_size=1, max_size=40)
 

@@ -27,7 +27,7 @@ from arrow_format import (
 )
 from arrow_format.log.totals_file import encode_totals
 from arrow_format.options import WriteOptions
-from arrow_format.storage import local_file as storage_posix_file
+from arrow_format.storage import local as storage_posix_file
 from tests.support.hostile import entry_json, sealed_entry
 from tests.support.small_shuffles import FAST, SCHEMA, numbered, write_tasks
 from tests.unit.jobs.test_job import WrongPartitioner

@@ -21,8 +21,8 @@ from arrow_format.errors import (
     StorageError,
 )
 from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.storage import local as storage_module
 from arrow_format.storage import local as storage_posix
-from arrow_format.storage import local_file as storage_module
 from arrow_format.storage.open import (
     ObjectExistsError,
     PosixStorage,

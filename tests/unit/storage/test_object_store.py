@@ -12,8 +12,8 @@ import traceback
 import pytest
 
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
+from arrow_format.storage import object_store as storage_upload
 from arrow_format.storage import obstore_connection as storage_connection
-from arrow_format.storage import upload as storage_upload
 from arrow_format.storage.open import (
     ObjectExistsError,
     ObjectNotFoundError,

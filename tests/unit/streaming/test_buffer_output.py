@@ -22,7 +22,7 @@ from arrow_format import (
     WatermarkStatus,
     decorated,
 )
-from arrow_format.streaming.operator_attributes import is_output_buffered
+from arrow_format.streaming.options import is_output_buffered
 from tests.support.recorded_output import Clock, RecordedOutput
 
 MINUTE = timedelta(minutes=1)

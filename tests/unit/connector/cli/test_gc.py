@@ -8,7 +8,7 @@ import pytest
 from arrow_format import open_shuffle
 from arrow_format.errors import OptionError
 from connector.cli import main as cli
-from connector.options.duration import duration_text, parse_duration
+from connector.options.text import duration_text, parse_duration
 from tests.support.small_shuffles import files_below, numbered, values, write_tasks
 from tests.unit.jobs.test_garbage import start_job
 

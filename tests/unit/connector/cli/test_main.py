@@ -19,7 +19,7 @@ from connector.cli import main as cli
 from connector.cli import tables as cli_tables
 from connector.cli.charts import printable, region_picture, skew_picture
 from connector.cli.inspection import measure_skew, partitioner_text
-from connector.cli.merge_summary import plan_lines
+from connector.cli.summaries import merge_plan_lines
 
 ROOT = Path(__file__).resolve().parents[4]
 N = 8
@@ -529,7 +529,7 @@ class TestMerge:
     def test_long_plans_are_cut(self):
         merges = (PlannedMerge(rewrite=False, first=0, end=2),) * 50
         plan = MergePlan("x", 1, merges, (Facts(2, 2, 10, 10),) * 50)
-        lines = plan_lines(plan)
+        lines = merge_plan_lines(plan)
         assert len(lines) == 22
         assert lines[-1] == "  ... and 30 more; --json lists all"
 

@@ -9,8 +9,8 @@ import pytest
 
 from arrow_format import FlushOptions, OperatorAttributes, OptionError
 from connector import BufferedOutput
-from connector.options.duration import parse_duration
-from connector.options.flush_options import parse_flush_options
+from connector.options.stream import parse_flush_options
+from connector.options.text import parse_duration
 from tests.support.recorded_output import Clock
 
 

@@ -49,7 +49,7 @@ def test_shuffles_of_a_task_share_its_memory(tmp_path):
     options = ReadOptions(memory_bytes=400 << 20)
     opened = open_shuffles(paths, None, options)
     assert [one.options for one in opened] == [options.shared_by(2)] * 2
-    assert sum(one.options.worked_on_bytes for one in opened) <= options.worked_on_bytes
+    assert sum(one.options.working_set_bytes for one in opened) <= options.working_set_bytes
     with pytest.raises(OptionError, match=r"15 shuffles that one task reads need .* 272 MiB"):
         open_shuffles([tmp_path / "a"] * 15, None, None)
     assert pickle.loads(pickle.dumps(opened[0])).options == opened[0].options

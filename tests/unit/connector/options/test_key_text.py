@@ -3,7 +3,7 @@
 import pytest
 
 from arrow_format import OptionError
-from connector.options.key_text import parse_bounds, parse_sort_keys
+from connector.options.text import parse_bounds, parse_sort_keys
 
 UP, DOWN = "ascending", "descending"
 

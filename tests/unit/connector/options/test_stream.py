@@ -4,11 +4,11 @@ import pytest
 
 from arrow_format.errors import OptionError
 from connector.options.stream import (
+    StepLimits,
     parse_schema_options,
     parse_sink_options,
     parse_source_options,
 )
-from connector.options.stream_progress import StepLimits
 
 
 def test_sinks():

@@ -10,9 +10,8 @@ from pyspark.sql.types import LongType, StructType
 
 from arrow_format import write_shuffle
 from arrow_format.storage.open import open_storage
-from connector.source import idle_looks
-from connector.source.idle_looks import seconds_until_look
-from connector.source.stream_reader import ShuffleStreamReader
+from connector.source import stream_reader as idle_looks
+from connector.source.stream_reader import ShuffleStreamReader, seconds_until_poll
 from tests.support.small_shuffles import FAST
 
 SCHEMA = StructType().add("v", LongType())
@@ -24,7 +23,7 @@ ALL = ReadAllAvailable()
     [(5, None, 1, 0), (5, 5, 1, 1), (5, 4.75, 1, 0.75), (5, 4, 1, 0), (5, 1, 1, 0), (5, 5, 0, 0)],
 )
 def test_how_long_to_wait(now, idle_at, interval, expected):
-    assert seconds_until_look(now, idle_at, interval) == expected
+    assert seconds_until_poll(now, idle_at, interval) == expected
 
 
 def add(storage, value):
@@ -54,7 +53,7 @@ def listings(requests):
 
 
 def test_a_store_is_listed_once_per_interval(store, monkeypatch):
-    monkeypatch.setattr(idle_looks, "INTERVAL", 0.3)
+    monkeypatch.setattr(idle_looks, "IDLE_POLL_INTERVAL", 0.3)
     storage, requests = store
     reader, end = following(storage)
     with requests() as made:
@@ -82,7 +81,7 @@ def test_what_comes_while_it_waits_is_in_the_answer(store):
 
 
 def test_a_stop_ends_the_wait(store, monkeypatch):
-    monkeypatch.setattr(idle_looks, "INTERVAL", 60)
+    monkeypatch.setattr(idle_looks, "IDLE_POLL_INTERVAL", 60)
     reader, end = following(store[0])
     assert reader.latestOffset(end, ALL) == end
     threading.Timer(0.1, reader.stop).start()
@@ -92,7 +91,7 @@ def test_a_stop_ends_the_wait(store, monkeypatch):
 
 
 def test_a_query_that_ends_with_what_is_there_does_not_wait(store, monkeypatch):
-    monkeypatch.setattr(idle_looks, "INTERVAL", 60)
+    monkeypatch.setattr(idle_looks, "IDLE_POLL_INTERVAL", 60)
     reader, end = following(store[0])
     reader.prepareForTriggerAvailableNow()
     started = time.monotonic()
@@ -102,7 +101,7 @@ def test_a_query_that_ends_with_what_is_there_does_not_wait(store, monkeypatch):
 
 
 def test_a_local_disk_is_looked_at_each_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(idle_looks, "INTERVAL", 10)
+    monkeypatch.setattr(idle_looks, "IDLE_POLL_INTERVAL", 10)
     storage = open_storage(tmp_path)
     add(storage, 0)
     reader, end = following(storage)
@@ -113,4 +112,4 @@ def test_a_local_disk_is_looked_at_each_time(tmp_path, monkeypatch):
 
 
 def test_a_second_is_between_two_looks():
-    assert idle_looks.INTERVAL == 1.0
+    assert idle_looks.IDLE_POLL_INTERVAL == 1.0

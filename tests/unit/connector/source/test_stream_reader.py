@@ -39,7 +39,7 @@ from arrow_format.errors import (
 )
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.storage.open import open_storage
-from connector.options.stream_progress import StreamOffset
+from connector.options.stream import StreamOffset
 from connector.source.stream_reader import ShuffleStreamReader
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 from tests.unit.log.test_changes import add, log_of

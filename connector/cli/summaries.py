@@ -1,0 +1,343 @@
+"""Lines and tables of the command: plans, merges, collections, consumers, work, pending files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.jobs.receipt import count_of, format_bytes
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.pending import pending_outputs
+from arrow_format.read.explain import plan_lines
+from arrow_format.read.shuffle import check_there
+from arrow_format.storage.open import open_storage
+from connector.cli.charts import printable
+from connector.options.text import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from arrow_format.jobs.gc_files import GcReport
+    from arrow_format.jobs.merge import MergePlan, MergeReport
+    from arrow_format.read.explain import ReadPlan
+    from arrow_format.streaming.consumption import ConsumerState
+    from arrow_format.write.merge_policy import Facts, PlannedMerge
+
+
+MAX_LINES = 200
+"""Lines of a plan that are shown; ``--json`` has all."""
+
+
+def read_plan_lines(plan: ReadPlan, shuffle_bytes: int) -> list[str]:
+    """Describe a plan: its reads, then what they are in all.
+
+    Parameters
+    ----------
+    shuffle_bytes
+        Bytes of all data files of the version.
+    """
+    every = plan_lines(plan)
+    lines = [printable(line) for line in islice(every, MAX_LINES)]
+    left = sum(1 for _ in every)
+    if left:
+        lines.append(f"... and {left:,} more lines; --json has all")
+    total = (
+        f"{count_of(len(plan.reads), 'read')} of {count_of(plan.num_chunks, 'chunk')}, "
+        f"{format_bytes(plan.num_bytes)} of {format_bytes(shuffle_bytes)}"
+    )
+    return [*lines, total]
+
+
+def read_plan_as_json(plan: ReadPlan) -> dict[str, Any]:
+    """Return a plan as JSON has it."""
+    return {
+        "num_reads": len(plan.reads),
+        "num_chunks": plan.num_chunks,
+        "num_bytes": plan.num_bytes,
+        "groups": [
+            {
+                "first": group.first,
+                "end": group.end,
+                "files": [
+                    {
+                        "path": file.path,
+                        "map_task": file.map_task,
+                        "attempt": file.attempt,
+                        "reads": [
+                            {
+                                "offset": read.offset,
+                                "length": read.length,
+                                "chunks": [[c.region, c.chunk] for c in read.chunks],
+                            }
+                            for read in file.reads
+                        ],
+                    }
+                    for file in group.files
+                ],
+            }
+            for group in plan.groups
+        ],
+    }
+
+
+MAX_MERGES = 20
+"""Merges of a plan that are listed; ``--json`` lists all."""
+
+
+def merge_plan_lines(plan: MergePlan) -> list[str]:
+    """Describe what would be merged, a line for each merge."""
+    where = f"{printable(plan.path)} version {plan.version}"
+    if not plan.merges:
+        return [f"{where}: nothing is worth merging"]
+    lines = [
+        f"{where}: {count_of(len(plan.merges), 'merge')} of {format_bytes(plan.num_bytes)} in all"
+    ]
+    several = list(zip(plan.merges, plan.facts, strict=True))
+    lines += [_merge_line(merge, facts) for merge, facts in several[:MAX_MERGES]]
+    if len(several) > MAX_MERGES:
+        lines.append(f"  ... and {len(several) - MAX_MERGES:,} more; --json lists all")
+    return lines
+
+
+def _merge_line(merge: PlannedMerge, facts: Facts) -> str:
+    which = (
+        f"map output {merge.first:,}"
+        if merge.end - merge.first == 1
+        else f"map outputs {merge.first:,} to {merge.end - 1:,}"
+    )
+    return (
+        f"  {'rewrite' if merge.rewrite else 'append'} {which}: "
+        f"{count_of(facts.num_files, 'file')}, {count_of(facts.num_regions, 'region')}, "
+        f"{format_bytes(facts.data_bytes)}"
+    )
+
+
+def report_lines(report: MergeReport, seconds: float) -> list[str]:
+    """Describe what was merged."""
+    if not report.plan.merges:
+        return merge_plan_lines(report.plan)
+    outputs_before, outputs_after = report.num_map_outputs
+    before, after = report.before, report.after
+    return [
+        f"{printable(report.plan.path)}: merged into version {report.version} ({seconds:.1f} s)",
+        f"  map outputs  {outputs_before:,} -> {outputs_after:,}",
+        f"  files        {before.num_files:,} -> {after.num_files:,}",
+        f"  regions      {before.num_regions:,} -> {after.num_regions:,}",
+        f"  data         {format_bytes(before.data_bytes)} -> {format_bytes(after.data_bytes)}",
+        f"  index        {format_bytes(before.index_bytes)} -> {format_bytes(after.index_bytes)}",
+        "  The files of versions before stay on disk until they expire; see arrow-shuffle gc.",
+    ]
+
+
+def plan_as_json(plan: MergePlan) -> dict[str, Any]:
+    """Return a plan as values that ``json.dumps`` takes."""
+    return {
+        "path": plan.path,
+        "version": plan.version,
+        "num_bytes": plan.num_bytes,
+        "merges": [
+            {**asdict(merge), **asdict(facts)}
+            for merge, facts in zip(plan.merges, plan.facts, strict=True)
+        ],
+    }
+
+
+def report_as_json(report: MergeReport) -> dict[str, Any]:
+    """Return a report as values that ``json.dumps`` takes."""
+    before, after = report.num_map_outputs
+    return {
+        "path": report.plan.path,
+        "version": report.version,
+        "merges": plan_as_json(report.plan)["merges"],
+        "before": {"num_map_outputs": before, **asdict(report.before)},
+        "after": {"num_map_outputs": after, **asdict(report.after)},
+    }
+
+
+MAX_FILES = 20
+"""Files that are listed; ``--json`` lists all."""
+
+MAX_JOBS = 8
+
+
+def gc_lines(report: GcReport) -> list[str]:
+    """Describe what was removed, or would be."""
+    would = "would be " if report.dry_run else ""
+    where = f"{printable(report.path)} (retention {duration_text(report.retention)})"
+    lines = [
+        f"{where}: {count_of(report.num_files, 'file')} of {format_bytes(report.num_bytes)} "
+        f"{would}removed"
+    ]
+    if report.newest_version:
+        lines.append(f"  versions  {_versions(report, would)}")
+    else:
+        lines.append("  versions  nothing was ever committed")
+    if report.released:
+        lines.append(f"  result    {would}released: {printable(report.released)}")
+        if report.dry_run:
+            lines.append("            and what it would let expire is not counted here")
+    if report.fenced_jobs:
+        lines.append(f"  jobs      {would}given up: {_listed(report.fenced_jobs)}")
+    if report.running_jobs:
+        lines.append(f"  jobs      unfinished, and left alone: {_listed(report.running_jobs)}")
+    lines += [
+        f"  {format_bytes(file.num_bytes):>9}  {printable(file.path)}"
+        for file in report.files[:MAX_FILES]
+    ]
+    if report.num_files > MAX_FILES:
+        lines.append(f"  ... and {report.num_files - MAX_FILES:,} more; --json lists all")
+    return lines
+
+
+def _versions(report: GcReport, would: str) -> str:
+    oldest, newest = report.oldest_version, report.newest_version
+    stay = f"{oldest:,}" if oldest == newest else f"{oldest:,} to {newest:,}"
+    if not report.expired_versions:
+        return f"{stay}; none expired"
+    return f"{stay}; {would}expired: {count_of(len(report.expired_versions), 'version')}"
+
+
+def _listed(job_ids: tuple[str, ...]) -> str:
+    shown = ", ".join(job_ids[:MAX_JOBS])
+    return shown if len(job_ids) <= MAX_JOBS else f"{shown} and {len(job_ids) - MAX_JOBS:,} more"
+
+
+def gc_as_json(report: GcReport) -> dict[str, Any]:
+    """Return a report as values that ``json.dumps`` takes."""
+    return {
+        "path": report.path,
+        "dry_run": report.dry_run,
+        "retention_seconds": report.retention.total_seconds(),
+        "oldest_version": report.oldest_version,
+        "newest_version": report.newest_version,
+        "expired_versions": list(report.expired_versions),
+        "released": report.released,
+        "fenced_jobs": list(report.fenced_jobs),
+        "running_jobs": list(report.running_jobs),
+        "num_files": report.num_files,
+        "num_bytes": report.num_bytes,
+        "files": [{"path": file.path, "num_bytes": file.num_bytes} for file in report.files],
+    }
+
+
+def consumers_lines(path: str, consumers: Sequence[ConsumerState]) -> list[str]:
+    """Describe the consumers of a shuffle, a line each."""
+    lines = [f"{printable(path)}: {count_of(len(consumers), 'consumer')}"]
+    widest = max((len(one.name) for one in consumers), default=0)
+    for one in consumers:
+        left = (
+            f"{count_of(one.unconsumed_versions, 'version')} of "
+            f"{format_bytes(one.unconsumed_bytes)} before it"
+            if one.unconsumed_versions
+            else "nothing before it"
+        )
+        at_work = f"at work, {printable(one.held_by)}" if one.held_by else "not at work"
+        lines.append(f"  {one.name:<{widest}}  version {one.version:,}; {left}; {at_work}")
+    return lines
+
+
+def consumers_as_json(path: str, consumers: Sequence[ConsumerState]) -> dict[str, Any]:
+    """Return the consumers as values that ``json.dumps`` takes."""
+    return {"path": path, "consumers": [asdict(one) for one in consumers]}
+
+
+_STEPS = {
+    "partition_ns": "finding subpartitions",
+    "gather_ns": "collecting and gathering",
+    "encode_ns": "encoding",
+    "write_ns": "writing",
+    "merge_ns": "merging",
+}
+_CAUSES = {
+    "full_buffer_flushes": "full buffer",
+    "switch_flushes": "change between one and all",
+    "final_flushes": "end of a task",
+    "large_row_flushes": "a row larger than the buffer",
+}
+
+
+def work_lines(counters: Mapping[str, int]) -> list[str]:
+    """Say where time went and why regions were written; nothing where nothing was counted.
+
+    Parameters
+    ----------
+    counters
+        Sums over map outputs, see :class:`arrow_format.write.counters.MapCounters`; names may be
+        missing.
+    """
+    lines = []
+    times = {what: counters.get(name, 0) for name, what in _STEPS.items()}
+    if total := sum(times.values()):
+        shares = [f"{what} {ns / total:.0%}" for what, ns in times.items() if ns]
+        lines.append(f"{total / 1e9:.1f} s in map tasks: {', '.join(shares)}")
+    flushes = [f"{what} {counters[name]:,}" for name, what in _CAUSES.items() if counters.get(name)]
+    if flushes:
+        lines.append(f"buffers written because of: {', '.join(flushes)}")
+    if large := counters.get("large_batches", 0):
+        lines.append(f"batches larger than the buffer: {large:,}")
+    if failed := counters.get("failed_rewrites", 0):
+        lines.append(f"map outputs whose regions could not be joined: {failed:,}")
+    if failed := counters.get("failed_directories", 0):
+        lines.append(f"directories given up, full or broken: {failed:,}")
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class PendingFacts:
+    """What a stream with a flush interval has pending."""
+
+    path: str
+    num_commits: int
+    num_rows: int
+    """Rows that were written; a flush keeps the latest of each key."""
+    num_bytes: int
+    """Bytes of their data files."""
+
+
+def pending_facts(path: str) -> PendingFacts:
+    """Look at what is pending.
+
+    Raises
+    ------
+    ShuffleError
+        There is nothing at the path, or the log cannot be read.
+    """
+    storage = open_storage(path)
+    check_there(storage)
+    log = CommitLog(storage)
+    entries = log.read(partial(pending_outputs, log)).entries
+    return PendingFacts(
+        storage.root,
+        len(entries),
+        sum(entry.num_rows for entry in entries),
+        sum(entry.num_bytes for entry in entries),
+    )
+
+
+def pending_text(facts: PendingFacts) -> str:
+    """Describe what is pending in a few words."""
+    return (
+        f"{count_of(facts.num_commits, 'pending commit')} of {count_of(facts.num_rows, 'row')}, "
+        f"{format_bytes(facts.num_bytes)}"
+    )
+
+
+def pending_lines(facts: PendingFacts) -> list[str]:
+    """Describe a path that has no version, but something pending."""
+    return [
+        printable(facts.path),
+        f"  no version yet; {pending_text(facts)}: 'arrow-shuffle flush' makes one",
+    ]
+
+
+def pending_as_json(facts: PendingFacts) -> dict[str, Any]:
+    """Return the same as values that ``json.dumps`` takes."""
+    return {
+        "path": facts.path,
+        "version": None,
+        "num_pending": facts.num_commits,
+        "num_pending_rows": facts.num_rows,
+        "num_pending_bytes": facts.num_bytes,
+    }
