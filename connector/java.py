@@ -1,8 +1,8 @@
-"""Find the Java that Spark will start, and say in one sentence what is wrong with it.
+"""Checks the Java that Spark would start; says in one sentence what is wrong with it.
 
-Spark runs ``$JAVA_HOME/bin/java`` when ``JAVA_HOME`` is set and ``java`` on ``PATH`` otherwise, and
-answers a missing or old one with a stack trace from its gateway. ``python -m connector.java`` needs
-the standard library only, so that it works before anything is installed.
+Spark starts ``$JAVA_HOME/bin/java``, or ``java`` from ``PATH`` where ``JAVA_HOME`` is not set, and
+answers a missing or old one with a stack trace. ``python -m connector.java`` needs the standard
+library only, so that it works before anything is installed.
 """
 
 from __future__ import annotations
@@ -12,150 +12,62 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 
 from arrow_format.errors import ShuffleError
 
 MINIMUM_JAVA = 17
-"""The oldest major version that Spark 4.3 runs on."""
+"""Oldest major version that Spark 4.3 runs on."""
 
 VECTOR_MODULE = "jdk.incubator.vector"
-"""Spark's launcher adds this module to every JVM, which does not start without it."""
+"""Spark adds this module to every JVM, which does not start without it."""
 
-_ADVICE = (
-    "install one (Debian and Ubuntu: apt-get install openjdk-17-jre-headless) "
-    "or set JAVA_HOME to the directory of one that is installed."
-)
 _TIMEOUT_SECONDS = 60.0
 
 
 class JavaNotFoundError(ShuffleError):
-    """There is no Java that can run Spark; the message names what was found instead."""
+    """No Java here can run Spark; the message says what is there instead, and what to do."""
 
 
-@dataclass(frozen=True)
-class JavaVersion:
-    """One Java installation."""
+def parse_java_version(text: str) -> tuple[str, int] | None:
+    """Return the version that ``java -version`` printed and its major number, if it printed one.
 
-    text: str
-    """The version as Java prints it, such as ``17.0.15`` or ``1.8.0_412``."""
-    executable: str
-    """Path of the ``java`` program."""
-
-    @property
-    def major(self) -> int:
-        """The feature release: 17 for ``17.0.15``, 8 for ``1.8.0_412``."""
-        first, *rest = (int(number) for number in re.findall(r"\d+", self.text))
-        return rest[0] if first == 1 and rest else first
-
-    def __str__(self) -> str:
-        return f"Java {self.text} ({self.executable})"
-
-
-def parse_java_version(text: str) -> str | None:
-    """Return the version in the output of ``java -version``, or None when there is none.
-
-    Parameters
-    ----------
-    text
-        Everything the command printed. Lines ahead of the version, such as
-        ``Picked up JAVA_TOOL_OPTIONS: ...``, are skipped.
+    The major number is 17 for ``17.0.15`` and 8 for ``1.8.0_412``. Lines before the version, such
+    as ``Picked up JAVA_TOOL_OPTIONS: ...``, are skipped.
     """
-    match = re.search(r'^\S+ version "(\d[^"]*)"', text, flags=re.MULTILINE)
-    return match[1] if match else None
+    match = re.search(r'^\S+ version "((?:1\.)?(\d+)[^"]*)"', text, flags=re.MULTILINE)
+    return match and (match[1], int(match[2]))
 
 
-def problem_with(version: JavaVersion, modules: str, minimum: int = MINIMUM_JAVA) -> str | None:
-    """Say in one sentence why Spark cannot run on this Java; None when it can.
-
-    Parameters
-    ----------
-    version
-        The installation.
-    modules
-        Output of ``java --list-modules``; looked at only when the version is new enough.
-    minimum
-        Oldest major version that will do.
-    """
-    if version.major < minimum:
-        return (
-            f"Spark needs Java {minimum} or newer, but {version.executable} is "
-            f"Java {version.text}: {_ADVICE}"
-        )
-    names = {line.strip().partition("@")[0] for line in modules.splitlines()}
-    if VECTOR_MODULE not in names:
-        return (
-            f"Spark needs a Java {minimum} or newer with the module {VECTOR_MODULE}, but "
-            f"{version.executable} (Java {version.text}) lacks it: {_ADVICE}"
-        )
-    return None
-
-
-def find_java() -> JavaVersion:
-    """Find the Java that Spark would start, whatever its version.
+def require_java() -> str:
+    """Return version and path of the Java that Spark would start.
 
     Raises
     ------
     JavaNotFoundError
-        When there is none, or it does not tell its version.
+        There is none, it is too old, it lacks ``jdk.incubator.vector``, or it does not run.
     """
-    executable = _locate()
-    output = _run(executable, "-version")
-    text = parse_java_version(output)
-    if text is None:
-        printed = next((line.strip() for line in output.splitlines() if line.strip()), "nothing")
-        raise JavaNotFoundError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer, but '{executable} -version' "
-            f"printed {printed!r} and no version: {_ADVICE}"
-        )
-    return JavaVersion(text=text, executable=executable)
-
-
-def require_java(minimum: int = MINIMUM_JAVA) -> JavaVersion:
-    """Return the Java that Spark would start, once it is known to be good enough.
-
-    Parameters
-    ----------
-    minimum
-        Oldest major version that will do.
-
-    Raises
-    ------
-    JavaNotFoundError
-        When there is none, when it is too old, or when it lacks ``jdk.incubator.vector``.
-    """
-    version = find_java()
-    modules = _run(version.executable, "--list-modules") if version.major >= minimum else ""
-    problem = problem_with(version, modules, minimum)
-    if problem is not None:
-        raise JavaNotFoundError(problem)
-    return version
-
-
-def _locate() -> str:
-    """Return the program that Spark's own launcher would choose."""
     home = os.environ.get("JAVA_HOME")
-    if home:
-        executable = shutil.which(os.path.join(home, "bin", "java"))  # noqa: PTH118
-        if executable is None:
-            raise JavaNotFoundError(
-                f"Spark needs Java {MINIMUM_JAVA} or newer, but JAVA_HOME is {home} "
-                f"and there is no program bin/java in it: {_ADVICE}"
-            )
-        return executable
-    executable = shutil.which("java")
+    executable = shutil.which(os.path.join(home, "bin", "java") if home else "java")  # noqa: PTH118
     if executable is None:
-        raise JavaNotFoundError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer, but JAVA_HOME is not set "
-            f"and there is no java on PATH: {_ADVICE}"
-        )
-    return executable
+        where = f"JAVA_HOME is {home} and" if home else "JAVA_HOME is not set and"
+        raise _error(f"{where} there is no {'bin/java in it' if home else 'java on PATH'}")
+    printed = _run(executable, "-version")
+    version = parse_java_version(printed)
+    if version is None:
+        first = (printed.strip() or "nothing").splitlines()[0]
+        raise _error(f"'{executable} -version' printed {first!r} and no version")
+    text, major = version
+    if major < MINIMUM_JAVA:
+        raise _error(f"{executable} is Java {text}")
+    if f"{VECTOR_MODULE}@" not in _run(executable, "--list-modules"):
+        raise _error(f"{executable} (Java {text}) lacks its module {VECTOR_MODULE}")
+    return f"Java {text} ({executable})"
 
 
 def _run(executable: str, argument: str) -> str:
-    """Return all that the program prints; ``java -version`` uses stderr."""
+    """Return all that the program prints: ``java -version`` prints to stderr."""
     try:
-        completed = subprocess.run(
+        return subprocess.run(
             [executable, argument],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -164,23 +76,26 @@ def _run(executable: str, argument: str) -> str:
             check=False,
             text=True,
             errors="replace",
-        )
+        ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaNotFoundError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer, but '{executable} {argument}' "
-            f"did not run ({error}): {_ADVICE}"
-        ) from error
-    return completed.stdout
+        raise _error(f"'{executable} {argument}' did not run ({error})") from error
+
+
+def _error(what: str) -> JavaNotFoundError:
+    return JavaNotFoundError(
+        f"Spark needs Java {MINIMUM_JAVA} or newer, but {what}: install one (Debian and Ubuntu: "
+        "apt-get install openjdk-17-jre-headless) or set JAVA_HOME to the directory of one that "
+        "is installed."
+    )
 
 
 def main() -> int:
-    """Print the version, or what is wrong to stderr; return the exit status."""
+    """Print the version, or to stderr what is wrong; return the exit status."""
     try:
-        version = require_java()
+        print(require_java())
     except JavaNotFoundError as error:
         print(error, file=sys.stderr)
         return 1
-    print(version)
     return 0
 
 
