@@ -1,4 +1,4 @@
-"""Pictures for the terminal: bars, columns and strips of bytes, with rich.
+"""Charts for the terminal, with rich: bytes per subpartition as bars or columns.
 
 They fit the width they are given, fall back to ASCII where the terminal knows no more, and show the
 same shape without colours.
@@ -7,14 +7,14 @@ same shape without colours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from arrow_format.jobs.receipt import count_of, format_bytes
+from arrow_format.jobs.receipt import format_bytes
+from connector.cli.output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,14 +37,6 @@ _ASCII_UP = "  ..::||#"
 _USUAL = "cyan"
 _LARGE = "yellow"
 _LARGE_RATIO = 2.0
-
-
-def printable(text: str) -> str:
-    """``text`` on one line, with control characters escaped: names may hold any."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,43 +131,6 @@ def _group_starts(num_values: int, num_groups: int) -> Int64Array:
     return starts
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """One map output as a strip of its regions."""
-
-    label: str
-    region_bytes: Sequence[int]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StripChart:
-    """One strip per map output; each region is a piece as long as its bytes."""
-
-    strips: Sequence[Strip]
-    max_strip_width: int = 44
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label_width = max(len(strip.label) for strip in self.strips)
-        note_width = max(len(strip.note) for strip in self.strips)
-        width = max(min(self.max_strip_width, options.max_width - label_width - note_width - 6), 8)
-        top = max(sum(strip.region_bytes) for strip in self.strips) or 1
-        full, light = ("#", "=") if options.ascii_only else ("█", "▒")
-        for strip in self.strips:
-            ends = np.cumsum([0, *strip.region_bytes]) * width // top
-            text = Text("  " + strip.label.rjust(label_width) + "  ", no_wrap=True)
-            drawn = 0
-            for number, (start, end) in enumerate(pairwise(ends.tolist())):
-                piece = max(end - start, 1)
-                drawn += piece
-                text.append(
-                    (light if number % 2 else full) * piece, "blue" if number % 2 else "cyan"
-                )
-            text.append(" " * max(width - drawn, 0) + "  " + strip.note)
-            text.truncate(options.max_width, overflow="ellipsis")
-            yield text
-
-
 def skew_picture(
     rows: Int64Array,
     sizes: Int64Array,
@@ -257,27 +212,3 @@ def skew_sentence(skew: SkewFacts, num_subpartitions: int) -> str:
     if skew.num_empty:
         sentence += f"; {skew.num_empty:,} of {num_subpartitions:,} are empty"
     return sentence + "."
-
-
-def region_picture(regions: Sequence[Sequence[Int64Array]], *, most: int = 8) -> RenderableType:
-    """Map outputs as strips of regions.
-
-    Parameters
-    ----------
-    regions
-        Map output, then region, then bytes per chunk; see
-        :func:`connector.cli.inspection.region_bytes`.
-    most
-        Map outputs to draw; of the others only the number is told.
-    """
-    strips = []
-    for number, output in enumerate(regions[:most]):
-        sizes = [int(chunks.sum()) for chunks in output]
-        note = f"{count_of(len(sizes), 'region')}, {count_of(sum(map(len, output)), 'chunk')}"
-        strips.append(Strip(f"map output {number}", sizes, f"{note}, {format_bytes(sum(sizes))}"))
-    if not strips:
-        return Text("  No map task had any rows.")
-    parts: list[RenderableType] = [StripChart(strips)]
-    if len(regions) > most:
-        parts.append(Text(f"  ... and {len(regions) - most:,} more"))
-    return Group(*parts)

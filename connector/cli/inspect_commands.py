@@ -1,4 +1,4 @@
-"""The commands that look at a shuffle and change nothing: inspect, head, plan, verify."""
+"""Commands that read a shuffle and change nothing: inspect, head, plan, verify."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arrow_format.errors import ShuffleNotFoundError
-from connector.cli.app import FOUND_WRONG, JsonOption, PathArgument, VersionOption
-from connector.cli.output import print_error, print_json, progress, show_result, stdout
-from connector.cli.tables import show_facts, show_report, show_rows
+from connector.cli.output import (
+    FOUND_WRONG,
+    JsonOption,
+    PathArgument,
+    VersionOption,
+    print_error,
+    print_json,
+    progress,
+    show_result,
+    stdout,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
-    """Show schema, versions, sizes, layout and how evenly rows are spread."""
+    """Show schema, versions, sizes, layout and skew."""
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.inspection import facts_as_json, inspect_shuffle
     from connector.cli.summaries import pending_as_json, pending_facts, pending_lines
@@ -27,15 +35,17 @@ def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOpti
     try:
         shuffle = open_shuffle(path, version)
     except ShuffleNotFoundError:
-        waiting = pending_facts(path) if version is None else None
-        if waiting is None or not waiting.num_commits:
+        pending = pending_facts(path) if version is None else None
+        if pending is None or not pending.num_commits:
             raise
-        show_result(pending_as_json(waiting) if as_json else pending_lines(waiting))
+        show_result(pending_as_json(pending) if as_json else pending_lines(pending))
         return
     facts = inspect_shuffle(shuffle)
     if as_json:
         print_json(facts_as_json(facts))
     else:
+        from connector.cli.tables import show_facts
+
         show_facts(stdout(), facts)
     problems = [v.problem for v in facts.versions if v.problem]
     if facts.layout.problem:
@@ -51,12 +61,13 @@ def head(
     subpartition: Annotated[int, typer.Option(help="The subpartition to read.")],
     rows: Annotated[int, typer.Option(min=1, help="How many rows to show.")] = 10,
     columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Columns to show; all when left out.")
+        str | None, typer.Option(metavar="A,B", help="Columns to show; all by default.")
     ] = None,
     version: VersionOption = None,
 ) -> None:
     """Show the first rows of one subpartition."""
     from arrow_format.read.shuffle import open_shuffle
+    from connector.cli.tables import show_rows
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     shuffle = open_shuffle(path, version)
@@ -70,23 +81,22 @@ def head(
 def plan(
     path: PathArgument,
     subpartitions: Annotated[
-        str | None, typer.Option(metavar="3,7-9", help="Subpartitions to read; all when left out.")
+        str | None, typer.Option(metavar="3,7-9", help="Subpartitions to read; all by default.")
     ] = None,
     version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which bytes of which files reading some subpartitions reads."""
+    """Show which bytes of which files are read for some subpartitions."""
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.summaries import read_plan_as_json, read_plan_lines
     from connector.options.source import parse_subpartitions
 
     wanted = None if subpartitions is None else parse_subpartitions(subpartitions)
     shuffle = open_shuffle(path, version)
-    found = shuffle.plan(wanted)
-    if as_json:
-        print_json(read_plan_as_json(found))
-    else:
-        show_result(read_plan_lines(found, shuffle.num_bytes))
+    read_plan = shuffle.plan(wanted)
+    show_result(
+        read_plan_as_json(read_plan) if as_json else read_plan_lines(read_plan, shuffle.num_bytes)
+    )
 
 
 def verify(path: PathArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
@@ -103,21 +113,23 @@ def verify(path: PathArgument, version: VersionOption = None, as_json: JsonOptio
     if as_json:
         print_json(report_as_json(report))
     else:
+        from connector.cli.tables import show_report
+
         show_report(stdout(), report, time.perf_counter() - started)
     if not report.ok:
         raise typer.Exit(FOUND_WRONG)
 
 
 def first_rows(reader: BatchReader, num_rows: int) -> pa.Table:
-    """Return up to ``num_rows`` rows from the start of ``reader``, which is closed then."""
+    """Return up to ``num_rows`` rows from the start of ``reader``, and close it."""
     import pyarrow as pa
 
-    held: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     missing = num_rows
     with reader:
         for batch in reader:
-            held.append(batch.slice(0, min(missing, batch.num_rows)))
-            missing -= held[-1].num_rows
+            batches.append(batch.slice(0, min(missing, batch.num_rows)))
+            missing -= batches[-1].num_rows
             if missing == 0:
                 break
-    return pa.Table.from_batches(held, schema=reader.schema)
+    return pa.Table.from_batches(batches, schema=reader.schema)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
-from connector.cli.app import BAD_USAGE, FOUND_WRONG, PROGRAM
 from connector.cli.inspect_commands import head, inspect, plan, verify
 from connector.cli.maintain import consumers, flush, gc, merge, release
-from connector.cli.output import print_error
+from connector.cli.output import BAD_USAGE, FOUND_WRONG, PROGRAM, print_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +116,3 @@ def _other_error(error: Exception) -> int:
         return int(getattr(error, "exit_code", BAD_USAGE))
     print_error(f"unexpected {type(error).__name__}: {error}")
     return FOUND_WRONG
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
-from connector.cli.app import JsonOption, PathArgument
-from connector.cli.output import progress, show_result
+from connector.cli.output import JsonOption, PathArgument, progress, show_result
 
 if TYPE_CHECKING:
     from arrow_format.options import RewriteChoice

@@ -1,35 +1,59 @@
-"""How commands print: results to stdout; errors, one line each, and progress to stderr."""
+"""What the commands share: name, exit statuses, arguments, and how they print.
+
+Results go to stdout; errors, one line each, and progress go to stderr.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from connector.cli.app import PROGRAM
+import typer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
 
-_USUAL_WIDTH = 80
+PROGRAM = "arrow-shuffle"
+
+FOUND_WRONG = 1
+BAD_USAGE = 2
+
+PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="Directory or URI of the shuffle.")
+]
+VersionOption = Annotated[
+    int | None, typer.Option("--version", help="A committed version; the newest by default.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+_DEFAULT_WIDTH = 80
 
 
 def stdout() -> Console:
-    """Console for results: colours only on a terminal, text as it is."""
+    """Return a console for results: colours only on a terminal, no markup."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
     if console.width < 1:
-        # COLUMNS=0, as some schedulers set it: nothing at all would be printed.
-        console.width = _USUAL_WIDTH
+        # With COLUMNS=0, which some schedulers set, rich would print nothing.
+        console.width = _DEFAULT_WIDTH
     return console
 
 
+def printable(text: str) -> str:
+    """Return ``text`` on one line, with control characters escaped: names may hold any."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )
+
+
 def print_json(value: dict[str, Any]) -> None:
-    """Print JSON, one line per name, with no control codes wherever it goes."""
+    """Print JSON, one line per name, without control codes."""
     lines = (f"  {json.dumps(name)}: {json.dumps(item)}" for name, item in value.items())
     print("{\n" + ",\n".join(lines) + "\n}")
 
@@ -45,24 +69,16 @@ def show_result(result: dict[str, Any] | Sequence[str]) -> None:
 
 
 def print_error(message: str) -> None:
-    """Print one line to stderr; nowhere else if that was closed before the program began."""
-    from connector.cli.charts import printable
-
-    if sys.stderr is None:  # print() would take stdout
-        return
-    print(f"{PROGRAM}: {printable(message)}", file=sys.stderr)
+    """Print one line to stderr, or nothing where stderr was closed before the program began."""
+    if sys.stderr is not None:  # print() would take stdout instead of None
+        print(f"{PROGRAM}: {printable(message)}", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def progress(title: str, num_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr, if that is a terminal; yield the function that moves it.
+    """Show a progress bar on stderr if that is a terminal; yield the function that moves it.
 
-    Parameters
-    ----------
-    title
-        What is going on.
-    num_bytes
-        How many there are in all; None when nobody knows.
+    ``num_bytes`` is the total, or None where it is not known.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn

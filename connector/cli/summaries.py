@@ -13,7 +13,7 @@ from arrow_format.log.pending import pending_outputs
 from arrow_format.read.explain import plan_lines
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import open_storage
-from connector.cli.charts import printable
+from connector.cli.output import printable
 from connector.options.text import duration_text
 
 if TYPE_CHECKING:

@@ -24,10 +24,11 @@ from rich.text import Text
 
 from arrow_format import ShuffleError, WriteOptions, open_shuffle
 from arrow_format.jobs.receipt import format_bytes
-from connector.cli.charts import region_picture, skew_picture
+from connector.cli.charts import skew_picture
 from connector.cli.inspection import inspect_shuffle, region_bytes
 from connector.java import require_java
 from integration.programs import datasets
+from integration.programs.region_picture import region_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

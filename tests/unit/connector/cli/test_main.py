@@ -17,9 +17,11 @@ from arrow_format.jobs.merge import MergePlan
 from arrow_format.write.merge_policy import Facts, PlannedMerge
 from connector.cli import main as cli
 from connector.cli import tables as cli_tables
-from connector.cli.charts import printable, region_picture, skew_picture
+from connector.cli.charts import skew_picture
 from connector.cli.inspection import measure_skew, partitioner_text
+from connector.cli.output import printable
 from connector.cli.summaries import merge_plan_lines
+from integration.programs.region_picture import region_picture
 
 ROOT = Path(__file__).resolve().parents[4]
 N = 8
@@ -331,10 +333,18 @@ class TestHead:
         total = open_shuffle(path).subpartition_rows[3].as_py()
         assert f"({total} of {total} rows" in out
 
-    def test_columns_that_do_not_fit_are_left_out(self):
-        assert cli_tables.columns_that_fit([10, 10, 10], None) == 3
-        assert cli_tables.columns_that_fit([10, 10, 10], 24) == 2
-        assert cli_tables.columns_that_fit([100, 10], 24) == 1
+    @pytest.mark.parametrize(
+        ("widths", "is_terminal", "shown"),
+        [((10, 10, 10), False, 3), ((10, 10, 10), True, 2), ((30, 10), True, 1)],
+    )
+    def test_columns_that_do_not_fit_are_left_out(self, widths, is_terminal, shown):
+        rows = pa.table({f"{number}": ["x" * width] for number, width in enumerate(widths)})
+        file = io.StringIO()
+        console = Console(file=file, width=26, force_terminal=is_terminal, color_system=None)
+        cli_tables.show_rows(console, rows, "all")
+        names, values, caption = file.getvalue().splitlines()
+        assert (len(names.split()), len(values.split())) == (shown, shown)
+        assert ("more columns do not fit" in caption) == (shown < len(widths))
 
     @pytest.mark.parametrize("subpartition", [N, -1])
     def test_out_of_range(self, run, path, subpartition):

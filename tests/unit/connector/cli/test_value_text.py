@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from connector.cli.value_text import value_text
+from connector.cli.tables import value_text
 
 FAR = 6 * 10**17
 NOWHERE = pa.timestamp("us", "Nowhere/At_All")
