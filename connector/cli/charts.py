@@ -1,7 +1,7 @@
 """Charts for the terminal, with rich: bytes per subpartition as bars or columns.
 
-They fit the width they are given, fall back to ASCII where the terminal knows no more, and show the
-same shape without colours.
+They fit the given width, fall back to ASCII where the terminal has no more, and show the same shape
+without colours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from connector.cli.inspection import SkewFacts
 
 MAX_BARS = 16
-"""Up to this many subpartitions each get a bar of their own; more become columns."""
+"""Up to this many subpartitions get a bar each; more become columns."""
 
 HEIGHT = 6
 """Lines of a column chart."""
@@ -51,7 +51,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Horizontal bars, the longest as long as there is room."""
+    """Horizontal bars; the longest fills the width."""
 
     bars: Sequence[Bar]
     max_bar_width: int = 40
@@ -59,8 +59,8 @@ class BarChart:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         label_width = max(len(bar.label) for bar in self.bars)
         note_width = max(len(bar.note) for bar in self.bars)
-        room = options.max_width - label_width - min(note_width, 32) - 6
-        width = max(min(self.max_bar_width, room), 8)
+        free = options.max_width - label_width - min(note_width, 32) - 6
+        width = max(min(self.max_bar_width, free), 8)
         top = max(bar.value for bar in self.bars) or 1
         for bar in self.bars:
             eighths = round(bar.value / top * width * 8)
@@ -83,10 +83,7 @@ def _across(eighths: int, *, ascii_only: bool) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnChart:
-    """Values side by side, in order; where there are too many, neighbours share a column.
-
-    A column is as high as the largest of its neighbours, so that no peak is lost.
-    """
+    """Values side by side, in order; too many share columns, each as high as its largest value."""
 
     values: Int64Array
     median: float
@@ -98,10 +95,10 @@ class ColumnChart:
         if median_line > 0:
             labels[median_line] = f"median {format_bytes(self.median)}"
         label_width = max(map(len, labels.values()))
-        room = max(options.max_width - label_width - 5, 8)
-        count = min(len(self.values), room)
+        max_columns = max(options.max_width - label_width - 5, 8)
+        count = min(len(self.values), max_columns)
         heights = np.maximum.reduceat(self.values, _group_starts(len(self.values), count))
-        wide = max(room // count, 1) if count < room else 1
+        wide = max(max_columns // count, 1)
         eighths = np.where(heights > 0, np.maximum(heights * (HEIGHT * 8) // max(top, 1), 1), 0)
         levels = _ASCII_UP if options.ascii_only else _EIGHTHS_UP
         styles = np.where(heights > self.median * _LARGE_RATIO, _LARGE, _USUAL).tolist()
@@ -117,16 +114,16 @@ class ColumnChart:
         yield Text(f"  {'':{label_width}} {corner}{line * (count * wide)}", no_wrap=True)
         last = str(len(self.values) - 1)
         shared = len(self.values) / count
-        room = count * wide - 1 - len(last)
+        free = count * wide - 1 - len(last)
         axis = f"subpartition (a column is the largest of about {shared:,.0f})"
-        if shared < 1.5 or len(axis) > room - 2:
+        if shared < 1.5 or len(axis) > free - 2:
             axis = "subpartition"
-        caption = axis.center(max(room, 0))
+        caption = axis.center(max(free, 0))
         yield Text(f"  {'':{label_width}}  0{caption}{last}", no_wrap=True)
 
 
 def _group_starts(num_values: int, num_groups: int) -> Int64Array:
-    """First value of each of ``num_groups`` groups of neighbours, of sizes as equal as can be."""
+    """Return the first value of each of ``num_groups`` groups of nearly equal size."""
     starts: Int64Array = np.arange(num_groups, dtype=np.int64) * num_values // num_groups
     return starts
 
@@ -138,16 +135,9 @@ def skew_picture(
     *,
     names: Mapping[int, str] | None = None,
 ) -> RenderableType:
-    """Bytes per subpartition as a picture, with the largest named and a sentence below.
+    """Draw bytes per subpartition, the largest ones with their numbers, and a sentence below.
 
-    Parameters
-    ----------
-    rows, sizes
-        Rows and bytes of each subpartition.
-    skew
-        What :func:`connector.cli.inspection.measure_skew` says of them.
-    names
-        What to write beside a subpartition, such as the keys in it.
+    ``names`` are texts to write next to subpartitions, such as the keys in them.
     """
     if not skew.largest:
         return _sentence(_all_empty(len(rows)))
@@ -157,8 +147,8 @@ def skew_picture(
         ]
         return Group(BarChart(bars), Text(), _sentence(skew_sentence(skew, len(rows))))
     largest = [
-        _bar(one.subpartition, one.num_bytes, one.num_rows, skew.median_bytes, names)
-        for one in skew.largest
+        _bar(large.subpartition, large.num_bytes, large.num_rows, skew.median_bytes, names)
+        for large in skew.largest
     ]
     return Group(
         ColumnChart(sizes, skew.median_bytes),
@@ -193,12 +183,12 @@ def _all_empty(num_subpartitions: int) -> str:
 
 
 def _sentence(text: str) -> Text:
-    """One line that is never broken, so that it can be searched for where output is piped."""
+    """Return one line that is never broken, so that piped output can be searched."""
     return Text(f"  {text}", no_wrap=True, overflow="ignore")
 
 
 def skew_sentence(skew: SkewFacts, num_subpartitions: int) -> str:
-    """Say in one line how uneven the subpartitions are."""
+    """Describe in one line how uneven the subpartitions are."""
     if skew.largest_over_median is None:
         return _all_empty(num_subpartitions)
     if num_subpartitions == 1:

@@ -1,7 +1,4 @@
-"""What a shuffle consists of, as plain values: versions, sizes, layout and skew.
-
-Nothing here prints; ``connector.cli.charts`` draws these values and ``connector.cli`` shows them.
-"""
+"""Facts about a shuffle, as plain values: versions, sizes, layout and skew. Nothing prints here."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ MAX_INDEX_BYTES = 32 << 20
 """Chunks are counted only while the indexes together are no larger than this."""
 
 NUM_LARGEST = 5
-"""How many of the largest subpartitions are named."""
+"""Largest subpartitions that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """One entry of the commit log, or a fence: that holds no rows and can not be opened."""
+    """One entry of the commit log; or a fence, which holds no rows and cannot be opened."""
 
     version: int
     operation: str
@@ -64,7 +61,7 @@ class VersionFacts:
     committed_at: str
     """ISO 8601, UTC, by the committing machine's clock."""
     live: bool
-    """Whether its rows belong to the version that is inspected."""
+    """Whether its rows are part of the inspected version."""
     problem: str | None = None
     """Why the entry could not be read; then all numbers are 0."""
 
@@ -83,13 +80,13 @@ class SizeFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayoutFacts:
-    """How the bytes of a version are cut."""
+    """Files, regions and chunks of a version."""
 
     num_map_outputs: int
     num_files: int
     num_regions: int
     num_chunks: int | None
-    """None when the indexes are too large to count in passing, or one cannot be read."""
+    """None when the indexes exceed :data:`MAX_INDEX_BYTES`, or one cannot be read."""
     problem: str | None = None
     """Why an index could not be read."""
 
@@ -113,7 +110,7 @@ class SkewFacts:
     largest_over_median: float | None
     """None when all subpartitions are empty."""
     largest: tuple[LargeSubpartition, ...]
-    """The largest by bytes, descending; empty ones are never among them."""
+    """The largest by bytes, descending; no empty ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,9 +127,9 @@ class ShuffleFacts:
     sort_by: SortBy
     result_type: str
     consumers: Mapping[str, int]
-    """The version up to which each consumer has consumed; none where that cannot be read."""
+    """Version up to which each consumer has consumed; empty where that cannot be read."""
     num_pending: int
-    """Commits that wait to be flushed; 0 where that cannot be read."""
+    """Commits that are not flushed; 0 where that cannot be read."""
     directories: tuple[str, ...]
     """Further directories that hold files of this version, absolute."""
     counters: Mapping[str, int]
@@ -147,7 +144,7 @@ class ShuffleFacts:
 
 
 def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
-    """Collect the facts of a committed version; reads the log and, if small, the indexes.
+    """Collect the facts of a committed version from the log and, if small, the indexes.
 
     Raises
     ------
@@ -171,7 +168,9 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         result_type=shuffle.result.type.name,
         consumers=_consumers(shuffle),
         num_pending=_num_pending(log),
-        directories=tuple(dict.fromkeys(root for one in shuffle.entries for root in one.roots)),
+        directories=tuple(
+            dict.fromkeys(root for logged in shuffle.entries for root in logged.roots)
+        ),
         counters=sum_counters(output.counters for output in shuffle.map_outputs),
         columns=tuple(
             ColumnFacts(field.name, str(field.type), field.nullable) for field in shuffle.schema
@@ -221,7 +220,7 @@ def _versions(log: CommitLog, shuffle: Shuffle, index: LogIndex) -> tuple[Versio
 
 
 def _live(records: Mapping[int, LogRecord], version: int) -> set[int]:
-    """Numbers of the entries that make up a version."""
+    """Return the numbers of the entries that make up a version."""
     live: set[int] = set()
     for number in range(version, 0, -1):
         record = records.get(number)
@@ -291,13 +290,7 @@ def region_bytes(shuffle: Shuffle) -> list[list[Int64Array]]:
 
 
 def measure_skew(rows: Int64Array, sizes: Int64Array) -> SkewFacts:
-    """How unevenly a shuffle is spread; pure.
-
-    Parameters
-    ----------
-    rows, sizes
-        Rows and bytes of each subpartition.
-    """
+    """Measure how unevenly rows and bytes, one value per subpartition, are spread."""
     filled = sizes[rows > 0]
     if len(filled) == 0:
         return SkewFacts(len(rows), 0.0, None, ())
@@ -307,36 +300,14 @@ def measure_skew(rows: Int64Array, sizes: Int64Array) -> SkewFacts:
         num_empty=int(len(rows) - len(filled)),
         median_bytes=median,
         largest_over_median=float(filled.max()) / max(median, 1.0),
-        largest=tuple(
-            LargeSubpartition(int(one), int(sizes[one]), int(rows[one])) for one in order
-        ),
+        largest=tuple(LargeSubpartition(int(i), int(sizes[i]), int(rows[i])) for i in order),
     )
 
 
 def facts_as_json(facts: ShuffleFacts) -> dict[str, Any]:
-    """Facts as values that ``json.dumps`` takes; arrays become lists."""
-    return {
-        "path": facts.path,
-        "version": facts.version,
-        "format_version": facts.format_version,
-        "shuffle_id": facts.shuffle_id,
-        "num_rows": facts.num_rows,
-        "num_subpartitions": facts.num_subpartitions,
-        "partitioner": dict(facts.partitioner),
-        "sort_by": [list(key) for key in facts.sort_by],
-        "result_type": facts.result_type,
-        "consumers": dict(facts.consumers),
-        "num_pending": facts.num_pending,
-        "directories": list(facts.directories),
-        "counters": dict(facts.counters),
-        "columns": [asdict(column) for column in facts.columns],
-        "versions": [asdict(version) for version in facts.versions],
-        "sizes": asdict(facts.sizes),
-        "layout": asdict(facts.layout),
-        "skew": asdict(facts.skew),
-        "subpartition_rows": facts.subpartition_rows.tolist(),
-        "subpartition_bytes": facts.subpartition_bytes.tolist(),
-    }
+    """Return the facts as values that ``json.dumps`` takes."""
+    arrays = ("subpartition_rows", "subpartition_bytes")
+    return asdict(facts) | {name: getattr(facts, name).tolist() for name in arrays}
 
 
 def report_as_json(report: VerifyReport) -> dict[str, Any]:
@@ -357,7 +328,7 @@ def report_as_json(report: VerifyReport) -> dict[str, Any]:
 
 
 def result_lines(facts: ShuffleFacts) -> list[str]:
-    """Describe who consumes the result and what is pending; nothing where there is neither."""
+    """Describe the consumers of a result and its pending commits, if any."""
     lines = []
     if facts.consumers or facts.result_type != ResultPartitionType.BLOCKING_PERSISTENT.name:
         known = [f"{name} (version {version:,})" for name, version in facts.consumers.items()]

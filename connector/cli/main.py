@@ -1,7 +1,6 @@
-"""The command ``arrow-shuffle``: look at a shuffle, check every byte, merge it, clean it up.
+"""The command ``arrow-shuffle``: inspect, verify, merge and clean up shuffles without Spark.
 
-Exit status 0; 1 for what was found wrong (damage, not a shuffle, not there); 2 for bad usage.
-Results go to stdout; errors, one line each, and progress go to stderr.
+Exit status: 0; 1 for damage or where there is no shuffle; 2 for bad usage; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _INTERRUPTED = 130
 
 app = typer.Typer(
     name=PROGRAM,
-    help="Look at shuffles written by arrow-shuffle, without Spark.",
+    help="Inspect, verify, merge and clean up shuffles, without Spark.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -59,21 +58,10 @@ app.command()(flush)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    arguments
-        Those of the process when None.
-
-    Returns
-    -------
-    int
-        Exit status.
-    """
+    """Run the command with ``arguments``, by default those of the process; return exit status."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # A path may hold bytes that are no text.
+            # A path may hold bytes that are not text.
             stream.reconfigure(errors="backslashreplace")
     try:
         command = typer.main.get_command(app)
@@ -82,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prog_name=PROGRAM,
             standalone_mode=False,
         )
-        if sys.stdout is not None:  # it is None when it was closed before the program began
+        if sys.stdout is not None:  # None when it was closed before the program began
             sys.stdout.flush()
     except (OptionError, SchemaError) as error:
         print_error(f"{type(error).__name__}: {error}")
@@ -91,20 +79,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(f"{type(error).__name__}: {error}")
         return FOUND_WRONG
     except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing may be written at exit either.
+        # The reader of the output has closed it; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FOUND_WRONG
     except (KeyboardInterrupt, typer.Abort):
         status = _INTERRUPTED
     except Exception as error:
         return _other_error(error)
-    if status == _INTERRUPTED:  # typer's own answer to Ctrl-C, which says nothing
+    if status == _INTERRUPTED:  # typer's answer to Ctrl-C, which prints nothing
         print_error("interrupted")
     return int(status or 0)
 
 
 def _other_error(error: Exception) -> int:
-    """Exit status for an error that is not ours, after one line about it."""
+    """Print one line about an error that is not ours; return the exit status."""
     format_message = getattr(error, "format_message", None)
     if format_message is not None:
         # Bad usage: the class is click's or typer's own, depending on typer's version.

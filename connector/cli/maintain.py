@@ -1,4 +1,4 @@
-"""The commands that change what is on disk: merge, gc, consumers, release, flush."""
+"""Commands that change what is stored: merge, gc, consumers, release, flush."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def merge(
         str,
         typer.Option(
             metavar="auto|always|never",
-            help="Whether regions are joined, or only copied into fewer files.",
+            help="Whether to join regions, or only to copy them into fewer files.",
         ),
     ] = "auto",
     dry_run: Annotated[
@@ -53,8 +53,8 @@ def gc(
         str,
         typer.Option(
             metavar="24h",
-            help="How long a version can be read after another took its place, and how long an "
-            "unfinished job may write nothing: a number with s, m, h or d.",
+            help="How long a superseded version stays readable, and how long an unfinished job "
+            "may write nothing before it is given up: a number with s, m, h or d.",
         ),
     ] = "24h",
     dry_run: Annotated[
@@ -62,7 +62,7 @@ def gc(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove versions that were superseded long ago, and what dead jobs left."""
+    """Remove versions superseded longer ago than the retention, and files of dead jobs."""
     from arrow_format.jobs.garbage import collect_garbage
     from connector.cli.summaries import gc_as_json, gc_lines
     from connector.options.text import parse_duration
@@ -77,26 +77,26 @@ def consumers(
     path: PathArgument,
     forget: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Forget this consumer: nothing waits for it any more."),
+        typer.Option(metavar="NAME", help="Forget this consumer; nothing waits for it then."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who consumes a shuffle and how far each has come, or forget one."""
+    """Show the consumers of a shuffle and the progress of each, or forget one."""
     from arrow_format.streaming.consumption import forget_consumer, list_consumers
     from connector.cli.summaries import consumers_as_json, consumers_lines
 
     if forget is not None and not forget_consumer(path, forget):
-        names = ", ".join(one.name for one in list_consumers(path)) or "none"
-        msg = f"{path}: there is no consumer {forget!r}; there are: {names}"
+        names = ", ".join(consumer.name for consumer in list_consumers(path)) or "none"
+        msg = f"{path}: no consumer is called {forget!r}; the consumers are: {names}"
         raise OptionError(msg)
-    found = list_consumers(path)
-    if forget is None and not found:
+    states = list_consumers(path)
+    if forget is None and not states:
         _check_is_shuffle(path)
-    show_result(consumers_as_json(path, found) if as_json else consumers_lines(path, found))
+    show_result(consumers_as_json(path, states) if as_json else consumers_lines(path, states))
 
 
 def _check_is_shuffle(path: str) -> None:
-    """Check that a shuffle is there or was, or a consumer waits for one; ShuffleNotFoundError."""
+    """Raise ShuffleNotFoundError unless the path has a log, or a consumer waits for one."""
     from arrow_format.log.consumers import CONSUMER_DIRECTORY
     from arrow_format.log.names import LOG_DIRECTORY
     from arrow_format.storage.open import open_storage
@@ -109,13 +109,11 @@ def _check_is_shuffle(path: str) -> None:
 
 def release(
     path: PathArgument,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it: all rows are removed, for good.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove all rows, for good.")] = False,
 ) -> None:
-    """Release a shuffle as a whole: remove its rows, and tell whoever asks for them.
+    """Release a whole shuffle: remove its rows and its pending commits.
 
-    What a stream with a flush interval has pending goes too.
+    Readers get an error afterwards that says it was released.
     """
     from arrow_format.streaming.consumption import release_shuffle
 
@@ -128,7 +126,7 @@ def release(
 
 
 def _what_is_released(path: str) -> str:
-    """Describe all that a release takes away; ShuffleNotFoundError where that is nothing."""
+    """Describe what a release removes; raise ShuffleNotFoundError where that is nothing."""
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.summaries import pending_facts, pending_text
 
@@ -140,7 +138,7 @@ def _what_is_released(path: str) -> str:
             raise
         return f"{waiting.path}: {pending_text(waiting)}, and no version"
     what = f"{shuffle.path}: {shuffle.num_rows:,} rows in version {shuffle.version}"
-    with contextlib.suppress(ShuffleError):  # of a damaged log: it can be released all the same
+    with contextlib.suppress(ShuffleError):  # a shuffle with a damaged log can be released too
         waiting = pending_facts(path)
         return f"{what}, and {pending_text(waiting)}" if waiting.num_commits else what
     return what
@@ -152,13 +150,13 @@ def flush(
         str,
         typer.Option(
             metavar="30s",
-            help="How long to wait for the consumers of a bounded result that is full: a number "
-            "with s, m, h or d.",
+            help="How long to wait for consumers where a bounded result is full: a number with "
+            "s, m, h or d.",
         ),
     ] = "30s",
     as_json: JsonOption = False,
 ) -> None:
-    """Make a version of what a stream with a flush interval has pending, before its time."""
+    """Commit what a stream with a flush interval has pending as a version, now."""
     from arrow_format.log.commit_log import CommitLog
     from arrow_format.options import WriteOptions
     from arrow_format.storage.open import open_storage

@@ -31,16 +31,10 @@ MAX_LINES = 200
 
 
 def read_plan_lines(plan: ReadPlan, shuffle_bytes: int) -> list[str]:
-    """Describe a plan: its reads, then what they are in all.
-
-    Parameters
-    ----------
-    shuffle_bytes
-        Bytes of all data files of the version.
-    """
-    every = plan_lines(plan)
-    lines = [printable(line) for line in islice(every, MAX_LINES)]
-    left = sum(1 for _ in every)
+    """Describe the reads of a plan, and their total of the version's ``shuffle_bytes``."""
+    all_lines = plan_lines(plan)
+    lines = [printable(line) for line in islice(all_lines, MAX_LINES)]
+    left = sum(1 for _ in all_lines)
     if left:
         lines.append(f"... and {left:,} more lines; --json has all")
     total = (
@@ -51,7 +45,7 @@ def read_plan_lines(plan: ReadPlan, shuffle_bytes: int) -> list[str]:
 
 
 def read_plan_as_json(plan: ReadPlan) -> dict[str, Any]:
-    """Return a plan as JSON has it."""
+    """Return a plan as values that ``json.dumps`` takes."""
     return {
         "num_reads": len(plan.reads),
         "num_chunks": plan.num_chunks,
@@ -91,13 +85,11 @@ def merge_plan_lines(plan: MergePlan) -> list[str]:
     where = f"{printable(plan.path)} version {plan.version}"
     if not plan.merges:
         return [f"{where}: nothing is worth merging"]
-    lines = [
-        f"{where}: {count_of(len(plan.merges), 'merge')} of {format_bytes(plan.num_bytes)} in all"
-    ]
-    several = list(zip(plan.merges, plan.facts, strict=True))
-    lines += [_merge_line(merge, facts) for merge, facts in several[:MAX_MERGES]]
-    if len(several) > MAX_MERGES:
-        lines.append(f"  ... and {len(several) - MAX_MERGES:,} more; --json lists all")
+    lines = [f"{where}: {count_of(len(plan.merges), 'merge')} of {format_bytes(plan.num_bytes)}"]
+    merges = list(zip(plan.merges, plan.facts, strict=True))
+    lines += [_merge_line(merge, facts) for merge, facts in merges[:MAX_MERGES]]
+    if len(merges) > MAX_MERGES:
+        lines.append(f"  ... and {len(merges) - MAX_MERGES:,} more; --json lists all")
     return lines
 
 
@@ -173,11 +165,11 @@ def gc_lines(report: GcReport) -> list[str]:
     if report.newest_version:
         lines.append(f"  versions  {_versions(report, would)}")
     else:
-        lines.append("  versions  nothing was ever committed")
+        lines.append("  versions  none committed yet")
     if report.released:
         lines.append(f"  result    {would}released: {printable(report.released)}")
         if report.dry_run:
-            lines.append("            and what it would let expire is not counted here")
+            lines.append("            versions that this lets expire are not counted here")
     if report.fenced_jobs:
         lines.append(f"  jobs      {would}given up: {_listed(report.fenced_jobs)}")
     if report.running_jobs:
@@ -225,22 +217,24 @@ def gc_as_json(report: GcReport) -> dict[str, Any]:
 def consumers_lines(path: str, consumers: Sequence[ConsumerState]) -> list[str]:
     """Describe the consumers of a shuffle, a line each."""
     lines = [f"{printable(path)}: {count_of(len(consumers), 'consumer')}"]
-    widest = max((len(one.name) for one in consumers), default=0)
-    for one in consumers:
+    name_width = max((len(consumer.name) for consumer in consumers), default=0)
+    for consumer in consumers:
         left = (
-            f"{count_of(one.unconsumed_versions, 'version')} of "
-            f"{format_bytes(one.unconsumed_bytes)} before it"
-            if one.unconsumed_versions
+            f"{count_of(consumer.unconsumed_versions, 'version')} of "
+            f"{format_bytes(consumer.unconsumed_bytes)} before it"
+            if consumer.unconsumed_versions
             else "nothing before it"
         )
-        at_work = f"at work, {printable(one.held_by)}" if one.held_by else "not at work"
-        lines.append(f"  {one.name:<{widest}}  version {one.version:,}; {left}; {at_work}")
+        state = f"running, {printable(consumer.held_by)}" if consumer.held_by else "not running"
+        lines.append(
+            f"  {consumer.name:<{name_width}}  version {consumer.version:,}; {left}; {state}"
+        )
     return lines
 
 
 def consumers_as_json(path: str, consumers: Sequence[ConsumerState]) -> dict[str, Any]:
     """Return the consumers as values that ``json.dumps`` takes."""
-    return {"path": path, "consumers": [asdict(one) for one in consumers]}
+    return {"path": path, "consumers": [asdict(consumer) for consumer in consumers]}
 
 
 _STEPS = {
@@ -259,13 +253,9 @@ _CAUSES = {
 
 
 def work_lines(counters: Mapping[str, int]) -> list[str]:
-    """Say where time went and why regions were written; nothing where nothing was counted.
+    """Describe where map tasks spent time and why they wrote regions.
 
-    Parameters
-    ----------
-    counters
-        Sums over map outputs, see :class:`arrow_format.write.counters.MapCounters`; names may be
-        missing.
+    ``counters`` are sums of :class:`~arrow_format.write.counters.MapCounters`, some maybe missing.
     """
     lines = []
     times = {what: counters.get(name, 0) for name, what in _STEPS.items()}
@@ -291,18 +281,18 @@ class PendingFacts:
     path: str
     num_commits: int
     num_rows: int
-    """Rows that were written; a flush keeps the latest of each key."""
+    """Rows written; a flush keeps the latest of each key."""
     num_bytes: int
     """Bytes of their data files."""
 
 
 def pending_facts(path: str) -> PendingFacts:
-    """Look at what is pending.
+    """Count the pending commits.
 
     Raises
     ------
     ShuffleError
-        There is nothing at the path, or the log cannot be read.
+        The path holds nothing, or the log cannot be read.
     """
     storage = open_storage(path)
     check_there(storage)
@@ -325,7 +315,7 @@ def pending_text(facts: PendingFacts) -> str:
 
 
 def pending_lines(facts: PendingFacts) -> list[str]:
-    """Describe a path that has no version, but something pending."""
+    """Describe a path that has pending commits and no version."""
     return [
         printable(facts.path),
         f"  no version yet; {pending_text(facts)}: 'arrow-shuffle flush' makes one",
@@ -333,7 +323,7 @@ def pending_lines(facts: PendingFacts) -> list[str]:
 
 
 def pending_as_json(facts: PendingFacts) -> dict[str, Any]:
-    """Return the same as values that ``json.dumps`` takes."""
+    """Return the facts as values that ``json.dumps`` takes."""
     return {
         "path": facts.path,
         "version": None,

@@ -50,8 +50,8 @@ def test_consumers_are_shown_with_what_they_have_before_them(run, path):
         status, out, _ = run("consumers", path)
         assert status == 0
         assert "quick  version 0; 2 versions of" in out
-        assert "at work, process" in out
-    assert "quick  version 2; nothing before it; not at work" in run("consumers", path)[1]
+        assert "running, process" in out
+    assert "quick  version 2; nothing before it; not running" in run("consumers", path)[1]
     found = json.loads(run("consumers", path, "--json")[1])
     assert found["consumers"] == [
         {
@@ -71,7 +71,7 @@ def test_a_consumer_is_forgotten_by_name(run, path):
     assert run("consumers", path, "--forget", "a") == (0, f"{path}: 0 consumers\n", "")
     status, _, err = run("consumers", path, "--forget", "a")
     assert status == 2
-    assert "there is no consumer 'a'; there are: none" in err
+    assert "no consumer is called 'a'; the consumers are: none" in err
 
 
 def test_a_release_asks_first(run, path):
