@@ -1,8 +1,8 @@
-"""Reads the rows of a file of a dataset: its row groups or record batches, in order, in pieces.
+"""Reads the rows of a dataset's file in order, a few megabytes at a time.
 
-pyarrow's own scanner decodes whole row groups, so a file of one row group of a gigabyte would take
-that much memory and more. Parquet and Arrow files are read here by their readers, a few megabytes
-at a time; files of other formats by the scanner, without reading ahead.
+PyArrow's scanner decodes whole row groups: one of a gigabyte would take more than that in memory.
+So Parquet and Arrow files are read with their own readers; other formats with the scanner, without
+read-ahead.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
 
 PROBE_ROWS = 1 << 10
-"""Rows whose size tells how many more to decode at a time: how much a value takes that a column
-chunk holds once, in a dictionary, its size on disk does not say."""
+"""Rows that are decoded first to measure row size: a dictionary-encoded value takes more in memory
+than its share on disk."""
 
 STREAM_BYTES = 16 << 20
-"""Memory for reading the column chunks of a row group side by side, where they are larger: then
-each column has a buffer of its share. Smaller row groups are read in few large requests."""
+"""Memory for the buffers of all columns of a row group whose column chunks are larger than this.
+Smaller row groups are read in few large requests."""
 
 LARGEST_INT64 = (1 << 63) - 1
 
@@ -59,23 +59,23 @@ SMALLEST_BUFFER, LARGEST_BUFFER = 16 << 10, 1 << 20
 
 
 class RowSize:
-    """Bytes of a row, as far as a task has seen; decides how many are decoded at a time."""
+    """Bytes per row that a task has seen; decides how many rows are decoded at a time."""
 
     def __init__(self) -> None:
         self._bytes_per_row = 0.0
 
     @property
     def is_known(self) -> bool:
-        """Whether rows were seen."""
+        """Whether any rows were seen."""
         return self._bytes_per_row > 0
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Take the largest average seen as what rows take."""
+        """Keep the largest average row size seen."""
         if batch.num_rows:
             self._bytes_per_row = max(self._bytes_per_row, batch.nbytes / batch.num_rows)
 
     def num_rows(self, at_least: float) -> int:
-        """Rows that make a batch, when a row is known to take so many bytes ``at_least``."""
+        """Return the rows of a batch, given the bytes that a row takes ``at_least``."""
         size = max(self._bytes_per_row, at_least, 1.0)
         return max(1, min(MAX_BATCH_ROWS, int(BATCH_BYTES / size)))
 
@@ -88,54 +88,39 @@ def read_file(
     stop: int | None = None,
     size: RowSize | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read rows of a file, in the order in which it has them.
+    """Read rows of a file in file order, in the wanted schema; columns the file lacks are null.
 
-    Parameters
-    ----------
-    file, origin
-        The file.
-    wanted
-        Columns and filter.
-    start, stop
-        The row groups of a Parquet file, or the record batches of an Arrow file, that are read; of
-        other files all is read.
-    size
-        What is known of the size of rows; learns from what is read.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        Of the schema that is wanted. Columns that the file lacks are null.
+    ``start`` and ``stop`` bound the row groups (Parquet) or record batches (Arrow); other files are
+    read whole. ``size`` is updated from the rows read.
 
     Raises
     ------
     StorageError
-        The file cannot be read, is not there any more, or is another than when it was planned;
-        also when that is so only after its rows were read.
+        The file cannot be read, is gone, or changed since the scan was planned; the last may be
+        raised after its rows.
     SchemaError
-        A column has a type that does not become that of the dataset, or one that only Spark can
-        read, is in the file more than once or in another spelling, mixes timestamps as
-        :func:`~connector.scan.footers.check_timestamps` says, or has values in the calendar of
-        Spark 2 that are others in today's.
+        A column's type does not convert to the dataset's, or only Spark can read it; its name is
+        ambiguous; timestamps mix (:func:`~connector.scan.footers.check_timestamps`); or values of
+        Spark 2's calendar are other days today.
     OptionError
-        The filter cannot be evaluated, as in a division by zero.
+        The filter fails on a row, as with a division by zero.
     """
     try:
         _check_unchanged(file, origin)
         if isinstance(origin.format, ds.ParquetFileFormat):
-            found = _parquet_batches(file, origin, wanted, start, stop, size or RowSize())
+            batches = _parquet_batches(file, origin, wanted, start, stop, size or RowSize())
         elif isinstance(origin.format, ds.IpcFileFormat):
-            found = _ipc_batches(file, origin, wanted, start, stop)
+            batches = _ipc_batches(file, origin, wanted, start, stop)
         else:
-            found = _scanned_batches(file, origin, wanted)
-        yield from found
+            batches = _scanned_batches(file, origin, wanted)
+        yield from batches
         _check_unchanged(file, origin)
     except (OSError, EOFError, pa.ArrowException) as error:
         with contextlib.suppress(OSError):
             _check_unchanged(file, origin)
         msg = (
-            f"{file.path}: cannot be read as {origin.format.default_extname}: {error}. It is a "
-            "file of the dataset that is being written; mend it or take it out, and write again"
+            f"{file.path}: cannot be read as {origin.format.default_extname}: {error}. Repair "
+            "this file of the source dataset or leave it out, then write again"
         )
         raise StorageError(msg) from error
 
@@ -144,17 +129,17 @@ def _check_unchanged(file: ScanFile, origin: FileOrigin) -> None:
     (info,) = origin.filesystem.get_file_info([file.path])
     planned = f"had {file.num_bytes:,} bytes"
     if info.size is None:
-        now = "is not there"
+        now = "does not exist"
     elif info.size != file.num_bytes:
         now = f"has {info.size:,} bytes"
     elif None not in (file.mtime_ns, info.mtime_ns) and info.mtime_ns != file.mtime_ns:
         now = f"was modified at {_time_of(info.mtime_ns)}"
-        planned = f"had been last at {_time_of(file.mtime_ns)}"
+        planned = f"had last been modified at {_time_of(file.mtime_ns)}"
     else:
         return
     msg = (
         f"{file.path}: {now}, but {planned} when the write was planned; "
-        "files of a dataset must not change while it is written: write it again"
+        "the files of a source must not change during a write: write again"
     )
     raise StorageError(msg)
 
@@ -193,7 +178,7 @@ def _parquet_batches(
             binary_type=given.binary_type,
             list_type=given.list_type,
             buffer_size=0 if fits else buffer,
-            # Requests in advance are worth a copy only where each one is slow.
+            # Reading ahead costs a copy, which pays only where requests are slow.
             pre_buffer=fits and origin.filesystem.type_name != "local",
             coerce_int96_timestamp_unit="us",
             page_checksum_verification=options.page_checksum_verification,
@@ -239,11 +224,11 @@ def _scanned_batches(
 ) -> Iterator[pa.RecordBatch]:
     fragment = origin.format.make_fragment(file.path, origin.filesystem, file.partition)
     read = checked_columns(fragment, file, wanted)
-    # Text is parsed as what is wanted, and ORC read as what it is.
+    # Text is parsed as the wanted types; ORC is read as its own.
     schema, calendar = wanted.schema, Calendar()
     if is_orc(origin.format):
         schema = pa.schema([fragment.physical_schema.field(name) for name in read])
-        calendar = Calendar(dates=True)  # as Spark takes all ORC files to be
+        calendar = Calendar(dates=True)  # as Spark assumes of all ORC files
     scanner = fragment.scanner(
         schema=schema,
         columns=schema.names,
@@ -263,7 +248,7 @@ def _scanned_batches(
 
 
 class _Fit:
-    """Brings batches of one file to the columns and types that are wanted."""
+    """Brings batches of one file to the wanted columns and types."""
 
     def __init__(self, file: ScanFile, wanted: Wanted, calendar: Calendar) -> None:
         self._file = file
@@ -280,7 +265,7 @@ class _Fit:
             yield normalise(piece, schema)
 
     def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that pass the filter."""
+        """Return the rows that pass the filter."""
         condition = self._wanted.filter
         if condition is None or not batch.num_rows:
             return batch
@@ -294,14 +279,14 @@ class _Fit:
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self._given:
             given = self._given[field.name]
-            # pyarrow takes whole numbers for int64 if not told.
+            # PyArrow makes int64 of a whole number unless given a type.
             is_beyond = isinstance(given, int) and given > LARGEST_INT64
             value = pa.scalar(given, pa.uint64() if is_beyond else None)
             return cast_column(pa.repeat(value, batch.num_rows), field, self._file.path)
         index = batch.schema.get_field_index(field.name)
         if index < 0:
             return pa.nulls(batch.num_rows, field.type)
-        # As it stands in the file where only encodings differ: those are resolved in pieces.
+        # Where only encodings differ they stay: normalise resolves them piece by piece.
         column = batch.column(index)
         self._calendar.check(column, batch.schema.field(index), self._file.path)
         (plain,) = plain_schema(pa.schema([batch.schema.field(index)]))
@@ -317,7 +302,7 @@ class _Fit:
 def _evaluated(condition: Any, batch: pa.RecordBatch) -> pa.Array:  # noqa: ANN401
     """Evaluate a filter on each row.
 
-    PyArrow's own ``batch.filter(condition)`` works on slices of the rows, which it takes wrongly,
+    PyArrow's ``batch.filter(condition)`` takes slices of rows wrongly,
     see :mod:`arrow_format.arrays.selection`.
     """
     columns = {"passes": condition}
@@ -328,7 +313,7 @@ def _evaluated(condition: Any, batch: pa.RecordBatch) -> pa.Array:  # noqa: ANN4
 
 
 def _bytes_of_views(column: pa.Array) -> int:
-    """Bytes of all values, of which each says its length; measuring row by row costs far more."""
+    """Return the bytes of all values from their views: measuring row by row costs far more."""
     views = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, 4)
     lengths = views[column.offset : column.offset + len(column), 0]
     return int(lengths.sum(dtype=np.int64))

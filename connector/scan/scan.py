@@ -1,7 +1,7 @@
-"""The scan of a dataset: planned once, run by map tasks, each of which reads its part of the files.
+"""Scans a dataset of files: planned once, then read by map tasks.
 
-A task reads the same rows in the same order on every attempt: which files and row groups are its
-own is settled when the scan is planned, and it reads them one after the other.
+The plan assigns files and row groups to tasks, and a task reads them one after the other: so every
+attempt reads the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from connector.scan.footers import TimestampColumns
 
 REQUESTS = 16
-"""Files that are looked at side by side while a scan is planned."""
+"""Footers that are read concurrently while a scan is planned."""
 
 MAX_TASKS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetScan:
-    """What every map task must know to read its part; travels to the tasks by pickle."""
+    """A planned scan. Map tasks get it by pickle."""
 
     schema: pa.Schema
     """Data schema of the rows that come out."""
@@ -65,7 +65,7 @@ class DatasetScan:
     origins: tuple[FileOrigin, ...]
     files: tuple[ScanFile, ...]
     tasks: tuple[tuple[ScanUnit, ...], ...]
-    """What each task reads, in order. There is at least one, which may have nothing to read."""
+    """Units of each task, in reading order. At least one task, which may have no units."""
 
     @property
     def num_tasks(self) -> int:
@@ -73,12 +73,7 @@ class DatasetScan:
         return len(self.tasks)
 
     def read(self, task: int) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a map task, batch by batch.
-
-        Parameters
-        ----------
-        task
-            From 0 to ``num_tasks - 1``.
+        """Read the rows of map task ``task``, from 0 to ``num_tasks - 1``, batch by batch.
 
         Raises
         ------
@@ -102,37 +97,37 @@ def plan_scan(
     filter: ds.Expression | None = None,
     num_tasks: int | None = None,
 ) -> DatasetScan:
-    """Settle what each map task reads of a dataset.
+    """Plan what each map task reads of a dataset.
 
-    Looks at size and time of every file, at the footer of those that are cut, and of Parquet files
-    at one footer more, or at as many as it takes to know which timestamps are INT96.
+    Reads size and time of every file, the footers of files that are split, and one more Parquet
+    footer, or as many as show which timestamps are INT96.
 
     Parameters
     ----------
     dataset
-        Of files, on any file system of pyarrow; a union of such datasets too. Its own filter holds
-        as well.
+        A dataset of files on any file system of pyarrow, or a union of such. Its own filter holds
+        too.
     parallelism
-        Tasks that run at once.
+        Tasks that run concurrently.
     columns
-        Names, in the order wanted; all when None.
+        Names, in output order; all when None.
     filter
-        Rows for which it is true are read; partitions and row groups of which it cannot be true
-        are left out. Statistics of row groups are asked only where it looks at no floating point.
+        Rows for which it is true are read; partitions and row groups for which it cannot be true
+        are skipped. Statistics of row groups are used only where it uses no floating point.
     num_tasks
-        Map tasks wanted, or as many as the bytes ask for when None; there may be fewer, since row
-        groups and files that cannot be cut stay whole.
+        Map tasks, or as many as the bytes need when None. There may be fewer, since row groups and
+        files that cannot be split stay whole.
 
     Raises
     ------
     SchemaError
-        A column is not there, or cannot be stored; a file that is cut has it twice, or has other
+        A column is missing, or cannot be stored; a split file has it twice, or has other
         timestamps than the other files.
     OptionError
-        The dataset is of another kind, or the filter does not fit it, is not boolean, or refers to
+        The dataset is of another kind; the filter does not fit it, is not boolean, or refers to
         columns by position.
     StorageError
-        A file cannot be looked at.
+        A file cannot be read.
     """
     if num_tasks is not None:
         check_integer("num_map_tasks", num_tasks, 1, MAX_TASKS, "map tasks")
@@ -140,20 +135,20 @@ def plan_scan(
     refuse_duplicates(dataset.schema.names)
     condition = _condition(dataset, filter)
     names = _selected(dataset.schema, columns)
-    looked_at = _names_in(condition, dataset.schema)
-    needed = [*names, *(name for name in looked_at if name not in names)]
+    filter_columns = _names_in(condition, dataset.schema)
+    needed = [*names, *(name for name in filter_columns if name not in names)]
     schema = pa.schema([dataset.schema.field(name) for name in needed])
     plain = plain_schema(schema)
     with _naming("the dataset"):
-        found = [
+        fragments = [
             (number, fragment)
             for number, part in enumerate(parts)
             for fragment in _fragments(part, plain, condition)
         ]
         origins = tuple(FileOrigin(part.format, part.filesystem) for part in parts)
-        int96, share_read = _look_into_some(found, origins, names, zoneless_columns(plain))
-    wanted = Wanted(plain_schema(schema, int96), condition, frozenset(looked_at), int96)
-    files = _files(found, origins)
+        int96, share_read = _look_into_some(fragments, origins, names, zoneless_columns(plain))
+    wanted = Wanted(plain_schema(schema, int96), condition, frozenset(filter_columns), int96)
+    files = _files(fragments, origins)
     total = sum(file.num_bytes for file in files)
     count = num_tasks or choose_num_tasks(int(total * share_read), parallelism)
     units = _units(files, origins, wanted, most_unit_bytes(total, count))
@@ -165,7 +160,7 @@ def plan_scan(
 
 @dataclass(frozen=True, slots=True)
 class ScannedRows:
-    """The rows of a scan in the form in which a dataset gives its own, to take a sample of them."""
+    """The rows of a scan with the methods of a dataset that sampling uses."""
 
     scan: DatasetScan
 
@@ -179,7 +174,7 @@ class ScannedRows:
         return sum(batch.num_rows for batch in self.to_batches())
 
     def scanner(self, columns: Sequence[str]) -> ScannedRows:
-        """Return the rows as they are; the scan was planned for these columns."""
+        """Return the rows; the scan was planned for these columns."""
         del columns
         return self
 
@@ -189,21 +184,21 @@ class ScannedRows:
             yield from self.scan.read(task)
 
 
-# What the user gave ------------------------------------------------------------------------------
+# The user's dataset, columns and filter ---------------------------------------------------------
 
 
 def _parts(dataset: Any) -> list[Any]:  # noqa: ANN401
-    """Datasets of files that a dataset consists of."""
+    """Return the datasets of files that a dataset consists of."""
     if isinstance(dataset, ds.UnionDataset):
         return [part for child in dataset.children for part in _parts(child)]
     if isinstance(dataset, ds.FileSystemDataset):
         if is_encrypted(dataset.format):
-            msg = "encrypted Parquet files as a source: not supported yet; read them by Spark"
+            msg = "encrypted Parquet files as a source are not supported; let Spark read them"
             raise OptionError(msg)
         return [dataset]
     msg = (
         f"source is a pyarrow {type(dataset).__name__}: expected a dataset of files, which tasks "
-        "can read by themselves. Rows in memory are written by arrow_format.write_shuffle"
+        "can open. Write rows in memory with arrow_format.write_shuffle"
     )
     raise OptionError(msg)
 
@@ -215,7 +210,7 @@ def _selected(schema: pa.Schema, columns: Sequence[str] | str | None) -> list[st
     for name in names:
         if name not in schema.names:
             there = ", ".join(map(repr, schema.names))
-            msg = f"columns: there is no column {name!r} in the dataset; its columns are {there}"
+            msg = f"columns: the dataset has no column {name!r}; its columns are {there}"
             raise SchemaError(msg)
     if not names:
         msg = "columns is empty: expected at least one name, or None for all columns"
@@ -225,7 +220,7 @@ def _selected(schema: pa.Schema, columns: Sequence[str] | str | None) -> list[st
 
 
 def _condition(dataset: ds.Dataset, given: object) -> Any:  # noqa: ANN401
-    """Filter of the dataset and the one that was given, as one; None when there is neither."""
+    """Return the filters of the dataset and of the user as one; None when there is neither."""
     if given is not None and not isinstance(given, pc.Expression):
         msg = (
             f"filter is {type(given).__name__}: expected a pyarrow expression, such as "
@@ -233,7 +228,7 @@ def _condition(dataset: ds.Dataset, given: object) -> Any:  # noqa: ANN401
         )
         raise OptionError(msg)
     own = dataset._scan_options.get("filter")
-    conditions = [one for one in (own, given) if one is not None]
+    conditions = [part for part in (own, given) if part is not None]
     if not conditions:
         return None
     condition = conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
@@ -256,7 +251,7 @@ def _condition(dataset: ds.Dataset, given: object) -> Any:  # noqa: ANN401
 
 
 def _check_goes_to_tasks(condition: object) -> None:
-    """Refuse a filter that cannot be sent to tasks, such as one that counts columns."""
+    """Refuse a filter that cannot be pickled, such as one that refers to columns by position."""
     try:
         pickle.dumps(condition)
     except (pickle.PicklingError, pa.ArrowException, TypeError, AttributeError) as error:
@@ -268,7 +263,7 @@ def _check_goes_to_tasks(condition: object) -> None:
 
 
 def _names_in(condition: object, schema: pa.Schema) -> list[str]:
-    """Columns without which the filter could not be evaluated."""
+    """Return the columns that the filter uses."""
     if condition is None:
         return []
     whole = _bindable(schema)
@@ -280,12 +275,12 @@ def _names_in(condition: object, schema: pa.Schema) -> list[str]:
 
 
 def _bindable(schema: pa.Schema) -> pa.Schema:
-    """Take plain types wherever there are such."""
+    """Return the schema with plain types where a column has one."""
     fields = []
     for field in schema:
         try:
             fields += plain_schema(pa.schema([field]))
-        except SchemaError:  # refused only when the column is wanted
+        except SchemaError:  # refused only when the column is selected
             fields.append(field)
     return pa.schema(fields)
 
@@ -299,11 +294,11 @@ def _why_not_bound(condition: object, schema: pa.Schema) -> Exception | None:
     return None
 
 
-# What is there -----------------------------------------------------------------------------------
+# Files -----------------------------------------------------------------------------------
 
 
 def _fragments(part: ds.FileSystemDataset, plain: pa.Schema, condition: object) -> list[Any]:
-    """Fragments in the partitions that may have rows that pass the filter."""
+    """Return the fragments in partitions that may have rows that pass the filter."""
     # The public way refuses datasets with a filter of their own.
     fragments = list(part._get_fragments(None))
     for fragment in fragments:
@@ -318,26 +313,26 @@ def _fragments(part: ds.FileSystemDataset, plain: pa.Schema, condition: object) 
 
 
 def _look_into_some(
-    found: Sequence[tuple[int, Any]],
+    fragments: Sequence[tuple[int, Any]],
     origins: Sequence[FileOrigin],
     names: Sequence[str],
     zoneless: frozenset[str],
 ) -> tuple[frozenset[str], float]:
-    """INT96 columns, and the share of the bytes that is read, in the first Parquet file.
+    """Return INT96 columns, and the share of bytes that is read, from Parquet footers.
 
-    Where the first says nothing of a column without time zones, as it lacks the column or has time
-    zones in it, the next ones do. That all agree is checked as they are read.
+    The first footer decides, unless it lacks a zoneless column or has time zones in it; then the
+    next ones do. Reading checks that all files agree.
     """
     parquet = [
         fragment
-        for number, fragment in found
+        for number, fragment in fragments
         if isinstance(origins[number].format, ds.ParquetFileFormat)
     ]
     if not parquet:
         return frozenset(), 1.0
     share = share_of_bytes(parquet[0].metadata, names)
     int96: set[str] = set()
-    # No file is asked for what directories name.
+    # Values from directory names are in no file.
     unsettled = zoneless - ds.get_partition_keys(parquet[0].partition_expression).keys()
     with ThreadPoolExecutor(REQUESTS) as pool:
         for start in (0, *range(1, len(parquet), REQUESTS)):
@@ -353,9 +348,9 @@ def _look_into_some(
 def _look_into_first(
     files: Sequence[ScanFile], origins: Sequence[FileOrigin], wanted: Wanted
 ) -> SparkFooter:
-    """Check the first file, so that most of what is refused is so before any task runs.
+    """Check the first file, so that most faults are refused before a task runs.
 
-    Returns what Spark says in it, which it takes as the schema of all.
+    Returns its Spark metadata; Spark too takes the first file's as the schema of all.
     """
     if not files:
         return SparkFooter()
@@ -374,24 +369,29 @@ def _timestamps_of(fragment: Any) -> TimestampColumns:  # noqa: ANN401
 
 @contextlib.contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Name what could not be looked at."""
+    """Name the file in errors of reading it."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        msg = f"{what}: cannot be looked at: {error}. Mend the dataset, and make it anew"
+        msg = f"{what}: cannot be read: {error}. Repair the dataset, then create it again"
         raise StorageError(msg) from error
 
 
-def _files(found: Sequence[tuple[int, Any]], origins: Sequence[FileOrigin]) -> tuple[ScanFile, ...]:
-    def look(one: tuple[int, Any]) -> ScanFile:
-        number, fragment = one
+def _files(
+    fragments: Sequence[tuple[int, Any]], origins: Sequence[FileOrigin]
+) -> tuple[ScanFile, ...]:
+    def scan_file(numbered: tuple[int, Any]) -> ScanFile:
+        number, fragment = numbered
         with _naming(fragment.path):
             return describe(number, fragment)
 
     def describe(number: int, fragment: Any) -> ScanFile:  # noqa: ANN401
         (info,) = origins[number].filesystem.get_file_info([fragment.path])
         if info.size is None:
-            msg = f"{fragment.path}: is no file any more, but the dataset names it; make it anew"
+            msg = (
+                f"{fragment.path}: the dataset names this file, which does not exist; create the "
+                "dataset again"
+            )
             raise StorageError(msg)
         partition = fragment.partition_expression
         return ScanFile(
@@ -404,18 +404,18 @@ def _files(found: Sequence[tuple[int, Any]], origins: Sequence[FileOrigin]) -> t
         )
 
     with ThreadPoolExecutor(REQUESTS) as pool:
-        return tuple(pool.map(look, found))
+        return tuple(pool.map(scan_file, fragments))
 
 
 def _absolute(path: str, filesystem: Any) -> str:  # noqa: ANN401
-    """Path that means the same in a task, whatever directory it works in."""
+    """Return a path that is valid in any working directory, as tasks have their own."""
     return str(Path(path).absolute()) if filesystem.type_name == "local" else path
 
 
 def _units(
     files: Sequence[ScanFile], origins: Sequence[FileOrigin], wanted: Wanted, max_bytes: int
 ) -> list[ScanUnit]:
-    """Units of all files, those with more bytes than ``max_bytes`` cut where that can be."""
+    """Return the units of all files; files above ``max_bytes`` are split where they can be."""
 
     def cut(numbered: tuple[int, ScanFile]) -> list[ScanUnit]:
         number, file = numbered

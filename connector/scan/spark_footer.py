@@ -42,7 +42,7 @@ TIME_PRECISION_KEY = b"SPARK::time::precision"
 
 COLLATIONS = "__COLLATIONS"
 INTERNAL = ("__", "spark.")
-"""Metadata of columns that Spark keeps for itself has names that begin like this."""
+"""Prefixes of column metadata that Spark uses internally."""
 
 PLAIN = frozenset(
     {"boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string"}
@@ -51,33 +51,32 @@ PLAIN = frozenset(
 """Types in Spark's JSON that Parquet has as well."""
 
 WITH_PARAMETERS = ("decimal(", "time(", "char(", "varchar(")
-"""Those that say more of a type; CHAR and VARCHAR are STRING in files that are no table."""
+"""Types with parameters; CHAR and VARCHAR are STRING in files that are not of a table."""
 
 ORC_PLAIN = ("string", "binary", "char", "varchar")
-"""Types that Spark notes down for a column of ORC which is just that."""
+"""Types that Spark records for an ORC column of just that type."""
 
 FIRST_DAY = -141_427
-"""1582-10-15, in days since 1970: from here on dates are the same in either calendar."""
+"""1582-10-15, in days since 1970: dates from then on are equal in both calendars."""
 
 FIRST_SECOND = -2_208_988_800
-"""1900-01-01 in UTC, in seconds since 1970: from here on timestamps are the same."""
+"""1900-01-01 in UTC, in seconds since 1970: timestamps from then on are equal."""
 
 USUAL_INT96 = re.compile(r"parquet-mr |impala |parquet-cpp-arrow version (2[3-9]|[3-9]\d|\d{3})")
-"""Writers that are known to count the time of day of INT96 from midnight on, as PyArrow reads it.
+"""Writers that count the time of day of INT96 forward from midnight, as PyArrow reads it.
 
-Others, PyArrow before 23 among them, count it back from the next midnight where it is before 1970.
-Spark adds what is negative; PyArrow takes it as without a sign, 584 years later."""
+Others, such as PyArrow before 23, count back from the next midnight before 1970. Spark adds the
+negative number; PyArrow reads it as unsigned, 584 years later."""
 
 FIRST_WRAPPED, LAST_WRAPPED = (1 << 63) // 1_000, (1 << 64) // 1_000
-"""Microseconds as which times from 1677, the first that 64 bits of nanoseconds hold, to 1970 come
-out then."""
+"""Microseconds that PyArrow gives for such times from 1677 (the first in 64 bits) to 1970."""
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 @dataclass(frozen=True, slots=True)
 class SparkFooter:
-    """What Spark wrote into the footer of a Parquet file; nothing in those of others."""
+    """What Spark wrote into the footer of a Parquet file; empty for other writers."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     """JSON of the fields that Spark declares, by name."""
@@ -90,30 +89,25 @@ class SparkFooter:
 
 
 def spark_footer(metadata: Mapping[bytes, bytes] | None) -> SparkFooter:
-    """Return what Spark wrote into a footer.
-
-    Parameters
-    ----------
-    metadata
-        Keys and values of the footer of a Parquet file.
-    """
-    found = metadata or {}
-    version = found.get(VERSION)
+    """Return what Spark wrote into the key-value metadata of a Parquet footer."""
+    metadata = metadata or {}
+    version = metadata.get(VERSION)
     try:
-        fields = {one["name"]: one for one in json.loads(found.get(ROW_METADATA, b""))["fields"]}
+        declared = json.loads(metadata.get(ROW_METADATA, b""))["fields"]
+        fields = {declaration["name"]: declaration for declaration in declared}
         only_spark = tuple(
             (name, path, what)
-            for name, one in fields.items()
-            for path, what in _only_spark_in(one, name)
+            for name, declaration in fields.items()
+            for path, what in _only_spark_in(declaration, name)
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        fields, only_spark = {}, ()  # Spark takes no notice of it either
-    # Of files that name no version Spark takes the calendar to be today's, unless set otherwise.
+        fields, only_spark = {}, ()  # Spark ignores it too
+    # Without a version Spark assumes today's calendar, unless configured otherwise.
     return SparkFooter(
         fields,
         only_spark,
-        legacy_dates=version is not None and (version < b"3.0.0" or LEGACY_DATES in found),
-        legacy_int96=version is not None and (version < b"3.1.0" or LEGACY_INT96 in found),
+        legacy_dates=version is not None and (version < b"3.0.0" or LEGACY_DATES in metadata),
+        legacy_int96=version is not None and (version < b"3.1.0" or LEGACY_INT96 in metadata),
     )
 
 
@@ -125,51 +119,36 @@ def check_parquet_types(
 ) -> None:
     """Refuse columns of a Parquet file that Spark reads as types which Arrow does not show.
 
-    Parameters
-    ----------
-    where
-        The file.
-    physical
-        Its schema.
-    names
-        Columns that are read from it.
-    footer
-        What Spark wrote there.
-    described
-        The schema in the words of Parquet: Arrow does not show which structs it calls VARIANT.
+    ``described`` is the schema in Parquet's words: Arrow does not show which structs are VARIANT.
 
     Raises
     ------
     SchemaError
-        Such as an interval, a VARIANT, a user-defined type or a collation; names file and column.
+        For an interval, a VARIANT, a user-defined type or a collation; names file and column.
     """
     wanted = set(names)
-    found = [(path, what) for name, path, what in footer.only_spark if name in wanted]
+    refused = [(path, what) for name, path, what in footer.only_spark if name in wanted]
     if "(Variant(" in described:
         for name in wanted:
-            for path, one in _fields_in(physical.field(name), name):
-                inside = {child.name for child in one.type} if pt.is_struct(one.type) else set()
+            for path, field_ in _fields_in(physical.field(name), name):
+                type_ = field_.type
+                inside = {child.name for child in type_} if pt.is_struct(type_) else set()
                 if {"metadata"} < inside <= {"metadata", "value", "typed_value"}:
-                    found.append((path, "VARIANT"))
-    for path, what in found:
+                    refused.append((path, "VARIANT"))
+    for path, what in refused:
         raise _refusal(where, path, what, "parquet")
 
 
 def check_orc_types(where: str, physical: pa.Schema, names: Iterable[str]) -> None:
-    """Refuse columns of an ORC file that Spark reads as other types, or as other moments.
+    """Refuse columns of an ORC file that Spark reads as other types or other moments.
 
-    An ORC timestamp is the time on the clock of its writer, and PyArrow does not say where that
-    clock was.
-
-    Raises
-    ------
-    SchemaError
-        Names file and column.
+    An ORC timestamp is local time of its writer, and PyArrow does not give the writer's zone.
+    SchemaError names file and column.
     """
     for name in names:
-        for path, one in _fields_in(physical.field(name), name):
-            declared = (one.metadata or {}).get(ORC_TYPE, b"string").decode("utf-8", "replace")
-            if pt.is_timestamp(one.type):
+        for path, field_ in _fields_in(physical.field(name), name):
+            declared = (field_.metadata or {}).get(ORC_TYPE, b"string").decode("utf-8", "replace")
+            if pt.is_timestamp(field_.type):
                 raise _refusal(where, path, "a TIMESTAMP in the time zone of its writer", "orc")
             if not declared.startswith(ORC_PLAIN):
                 raise _refusal(where, path, declared.upper(), "orc")
@@ -177,15 +156,15 @@ def check_orc_types(where: str, physical: pa.Schema, names: Iterable[str]) -> No
 
 def _refusal(where: str, path: str, what: str, kind: str) -> SchemaError:
     msg = (
-        f"{where}: column {path!r} is {what} for Spark, which cannot be read from the file without "
-        "it. Leave the column out, or let Spark read the files: "
+        f"{where}: column {path!r} is {what} for Spark, and only Spark can read it. "
+        "Leave the column out, or let Spark read the files: "
         f"write_shuffle(spark.read.{kind}(...), ...)"
     )
     return SchemaError(msg)
 
 
 def _only_spark_in(declared: Any, path: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401
-    """Dotted path and name of each type of a declared field that Parquet lacks."""
+    """Yield dotted path and name of each type of a declared field that Parquet lacks."""
     for inside, collation in ((declared.get("metadata") or {}).get(COLLATIONS) or {}).items():
         _, dot, below = inside.partition(".")
         yield f"{path}{dot}{below}", f"STRING COLLATE {collation}"
@@ -208,15 +187,15 @@ def _only_spark_in_type(type_: Any, path: str) -> Iterator[tuple[str, str]]:  # 
         yield path, f"the user-defined type {type_.get('pyClass') or type_.get('class')}"
 
 
-def _fields_in(one: pa.Field, path: str) -> Iterator[tuple[str, pa.Field]]:
-    """Yield a field and all inside of it, each with its dotted path."""
-    yield path, one
-    for where, child in fields_within(one.type, path):
+def _fields_in(field_: pa.Field, path: str) -> Iterator[tuple[str, pa.Field]]:
+    """Yield a field and all fields inside it, each with its dotted path."""
+    yield path, field_
+    for where, child in fields_within(field_.type, path):
         yield from _fields_in(child, where)
 
 
 def fields_within(type_: pa.DataType, path: str) -> list[tuple[str, pa.Field]]:
-    """Return the fields directly inside of a type, with dotted paths as Spark names them."""
+    """Return the fields directly inside a type, with dotted paths as Spark names them."""
     if pt.is_map(type_):
         return [(f"{path}.key", type_.key_field), (f"{path}.value", type_.item_field)]
     if pt.is_struct(type_):
@@ -228,19 +207,19 @@ def fields_within(type_: pa.DataType, path: str) -> list[tuple[str, pa.Field]]:
 
 
 def labelled(schema: pa.Schema, footer: SparkFooter) -> pa.Schema:
-    """Return a data schema with what Spark notes beside the types: comments, precision of TIME."""
+    """Return a data schema with Spark's metadata of its columns: comments, precision of TIME."""
     return pa.schema(
         [
-            _labelled(one, declared["type"], declared.get("metadata"))
-            if (declared := footer.fields.get(one.name))
-            else one
-            for one in schema
+            _labelled(column, declared["type"], declared.get("metadata"))
+            if (declared := footer.fields.get(column.name))
+            else column
+            for column in schema
         ]
     )
 
 
-def _labelled(one: pa.Field, declared: Any, notes: Any = None) -> pa.Field:  # noqa: ANN401
-    metadata, type_ = dict(one.metadata or {}), one.type
+def _labelled(field_: pa.Field, declared: Any, notes: Any = None) -> pa.Field:  # noqa: ANN401
+    metadata, type_ = dict(field_.metadata or {}), field_.type
     kept = {key: value for key, value in (notes or {}).items() if not key.startswith(INTERNAL)}
     if kept:
         metadata[METADATA_KEY] = json.dumps(kept).encode()
@@ -263,7 +242,7 @@ def _labelled(one: pa.Field, declared: Any, notes: Any = None) -> pa.Field:  # n
         type_ = pa.map_(key, item, keys_sorted=type_.keys_sorted)
     elif pt.is_time(type_) and str(declared).startswith("time("):
         metadata[TIME_PRECISION_KEY] = declared[len("time(") : -1].encode()
-    return one.with_type(type_).with_metadata(metadata or None)
+    return field_.with_type(type_).with_metadata(metadata or None)
 
 
 # Calendar ----------------------------------------------------------------------------------------
@@ -271,7 +250,7 @@ def _labelled(one: pa.Field, declared: Any, notes: Any = None) -> pa.Field:  # n
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Which values of a file Spark reads as other days or moments than PyArrow; none of most."""
+    """Which values of a file Spark reads as other days or moments than PyArrow; usually none."""
 
     dates: bool = False
     """Whether dates, and timestamps with a time zone, are in the older calendar."""
@@ -282,43 +261,33 @@ class Calendar:
     writer: str = ""
     """What wrote the file, for the message."""
 
-    def concerns(self, one: pa.Field) -> bool:
+    def concerns(self, field_: pa.Field) -> bool:
         """Whether a column may have such values, at any depth."""
         return any(
-            self._is_old(one.name, child.type) or self._is_wrapped(one.name, child.type)
-            for _, child in _fields_in(one, one.name)
+            self._is_old(field_.name, child.type) or self._is_wrapped(field_.name, child.type)
+            for _, child in _fields_in(field_, field_.name)
         )
 
-    def check(self, column: pa.Array, one: pa.Field, where: str) -> None:
-        """Refuse values that Spark reads as others.
+    def check(self, column: pa.Array, field_: pa.Field, where: str) -> None:
+        """Refuse values that Spark reads otherwise; SchemaError names file and column.
 
-        Parameters
-        ----------
-        column, one
-            Rows of a column as the file has them, INT96 in microseconds, and its field.
-        where
-            The file.
-
-        Raises
-        ------
-        SchemaError
-            Names file and column.
+        ``column`` holds rows as in the file ``where``, INT96 in microseconds.
         """
-        for leaf in _leaf_values(column) if self.concerns(one) else ():
+        for leaf in _leaf_values(column) if self.concerns(field_) else ():
             why = None
             if leaf.null_count == len(leaf):
                 continue
-            if self._is_old(one.name, leaf.type):
+            if self._is_old(field_.name, leaf.type):
                 why = _why_moved(leaf)
-            if why is None and self._is_wrapped(one.name, leaf.type) and _has_wrapped(leaf):
+            if why is None and self._is_wrapped(field_.name, leaf.type) and _has_wrapped(leaf):
                 why = (
                     f"timestamps from 2262 to 2554, and {self.writer.strip()!r} writes some before "
                     "1970 so that PyArrow reads them as these"
                 )
             if why is not None:
                 msg = (
-                    f"{where}: column {one.name!r} has {why}. Leave the column out, or let Spark "
-                    "read the files: write_shuffle(spark.read..., ...)"
+                    f"{where}: column {field_.name!r} has {why}. Leave the column out, or let "
+                    "Spark read the files: write_shuffle(spark.read..., ...)"
                 )
                 raise SchemaError(msg)
 
@@ -332,16 +301,9 @@ class Calendar:
 
 
 def calendar_of(footer: SparkFooter, int96: frozenset[str], created_by: str | None) -> Calendar:
-    """Return which values of a Parquet file Spark reads as others.
+    """Return which values of a Parquet file Spark reads otherwise.
 
-    Parameters
-    ----------
-    footer
-        What Spark wrote there.
-    int96
-        Columns that have timestamps of INT96.
-    created_by
-        The name that the writer gives itself.
+    ``int96`` are the columns with INT96; ``created_by`` is the writer's name for itself.
     """
     writer = created_by or ""
     return Calendar(
@@ -353,7 +315,7 @@ def calendar_of(footer: SparkFooter, int96: frozenset[str], created_by: str | No
 
 
 def _why_moved(leaf: pa.Array) -> str | None:
-    """Say which values of the older calendar are others today; None if none is."""
+    """Describe the values of the older calendar that differ today; None if none does."""
     if pt.is_date(leaf.type):
         leaf, first, what, since = leaf.cast(pa.date32()), FIRST_DAY, "dates", "1582-10-15"
     else:
@@ -361,10 +323,7 @@ def _why_moved(leaf: pa.Array) -> str | None:
         what, since = "timestamps", "1900-01-01"
     if pc.min(leaf).value >= first:
         return None
-    return (
-        f"{what} before {since}, and they are in the calendar of Spark 2, in which they are others "
-        "than in today's"
-    )
+    return f"{what} before {since} in the calendar of Spark 2, which are other {what} in today's"
 
 
 def _has_wrapped(leaf: pa.Array) -> bool:
@@ -373,7 +332,7 @@ def _has_wrapped(leaf: pa.Array) -> bool:
 
 
 def _leaf_values(array: pa.Array) -> Iterator[pa.Array]:
-    """Values that hold no others; of maps perhaps some of rows beside those asked for."""
+    """Yield arrays of leaf values; those of maps may include values outside the slice."""
     if pt.is_map(array.type):
         yield from _leaf_values(array.keys)
         yield from _leaf_values(array.items)

@@ -1,7 +1,7 @@
 """Types of columns in files, as ``spark.read`` would give them; pure.
 
-What Spark's own readers hold in another unit or width than Arrow does is brought to theirs, so that
-a shuffle is the same whether its rows came through Spark or straight from the files.
+Where Spark's readers use another unit or width than Arrow, values are converted, so that a shuffle
+is the same whether its rows came through Spark or from the files.
 """
 
 from __future__ import annotations
@@ -26,26 +26,14 @@ if TYPE_CHECKING:
     Change = Callable[[pa.DataType], pa.DataType]
 
 FILE_METADATA = (b"PARQUET:", b"spark.sql.catalyst.")
-"""Metadata of fields that is about their file, such as where a column lies, begins like this."""
+"""Prefixes of field metadata that describes the file, such as a column's position."""
 
 
 def plain_schema(schema: pa.Schema, int96: Container[str] = ()) -> pa.Schema:
-    """Return the schema of the columns of files without encodings: what filters are held against.
+    """Return the schema of a dataset's columns without encodings; filters are checked against it.
 
-    Everything may be null, as in Spark, which does not trust files: one of many may differ.
-
-    Parameters
-    ----------
-    schema
-        Columns of a dataset.
-    int96
-        Columns whose timestamps Parquet holds as INT96: in microseconds, since nanoseconds in 64
-        bits end in 2262.
-
-    Raises
-    ------
-    SchemaError
-        As :func:`~arrow_format.arrays.stored_types.data_schema`.
+    All columns are nullable, as in Spark, which does not trust files. Columns in ``int96`` are in
+    microseconds, since nanoseconds in 64 bits end in 2262.
     """
     return pa.schema(
         [
@@ -56,11 +44,10 @@ def plain_schema(schema: pa.Schema, int96: Container[str] = ()) -> pa.Schema:
 
 
 def schema_as_spark_reads(plain: pa.Schema, int96: Container[str] = ()) -> pa.Schema:
-    """Return the data schema of the rows that are written for files of a :func:`plain_schema`.
+    """Return the data schema of the rows written for files of a :func:`plain_schema`.
 
-    Timestamps and durations have microseconds, those of INT96 are instants; times of day have
-    nanoseconds; dates are ``date32``, decimals 128 bits wide, integers have signs, lists and bytes
-    any length.
+    Timestamps and durations are in microseconds, INT96 as instants; times of day in nanoseconds;
+    dates are ``date32``, decimals 128 bits wide, integers signed, lists and bytes of any length.
     """
     return pa.schema(
         [_mapped(field, _as_instant if field.name in int96 else _widened) for field in plain]
@@ -68,50 +55,31 @@ def schema_as_spark_reads(plain: pa.Schema, int96: Container[str] = ()) -> pa.Sc
 
 
 def as_spark_reads(batch: pa.RecordBatch, schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """Bring a plain batch to the types of :func:`schema_as_spark_reads`, dropping other columns.
+    """Convert a plain batch to :func:`schema_as_spark_reads`, dropping other columns.
 
-    Nanoseconds are rounded down to microseconds, also before 1970.
-
-    Parameters
-    ----------
-    batch
-        Of a :func:`plain_schema`.
-    schema
-        The data schema that belongs to some of its columns.
-    where
-        What the rows were read from, for the message.
-
-    Raises
-    ------
-    SchemaError
-        A value does not fit, such as a timestamp in seconds that microseconds do not reach.
+    Nanoseconds are rounded down to microseconds, also before 1970. SchemaError, naming ``where``
+    the rows are from, if a value does not fit, such as a timestamp in seconds out of range.
     """
     columns = []
     for field in schema:
         column = batch.column(field.name)
         if not same_but_labels(column.type, field.type):
-            # All that may not fit is found while nanoseconds stay; then they alone are rounded.
-            kept = _map_type(column.type, lambda one: one if _is_nano(one) else _widened(one))
+            # The cast keeps nanoseconds, so it fails for what does not fit; then they are rounded.
+            kept = _map_type(column.type, lambda leaf: leaf if _is_nano(leaf) else _widened(leaf))
             column = _rounded_down(cast_column(column, field.with_type(kept), where), field.type)
         columns.append(column)
     return normalise(pa.RecordBatch.from_arrays(columns, names=schema.names), schema)
 
 
 def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
-    """Cast a plain column to the type of ``field``, losing nothing.
-
-    Raises
-    ------
-    SchemaError
-        A value does not fit, or there is no such cast; names the column and ``where`` it is.
-    """
+    """Cast a plain column to the type of ``field`` without loss; SchemaError names ``where``."""
     if same_but_labels(column.type, field.type):
         return column
     try:
         return column.cast(field.type)
     except pa.ArrowException as error:
         msg = (
-            f"{where}: column {field.name!r} has type {column.type} there, which does not become "
+            f"{where}: column {field.name!r} has type {column.type}, which does not convert to "
             f"{field.type}: {error}. Leave the column out, or give the dataset a schema that fits "
             "all files"
         )
@@ -119,7 +87,7 @@ def cast_column(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
 
 
 def leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield column name and type of each value that holds no others, as Parquet counts columns."""
+    """Yield column name and type of each leaf, as Parquet counts columns."""
     for field in schema:
         for leaf in _leaves_of(field.type):
             yield field.name, leaf
@@ -142,9 +110,9 @@ def _leaves_of(type_: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def _rounded_down(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Array of ``type_``, which has microseconds where the array may have nanoseconds.
+    """Return the array as ``type_``, nanoseconds rounded down to microseconds.
 
-    Arrow's own cast rounds toward 1970, and its ``floor_temporal`` takes no nested values.
+    Arrow's cast rounds toward 1970, and its ``floor_temporal`` takes no nested values.
     """
     if not _has_nano(array.type):
         return array.cast(type_)
@@ -185,7 +153,7 @@ def _has_nano(type_: pa.DataType) -> bool:
 
 
 def _mapped(field: pa.Field, change: Change, *, sizes: bool = False) -> pa.Field:
-    """Field with the leaves of its type changed, nullable, without metadata on its file."""
+    """Return the field with its leaf types changed, nullable, without metadata about its file."""
     metadata = {
         key: value
         for key, value in (field.metadata or {}).items()
@@ -198,7 +166,7 @@ def _mapped(field: pa.Field, change: Change, *, sizes: bool = False) -> pa.Field
 
 
 def _map_type(type_: pa.DataType, change: Change, *, sizes: bool = False) -> pa.DataType:
-    """Type with its leaves changed; ``sizes``: lists of a fixed size stay what they are."""
+    """Return the type with its leaves changed; with ``sizes``, fixed-size lists keep their size."""
     if pt.is_struct(type_):
         return pa.struct([_mapped(child, change, sizes=sizes) for child in type_])
     if pt.is_map(type_):
@@ -228,7 +196,7 @@ def _as_instant(type_: pa.DataType) -> pa.DataType:
 
 
 def _widened(type_: pa.DataType) -> pa.DataType:
-    """Type of the same values that Spark's readers would give them, all of which it can hold."""
+    """Return the type that Spark's readers give such values."""
     if pt.is_timestamp(type_):
         return pa.timestamp("us", None if type_.tz is None else "UTC")
     if pt.is_time(type_):

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TASK_BYTES = 64 << 20
-"""Bytes on disk that a map task scans, about: four to five times as many in memory, which make
-several regions, so that what a task costs by itself does not count."""
+"""Bytes on disk for one map task, about: four to five times as many in memory, which is several
+regions, so that the fixed cost of a task is small."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanUnit:
-    """A run of rows of one file that is scanned as a whole."""
+    """Adjacent row groups or record batches of one file, scanned together."""
 
     file: int
     """Number of the file in the plan."""
@@ -30,49 +30,28 @@ class ScanUnit:
 
 
 def choose_num_tasks(total_bytes: int, parallelism: int) -> int:
-    """Return how many map tasks are wanted: of :data:`TASK_BYTES` each, on all cores to the end.
+    """Return how many map tasks to plan: a multiple of ``parallelism``, :data:`TASK_BYTES` each.
 
-    Parameters
-    ----------
-    total_bytes
-        Bytes on disk of all that is scanned.
-    parallelism
-        Tasks that run at once.
-
-    Returns
-    -------
-    int
-        A multiple of ``parallelism``; there are fewer tasks where there are not so many units.
+    Fewer run where there are fewer units.
     """
     waves = -(-total_bytes // (TASK_BYTES * parallelism))
     return max(1, waves) * parallelism
 
 
 def most_unit_bytes(total_bytes: int, num_tasks: int) -> int:
-    """Bytes beyond which a file should be cut: with smaller units a task has at most half again.
+    """Return the bytes above which a file is split: half of a task's share.
 
-    That is half of a task's share.
+    Then no task has more than one and a half shares.
     """
     return max(1, total_bytes // (2 * num_tasks))
 
 
 def spread(units: Sequence[ScanUnit], num_tasks: int) -> list[tuple[ScanUnit, ...]]:
-    """Give each map task a run of adjacent units, all of about the same bytes.
+    """Assign runs of adjacent units to at most ``num_tasks`` tasks, balanced by bytes.
 
-    A unit goes to the task in whose share of the bytes its middle lies.
-
-    Parameters
-    ----------
-    units
-        In the order in which their rows are to be written.
-    num_tasks
-        1 or more.
-
-    Returns
-    -------
-    list of tuple of ScanUnit
-        At most ``num_tasks`` runs and none empty, which joined give ``units``. None has more bytes
-        than its share and the largest unit together; a unit counts one byte at least.
+    A unit goes to the task in whose share of the bytes its middle lies. The runs are not empty, and
+    joined they give ``units``. No run has more bytes than its share plus the largest unit; a unit
+    counts one byte at least.
     """
     if not units:
         return []
@@ -88,7 +67,7 @@ def spread(units: Sequence[ScanUnit], num_tasks: int) -> list[tuple[ScanUnit, ..
 
 
 def join_adjacent(run: Sequence[ScanUnit]) -> tuple[ScanUnit, ...]:
-    """Make one unit of those that follow one another in a file, so that it is opened once."""
+    """Join units that are adjacent in a file, so that it is opened once."""
     joined: list[ScanUnit] = []
     for unit in run:
         last = joined[-1] if joined else None
