@@ -1,1 +1,1 @@
-"""Joins and aggregations of kept shuffles, and one reader per subpartition."""
+"""Joins and aggregations of shuffles, and one reader per subpartition for functions of users."""

@@ -1,7 +1,7 @@
 """The aggregation of a range of subpartitions of a shuffle, within bounded memory.
 
-A group of rows lies in one subpartition, so adjacent small subpartitions are aggregated together,
-and a large one piece by piece where the functions allow.
+All rows of a group are in one subpartition. Small adjacent subpartitions are aggregated together, a
+large one block by block where the functions allow it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 MERGE_ROWS = 1 << 20
-"""Results over parts are merged when there are as many rows, and twice as many as last time."""
+"""Partial results are merged from so many rows on, and then at twice what the merge left."""
 
 GROUP_BYTES = 100
-"""What a row counts beside its own bytes: Arrow's hash table and states, if it is a group."""
+"""Charged for a row in addition to its bytes: Arrow's hash table and states, if it is a group."""
 
 
 def aggregate_range(
@@ -48,22 +48,21 @@ def aggregate_range(
 
     Parameters
     ----------
-    shuffle
-        What to aggregate.
-    plan
-        How; made for this shuffle.
+    shuffle, plan
+        What to aggregate, and the plan made for it.
     subpartitions
         Ascending without repetition; all when None.
     group_bytes
-        Raw bytes of adjacent subpartitions that are held together; when None, what the shuffle's
-        options allow. A subpartition of more is read in passes, each of some of its groups, where a
-        function needs whole groups (a list, a set, distinct values, a standard deviation) or the
-        results are more. A group that has half of the rows is held nevertheless.
+        Raw bytes of adjacent subpartitions that are aggregated together; when None, what the
+        shuffle's options allow. A larger subpartition is read in several passes, each of some of
+        its groups, where a function needs whole groups (a list, a set, distinct values, a standard
+        deviation) or the results take more memory. A group that has half of the rows is kept in
+        memory nevertheless.
 
     Raises
     ------
     ArithmeticOverflowError
-        A result is outside of what its type holds; names the column and the group.
+        A result is out of the range of its type; names the column and the group.
     CorruptShuffleError
         A file is damaged or missing.
     """
@@ -71,12 +70,14 @@ def aggregate_range(
         group_bytes = shuffle.options.working_set_bytes
     weights = to_numpy(shuffle.raw_bytes)
     rows = to_numpy(shuffle.subpartition_rows)
-    ordered = bool(shuffle.sort_by) and any(one.function in IN_ORDER for one in plan.aggregations)
+    is_ordered = bool(shuffle.sort_by) and any(
+        aggregation.function in IN_ORDER for aggregation in plan.aggregations
+    )
 
     def read(first: int, end: int) -> Iterator[pa.RecordBatch]:
         runs = (
             shuffle.rows(range(first, end), plan.columns)
-            if ordered
+            if is_ordered
             else shuffle.reader(first, end, plan.columns)
         )
         # A generator's variable would keep each run until the next is read; map keeps none.
@@ -102,109 +103,108 @@ def aggregate_in_passes(
     num_rows: int,
     merge_rows: int = MERGE_ROWS,
 ) -> Iterator[pa.Table]:
-    """Aggregate rows, in passes where they or the results are more than may be held.
+    """Aggregate rows, in several passes where they or the results exceed the memory budget.
 
     Parameters
     ----------
     read
         Reads batches with the columns of the plan; called for each pass.
     plan
-        How.
+        What to compute.
     block_bytes
-        Raw bytes of rows, and of results, that are held.
+        Raw bytes of rows, and of results, that are kept in memory.
     num_rows
-        How many rows there are, about.
+        How many rows are read, about.
     merge_rows
-        Rows of results over parts that are merged into one.
+        Rows of partial results from which on these are merged.
     """
     if not plan.can_merge:
         passes = in_passes(
             read, plan.keys, max_bytes=block_bytes, row_bytes=GROUP_BYTES, num_rows=num_rows
         )
-        for _, held in passes:
-            if not held:
+        for _, batches in passes:
+            if not batches:
                 yield plan.schema.empty_table()
                 continue
-            kept = _grouped(held, plan)
-            held.clear()
-            table = plan.finish(kept)
-            del kept
+            groups = _grouped(batches, plan)
+            batches.clear()
+            table = plan.finish(groups)
+            del groups
             yield table
             del table
         return
     block_rows = max(block_bytes // (2 * GROUP_BYTES), 1)
     waiting = [HashPass(tuple(plan.keys))]
     while waiting:
-        one = waiting.pop()
-        results = _Results(plan, block_bytes // 2, merge_rows)
-        seen = 0
+        hash_pass = waiting.pop()
+        results = _PartialResults(plan, block_bytes // 2, merge_rows)
+        rows_read = 0
         may_split = True
         was_merged = False
         for block in rebatched(read(), min_rows=block_rows, max_bytes=block_bytes):
             if was_merged and may_split and results.num_bytes > block_bytes // 2:
-                times = 2 * results.num_bytes / block_bytes * min(max(num_rows / seen, 1), 2)
-                keys = plan.keys_of(results.kept()).to_batches()
-                smaller = one.split_where_it_helps(keys, times)
+                times = 2 * results.num_bytes / block_bytes * min(max(num_rows / rows_read, 1), 2)
+                keys = plan.keys_of(results.merged()).to_batches()
+                smaller = hash_pass.split_where_it_helps(keys, times)
                 if smaller:
                     waiting += smaller
                     break
                 may_split = False
-            seen += block.num_rows
-            was_merged = results.add(one.rows_of(block))
+            rows_read += block.num_rows
+            was_merged = results.add(hash_pass.rows_of(block))
             del block  # before the next one is made
         else:
             yield results.finished()
         del results
 
 
-class _Results:
-    """What is kept of groups over parts of the rows, merged now and then."""
+class _PartialResults:
+    """Values kept of groups, one table per block of rows, merged from time to time."""
 
     def __init__(self, plan: AggregationPlan, max_bytes: int, merge_rows: int) -> None:
         self._plan = plan
         self._parts: list[pa.Table] = []
         self._max_bytes = self._next_bytes = max_bytes
-        self._most_rows = self._next_rows = merge_rows
+        self._max_rows = self._next_rows = merge_rows
         self.num_bytes = 0
-        """Of what is kept, that of equal keys not merged yet included."""
+        """Of all parts, groups that are not merged yet counted repeatedly."""
 
     def add(self, block: pa.RecordBatch) -> bool:
-        """Aggregate some rows; True when all that is kept was merged into one."""
+        """Aggregate a block; return whether all parts were merged into one."""
         self._parts.append(_grouped([block], self._plan))
-        self.num_bytes += _held_bytes(self._parts[-1])
+        self.num_bytes += _charged_bytes(self._parts[-1])
         num_rows = sum(part.num_rows for part in self._parts)
         if num_rows < self._next_rows and self.num_bytes < self._next_bytes:
             return False
-        kept = self.kept()
-        self.num_bytes = _held_bytes(kept)
+        merged = self.merged()
+        self.num_bytes = _charged_bytes(merged)
         self._next_bytes = max(self._max_bytes, 3 * self.num_bytes // 2)
-        self._next_rows = max(self._most_rows, 2 * kept.num_rows)
+        self._next_rows = max(self._max_rows, 2 * merged.num_rows)
         return True
 
-    def kept(self) -> pa.Table:
-        """Merge all that is kept, once rows were added; one row per group."""
+    def merged(self) -> pa.Table:
+        """Merge all parts, at least one, to one row per group."""
         if len(self._parts) > 1:
             self._parts = [self._plan.merge(pa.concat_tables(self._parts))]
         return self._parts[0]
 
     def finished(self) -> pa.Table:
         """Return the results, one row per group."""
-        return self._plan.finish(self.kept()) if self._parts else self._plan.schema.empty_table()
+        return self._plan.finish(self.merged()) if self._parts else self._plan.schema.empty_table()
 
 
-def _held_bytes(kept: pa.Table) -> int:
-    return int(kept.nbytes) + GROUP_BYTES * int(kept.num_rows)
+def _charged_bytes(groups: pa.Table) -> int:
+    return int(groups.nbytes) + GROUP_BYTES * int(groups.num_rows)
 
 
 def _grouped(batches: Sequence[pa.RecordBatch], plan: AggregationPlan) -> pa.Table:
-    """Return what is kept of each group of some rows, one batch or more."""
+    """Return the values kept of each group of one batch or more."""
     names = batches[0].schema.names
-    canonical = [
-        [
-            canonical_floats(c) if name in plan.keys else c
-            for name, c in zip(names, batch.columns, strict=True)
+    tables = []
+    for batch in batches:
+        columns = [
+            canonical_floats(column) if name in plan.keys else column
+            for name, column in zip(names, batch.columns, strict=True)
         ]
-        for batch in batches
-    ]
-    tables = [pa.table(columns, names=names) for columns in canonical]
+        tables.append(pa.table(columns, names=names))
     return plan.group(pa.concat_tables(tables))

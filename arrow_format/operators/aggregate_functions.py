@@ -1,9 +1,9 @@
-"""Aggregate functions: what is kept of a group while rows are read, and what that comes to. Pure.
+"""Aggregate functions: which values are kept of a group, and the result they give. Pure.
 
-A name that Spark's SQL has gives what Spark's SQL gives, also where PyArrow has a function of that
-name which gives something else: sums are exact or an error, NaN is the largest number, ``stddev``
-and ``variance`` are those of a sample, ``first`` and ``last`` may be null. Names that only PyArrow
-has (:data:`OF_PYARROW`) give what PyArrow gives.
+A name that Spark's SQL has gives what Spark's SQL gives, also where PyArrow's function of that name
+gives something else: sums are exact or an error, NaN is the largest number, ``stddev`` and
+``variance`` are those of a sample, ``first`` and ``last`` may be null. Names that only PyArrow has
+(:data:`OF_PYARROW`) give what PyArrow gives.
 
 Source: Spark 4.3, ``org.apache.spark.sql.catalyst.expressions.aggregate``.
 """
@@ -27,27 +27,23 @@ from arrow_format.arrays.conversion import (
 )
 from arrow_format.arrays.gather import gather
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.operators.exact_sums import (
+    Column,
+    addable,
+    cast_checked,
+    exact_mean,
+    exact_sum,
+    map_chunks,
+    sum_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-Column: TypeAlias = pa.ChunkedArray
+    Options: TypeAlias = pc.FunctionOptions | None
 
-MOST_DIGITS = 38
-"""Of Spark's decimals."""
-
-_LONG_STATE = pa.decimal128(MOST_DIGITS, 0)
-"""Holds the sum of 2**63 integers of 64 bits."""
-
-_NO_VALUE = 1 << 40
-"""Added to the number of a row that is to be taken only where no other is."""
-
-
-class DoesNotFitError(Exception):
-    """A result is outside of what its type holds."""
-
-    def __init__(self, row: int, type_: pa.DataType) -> None:
-        self.row, self.type = row, type_
+_LAST_RESORT = 1 << 40
+"""Added to the number of a row that is taken only if the group has no other."""
 
 
 def _unchanged(column: Column) -> Column:
@@ -60,14 +56,14 @@ def _as_grouped(grouped: Column, _: Column | None) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One value that is kept of each group: what PyArrow computes it of, and from what it gives."""
+    """One value that is kept of each group, and how PyArrow computes it."""
 
     function: str
     """PyArrow's function of groups."""
     before: Callable[[Column], Column] = _unchanged
-    """What it is computed of."""
+    """Makes its argument of the column of rows."""
     after: Callable[[Column, Column], Column] = _as_grouped
-    """Gets what PyArrow gave, one value per group, and the column of all rows."""
+    """Gets what PyArrow returned, one value per group, and the column of rows."""
     options: pc.FunctionOptions | None = None
 
 
@@ -76,10 +72,8 @@ class Method:
     """How a function is computed of columns of one type."""
 
     steps: tuple[Step, ...]
-    """Each of them keeps one value of a group."""
     merges: tuple[Step, ...] | None = None
-    """One for each of the values kept: makes one of those of parts of a group. None: a group has to
-    be looked at whole."""
+    """One per step: merges its values of parts of a group. None: a group is needed whole."""
     finish: Callable[..., Column] = _unchanged
     """Makes the result of the values kept; raises :class:`DoesNotFitError`."""
     nullable: bool = True
@@ -92,26 +86,20 @@ class Method:
 def method_of(
     function: str, types: Sequence[pa.DataType], options: pc.FunctionOptions | None = None
 ) -> Method:
-    """Return how a function is computed.
+    """Return how a function is computed of columns of some types.
 
-    Parameters
-    ----------
-    function
-        A name of Spark's SQL or of PyArrow's, without ``hash_``.
-    types
-        Of the columns it is computed of.
-    options
-        PyArrow's, with their defaults; only for names that PyArrow has.
+    The function has a name of Spark's SQL, or of PyArrow's without ``hash_``. ``options`` are
+    PyArrow's; None stands for their defaults.
 
     Raises
     ------
     OptionError
-        There is no such function, or it takes no options, or not these.
+        The function is unknown, or does not take these options.
     SchemaError
-        It takes no column of the type, or another number of columns.
+        It does not take columns of these types, or not as many.
     """
     if function not in OF_SPARK and function not in OF_PYARROW:
-        msg = f"there is no function {function!r}; expected one of {', '.join(ALL_FUNCTIONS)}"
+        msg = f"no function {function!r}; expected one of {', '.join(ALL_FUNCTIONS)}"
         raise OptionError(msg)
     if options is not None:
         _check_options(function, options)
@@ -134,92 +122,30 @@ def _check_options(function: str, options: pc.FunctionOptions) -> None:
         raise OptionError(msg)
 
 
-def checked(column: Column, type_: pa.DataType) -> Column:
-    """Return numbers as another type.
-
-    Raises
-    ------
-    DoesNotFitError
-        One is outside of what the type holds; names the first that is.
-    """
-    try:
-        return column.cast(type_)
-    except pa.ArrowInvalid:
-        pass
-    first, end = 0, len(column)
-    while end - first > 1:
-        middle = (first + end) // 2
-        try:
-            column.slice(first, middle - first).cast(type_)
-            first = middle
-        except pa.ArrowInvalid:
-            end = middle
-    raise DoesNotFitError(first, type_)
-
-
 # Sums and means ----------------------------------------------------------------------------------
 
 
-def _sum(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _sum(type_: pa.DataType, options: Options) -> Method:
     if pt.is_floating(type_) or pt.is_null(type_):
         return _mergeable([Step("sum", _as_double, options=options)], ["sum"])
-    return _exact_sum("sum", type_, options)
+    step = _exact_total("sum", type_, options)
+    return _mergeable([step], ["sum"], finish=partial(exact_sum, type_))
 
 
-def _exact_sum(function: str, type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
-    step = _exact_total(function, type_, options)
-    return _mergeable([step], ["sum"], finish=partial(_total, type_))
-
-
-def _exact_total(function: str, type_: pa.DataType, options: pc.FunctionOptions | None) -> Step:
-    """Step whose value is the exact sum, as a decimal that holds it however many rows there are."""
-    if pt.is_decimal(type_):
-        state = pa.decimal256(76, type_.scale)
-    elif pt.is_integer(type_) or pt.is_boolean(type_) or pt.is_duration(type_):
-        state = _LONG_STATE
-    else:
+def _exact_total(function: str, type_: pa.DataType, options: Options) -> Step:
+    state = sum_state(type_)
+    if state is None:
         raise _not_taken(function, type_, "numbers and durations")
-    return Step("sum", _addable, partial(_grouped_as, state), options)
+    return Step("sum", addable, partial(_grouped_as, state), options)
 
 
-def _total(type_: pa.DataType, total: Column) -> Column:
-    if pt.is_decimal(type_):
-        digits = min(type_.precision + 10, MOST_DIGITS)
-        return checked(total, pa.decimal128(digits, type_.scale))
-    whole = checked(total, pa.int64())
-    return whole.cast(type_) if pt.is_duration(type_) else whole
-
-
-def _addable(column: Column) -> Column:
-    """Return integers or decimals of a type in which PyArrow cannot add them up to too much.
-
-    It adds without looking whether the result fits.
-    """
-    type_ = column.type
-    if pt.is_duration(type_):
-        return _addable(column.cast(pa.int64()))
-    is_decimal = pt.is_decimal(type_)
-    wider = pa.decimal256(76, type_.scale) if is_decimal else _LONG_STATE
-    if is_decimal and not pt.is_decimal128(type_):
-        return column.cast(wider)
-    ends = [end for end in pc.min_max(column).as_py().values() if end is not None]
-    most = 1 + max((abs(int(end)) for end in ends), default=0)
-    if is_decimal:
-        fits = most * len(column) * 10 ** max(type_.scale, 0) < 1 << 127
-    else:
-        fits = most * len(column) < 1 << 63
-    return column if fits else column.cast(wider)
-
-
-def _mean(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _mean(type_: pa.DataType, options: Options) -> Method:
     if pt.is_decimal(type_) or pt.is_duration(type_):
         total = _exact_total("avg", type_, options)
-        return _mergeable(
-            [total, Step("count")], ["sum", "sum"], finish=partial(_exact_mean, type_)
-        )
+        return _mergeable([total, Step("count")], ["sum", "sum"], finish=partial(exact_mean, type_))
     if not (_is_number(type_) or pt.is_boolean(type_)):
         raise _not_taken("avg", type_, "numbers and durations")
-    # Of integers too: so does Spark.
+    # Means of integers are doubles too, as in Spark.
     total = Step("sum", _as_double, options=options)
     return _mergeable([total, Step("count")], ["sum", "sum"], finish=_quotient)
 
@@ -228,54 +154,7 @@ def _quotient(total: Column, count: Column) -> Column:
     return pc.divide(total, count.cast(pa.float64(), safe=False))
 
 
-def _exact_mean(type_: pa.DataType, total: Column, count: Column) -> Column:
-    """Return the means of decimals or durations, rounded half up as Spark does."""
-    if pt.is_duration(type_):
-        return _rounded_quotient(total, count, 0).cast(pa.int64()).cast(type_)
-    scale = min(type_.scale + 4, MOST_DIGITS)
-    # So does Spark: a sum that it cannot hold has no mean.
-    total = checked(total, pa.decimal128(MOST_DIGITS, type_.scale))
-    unscaled = pa.decimal128(MOST_DIGITS, 0)
-    whole = _each(lambda chunk: chunk.view(unscaled), total, unscaled)
-    found = _rounded_quotient(whole, count, scale - type_.scale)
-    scaled = pa.decimal256(76, scale)
-    found = _each(lambda chunk: chunk.view(scaled), found, scaled)
-    return checked(found, pa.decimal128(min(type_.precision + 4, MOST_DIGITS), scale))
-
-
-def _rounded_quotient(total: Column, count: Column, digits: int) -> Column:
-    """Return ``total * 10**digits / count`` as whole numbers, half rounded away from zero.
-
-    Parameters
-    ----------
-    total
-        Whole numbers, decimal128(38, 0).
-    count
-        int64, of any value where ``total`` is null.
-    """
-    none = pc.equal(count, to_scalar(0, pa.int64()))
-    counts = _wide(pc.if_else(none, to_scalar(1, pa.int64()), count), 19)
-    dividend = pc.multiply(_wide(pc.abs(total), 38), _whole(10**digits, 5))  # 44 digits at most
-    doubled = pc.add(pc.multiply(dividend, _whole(2, 1)), counts)
-    doubled_counts = _wide(pc.multiply(counts, _whole(2, 1)), 20)
-    whole = _wide(pc.floor(pc.divide(_wide(doubled, 45), doubled_counts)), 76)
-    return pc.if_else(pc.less(total, _whole(0, 1)), pc.negate(whole), whole)
-
-
-def _wide(numbers: Column, digits: int) -> Column:
-    """Whole numbers as a type of so many digits, which Arrow's arithmetic needs to be few."""
-    return numbers.cast(pa.decimal256(digits, 0))
-
-
-def _whole(number: int, digits: int) -> pa.Scalar:
-    return (
-        to_arrow(np.array([number], np.int64))
-        .cast(pa.decimal256(max(digits, 19), 0))
-        .cast(pa.decimal256(digits, 0))[0]
-    )
-
-
-def _product(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _product(type_: pa.DataType, options: Options) -> Method:
     if not _is_number(type_):
         raise _not_taken("product", type_, "numbers")
     return _mergeable([Step("product", _as_double, options=options)], ["product"])
@@ -284,17 +163,13 @@ def _product(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
 # Spread ------------------------------------------------------------------------------------------
 
 
-def _spread(
-    function: str, ddof: int, type_: pa.DataType, options: pc.FunctionOptions | None
-) -> Method:
+def _spread(function: str, ddof: int, type_: pa.DataType, options: Options) -> Method:
     options = pc.VarianceOptions(ddof=ddof) if options is None else options
     return _moment(function, 0.0, type_, options)
 
 
-def _moment(
-    function: str, of_equals: float | None, type_: pa.DataType, options: pc.FunctionOptions | None
-) -> Method:
-    """Compute a moment, ``of_equals`` of equal values: PyArrow may round these to unequal ones."""
+def _moment(function: str, of_equals: float | None, type_: pa.DataType, options: Options) -> Method:
+    """Compute a moment, ``of_equals`` where all values are equal: there PyArrow is inexact."""
     if not _is_number(type_):
         raise _not_taken(function, type_, "numbers")
     ends = [_end_of_floats(end, pa.float64(), before=_as_double) for end in ("min", "max")]
@@ -302,19 +177,18 @@ def _moment(
     return Method((first, *ends), finish=partial(_unless_equal, of_equals))
 
 
-def _unless_equal(of_equals: float | None, found: Column, low: Column, high: Column) -> Column:
+def _unless_equal(of_equals: float | None, moment: Column, low: Column, high: Column) -> Column:
     equal = pc.and_(pc.equal(low, high), pc.is_finite(low))
-    # Of too few values it stays null.
-    equal = pc.and_(equal, pc.is_valid(found))
+    equal = pc.and_(equal, pc.is_valid(moment))  # of too few values it stays null
     type_ = pa.float64()
     instead = pa.nulls(1, type_)[0] if of_equals is None else to_scalar(of_equals, type_)
-    return pc.if_else(equal, instead, found)
+    return pc.if_else(equal, instead, moment)
 
 
-# The least, the largest, the first and the last --------------------------------------------------
+# Minimum, maximum, first and last ----------------------------------------------------------------
 
 
-def _end(function: str, type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _end(function: str, type_: pa.DataType, options: Options) -> Method:
     if pt.is_floating(type_):
         step = _end_of_floats(function, type_, options)
     elif pt.is_duration(type_):
@@ -335,22 +209,19 @@ def _end_of_floats(
 ) -> Step:
     return Step(
         function,
-        lambda column: _each(ordered_bits, before(column)),
-        lambda grouped, _: _each(partial(ordered_bits_as_floats, type_=type_), grouped, type_),
+        lambda column: map_chunks(ordered_bits, before(column)),
+        lambda grouped, _: map_chunks(partial(ordered_bits_as_floats, type_=type_), grouped, type_),
         options,
     )
 
 
-def _at_end(function: str, type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
-    """First or last row: the least or the largest row number, and the value of that row."""
+def _at_end(function: str, type_: pa.DataType, options: Options) -> Method:
+    """First or last row: the lowest or highest row number, then the value of that row."""
     del type_
     skips = _skips_nulls(function, options)
     is_first = function == "first"
-    step = Step(
-        "min" if is_first else "max",
-        partial(_numbered, skips=skips, is_first=is_first),
-        _at,
-    )
+    number = partial(_row_numbers, skips=skips, is_first=is_first)
+    step = Step("min" if is_first else "max", number, _values_at)
     return Method((step,), (step,))
 
 
@@ -364,18 +235,18 @@ def _skips_nulls(function: str, options: pc.FunctionOptions | None) -> bool:
     raise OptionError(msg)
 
 
-def _numbered(column: Column, *, skips: bool, is_first: bool) -> Column:
-    """Return numbers of rows; where nulls are skipped, they are the first or last only of nulls."""
+def _row_numbers(column: Column, *, skips: bool, is_first: bool) -> Column:
+    """Return row numbers; where nulls are skipped, such that a null is taken last."""
     numbers = np.arange(len(column))
     if skips:
         late = _validity(column) != is_first
-        numbers[late] += _NO_VALUE
+        numbers[late] += _LAST_RESORT
     return pa.chunked_array([to_arrow(numbers)])
 
 
-def _at(numbers: Column, column: Column) -> Column:
-    """Return the values at row numbers, which are not null, in their order."""
-    wanted = to_numpy(numbers.combine_chunks()) & (_NO_VALUE - 1)
+def _values_at(numbers: Column, column: Column) -> Column:
+    """Return the values at row numbers, none of them null, in their order."""
+    wanted = to_numpy(numbers.combine_chunks()) & (_LAST_RESORT - 1)
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
     chunk_of = np.searchsorted(ends, wanted, side="right")
     by_chunk = np.argsort(chunk_of, kind="stable")
@@ -394,12 +265,12 @@ def _at(numbers: Column, column: Column) -> Column:
 # Counts, lists and sets --------------------------------------------------------------------------
 
 
-def _count(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _count(type_: pa.DataType, options: Options) -> Method:
     del type_
     return _mergeable([Step("count", options=options)], ["sum"], nullable=False)
 
 
-def _count_if(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _count_if(type_: pa.DataType, options: Options) -> Method:
     del options
     if not pt.is_boolean(type_):
         raise _not_taken("count_if", type_, "booleans")
@@ -411,13 +282,13 @@ def _true_or_not(column: Column) -> Column:
     return pc.fill_null(column, to_scalar(0, pa.bool_()))
 
 
-def _count_distinct(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _count_distinct(type_: pa.DataType, options: Options) -> Method:
     if pt.is_nested(type_):
         raise _not_taken("count_distinct", type_, "columns that are not nested")
     return Method((Step("count_distinct", _distinguished, options=options),), nullable=False)
 
 
-def _collect_list(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _collect_list(type_: pa.DataType, options: Options) -> Method:
     del options
     step = Step("list", _numbered_values, partial(_values_of_lists, _list_of(type_)))
     return Method((step,), nullable=False)
@@ -430,18 +301,18 @@ def _numbered_values(column: Column) -> Column:
 
 
 def _values_of_lists(type_: pa.DataType, lists: Column, column: Column) -> Column:
-    """Return lists of values for lists of row numbers; -1 stands for none."""
+    """Return lists of values for lists of row numbers; -1 is left out."""
     joined = lists.combine_chunks()
     numbers = to_numpy(joined.flatten())
     kept = numbers >= 0
     ends = np.cumsum(to_numpy(pc.list_value_length(joined)))
     kept_before = np.append(0, np.cumsum(kept))
     offsets = kept_before[np.append(0, ends)].astype(np.int32)
-    values = _at(pa.chunked_array([to_arrow(numbers[kept])]), column).combine_chunks()
+    values = _values_at(pa.chunked_array([to_arrow(numbers[kept])]), column).combine_chunks()
     return pa.chunked_array([pa.ListArray.from_arrays(to_arrow(offsets), values, type=type_)])
 
 
-def _collect_set(type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _collect_set(type_: pa.DataType, options: Options) -> Method:
     del options
     if pt.is_nested(type_):
         raise _not_taken("collect_set", type_, "columns that are not nested")
@@ -462,13 +333,13 @@ def _list_of(type_: pa.DataType) -> pa.DataType:
 
 
 def _distinguished(column: Column) -> Column:
-    """Values of which equal ones have equal bytes; Arrow's hash tables count nulls without type."""
-    if pt.is_null(column.type):
+    """Return a column whose equal values have equal bytes."""
+    if pt.is_null(column.type):  # Arrow's hash tables count nulls without a type
         return column.cast(pa.bool_())
-    return _each(canonical_floats, column)
+    return map_chunks(canonical_floats, column)
 
 
-def _any_or_all(function: str, type_: pa.DataType, options: pc.FunctionOptions | None) -> Method:
+def _any_or_all(function: str, type_: pa.DataType, options: Options) -> Method:
     if not pt.is_boolean(type_):
         raise _not_taken(function, type_, "booleans")
     return _mergeable([Step(function, options=options)], [function])
@@ -477,24 +348,22 @@ def _any_or_all(function: str, type_: pa.DataType, options: pc.FunctionOptions |
 # PyArrow's own -----------------------------------------------------------------------------------
 
 
-def _as_pyarrow_does(function: str, options: pc.FunctionOptions | None) -> Method:
+def _as_pyarrow_does(function: str, options: Options) -> Method:
     step = Step(function, _typed_nulls if function == "distinct" else _unchanged, options=options)
-    merged_by = {"all": "all", "count_all": "sum", "one": "one"}.get(function)
-    if merged_by is None:
+    merge = {"all": "all", "count_all": "sum", "one": "one"}.get(function)
+    if merge is None:
         return Method((step,), finish=_signed)
-    return _mergeable(
-        [step], [merged_by], finish=_signed, nullable=function != "count_all"
-    )  # fmt: skip
+    return _mergeable([step], [merge], finish=_signed, nullable=function != "count_all")
 
 
 def _typed_nulls(column: Column) -> Column:
-    """Return the column; PyArrow crashes on distinct values of a column without a type."""
+    # PyArrow crashes on distinct values of a column without a type.
     if pt.is_null(column.type):
         raise _not_taken("distinct", column.type, "columns that have a type")
     return column
 
 
-# Pieces of them ----------------------------------------------------------------------------------
+# Shared ------------------------------------------------------------------------------------------
 
 
 def _mergeable(
@@ -504,7 +373,7 @@ def _mergeable(
     *,
     nullable: bool = True,
 ) -> Method:
-    # PyArrow's options may say how many values a group needs, which is not known of a part.
+    # PyArrow's options may demand a number of values, which a part of a group cannot know.
     has_options = any(step.options is not None for step in steps)
     merges = None if has_options else tuple(map(Step, merged_by))
     return Method(tuple(steps), merges, finish, nullable)
@@ -515,7 +384,7 @@ def _not_taken(function: str, type_: pa.DataType, taken: str) -> SchemaError:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    return any(is_it(type_) for is_it in (pt.is_integer, pt.is_floating, pt.is_decimal, pt.is_null))
+    return any(test(type_) for test in (pt.is_integer, pt.is_floating, pt.is_decimal, pt.is_null))
 
 
 def _as_double(column: Column) -> Column:
@@ -531,16 +400,8 @@ def _grouped_as(type_: pa.DataType, grouped: Column, _: Column) -> Column:
 
 
 def _signed(column: Column) -> Column:
-    """Spark has no unsigned integers of 64 bits."""
-    return checked(column, pa.int64()) if pt.is_uint64(column.type) else column
-
-
-def _each(
-    function: Callable[[pa.Array], pa.Array], column: Column, type_: pa.DataType | None = None
-) -> Column:
-    if not column.num_chunks:
-        return pa.chunked_array([function(pa.nulls(0, column.type))], type_)
-    return pa.chunked_array([function(chunk) for chunk in column.chunks], type_)
+    # Spark has no unsigned integers of 64 bits.
+    return cast_checked(column, pa.int64()) if pt.is_uint64(column.type) else column
 
 
 def _validity(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -588,7 +449,7 @@ OF_SPARK: dict[str, Callable[[pa.DataType, pc.FunctionOptions | None], Method]] 
     "var_samp": _VARIANCE,
     "variance": _VARIANCE,
 }
-"""Functions by the names that Spark's SQL has for them (and ``pyspark.sql.functions``)."""
+"""Functions by their names in Spark's SQL (and ``pyspark.sql.functions``)."""
 
 OF_PYARROW = frozenset({
     "all", "approximate_median", "count_all", "distinct", "first_last", "list", "min_max", "one",
@@ -614,11 +475,11 @@ ALL_FUNCTIONS = sorted({*OF_SPARK, *OF_PYARROW})
 OF_ROWS = frozenset({
     "any_value", "first", "first_value", "last", "last_value", "max", "min", "one",
 })  # fmt: skip
-"""Functions that give a value of the column."""
+"""Functions that return a value of the column."""
 
 LISTS = {"array_agg": False, "collect_list": False, "collect_set": False, "distinct": False,
          "list": True}  # fmt: skip
-"""Functions that give lists of values of the column, and whether these may be null."""
+"""Functions that return lists of values of the column, and whether those may be null."""
 
 COMPARING = frozenset({"collect_set", "count_distinct", "distinct", "max", "min", "min_max"})
 """Functions that compare values of the column."""

@@ -1,4 +1,4 @@
-"""The join of two sides: one whole in memory, the other block by block. Pure."""
+"""The hash join of a side that is whole in memory with one that comes in blocks. Pure."""
 
 from __future__ import annotations
 
@@ -22,24 +22,14 @@ if TYPE_CHECKING:
     from arrow_format.operators.join_plan import JoinPlan
 
 PAIR_ROWS = 64 << 10
-"""Rows of the result that are put together at a time."""
+"""Most rows in one batch of the result."""
 
 PAIR_BYTES = 16 << 20
-"""Bytes of the result that are put together at a time; one row may be more."""
+"""Most bytes in one batch of the result, unless a single row has more."""
 
 
 class Indexed:
-    """The side that is held whole, with the index of its keys.
-
-    Parameters
-    ----------
-    batch
-        Its rows.
-    plan
-        The join.
-    is_left
-        Which side it is.
-    """
+    """The side in memory, with the index of its keys."""
 
     def __init__(self, batch: pa.RecordBatch, plan: JoinPlan, *, is_left: bool) -> None:
         self.batch = batch
@@ -48,80 +38,79 @@ class Indexed:
 
 
 def join_blocks(
-    held: Indexed,
+    build: Indexed,
     schema: pa.Schema,
     blocks: Iterable[pa.RecordBatch],
     plan: JoinPlan,
     *,
-    most: int = PAIR_ROWS,
+    max_rows: int = PAIR_ROWS,
     max_bytes: int = PAIR_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a join, in no particular order.
+    """Yield the rows of a join, in no particular order; a semi join has each left row at most once.
 
     Parameters
     ----------
-    held
-        The side that is held whole; both have the columns that the plan names.
+    build
+        The side in memory; both sides have the columns that the plan names.
     schema
         Of the other side.
     blocks
-        The other side, in blocks of any size; each is let go before the next is asked for.
+        The other side, in blocks of any size; each is freed before the next is asked for.
     plan
-        The join. Of semi and anti, each row of the left comes at most once.
-    most, max_bytes
-        Rows of the result in one batch, and their bytes, about.
+        The join.
+    max_rows, max_bytes
+        Most rows in one batch of the result, and bytes, about.
     """
-    index = held.index
-    keeps_held = plan.keeps(left=held.is_left)
-    keeps_other = plan.keeps(left=not held.is_left)
+    index = build.index
+    keeps_build = plan.keeps(left=build.is_left)
+    keeps_other = plan.keeps(left=not build.is_left)
     is_filter = plan.how in ("semi", "anti")
-    met = np.zeros(index.num_keys, np.bool_)
-    joined = _Joined(held, schema, plan, max_bytes)
+    is_matched = np.zeros(index.num_keys, np.bool_)
+    joined = _Joined(build, schema, plan, max_bytes)
     for block in blocks:
-        keys = index.look_up([block.column(pair[held.is_left]) for pair in plan.keys])
-        if keeps_held or is_filter:
-            met[keys[keys != NO_ROW]] = True
+        keys = index.look_up([block.column(pair[build.is_left]) for pair in plan.keys])
+        if keeps_build or is_filter:
+            is_matched[keys[keys != NO_ROW]] = True
         if not is_filter:
             other = joined.source(block)
-            for rows, others in index.pairs(keys, unmatched=keeps_other, most=most):
-                yield from joined.batches(other, rows, others)
+            for rows, build_rows in index.pairs(keys, unmatched=keeps_other, max_pairs=max_rows):
+                yield from joined.batches(other, rows, build_rows)
             del other
-        elif not held.is_left:
+        elif not build.is_left:
             other = joined.source(block)
             wanted = (keys != NO_ROW) == (plan.how == "semi")
-            for rows in _pieces(np.flatnonzero(wanted), most):
+            for rows in _slices(np.flatnonzero(wanted), max_rows):
                 yield from joined.batches(other, rows, None)
             del other
         del block, keys  # before the next block is made
-    if keeps_held or (is_filter and held.is_left):
-        was_met = np.zeros(len(index.row_keys), np.bool_)
+    if keeps_build or (is_filter and build.is_left):
+        row_is_matched = np.zeros(len(index.row_keys), np.bool_)
         known = index.row_keys != NO_ROW
-        was_met[known] = met[index.row_keys[known]]
-        for rows in _pieces(np.flatnonzero(was_met == (plan.how == "semi")), most):
+        row_is_matched[known] = is_matched[index.row_keys[known]]
+        wanted = row_is_matched == (plan.how == "semi")
+        for rows in _slices(np.flatnonzero(wanted), max_rows):
             yield from joined.batches(None, None, rows)
 
 
-def _pieces(rows: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
-    for first in range(0, len(rows), most):
-        yield rows[first : first + most]
+def _slices(rows: NDArray[np.int64], max_rows: int) -> Iterator[NDArray[np.int64]]:
+    for first in range(0, len(rows), max_rows):
+        yield rows[first : first + max_rows]
 
 
 class _Source:
-    """A batch of one side, and what its rows take of the result."""
+    """A batch of one side, and the bytes that each of its rows adds to the result."""
 
     def __init__(self, batch: pa.RecordBatch, names: Sequence[str]) -> None:
-        self.batch = without_slices(batch)  # once, and not for each piece of the result
-        sizes = row_sizes([batch.column(name) for name in names], batch.num_rows)
-        self.widest = int(sizes.max(initial=0))
-        self._sizes = sizes
-        self._with_none: Int64Array | None = None
+        self.batch = without_slices(batch)  # once, and not for each batch of the result
+        self._sizes = row_sizes([batch.column(name) for name in names], batch.num_rows)
+        self.widest = int(self._sizes.max(initial=0))
+        self._sizes_or_zero: Int64Array | None = None
 
     def sizes(self, rows: NDArray[np.int64]) -> Int64Array:
-        """Bytes of rows; none where it is NO_ROW."""
-        if self._with_none is None:
-            # NO_ROW is -1, the last of them.
-            self._with_none = np.append(self._sizes, 0)
-        return self._with_none[rows]
+        """Bytes of rows; zero for NO_ROW."""
+        if self._sizes_or_zero is None:
+            self._sizes_or_zero = np.append(self._sizes, 0)  # NO_ROW is -1: the last item
+        return self._sizes_or_zero[rows]
 
 
 class _TakenRows:
@@ -131,7 +120,7 @@ class _TakenRows:
         self._batch = batch
         self.num_rows = len(rows)
         self._first = int(rows[0])
-        # A foreign key meets one row each: then the other side is a slice.
+        # Each row of a foreign key has one match: then the rows of its side are a slice.
         self._is_slice = self._first != NO_ROW and bool((np.diff(rows) == 1).all())
         if not self._is_slice:
             missing = rows == NO_ROW
@@ -145,51 +134,40 @@ class _TakenRows:
 
 
 class _Joined:
-    """Puts rows of both sides together."""
+    """Makes batches of the result of pairs of rows."""
 
-    def __init__(self, held: Indexed, schema: pa.Schema, plan: JoinPlan, max_bytes: int) -> None:
-        schemas = (held.batch.schema, schema)
-        self._left, self._right = schemas if held.is_left else schemas[::-1]
-        self._held_is_left = held.is_left
+    def __init__(self, build: Indexed, schema: pa.Schema, plan: JoinPlan, max_bytes: int) -> None:
+        schemas = (build.batch.schema, schema)
+        self._left, self._right = schemas if build.is_left else schemas[::-1]
+        self._build_is_left = build.is_left
         self._columns = plan.columns
         self._max_bytes = max_bytes
         lefts = [column.left for column in plan.columns if column.left is not None]
         rights = [column.right for column in plan.columns if column.right is not None]
-        self._other_names = rights if held.is_left else lefts
-        self._held = _Source(held.batch, lefts if held.is_left else rights)
+        self._other_names = rights if build.is_left else lefts
+        self._build = _Source(build.batch, lefts if build.is_left else rights)
 
     def source(self, block: pa.RecordBatch) -> _Source:
-        """Return a block of the other side as what rows are taken of."""
         return _Source(block, self._other_names)
 
     def batches(
         self,
         other: _Source | None,
         rows: NDArray[np.int64] | None,
-        others: NDArray[np.int64] | None,
+        build_rows: NDArray[np.int64] | None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows of the result in batches that are no larger than they may be.
-
-        Parameters
-        ----------
-        other
-            A block of the other side; None where it gives no rows.
-        rows, others
-            Rows of that block, and of the side that is held; None where a side gives none.
-        """
-        taken = [
-            (source, numbers)
-            for source, numbers in ((other, rows), (self._held, others))
-            if source is not None and numbers is not None
-        ]
+        """Yield batches of at most ``max_bytes``; a side without rows gives nulls."""
+        sides = ((other, rows), (self._build, build_rows))
+        taken = [(source, r) for source, r in sides if source is not None and r is not None]
         for first, end in self._cuts(taken):
-            sides = [
-                None
-                if source is None or numbers is None
-                else _TakenRows(source.batch, numbers[first:end])
-                for source, numbers in ((other, rows), (self._held, others))
-            ]
-            yield self._batch(*sides)
+            yield self._batch(
+                *(
+                    None
+                    if source is None or numbers is None
+                    else _TakenRows(source.batch, numbers[first:end])
+                    for source, numbers in sides
+                )
+            )
 
     def _cuts(
         self, taken: Sequence[tuple[_Source, NDArray[np.int64]]]
@@ -201,25 +179,28 @@ class _Joined:
         ends = np.cumsum(np.sum([source.sizes(rows) for source, rows in taken], axis=0))
         first = before = 0
         while first < num_rows:
-            most = before + self._max_bytes
-            end = max(int(np.searchsorted(ends, most, side="right")), first + 1)
+            limit = before + self._max_bytes
+            end = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
             yield first, end
             first, before = end, int(ends[end - 1])
 
-    def _batch(self, other: _TakenRows | None, held: _TakenRows | None) -> pa.RecordBatch:
-        """One row for each pair; nulls in the place of a side that has none."""
-        left, right = (held, other) if self._held_is_left else (other, held)
-        num_rows = (other or held).num_rows  # type: ignore[union-attr]
+    def _batch(self, other: _TakenRows | None, build: _TakenRows | None) -> pa.RecordBatch:
+        left, right = (build, other) if self._build_is_left else (other, build)
+        num_rows = (other or build).num_rows  # type: ignore[union-attr]
         arrays = []
         for column in self._columns:
             values = None
             if left is not None and column.left is not None:
                 values = left.column(column.left)
-            if right is not None and column.right is not None and _has_nulls(values):
-                found = right.column(column.right)
+            if (
+                right is not None
+                and column.right is not None
+                and (values is None or values.null_count)
+            ):
+                right_values = right.column(column.right)
                 if column.left is not None:  # keys may differ in the name of a time zone
-                    found = found.cast(self._left.field(column.left).type)
-                values = found if values is None else pc.coalesce(values, found)
+                    right_values = right_values.cast(self._left.field(column.left).type)
+                values = right_values if values is None else pc.coalesce(values, right_values)
             if values is None:
                 field = (
                     self._right.field(column.right)
@@ -229,7 +210,3 @@ class _Joined:
                 values = pa.nulls(num_rows, field.type)
             arrays.append(values)
         return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in self._columns])
-
-
-def _has_nulls(values: pa.Array | None) -> bool:
-    return values is None or values.null_count > 0

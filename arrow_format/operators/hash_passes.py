@@ -1,7 +1,7 @@
-"""Rows that are too many to hold, in passes over all of them: each takes keys of some hashes.
+"""Several passes over rows that exceed the memory budget: each takes the keys of some hashes.
 
-A hash join or aggregation that spilled would write what does not fit and read it again. What is
-read here is kept anyway, so the passes read it again and nothing is written.
+A hash join or aggregation that spilled would write what does not fit and read it back. Here the
+rows are stored already, so each pass reads them again and nothing is written.
 """
 
 from __future__ import annotations
@@ -26,34 +26,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SEED = 0x5EED
-"""Another than Spark's: rows of one subpartition have hashes of that seed in common."""
+"""Differs from Spark's: by that one, all rows of a subpartition have related hashes."""
 
-MOST_PARTS = 64
-"""A pass is split into no more at a time: how much it would hold is an estimate."""
+MAX_PARTS = 64
+"""A pass is split into no more parts in one step: what it would take is an estimate."""
 
-MOST_PASSES = 1 << 16
+MAX_PASSES = 1 << 16
 
 _KNUTH = np.uint32(2654435761)
-"""Spreads numbers that follow each other over all of uint32 (Knuth's multiplicative hash)."""
+"""Spreads consecutive numbers over all of uint32 (Knuth's multiplicative hash)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashPass:
-    """Rows whose keys have hashes of one residue; of modulus 1 these are all rows.
-
-    Rows of equal keys are in the same pass.
-    """
+    """Rows whose keys have hashes of one residue, hence all rows of these keys; by default all."""
 
     keys: tuple[str, ...]
-    """Key columns."""
     modulus: int = 1
     residue: int = 0
     nulls_are_equal: bool = True
-    """Whether rows with a null in their keys have equal keys; otherwise they are spread, by their
-    place in their batch: all passes have to be over the same batches."""
+    """Whether rows with a null in their keys have equal keys. Otherwise they are spread by their
+    position in their batch: then all passes must be over the same batches."""
 
     def of(self, keys: Sequence[str]) -> HashPass:
-        """Return the same pass over rows that name their keys otherwise."""
+        """Return the same pass over rows whose keys have other names."""
         return replace(self, keys=tuple(keys))
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -70,22 +66,18 @@ class HashPass:
             for i in range(parts)
         ]
 
-    def split_where_it_helps(self, held: Sequence[pa.RecordBatch], times: float) -> list[HashPass]:
-        """Return passes to take instead of this one; none where they would hold no less.
+    def split_where_it_helps(self, taken: Sequence[pa.RecordBatch], times: float) -> list[HashPass]:
+        """Return passes to replace this one; an empty list where they would take no less memory.
 
-        Parameters
-        ----------
-        held
-            Rows that the pass took so far, one or more.
-        times
-            How many times as much as may be held all of its rows are expected to be.
+        ``taken`` are rows that the pass took so far, at least one. ``times`` is the expected ratio
+        of all its rows to the memory budget.
         """
-        parts = min(max(ceil(1.25 * times), 2), MOST_PARTS)
-        if self.modulus * parts > MOST_PASSES or not _hashed(held[0].schema, self.keys):
+        parts = min(max(ceil(1.25 * times), 2), MAX_PARTS)
+        if self.modulus * parts > MAX_PASSES or not _hashed(taken[0].schema, self.keys):
             return []
-        hashes = np.concatenate([self._hashes(batch) for batch in held])
+        hashes = np.concatenate([self._hashes(batch) for batch in taken])
         counts = np.unique(hashes, return_counts=True)[1]
-        # A key that has half of the rows keeps them together, and each pass costs reading all rows.
+        # A key that has half of the rows keeps them together, and each pass reads all rows.
         return [] if 2 * int(counts.max()) > len(hashes) else self.split(parts)
 
     def _hashes(self, batch: pa.RecordBatch) -> NDArray[np.uint32]:
@@ -108,57 +100,52 @@ def in_passes(
     num_rows: int,
     nulls_are_equal: bool = True,
 ) -> Iterator[tuple[HashPass, list[pa.RecordBatch]]]:
-    """Yield all rows, a pass at a time, of which none but the last holds more than it may.
+    """Yield passes over all rows, each with its rows, which fit in ``max_bytes``.
+
+    Only a pass of which half the rows have one key takes more; it is checked again when it has
+    twice as many. The caller empties the list before it asks for the next.
 
     Parameters
     ----------
     read
-        Reads all rows; called for every pass, and for one that turns out too large.
-    keys
-        Key columns.
-    max_bytes
-        What a pass may hold; an item of a list counts one byte more than it has. Rows of which
-        half have one key are held together anyway, and looked at again when they are twice as many.
-    row_bytes
-        What each row counts beside its own bytes.
-    num_rows
-        How many rows there are, about.
-    nulls_are_equal
+        Reads all rows; called for every pass, and for each that turns out too large.
+    keys, nulls_are_equal
         See :class:`HashPass`.
-
-    Yields
-    ------
-    tuple
-        A pass, and its rows. The list is the consumer's to empty before it asks for the next.
+    max_bytes
+        Bytes that the rows of a pass may take; an item of a list counts one more than it has.
+    row_bytes
+        Charged for each row in addition to its own bytes.
+    num_rows
+        How many rows are read, about.
     """
     waiting = [HashPass(tuple(keys), nulls_are_equal=nulls_are_equal)]
     while waiting:
-        one = waiting.pop()
-        held: list[pa.RecordBatch] = []
-        num_bytes = seen = 0
+        hash_pass = waiting.pop()
+        batches: list[pa.RecordBatch] = []
+        num_bytes = rows_read = 0
         limit = max_bytes
         for batch in read():
-            seen += batch.num_rows
-            taken = one.rows_of(batch)
+            rows_read += batch.num_rows
+            taken = hash_pass.rows_of(batch)
             del batch
             if not taken.num_rows:
                 continue
-            held.append(taken)
+            batches.append(taken)
             num_bytes += taken.nbytes + most_items(taken) + row_bytes * taken.num_rows
             if num_bytes > limit:
-                expected = num_bytes * max(num_rows / seen, 1)
-                passes = one.split_where_it_helps(held, expected / max_bytes)
-                if passes:
-                    waiting += passes
+                expected = num_bytes * max(num_rows / rows_read, 1)
+                smaller = hash_pass.split_where_it_helps(batches, expected / max_bytes)
+                if smaller:
+                    waiting += smaller
                     break
-                limit = 2 * num_bytes  # what comes later may be of other keys
+                limit = 2 * num_bytes  # the rows that follow may have other keys
             del taken
         else:
-            yield one, held
+            yield hash_pass, batches
 
 
 def _hashed(schema: pa.Schema, keys: Sequence[str]) -> list[str]:
-    """Key columns that are hashed; where there are none, rows cannot be told apart."""
+    """Key columns that can be hashed; without any, the rows cannot be split."""
     return [name for name in keys if _is_hashable(schema.field(name))]
 
 

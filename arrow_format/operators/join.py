@@ -1,8 +1,7 @@
 """The join of a range of subpartitions of two shuffles, within bounded memory.
 
-Rows that join stand in subpartitions of equal number, so the join of adjacent subpartitions is the
-join of all their rows: small ones are joined together. The smaller side of a group is held, the
-other one comes in blocks.
+Rows that join are in subpartitions of equal number, so small adjacent subpartitions are joined
+together. The smaller side of such a group is kept in memory, the other is read in blocks.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
 
     Ranges = Sequence[tuple[int, int]]
 
-MOST_BLOCK_BYTES = 1 << 30
-"""Blocks of the side that is not held are no larger: a batch has room for 2 GiB of text."""
+MAX_BLOCK_BYTES = 1 << 30
+"""Of the side that is read in blocks: a batch holds at most 2 GiB of text."""
 
 INDEX_ROW_BYTES = 200
-"""What a row of the side that is held counts beside its own bytes. Measured: 40 where keys repeat,
+"""Charged for a row of the side in memory in addition to its bytes. Measured: 40 where keys repeat,
 120 to 300 where none does, by how full Arrow's hash table is."""
 
 LOOKUP_ROW_BYTES = 40
-"""What a row of a block counts at least: key numbers, and the pairs of rows they give."""
+"""Least that a row of a block takes: its key number, and the pairs of rows it gives."""
 
 
 def join_range(
@@ -54,21 +53,19 @@ def join_range(
     """Yield the rows of a join of two co-partitioned shuffles, group after group.
 
     Memory holds the smaller side of one group, and as much of the other. A side that is too large,
-    of one subpartition or broadcast, is joined in passes: rows whose keys have one residue of their
-    hashes at a time, which reads both sides once more for each. Rows of a key that has half of them
-    are held however many they are. Where only some rows of a side are broadcast, every subpartition
-    is a group: several together would have them repeatedly.
+    of one subpartition or broadcast, is joined in several passes, each over the keys of one residue
+    of their hashes, and each reads both sides again. Rows of a key that has half of them are kept
+    in memory however many they are. Where only some rows of a side are broadcast, every
+    subpartition is a group: several together would repeat these rows.
 
     Parameters
     ----------
-    left, right
-        What to join.
-    plan
-        How; made for these two.
+    left, right, plan
+        What to join, and the plan made for these two.
     subpartitions
         Ascending without repetition; all when None.
     group_bytes
-        Raw bytes of both sides that adjacent subpartitions may have together; when None, what the
+        Raw bytes of both sides of the adjacent subpartitions of a group; when None, what the
         options of both allow.
 
     Raises
@@ -82,50 +79,50 @@ def join_range(
         _Side(left, plan.left_columns, group_bytes),
         _Side(right, plan.right_columns, group_bytes),
     )
-    most_held_bytes = group_bytes * 4 // 3
-    for held, held_ranges, other_ranges in _groups(
-        sides, group_bytes, most_held_bytes, subpartitions
+    max_index_bytes = group_bytes * 4 // 3
+    for indexed, own_ranges, other_ranges in _groups(
+        sides, group_bytes, max_index_bytes, subpartitions
     ):
-        keys = [[pair[held] for pair in plan.keys], [pair[1 - held] for pair in plan.keys]]
+        side, other = sides[indexed], sides[1 - indexed]
         passes = in_passes(
-            partial(sides[held].batches, held_ranges),
-            keys[0],
-            max_bytes=most_held_bytes,
+            partial(side.batches, own_ranges),
+            [pair[indexed] for pair in plan.keys],
+            max_bytes=max_index_bytes,
             row_bytes=INDEX_ROW_BYTES,
-            num_rows=sides[held].num_rows(held_ranges),
+            num_rows=side.num_rows(own_ranges),
             nulls_are_equal=False,
         )
-        for one, rows in passes:
-            if not rows and not plan.keeps(left=held != 0):
+        other_keys = [pair[1 - indexed] for pair in plan.keys]
+        for hash_pass, rows in passes:
+            if not rows and not plan.keeps(left=indexed != 0):
                 continue
-            indexed = Indexed(_whole(rows, sides[held].schema), plan, is_left=held == 0)
-            other = sides[1 - held]
-            blocks = other.blocks(other_ranges, one.of(keys[1]), indexed.batch)
-            yield from join_blocks(indexed, other.schema, blocks, plan)
-            del indexed, blocks  # before that of the next pass is made
+            build = Indexed(_joined(rows, side.schema), plan, is_left=indexed == 0)
+            blocks = other.blocks(other_ranges, hash_pass.of(other_keys), build.batch)
+            yield from join_blocks(build, other.schema, blocks, plan)
+            del build, blocks  # before that of the next pass is made
 
 
 def _groups(
     sides: tuple[_Side, _Side],
     group_bytes: int,
-    most_held_bytes: int,
+    max_index_bytes: int,
     subpartitions: Sequence[int] | None,
 ) -> Iterator[tuple[int, Ranges, Ranges]]:
-    """Yield what is joined together: number of the side to hold, its ranges, those of the other."""
+    """Yield groups: which side to keep in memory (0 or 1), its ranges, those of the other."""
     weights = np.sum([side.weights for side in sides if not side.is_broadcast], axis=0)
-    whole = [number for number, side in enumerate(sides) if side.is_broadcast]
-    if whole:
-        yield whole[0], [(0, 1)], group_adjacent(weights, group_bytes, subpartitions)
+    broadcast = [number for number, side in enumerate(sides) if side.is_broadcast]
+    if broadcast:
+        yield broadcast[0], [(0, 1)], group_adjacent(weights, group_bytes, subpartitions)
         return
     if any(side.has_broadcast_rows for side in sides):
         wanted = range(len(weights)) if subpartitions is None else subpartitions
-        groups = [(one, one + 1) for one in wanted]
+        groups = [(subpartition, subpartition + 1) for subpartition in wanted]
     else:
-        held = np.minimum(sides[0].held_weights, sides[1].held_weights)
-        weights = np.maximum(weights, held * group_bytes // most_held_bytes)
+        smaller = np.minimum(sides[0].index_weights, sides[1].index_weights)
+        weights = np.maximum(weights, smaller * group_bytes // max_index_bytes)
         groups = group_adjacent(weights, group_bytes, subpartitions)
     for first, end in groups:
-        sizes = [int(side.held_weights[first:end].sum()) for side in sides]
+        sizes = [int(side.index_weights[first:end].sum()) for side in sides]
         yield int(sizes[1] <= sizes[0]), [(first, end)], [(first, end)]
 
 
@@ -140,15 +137,15 @@ class _Side:
         self.has_broadcast_rows = has_broadcast_rows(shuffle)
         self.weights = to_numpy(shuffle.raw_bytes)
         self.rows = to_numpy(shuffle.subpartition_rows)
-        self.held_weights = self.weights + INDEX_ROW_BYTES * self.rows
+        self.index_weights = self.weights + INDEX_ROW_BYTES * self.rows
         self.schema = shuffle.reader(0, 0, columns).schema
 
     def num_rows(self, ranges: Ranges) -> int:
-        """How many rows ranges have."""
+        """Return how many rows ranges have."""
         return sum(int(self.rows[first:end].sum()) for first, end in ranges)
 
     def batches(self, ranges: Ranges) -> Iterator[pa.RecordBatch]:
-        """Batches of ranges, their subpartitions in no particular order."""
+        """Read ranges, the rows of their subpartitions in no particular order."""
         runs = chain.from_iterable(
             self._shuffle.reader(first, end, self._columns) for first, end in ranges
         )
@@ -156,22 +153,22 @@ class _Side:
         return map(attrgetter("batch"), runs)
 
     def blocks(
-        self, ranges: Ranges, one: HashPass, held: pa.RecordBatch
+        self, ranges: Ranges, hash_pass: HashPass, build: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of a pass over ranges, in blocks no smaller than what is held of the other side.
+        """Read the rows of a pass, in blocks no smaller than the side in memory (``build``).
 
-        Each block asks the table of keys of the side that is held to be made again.
+        Arrow builds a hash table of the keys of that side again for each block.
         """
-        size = min(max(held.nbytes, self._block_bytes), MOST_BLOCK_BYTES)
+        size = min(max(build.nbytes, self._block_bytes), MAX_BLOCK_BYTES)
         return rebatched(
-            map(one.rows_of, self.batches(ranges)),
-            min_rows=max(held.num_rows, size // LOOKUP_ROW_BYTES),
+            map(hash_pass.rows_of, self.batches(ranges)),
+            min_rows=max(build.num_rows, size // LOOKUP_ROW_BYTES),
             max_bytes=size,
         )
 
 
-def _whole(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Join batches column by column, so that one column at a time is there twice; empties them."""
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Join batches, and empty the list; one column at a time is in memory twice."""
     columns = [
         [no_rows(field.type), *(batch.column(i) for batch in batches)]
         for i, field in enumerate(schema)

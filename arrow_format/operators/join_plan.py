@@ -1,4 +1,4 @@
-"""What a join of two shuffles gives: which columns, from which side, under which names. Pure."""
+"""The plan of a join of two shuffles: the columns of its result, their sides and names. Pure."""
 
 from __future__ import annotations
 
@@ -31,25 +31,17 @@ JoinKind: TypeAlias = Literal[
 """Kinds of join as they may be given."""
 
 KINDS = {
-    "inner": "inner",
-    "left": "left",
-    "leftouter": "left",
-    "right": "right",
-    "rightouter": "right",
-    "full": "full",
+    **{kind: kind for kind in ("inner", "left", "right", "full", "semi", "anti")},
+    **{f"{kind}outer": kind for kind in ("left", "right", "full")},
+    **{f"left{kind}": kind for kind in ("semi", "anti")},
     "outer": "full",
-    "fullouter": "full",
-    "semi": "semi",
-    "leftsemi": "semi",
-    "anti": "anti",
-    "leftanti": "anti",
 }
-"""Kinds of join by the names that Spark has for them; underscores make no difference."""
+"""Kinds of join by the names that Spark has for them, without underscores."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedColumn:
-    """A column of the result; of both sides, it is the left's value or else the right's."""
+    """A column of the result; of both sides, it has the left value, or the right where null."""
 
     name: str
     left: str | None
@@ -58,7 +50,7 @@ class JoinedColumn:
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """A join."""
+    """Which rows are joined, and which columns the result has."""
 
     how: str
     """inner, left, right, full, semi or anti."""
@@ -67,20 +59,20 @@ class JoinPlan:
     columns: tuple[JoinedColumn, ...]
 
     def keeps(self, *, left: bool) -> bool:
-        """Whether rows of a side that match nothing are in the result."""
+        """Whether rows of a side without a match are in the result."""
         return self.how in (("left", "full", "anti") if left else ("right", "full"))
 
     @property
     def left_columns(self) -> list[str]:
         """Columns to read on the left."""
-        read = [a for a, _ in self.keys] + [c.left for c in self.columns if c.left is not None]
-        return list(dict.fromkeys(read))
+        names = [a for a, _ in self.keys] + [c.left for c in self.columns if c.left is not None]
+        return list(dict.fromkeys(names))
 
     @property
     def right_columns(self) -> list[str]:
         """Columns to read on the right."""
-        read = [b for _, b in self.keys] + [c.right for c in self.columns if c.right is not None]
-        return list(dict.fromkeys(read))
+        names = [b for _, b in self.keys] + [c.right for c in self.columns if c.right is not None]
+        return list(dict.fromkeys(names))
 
 
 def plan_join(
@@ -95,21 +87,22 @@ def plan_join(
 ) -> JoinPlan:
     """Plan a join of two co-partitioned shuffles.
 
-    Columns come as Spark's ``df.join(other, on=[...])`` gives them: keys of one name first and
-    once, then what is left of the left, then of the right. Keys of two names stay where they are.
+    Columns come as Spark's ``df.join(other, on=[...])`` returns them: keys of the same name first
+    and once, then the other columns of the left, then of the right. Keys of two names stay in their
+    place.
 
-    A shuffle of which some rows are broadcast is taken as one that is broadcast whole. Without
-    ``on``, the partition keys are equal columns; they must have the same names on both sides.
+    A shuffle with some broadcast rows is treated as one that is broadcast whole. Without ``on``,
+    the partition keys are equal columns; they must have the same names on both sides.
 
     Raises
     ------
     OptionError
-        The shuffles are not co-partitioned, ``on`` lacks partition keys or is left out where their
-        names differ, an argument is of another form, or ``how`` is no kind of join or gives
-        broadcast rows more than once.
+        The shuffles are not co-partitioned, ``on`` lacks partition keys or is omitted where their
+        names differ, an argument is malformed, or ``how`` is unknown or would repeat broadcast
+        rows.
     SchemaError
-        A column is not there, keys have types that differ by more than a time zone's name, are
-        nested or cannot be looked up, or two columns of the result have one name.
+        A column is missing; keys have types that differ by more than a time zone's name, are nested
+        or cannot be looked up; or two columns of the result have the same name.
     """
     _check_suffixes(suffixes)
     kind = KINDS.get(how.lower().replace("_", "")) if isinstance(how, str) else None
@@ -122,12 +115,12 @@ def plan_join(
     for side, shuffle in enumerate((left, right)):
         for pair in keys:
             _check_key(shuffle, pair[side])
-    for one, other in keys:
-        types = left.schema.field(one).type, right.schema.field(other).type
+    for left_key, right_key in keys:
+        types = left.schema.field(left_key).type, right.schema.field(right_key).type
         if not same_but_labels(*types):
             msg = (
-                f"key {one!r} of the left is {types[0]}, {other!r} of the right {types[1]}: cast "
-                "one of them before it is written"
+                f"key {left_key!r} of the left is {types[0]}, {right_key!r} of the right "
+                f"{types[1]}: cast one of them before it is written"
             )
             raise SchemaError(msg)
     shared = [a for a, b in keys if a == b]
@@ -135,7 +128,14 @@ def plan_join(
     rights = _chosen(right.schema, right_columns, "right_columns", shared)
     if kind in ("semi", "anti"):
         rights = []
-    columns = [_key_column(name, kind) for name in shared]
+    columns = [
+        JoinedColumn(
+            name,
+            None if kind == "right" else name,
+            name if kind in ("right", "full") else None,
+        )
+        for name in shared
+    ]
     columns += _named(lefts, rights, shared, suffixes)
     if not columns:
         msg = "left_columns and right_columns are empty: a result needs at least one column"
@@ -150,7 +150,7 @@ def _check_broadcast(left: Partitioned, right: Partitioned, how: str) -> None:
         return
     if is_broadcast(left) and is_broadcast(right):
         msg = (
-            f"{left.path} and {right.path} are both broadcast: every subpartition would give the "
+            f"{left.path} and {right.path} are both broadcast: every subpartition would return the "
             "same rows. Read one of them with read_shuffle(..., subpartitions=0)"
         )
     elif all(sides):
@@ -163,7 +163,7 @@ def _check_broadcast(left: Partitioned, right: Partitioned, how: str) -> None:
         what = "is broadcast" if is_broadcast(shuffle) else "has broadcast rows"
         msg = (
             f"how={how!r}: the {side} shuffle {shuffle.path} {what}, so each subpartition would "
-            f"give its unmatched rows again; allowed are {', '.join(allowed[sides])}"
+            f"return its unmatched rows again; allowed are {', '.join(allowed[sides])}"
         )
     raise OptionError(msg)
 
@@ -174,9 +174,9 @@ def _check_suffixes(suffixes: object) -> None:
     if (
         not isinstance(suffixes, tuple | list)
         or len(suffixes) != 2
-        or not all(isinstance(one, str) for one in suffixes)
+        or not all(isinstance(suffix, str) for suffix in suffixes)
     ):
-        msg = f'suffixes={suffixes!r}: expected two texts, such as ("_left", "_right"), or None'
+        msg = f'suffixes={suffixes!r}: expected two strings, such as ("_left", "_right"), or None'
         raise OptionError(msg)
 
 
@@ -196,16 +196,16 @@ def _join_keys(
     given: Iterable[object] = [on] if isinstance(on, str) else on
     if not isinstance(given, Iterable):
         given = [given]
-    pairs = tuple(_pair(one) for one in given)
+    pairs = tuple(_pair(item) for item in given)
     if not pairs or len(set(pairs)) < len(pairs):
-        msg = f"on={on!r}: expected column names or pairs (left, right), each of them once"
+        msg = f"on={on!r}: expected column names or pairs (left, right), each once"
         raise OptionError(msg)
     missing = [pair for pair in needed if pair not in pairs]
     if missing and not (is_broadcast(left) or is_broadcast(right)):
         msg = (
             f"on={on!r} lacks the partition key(s) {_written(missing)}: rows that agree on the "
-            "others alone lie in different subpartitions. Add them, or let Spark join what "
-            "read_shuffle gives"
+            "others alone lie in different subpartitions. Add them, or join the results "
+            "of read_shuffle with Spark"
         )
         raise OptionError(msg)
     return pairs
@@ -214,18 +214,18 @@ def _join_keys(
 def _check_names_agree(
     left: Partitioned, right: Partitioned, needed: Sequence[tuple[str, str]]
 ) -> None:
-    """Refuse to take columns of two names, or of one side only, for equal ones."""
-    for side, (one, other) in enumerate(((left, right), (right, left))):
-        missing = [pair[side] for pair in needed if pair[side] not in one.schema.names]
+    """Refuse to guess which columns are equal where names differ or a side lacks one."""
+    for side, (shuffle, other) in enumerate(((left, right), (right, left))):
+        missing = [pair[side] for pair in needed if pair[side] not in shuffle.schema.names]
         if missing:  # of a broadcast shuffle; the names are those of the other
             theirs = [pair[1 - side] for pair in needed]
             own = ["..." if pair[side] in missing else pair[side] for pair in needed]
             pairs = zip(*((theirs, own) if side else (own, theirs)), strict=True)
             msg = (
-                f"on=None: {one.path} has no column {', '.join(map(repr, missing))}, by which "
+                f"on=None: {shuffle.path} has no column {', '.join(map(repr, missing))}, by which "
                 f"{other.path} is partitioned: say which columns are equal, "
-                f"on=[{_written(pairs)}] with columns of {one.path}, which are "
-                f"{', '.join(one.schema.names)}"
+                f"on=[{_written(pairs)}] with columns of {shuffle.path}, which are "
+                f"{', '.join(shuffle.schema.names)}"
             )
             raise OptionError(msg)
     if any(a != b for a, b in needed):
@@ -238,7 +238,7 @@ def _check_names_agree(
 
 
 def _written(pairs: Iterable[tuple[str, str]]) -> str:
-    """Pairs of columns as they are given to ``on``."""
+    """Pairs of columns as the user would write them in ``on``."""
     return ", ".join(
         json.dumps(a, ensure_ascii=False)
         if a == b
@@ -247,17 +247,17 @@ def _written(pairs: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def _pair(one: object) -> tuple[str, str]:
-    if isinstance(one, str):
-        return one, one
-    if isinstance(one, tuple | list) and len(one) == 2 and all(isinstance(x, str) for x in one):
-        return one[0], one[1]
-    msg = f"on: {one!r} is neither a column name nor a pair (left, right) of them"
+def _pair(item: object) -> tuple[str, str]:
+    if isinstance(item, str):
+        return item, item
+    if isinstance(item, tuple | list) and len(item) == 2 and all(isinstance(x, str) for x in item):
+        return item[0], item[1]
+    msg = f"on: {item!r} is neither a column name nor a pair (left, right) of them"
     raise OptionError(msg)
 
 
 def _needed_keys(left: Partitioned, right: Partitioned) -> tuple[tuple[str, str], ...]:
-    """Pairs of columns that decide the subpartition of a row, as far as that is known."""
+    """Pairs of columns that decide the subpartition of a row, where the partitioners say so."""
     lefts, rights = partition_keys(left) or (), partition_keys(right) or ()
     if is_broadcast(left):
         lefts = rights
@@ -272,7 +272,7 @@ def _check_key(shuffle: Partitioned, name: str) -> None:
     if pt.is_nested(type_):
         msg = (
             f"{shuffle.path}: key {name!r} is {type_}; a nested column cannot be joined on: store "
-            "what is in it as columns of their own"
+            "its fields as columns of their own"
         )
         raise SchemaError(msg)
     keys = [no_rows(type_)]
@@ -289,7 +289,7 @@ def _check_key(shuffle: Partitioned, name: str) -> None:
 def _chosen(
     schema: pa.Schema, columns: Sequence[str] | None, what: str, shared: Sequence[str]
 ) -> list[str]:
-    """Columns asked for, but for those that come as shared keys anyhow."""
+    """Columns asked for, without the shared keys."""
     if columns is not None and (
         not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns)
     ):
@@ -304,24 +304,18 @@ def _chosen(
     return [name for name in names if name not in shared]
 
 
-def _key_column(name: str, how: str) -> JoinedColumn:
-    return JoinedColumn(
-        name, None if how == "right" else name, name if how in ("right", "full") else None
-    )
-
-
 def _named(
     lefts: Sequence[str],
     rights: Sequence[str],
     shared: Sequence[str],
     suffixes: tuple[str, str] | None,
 ) -> list[JoinedColumn]:
-    """Name the columns of one side each; those of one name get suffixes."""
+    """Name the columns of each side; those that both have get suffixes."""
     both = set(lefts) & set(rights)
     if both and suffixes is None:
         msg = (
             f"both sides have {', '.join(sorted(map(repr, both)))}: leave them out of left_columns "
-            'or right_columns, or name them apart with suffixes=("_left", "_right")'
+            'or right_columns, or rename them with suffixes=("_left", "_right")'
         )
         raise SchemaError(msg)
     ends = suffixes or ("", "")

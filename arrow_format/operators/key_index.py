@@ -1,8 +1,8 @@
 """Which rows of two blocks have equal keys: an index of one, looked up by the other. Pure.
 
 Arrow's hash tables number the distinct keys; NumPy turns numbers into pairs of rows, as many at a
-time as are asked for. A key that both sides repeat thus costs time and no memory, where Acero's
-join queues all pairs before the first is taken (ADR 7).
+time as the caller asks for. A key that both sides repeat thus costs time and no memory, where
+Acero's join queues all pairs before it returns the first (ADR 7).
 """
 
 from __future__ import annotations
@@ -22,18 +22,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NO_ROW = -1
-"""In the place of a row number: there is none; of a key number: it has a null or is not there."""
+"""Instead of a row number: no such row. Instead of a key number: unknown, or with a null."""
 
 
 class KeyIndex:
-    """Rows by their keys.
+    """Rows by their keys, which are one or more columns that are not nested.
 
-    A key with a null equals none. NaN equals NaN, and -0.0 equals 0.0, as in Spark.
-
-    Parameters
-    ----------
-    columns
-        Key columns, one or more of one length, none of them nested.
+    A key with a null equals no other. NaN equals NaN, and -0.0 equals 0.0, as in Spark.
     """
 
     def __init__(self, columns: Sequence[pa.Array]) -> None:
@@ -42,16 +37,16 @@ class KeyIndex:
         codes = self._numbered(float_bits(columns[0]), self._values)
         for column in columns[1:]:
             inner = self._numbered(float_bits(column), self._values)
-            codes = self._numbered(self._combine(codes, inner), self._combined)
+            codes = self._numbered(_pairs(codes, inner, len(self._values[-1])), self._combined)
         self.row_keys = codes
         """Number of the key of each row, or NO_ROW; shape (num_rows,)."""
         self.num_keys = len((self._combined or self._values)[-1])
-        """How many distinct keys there are."""
+        """Number of distinct keys."""
         known = codes[codes != NO_ROW]
         self._counts = np.bincount(known, minlength=self.num_keys)
         self._starts = np.cumsum(self._counts) - self._counts
         rows = np.flatnonzero(codes != NO_ROW)
-        # Keys are numbered by first appearance: no need to sort those that do not repeat.
+        # Keys are numbered by first appearance, so those that do not repeat are sorted already.
         self._is_unique = len(known) == self.num_keys
         self._rows = rows if self._is_unique else rows[np.argsort(known, kind="stable")]
 
@@ -61,43 +56,29 @@ class KeyIndex:
         into.append(encoded.dictionary)
         return _numbers(encoded.indices)
 
-    def _combine(self, outer: NDArray[np.int64], inner: NDArray[np.int64]) -> pa.Array:
-        """One number for two; their product stays far below 2**63."""
-        width = len(self._values[-1])
-        return _pairs(outer, inner, width)
-
     def look_up(self, columns: Sequence[pa.Array]) -> NDArray[np.int64]:
         """Return the number of each row's key, or NO_ROW; shape (num_rows,).
 
-        Parameters
-        ----------
-        columns
-            Key columns of the same types as those of the index.
+        Columns have the types of those of the index.
         """
-        codes = _found(float_bits(columns[0]), self._values[0])
+        codes = _look_up(float_bits(columns[0]), self._values[0])
         for column, values, combined in zip(
             columns[1:], self._values[1:], self._combined, strict=True
         ):
-            inner = _found(float_bits(column), values)
-            codes = _found(_pairs(codes, inner, len(values)), combined)
+            inner = _look_up(float_bits(column), values)
+            codes = _look_up(_pairs(codes, inner, len(values)), combined)
         return codes
 
     def pairs(
-        self, keys: NDArray[np.int64], *, unmatched: bool, most: int
+        self, keys: NDArray[np.int64], *, unmatched: bool, max_pairs: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield pairs (row that looked up, row of the index), by the former, ``most`` at a time.
+        """Yield pairs (row that looked up, row of the index), ordered by the former.
 
-        Parameters
-        ----------
-        keys
-            As :meth:`look_up` gave them.
-        unmatched
-            Pair a row that found nothing with NO_ROW; otherwise leave it out.
-        most
-            Pairs in one piece; no piece is empty.
+        ``keys`` are as :meth:`look_up` returned them. With ``unmatched``, a row without a match is
+        paired with NO_ROW; otherwise it is left out. No yield is empty.
         """
         if self._is_unique and self.num_keys:
-            yield from self._single_pairs(keys, unmatched=unmatched, most=most)
+            yield from self._single_pairs(keys, unmatched=unmatched, max_pairs=max_pairs)
             return
         missing = keys == NO_ROW
         if self.num_keys == 0:
@@ -108,8 +89,8 @@ class KeyIndex:
             starts = self._starts[keys]
         ends = np.cumsum(counts)
         total = int(ends[-1]) if len(ends) else 0
-        for first in range(0, total, most):
-            last = min(first + most, total)
+        for first in range(0, total, max_pairs):
+            last = min(first + max_pairs, total)
             head = int(np.searchsorted(ends, first, side="right"))
             tail = int(np.searchsorted(ends, last, side="left")) + 1
             begins = ends[head:tail] - counts[head:tail]
@@ -120,25 +101,25 @@ class KeyIndex:
                 continue
             position = np.arange(first, last) + np.repeat(starts[head:tail] - begins, sizes)
             if unmatched:
-                lost = missing[rows]
-                position[lost] = 0
-                yield rows, np.where(lost, NO_ROW, self._rows[position])
+                has_none = missing[rows]
+                position[has_none] = 0
+                yield rows, np.where(has_none, NO_ROW, self._rows[position])
             else:
                 yield rows, self._rows[position]
 
     def _single_pairs(
-        self, keys: NDArray[np.int64], *, unmatched: bool, most: int
+        self, keys: NDArray[np.int64], *, unmatched: bool, max_pairs: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Yield what :meth:`pairs` does where no key repeats, which takes a third of the time."""
-        for first in range(0, len(keys), most):
-            part = keys[first : first + most]
+        for first in range(0, len(keys), max_pairs):
+            part = keys[first : first + max_pairs]
             if unmatched:
                 others = np.where(part == NO_ROW, NO_ROW, self._rows[part])
                 yield np.arange(first, first + len(part)), others
             else:
-                found = np.flatnonzero(part != NO_ROW)
-                if len(found):
-                    yield found + first, self._rows[part[found]]
+                matched = np.flatnonzero(part != NO_ROW)
+                if len(matched):
+                    yield matched + first, self._rows[part[matched]]
 
 
 def _numbers(indices: pa.Array) -> NDArray[np.int64]:
@@ -147,10 +128,10 @@ def _numbers(indices: pa.Array) -> NDArray[np.int64]:
     return numbers
 
 
-def _found(column: pa.Array, values: pa.Array) -> NDArray[np.int64]:
+def _look_up(column: pa.Array, values: pa.Array) -> NDArray[np.int64]:
     return _numbers(pc.index_in(column, value_set=values, skip_nulls=True))
 
 
 def _pairs(outer: NDArray[np.int64], inner: NDArray[np.int64], width: int) -> pa.Array:
-    """One number for each pair of numbers, the inner of them below ``width``; null for NO_ROW."""
+    """One number per pair, ``inner`` below ``width``; null for NO_ROW. Stays far below 2**63."""
     return to_arrow(outer * width + inner, mask=(outer == NO_ROW) | (inner == NO_ROW))

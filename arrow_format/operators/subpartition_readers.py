@@ -1,8 +1,8 @@
-"""One reader per subpartition and shuffle, from reads of many subpartitions at a time.
+"""One reader per subpartition and shuffle, over reads of many subpartitions at a time.
 
 A chunk holds the rows of many small subpartitions, so a shuffle is read in long ranges and each
-chunk decoded once; here the rows that come in subpartition order are dealt out. Nothing is held but
-the run of rows that is being dealt.
+chunk is decoded once. The rows come in subpartition order and are distributed to the readers of the
+subpartitions; only the current run of rows is kept in memory.
 """
 
 from __future__ import annotations
@@ -26,48 +26,42 @@ if TYPE_CHECKING:
     from arrow_format.read.shuffle import Shuffle
 
 
-class Dealer(Protocol):
-    """Gives out the rows of one shuffle, subpartition by subpartition."""
+class RowSource(Protocol):
+    """Returns the rows of one shuffle, subpartition by subpartition."""
 
     @property
     def schema(self) -> pa.Schema:
         """Schema of the batches."""
 
     def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
-        """Rows of a subpartition, larger than any asked for before."""
+        """Yield the rows of a subpartition; each call names a larger one than the last."""
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading and free what is buffered."""
 
 
 class RowsInOrder:
-    """Deals rows that come in subpartition order.
+    """Rows that come in subpartition order, in one pass.
 
-    What was not taken of a subpartition is skipped when a later one is asked for.
-
-    Parameters
-    ----------
-    schema
-        Schema of the batches.
-    rows
-        Runs of rows whose subpartitions never fall, within a run and from run to run.
+    The rest of a subpartition is skipped when a later one is asked for. The subpartitions of
+    ``rows`` never fall, within a run and from run to run.
     """
 
     def __init__(self, schema: pa.Schema, rows: Iterable[Rows]) -> None:
         self.schema = schema
         self._rows = iter(rows)
         self._batch: pa.RecordBatch | None = None
-        self._pieces: list[tuple[int, int, int]] = []
-        """Of the run being dealt: subpartition, first row, number of rows; last one first."""
+        self._slices: list[tuple[int, int, int]] = []
+        """Of the current run: subpartition, first row, number of rows; in reverse order."""
 
     def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
-        """Rows of a subpartition, one batch for each run that has some."""
-        while self._pieces or self._next_run():
-            there, first, num_rows = self._pieces[-1]
-            if there > subpartition:
+        """Yield the rows of a subpartition, one batch for each run that has some."""
+        while self._slices or self._next_run():
+            next_subpartition, first, num_rows = self._slices[-1]
+            if next_subpartition > subpartition:
                 return
-            self._pieces.pop()
-            if there == subpartition and self._batch is not None:
+            self._slices.pop()
+            if next_subpartition == subpartition and self._batch is not None:
                 yield self._batch.slice(first, num_rows)
 
     def _next_run(self) -> bool:
@@ -77,92 +71,79 @@ class RowsInOrder:
             if len(ids):
                 starts = np.concatenate([[0], np.flatnonzero(np.diff(ids)) + 1])
                 sizes = np.diff(starts, append=len(ids))
-                pieces = zip(ids[starts].tolist(), starts.tolist(), sizes.tolist(), strict=True)
-                self._batch, self._pieces = run.batch, list(pieces)[::-1]
+                slices = zip(ids[starts].tolist(), starts.tolist(), sizes.tolist(), strict=True)
+                self._batch, self._slices = run.batch, list(slices)[::-1]
                 return True
         return False
 
     def close(self) -> None:
-        """Stop reading."""
-        self._batch, self._pieces = None, []
-        close = getattr(self._rows, "close", None)
-        if close is not None:
-            close()
+        """Stop reading and free what is buffered."""
+        self._batch, self._slices = None, []
+        _close(self._rows)
 
 
 class SameRows:
-    """Deals the same rows to every subpartition.
+    """The same rows for every subpartition: those of a broadcast shuffle.
 
-    Parameters
-    ----------
-    schema
-        Schema of the batches.
-    read
-        Begins to read the rows.
-    hold_bytes
-        As many raw bytes are kept for the next subpartition; more are read again.
+    Up to ``max_bytes`` of raw bytes are kept for the next subpartition; more are read again.
     """
 
     def __init__(
-        self,
-        schema: pa.Schema,
-        read: Callable[[], Iterator[pa.RecordBatch]],
-        hold_bytes: int,
+        self, schema: pa.Schema, read: Callable[[], Iterator[pa.RecordBatch]], max_bytes: int
     ) -> None:
         self.schema = schema
         self._read = read
-        self._hold_bytes = hold_bytes
-        self._held: list[pa.RecordBatch] | None = None
+        self._max_bytes = max_bytes
+        self._kept: list[pa.RecordBatch] | None = None
         self._fits = True
 
     def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
-        """All rows."""
+        """Yield all rows."""
         del subpartition
-        if self._held is not None:
-            yield from self._held
+        if self._kept is not None:
+            yield from self._kept
             return
-        # Half read, this is closed with the subpartition's turn, and what it kept is let go.
-        held: list[pa.RecordBatch] = []
+        # A half-read generator is closed with the subpartition's turn, which frees this list.
+        kept: list[pa.RecordBatch] = []
         num_bytes = 0
         for batch in self._read():
             if self._fits:
                 num_bytes += batch.nbytes
-                held.append(batch)
-                if num_bytes > self._hold_bytes:
+                kept.append(batch)
+                if num_bytes > self._max_bytes:
                     self._fits = False
-                    held = []
+                    kept = []
             yield batch
         if self._fits:
-            self._held = held
+            self._kept = kept
 
     def close(self) -> None:
-        """Let go of what is kept."""
-        self._held = None
+        """Free what is buffered."""
+        self._kept = None
 
 
 class _Turn:
-    """Whether the readers of a subpartition may still be read."""
+    """The time in which the readers of a subpartition may be read."""
 
     def __init__(self, subpartition: int) -> None:
         self.subpartition = subpartition
-        self.is_over = False
-        self._given: list[_Given] = []
+        self._is_over = False
+        self._readers: list[_TurnBatches] = []
 
-    def reader(self, dealer: Dealer) -> BatchReader:
-        """Reader of a dealer's rows, until the turn is over."""
-        given = _Given(self, dealer.batches_of(self.subpartition))
-        self._given.append(given)
-        return reader_of(dealer.schema, given)
+    def reader(self, source: RowSource) -> BatchReader:
+        batches = _TurnBatches(self, source.batches_of(self.subpartition))
+        self._readers.append(batches)
+        return reader_of(source.schema, batches)
 
     def end(self) -> None:
-        """Stop the readers, and let go of what half-read ones keep."""
-        self.is_over = True
-        for given in self._given:
-            given.close()
-        self._given.clear()
+        """Stop the readers, and free what half-read ones keep."""
+        self._is_over = True
+        for reader in self._readers:
+            reader.close()
+        self._readers.clear()
 
     def check(self) -> None:
-        if self.is_over:
+        if self._is_over:
             msg = (
                 f"the reader of subpartition {self.subpartition} was read after its turn: the "
                 "function's result had ended, and the next subpartition has begun. Read it before "
@@ -171,8 +152,8 @@ class _Turn:
             raise ClosedError(msg)
 
 
-class _Given:
-    """Batches of one dealer for one turn."""
+class _TurnBatches:
+    """Batches of one shuffle for one turn."""
 
     def __init__(self, turn: _Turn, batches: Iterator[pa.RecordBatch]) -> None:
         self._turn = turn
@@ -186,68 +167,58 @@ class _Given:
         return next(self._batches)
 
     def close(self) -> None:
-        """Close the generator that reads."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            # A thread of the function's own that is reading just now finds the turn over next time.
-            with suppress(ValueError):
-                close()
+        # If a thread of the user's function is in the generator, it cannot be closed; the thread
+        # finds the turn over at its next batch.
+        with suppress(ValueError):
+            _close(self._batches)
+
+
+def _close(iterator: object) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()
 
 
 def each_subpartition(
-    subpartitions: Iterable[int], dealers: Sequence[Dealer]
+    subpartitions: Iterable[int], sources: Sequence[RowSource]
 ) -> Generator[tuple[int, tuple[BatchReader, ...]]]:
     """Yield each subpartition with one reader per shuffle, the empty ones too.
 
-    Shuffles advance in step. A reader may be left unread or half read; its turn ends when the next
-    subpartition is asked for.
+    A reader may be left unread or half read. Its turn ends when the next subpartition is asked for.
 
     Parameters
     ----------
     subpartitions
         Ascending without repetition.
-    dealers
-        One for each shuffle, over those subpartitions; closed at the end, also of an early one.
+    sources
+        One for each shuffle; closed at the end, also of an early one.
 
     Raises
     ------
     ClosedError
-        When a reader is read after its turn.
+        A reader is read after its turn.
     CorruptShuffleError
-        When a damaged file is read.
+        A file that is read is damaged.
     """
     with ExitStack() as stack:
-        for dealer in dealers:
-            stack.enter_context(closing(dealer))
+        for source in sources:
+            stack.enter_context(closing(source))
         for subpartition in subpartitions:
             turn = _Turn(subpartition)
             try:
-                yield subpartition, tuple(turn.reader(dealer) for dealer in dealers)
+                yield subpartition, tuple(turn.reader(source) for source in sources)
             finally:
                 turn.end()
 
 
-def dealer_of(
+def row_source(
     shuffle: Shuffle, subpartitions: Sequence[int], columns: Sequence[str] | None
-) -> Dealer:
-    """Dealer of the rows of a shuffle.
+) -> RowSource:
+    """Return the rows of a shuffle by subpartition.
 
-    A broadcast shuffle is read once and not once for each subpartition, and may have another
-    number of subpartitions.
-
-    Parameters
-    ----------
-    shuffle
-        What to read.
-    subpartitions
-        Ascending without repetition.
-    columns
-        Columns to deliver, in that order; all when None.
-
-    Raises
-    ------
-    SchemaError
-        A column is not there.
+    A broadcast shuffle is read once, not once per subpartition, and may have another number of
+    subpartitions. ``subpartitions`` ascend; ``columns`` are delivered in their order, all when
+    None. Raises SchemaError where one is missing.
     """
     schema = shuffle.reader(0, 0, columns).schema
     if not is_broadcast(shuffle):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import check_co_partitioned
-from arrow_format.operators.subpartition_readers import dealer_of, each_subpartition
+from arrow_format.operators.subpartition_readers import each_subpartition, row_source
 from connector.operators.results import results_of
 from connector.operators.tasks import (
     open_shuffles,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from arrow_format.operators.subpartition_readers import Dealer
+    from arrow_format.operators.subpartition_readers import RowSource
     from arrow_format.options import ReadOptions
     from arrow_format.read.shuffle import Shuffle
     from connector.operators.tasks import Path
@@ -122,7 +122,7 @@ def map_subpartitions(
     struct = spark_struct(spark, schema)
     chosen = _columns_of_each(columns, len(opened))
     for shuffle, names in zip(opened, chosen, strict=True):
-        dealer_of(shuffle, (), names).close()
+        row_source(shuffle, (), names).close()
     work = EachSubpartition(
         opened, chosen, function, arrow_schema_of(struct), session_time_zone(spark)
     )
@@ -172,7 +172,7 @@ class EachSubpartition:
         """Yield what the function gives, subpartition after subpartition."""
         paths = ", ".join(shuffle.path for shuffle in self.shuffles)
         dealers = [
-            DealerInTimeZone(dealer_of(shuffle, subpartitions, names), self.time_zone)
+            DealerInTimeZone(row_source(shuffle, subpartitions, names), self.time_zone)
             for shuffle, names in zip(self.shuffles, self.columns, strict=True)
         ]
         with closing(each_subpartition(subpartitions, dealers)) as turns:
@@ -195,7 +195,7 @@ class DealerInTimeZone:
         Of all timestamps that have one.
     """
 
-    def __init__(self, dealer: Dealer, time_zone: str) -> None:
+    def __init__(self, dealer: RowSource, time_zone: str) -> None:
         self._dealer = dealer
         self.schema = in_time_zone(dealer.schema, time_zone)
 

@@ -21,7 +21,7 @@ from arrow_format.operators.subpartition_readers import each_subpartition
 from arrow_format.operators.join_plan import plan_join
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.join import join_range
-from arrow_format.operators.subpartition_readers import dealer_of
+from arrow_format.operators.subpartition_readers import row_source
 
 tiny, what, how, *paths = sys.argv[1:]
 pa.set_cpu_count(1)
@@ -32,8 +32,8 @@ def status(name):
 
 def by_turns(shuffles):
     subpartitions = range(shuffles[0].num_subpartitions)
-    dealers = [dealer_of(shuffle, subpartitions, None) for shuffle in shuffles]
-    for _, readers in each_subpartition(subpartitions, dealers):
+    sources = [row_source(shuffle, subpartitions, None) for shuffle in shuffles]
+    for _, readers in each_subpartition(subpartitions, sources):
         waiting = list(readers)
         while waiting:
             for reader in waiting.copy():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.operators.hash_passes import MOST_PARTS, HashPass, in_passes
+from arrow_format.operators.hash_passes import MAX_PARTS, HashPass, in_passes
 
 SCHEMA = pa.schema({"k": pa.float64(), "s": pa.string(), "row": pa.int64()})
 KEYS = ("k", "s")
@@ -167,4 +167,4 @@ def test_a_wrong_number_of_rows_costs_passes_and_no_rows():
     for num_rows in (1, 10**12):
         taken = list(in_passes(Reads(batch), ["k"], max_bytes=20_000, num_rows=num_rows))
         assert sum(part.num_rows for _, held in taken for part in held) == 50_000
-        assert len(taken) <= MOST_PARTS**2
+        assert len(taken) <= MAX_PARTS**2

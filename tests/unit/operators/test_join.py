@@ -113,7 +113,7 @@ def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most
 
     index = Indexed(held, plan, is_left=held_is_left)
     found = list(
-        join_blocks(index, other.schema, blocks, plan, most=most, max_bytes=max_bytes)
+        join_blocks(index, other.schema, blocks, plan, max_rows=most, max_bytes=max_bytes)
     )  # fmt: skip
 
     assert all(0 < batch.num_rows <= most for batch in found)
@@ -134,7 +134,7 @@ def test_a_key_repeated_on_both_sides_costs_no_memory():
     zeros = pa.array(np.zeros(10_000, np.int64))
     index = KeyIndex([zeros])
     before = pa.total_allocated_bytes()
-    pieces = index.pairs(index.look_up([zeros]), unmatched=False, most=1_000_000)
+    pieces = index.pairs(index.look_up([zeros]), unmatched=False, max_pairs=1_000_000)
     total = 0
     for number, (rows, others) in enumerate(pieces):
         total += len(rows)
@@ -148,8 +148,8 @@ def test_an_index_of_nothing():
     index = KeyIndex([pa.array([], pa.int64()), pa.array([], pa.string())])
     keys = index.look_up([pa.array([1, None]), pa.array(["a", "b"])])
     assert keys.tolist() == [NO_ROW, NO_ROW]
-    assert list(index.pairs(keys, unmatched=False, most=5)) == []
-    ((rows, others),) = index.pairs(keys, unmatched=True, most=5)
+    assert list(index.pairs(keys, unmatched=False, max_pairs=5)) == []
+    ((rows, others),) = index.pairs(keys, unmatched=True, max_pairs=5)
     assert (rows.tolist(), others.tolist()) == ([0, 1], [NO_ROW, NO_ROW])
 
 
@@ -225,13 +225,13 @@ def test_the_held_side_is_there_once_and_a_column_twice():
     try:
         schema = next(small_batches()).schema
         before = COUNTING.bytes_allocated()
-        whole = range_join._whole(list(small_batches()), schema)
+        whole = range_join._joined(list(small_batches()), schema)
         most = COUNTING.max_memory() - before
     finally:
         pa.set_memory_pool(usual)
     assert whole.num_rows == 2_000_000
     assert most < 1.4 * whole.nbytes
-    assert range_join._whole([], schema).schema == schema
+    assert range_join._joined([], schema).schema == schema
 
 
 # Plans -------------------------------------------------------------------------------------------
@@ -544,9 +544,9 @@ def test_the_partition_keys_are_what_is_joined_on():
         ({"on": ["a", ("b", "c"), "x"]}, SchemaError, "column 'x' is not there"),
         ({"left_columns": ["x"]}, SchemaError, "left_columns: column 'x' is not there"),
         ({"right_columns": ["x"], "how": "semi"}, SchemaError, "right_columns: column 'x'"),
-        ({"suffixes": ("_l",)}, OptionError, r"suffixes=\('_l',\): expected two texts"),
-        ({"suffixes": "_l"}, OptionError, "suffixes='_l': expected two texts"),
-        ({"suffixes": (1, 2)}, OptionError, "expected two texts"),
+        ({"suffixes": ("_l",)}, OptionError, r"suffixes=\('_l',\): expected two strings"),
+        ({"suffixes": "_l"}, OptionError, "suffixes='_l': expected two strings"),
+        ({"suffixes": (1, 2)}, OptionError, "expected two strings"),
         ({"left_columns": 5}, OptionError, "left_columns=5: expected a list of column names"),
         ({"right_columns": [5]}, OptionError, r"right_columns=\[5\]: expected a list"),
         ({"left_columns": (c for c in "av")}, OptionError, "left_columns=.*generator.*expected a"),

@@ -22,8 +22,8 @@ from arrow_format.arrays.batches import Rows
 from arrow_format.operators.subpartition_readers import (
     RowsInOrder,
     SameRows,
-    dealer_of,
     each_subpartition,
+    row_source,
 )
 
 SCHEMA = pa.schema({"row": pa.int64()})
@@ -48,9 +48,9 @@ cases = st.tuples(
 @given(st.lists(cases, min_size=1, max_size=3), st.lists(st.sampled_from(["all", "one", "none"])))
 def test_every_reader_has_the_rows_of_its_subpartition(shuffles, habits):
     """Also after readers that were left unread or half read."""
-    dealers = [RowsInOrder(SCHEMA, runs_of(ids, cuts)) for ids, cuts, _ in shuffles]
+    sources = [RowsInOrder(SCHEMA, runs_of(ids, cuts)) for ids, cuts, _ in shuffles]
     seen = []
-    for subpartition, readers in each_subpartition(range(10), dealers):
+    for subpartition, readers in each_subpartition(range(10), sources):
         seen.append(subpartition)
         for number, (reader, (ids, _, offset)) in enumerate(zip(readers, shuffles, strict=True)):
             assert reader.schema == SCHEMA
@@ -67,8 +67,8 @@ def test_every_reader_has_the_rows_of_its_subpartition(shuffles, habits):
 
 
 def test_a_reader_kept_beyond_its_turn_gives_no_rows():
-    dealers = [RowsInOrder(SCHEMA, runs_of([0, 0, 1, 2], [1]))]
-    turns = each_subpartition(range(3), dealers)
+    sources = [RowsInOrder(SCHEMA, runs_of([0, 0, 1, 2], [1]))]
+    turns = each_subpartition(range(3), sources)
     _, (unread,) = next(turns)
     _, (half_read,) = next(turns)
     half_read.read_next_batch()
@@ -133,9 +133,9 @@ def test_rows_for_all_are_kept_while_they_are_small(hold, reads):
 
 def test_rows_for_all_that_were_half_read_are_read_again():
     batch = pa.record_batch([pa.array(range(5))], schema=SCHEMA)
-    dealer = SameRows(SCHEMA, lambda: iter([batch, batch]), 1 << 20)
+    source = SameRows(SCHEMA, lambda: iter([batch, batch]), 1 << 20)
     found = []
-    for subpartition, (reader,) in each_subpartition(range(3), [dealer]):
+    for subpartition, (reader,) in each_subpartition(range(3), [source]):
         rows = reader.read_next_batch() if subpartition == 0 else reader.read_all()
         found.append(rows.num_rows)
     assert found == [5, 10, 10]
@@ -177,8 +177,8 @@ def test_rows_that_a_partitioner_broadcasts_are_dealt_to_all(tmp_path):
     write_shuffle(
         table, tmp_path / "s", num_subpartitions=3, partitioner=SomeToAll(), options=FAST
     )  # fmt: skip
-    dealer = dealer_of(open_shuffle(tmp_path / "s"), range(3), ["row"])
-    turns = each_subpartition(range(3), [dealer])
+    source = row_source(open_shuffle(tmp_path / "s"), range(3), ["row"])
+    turns = each_subpartition(range(3), [source])
     found = [sorted(reader.read_all()["row"].to_pylist()) for _, (reader,) in turns]
     assert found == [[0, 1], [0], [0, 2, 3]]
 
@@ -196,10 +196,10 @@ def test_shuffles_are_dealt_as_they_are_read(tmp_path, sort_by):
     )
     shuffle, broadcast = open_shuffle(tmp_path / "a"), open_shuffle(tmp_path / "b")
     wanted = [*range(5, 90), 200]
-    dealers = [dealer_of(shuffle, wanted, ["v"]), dealer_of(broadcast, wanted, None)]
+    sources = [row_source(shuffle, wanted, ["v"]), row_source(broadcast, wanted, None)]
 
     num_empty = 0
-    for subpartition, (reader, same) in each_subpartition(wanted, dealers):
+    for subpartition, (reader, same) in each_subpartition(wanted, sources):
         found = reader.read_all()
         assert found.equals(shuffle.subpartition(subpartition, ["v"]).read_all())
         assert same.read_all().equals(few)
@@ -215,7 +215,7 @@ def test_damage_is_found_where_it_is_read(tmp_path):
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     shuffle = open_shuffle(tmp_path / "s")
-    turns = each_subpartition(range(4), [dealer_of(shuffle, range(4), None)])
+    turns = each_subpartition(range(4), [row_source(shuffle, range(4), None)])
     with pytest.raises(CorruptShuffleError):
         [reader.read_all() for _, (reader,) in turns]
 
