@@ -1,4 +1,4 @@
-"""An output that holds back what it is given, and emits the latest of each key at a flush.
+"""An output that buffers its elements, and emits the latest record of each key at a flush.
 
 Source: FLIP-365, ``BufferOutput``.
 """
@@ -30,7 +30,7 @@ _Control = TypeVar("_Control", Watermark, WatermarkStatus, LatencyMarker)
 
 
 class BufferOutput:
-    """An output in front of another, which gets one row per key and flush instead of all rows.
+    """Output that buffers its elements, and emits one row per key and flush instead of all rows.
 
     .. code-block:: python
 
@@ -39,45 +39,45 @@ class BufferOutput:
             output.collect(batch)
         output.close()
 
-    Until a flush it holds the latest record of each key, the latest watermark, the latest watermark
-    status and the earliest latency marker of each subtask. While it holds no record, everything
-    else passes straight through. A flush emits the records up to the watermark, then status and
-    watermark in the order in which they came, then later records, then markers. Where no watermark
-    is held, or records have no event time, all records come first.
+    Until a flush it buffers the latest record of each key, the latest watermark, the latest
+    watermark status and the earliest latency marker of each subtask. While it has no record, all
+    other elements are passed on directly. A flush emits the records up to the watermark, then
+    status and watermark in the order in which they came, then later records, then markers. Without
+    a watermark, or without event times, all records come first.
 
-    It flushes when something is given to it and ``max_interval`` has passed since the last flush
-    (it has no timer of its own); when its memory is full, with ``memory_buffer_only``; when
-    nothing is available; and when it is closed.
+    It flushes when it is called and ``max_interval`` has passed since the last flush (it has no
+    timer of its own); when its memory is full, with ``memory_buffer_only``; when the operator has
+    no input; and when it is closed.
 
-    Used as a context manager it is closed at the end; after an exception it is released, and emits
+    As a context manager it is closed at the end; after an exception it is released, and emits
     nothing more. Not safe to share between threads.
 
     Parameters
     ----------
     downstream
-        The output that gets what is emitted. Batches are of the data schema of those that came in
+        The output that it emits to. Batches have the data schema of those it takes
         (:func:`~arrow_format.arrays.stored_types.data_schema`).
     keys
-        Key columns, of types that can be hash keys; without any, records are all of one key.
+        Key columns, of types that can be hash keys; without any, all records have the same key.
     max_interval
         Longest time between two flushes.
     memory_buffer_only
         Flush when memory is full, instead of spilling to disk.
     max_buffered_bytes
-        Memory to take, in bytes, beside the largest batch; at least 64 KiB.
+        Memory to use, in bytes, in addition to the largest batch; at least 64 KiB.
     timestamp
         Column of event times: integers, dates or timestamps; a null is earlier than all.
     clock
         Monotonic time in seconds.
     directory
-        Where it spills: in a scratch directory that it makes there, removed at the flush, by
-        :meth:`release`, or with this object. One that a killed process left is removed by the next
-        that spills there. The system's directory for temporary files when None.
+        Where it makes a scratch directory to spill to, which is removed at the flush, by
+        :meth:`release`, or with this object. One that a killed process left behind is removed by
+        the next that spills there. The system's directory for temporary files when None.
 
     Raises
     ------
     OptionError
-        A value is not as it has to be; the message names it.
+        An argument has a wrong value; the message names it.
     """
 
     def __init__(
@@ -136,75 +136,72 @@ class BufferOutput:
         Raises
         ------
         SchemaError
-            The first batch lacks a key or the event time, or has them of a type that cannot be one;
-            or a later one has another schema.
+            The first batch lacks a key or the event time, or has them of a wrong type; or a later
+            batch has another schema.
         StorageError, OutOfDiskError
-            Records could not be spilled. What was held is lost, and the output closed.
+            Records could not be spilled. All that was buffered is lost, and the output closed.
         ClosedError
-            It is closed.
+            The output is closed.
         """
         self._send(self._buffer.collect(batch))
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Take a watermark; it replaces the one that is held.
+        """Take a watermark; it replaces the one before.
 
         Raises
         ------
         OptionError
-            It is none, or cannot be compared with the event times.
+            It is not a watermark, or cannot be compared with the event times.
         ClosedError
-            It is closed.
+            The output is closed.
         """
         self._send(self._buffer.emit(_checked(watermark, Watermark)))
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Take a watermark status; it replaces the one that is held. Raises as the others."""
+        """Take a watermark status; it replaces the one before. Raises as for a watermark."""
         self._send(self._buffer.emit(_checked(status, WatermarkStatus)))
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Take a latency marker; of those of one subtask the earliest is held."""
+        """Take a latency marker; of those of one subtask, the earliest is kept."""
         self._send(self._buffer.emit(_checked(marker, LatencyMarker)))
 
     def notify_nothing_available(self) -> None:
-        """Flush, and tell the next output: there is no input just now."""
+        """Flush, and notify the next output: the operator has no input now."""
         self._send(self._buffer.flush(FlushReason.NOTHING_AVAILABLE))
         self._downstream.notify_nothing_available()
 
     def flush(self) -> None:
-        """Emit all that is held, and flush the next output."""
+        """Emit all that is buffered, and flush the next output."""
         self._send(self._buffer.flush())
         self._downstream.flush()
 
     def close(self) -> None:
-        """Emit all that is held and close the next output; calling it again does nothing."""
+        """Emit all that is buffered and close the next output; calling it again does nothing."""
         if self._buffer.is_closed:
             return
         self._send(self._buffer.close())
         self._downstream.close()
 
     def release(self) -> None:
-        """Forget all that is held and emit nothing more; calling it again does nothing."""
+        """Drop all that is buffered and emit nothing more; calling it again does nothing."""
         self._buffer.release()
 
     def _send(self, elements: Generator[Element]) -> None:
+        downstream = self._downstream
         with closing(elements):
             for element in elements:
-                self._send_one(element)
-
-    def _send_one(self, element: Element) -> None:
-        downstream = self._downstream
-        try:
-            if isinstance(element, pa.RecordBatch):
-                downstream.collect(element)
-            elif isinstance(element, Watermark):
-                downstream.emit_watermark(element)
-            elif isinstance(element, WatermarkStatus):
-                downstream.emit_watermark_status(element)
-            else:
-                downstream.emit_latency_marker(element)
-        except BaseException:
-            self.release()
-            raise
+                try:
+                    if isinstance(element, pa.RecordBatch):
+                        downstream.collect(element)
+                    elif isinstance(element, Watermark):
+                        downstream.emit_watermark(element)
+                    elif isinstance(element, WatermarkStatus):
+                        downstream.emit_watermark_status(element)
+                    else:
+                        downstream.emit_latency_marker(element)
+                except BaseException:
+                    self.release()
+                    raise
 
     def __enter__(self) -> BufferOutput:
         return self
@@ -232,18 +229,20 @@ def decorated(
     clock: Callable[[], float] = time.monotonic,
     directory: str | None = None,
 ) -> Output:
-    """Return the output that an operator is to use: buffered where that is right, or as it is.
+    """Return the output for an operator: ``output``, buffered if its attributes and options allow.
 
     Parameters
     ----------
     output
-        What comes after the operator.
+        What follows the operator.
     attributes
-        What the operator says of itself.
+        What the operator declares.
     options
-        The flush interval, if there is one, and memory.
-    keys, parallelism
-        Key columns of what it emits, and in how many places at once it runs; see
+        The flush interval, if any, and memory.
+    keys
+        Key columns of the records that the operator emits.
+    parallelism
+        How many subtasks of the operator run concurrently; None if unknown. See
         :func:`~arrow_format.streaming.options.is_output_buffered`.
     timestamp, clock, directory
         As :class:`BufferOutput` takes them.
@@ -251,7 +250,7 @@ def decorated(
     Raises
     ------
     OptionError
-        ``keys`` or ``timestamp`` are no names of columns.
+        ``keys`` or ``timestamp`` are not column names.
     """
     if not is_output_buffered(
         attributes,

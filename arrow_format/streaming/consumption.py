@@ -1,4 +1,4 @@
-"""Consumption of a result under a name: each consumer takes what it has not consumed, and says so.
+"""Consumption of a result by named consumers, each of which records how far it has consumed.
 
 .. code-block:: python
 
@@ -40,24 +40,17 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """One consumer at work: holds its name, and records how far it has come.
+    """A named consumer at work: holds its lease, and records how far it has consumed.
 
-    Parameters
-    ----------
-    storage
-        Where the result is, or will be.
-    name
-        1 to 100 letters, digits, ``_`` and ``-``.
-    timeout
-        Seconds to wait while another process holds the name. It takes up to a minute more to learn
-        whether one on another machine lives.
+    ``timeout`` is how many seconds to wait while another process holds the name. It takes up to a
+    minute more to learn whether a process on another machine is alive.
 
     Raises
     ------
     OptionError
-        It is no name.
+        The name is not 1 to 100 letters, digits, ``_`` and ``-``.
     ConsumerError
-        A living process holds it.
+        A living process holds the name.
     """
 
     def __init__(self, storage: Storage, name: str, *, timeout: float = 0.0) -> None:
@@ -69,27 +62,21 @@ class Consumer:
         self._lease: Lease = take_lease(storage, consumer_directory(name), timeout=timeout)
 
     def register(self, version: int) -> int:
-        """Make the consumer known; return the version after which it goes on.
-
-        Parameters
-        ----------
-        version
-            Where it begins if it was not known.
-        """
+        """Register the consumer, a new one at ``version``; return the last version it consumed."""
         return self._registry.register(self.name, version)
 
     @property
     def has_consumed(self) -> bool:
-        """Whether anything was recorded as consumed, by this process or another one."""
+        """Whether a version was recorded as consumed, by this process or an earlier one."""
         return self._registry.has_consumed(self.name)
 
     def commit(self, version: int) -> None:
         """Record durably that everything up to ``version`` is consumed.
 
-        What all consumers of an ephemeral result have consumed is released, and its files are
-        removed, up to a bound: this gives no job up and lets nothing expire by its age. The rest is
-        for garbage collection; a :class:`RuntimeWarning` says what could not be removed. By then
-        the version counts as consumed, also where warnings are turned into errors.
+        Versions of an ephemeral result that all consumers have consumed are released, and their
+        files removed, up to a bound: this neither aborts jobs nor expires versions by age. The rest
+        is left to garbage collection; a :class:`RuntimeWarning` names what could not be removed. By
+        then the version counts as consumed, even where warnings are turned into errors.
 
         Raises
         ------
@@ -101,7 +88,7 @@ class Consumer:
         try:
             if release_consumed(self.storage, at_least=RELEASED_TOGETHER) is not None:
                 remove_released(self.storage)
-        except ShuffleError as error:  # it is consumed all the same
+        except ShuffleError as error:  # the version is consumed all the same
             warnings.warn(
                 f"consumer {self.name!r} has consumed version {version}, but what all consumers "
                 f"have consumed could not be removed ({error}); `arrow-shuffle gc "
@@ -111,15 +98,14 @@ class Consumer:
             )
 
     def close(self) -> None:
-        """Let go of the name; it may be called again.
+        """Release the name; calling it again does nothing.
 
-        A name that became known here is forgotten where there never was anything to consume: below
-        a path that was mistyped nothing is to stay.
+        A new name is removed where no shuffle appeared: a mistyped path must not leave files.
         """
         is_in_vain, self._makes_name = self._is_in_vain(), False  # only once: a name may be reused
         if is_in_vain:
             with contextlib.suppress(ShuffleError):
-                self._registry.forget(self.name)  # while nobody else has the name
+                self._registry.forget(self.name)  # while no other process has the name
         self._lease.release()
         if is_in_vain:
             with contextlib.suppress(ShuffleError):
@@ -127,7 +113,7 @@ class Consumer:
                 self.storage.prune(consumer_directory(self.name), and_root=self._makes_root)
 
     def _is_in_vain(self) -> bool:
-        """Whether no shuffle is here nor begun, and this one's name is nobody else's."""
+        """Whether no shuffle exists or was begun here, and no other process had the name."""
         if not (self._makes_name and self._lease.is_first):
             return False
         try:
@@ -138,7 +124,7 @@ class Consumer:
 
 
 class Consumption:
-    """What one consumer has before it, pinned; made by :func:`consume`."""
+    """The rows that one consumer is about to consume, of a fixed version; see :func:`consume`."""
 
     def __init__(self, consumer: Consumer, shuffle: Shuffle) -> None:
         self._consumer = consumer
@@ -152,7 +138,7 @@ class Consumption:
 
     @property
     def shuffle(self) -> Shuffle:
-        """The rows to consume: all of a blocking result, of a pipelined one what is new."""
+        """The rows to consume: all of a blocking result, the new ones of a pipelined result."""
         return self._shuffle
 
     def commit(self) -> None:
@@ -163,7 +149,7 @@ class Consumption:
         ConsumerError
             Another process has taken the name over; nothing was recorded.
         ClosedError
-            It has ended before.
+            The consumption has ended before.
         """
         if not self._is_open:
             msg = f"the consumption by {self.consumer!r} has ended; call consume again"
@@ -174,7 +160,7 @@ class Consumption:
             self.close()
 
     def close(self) -> None:
-        """End without recording anything, unless it has ended: the same rows come the next time."""
+        """End without recording: unless committed before, the same rows come the next time."""
         self._is_open = False
         self._consumer.close()
 
@@ -202,39 +188,39 @@ def consume(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Consumption:
-    """Ask for a result under a name, before it is there if need be.
+    """Request a result as a named consumer, and wait until it has rows to consume.
 
     Parameters
     ----------
     path
-        Directory or URI of the shuffle.
+        Directory or URI of the shuffle; it need not exist yet.
     consumer
         Name of the consumer, under which its progress is kept: 1 to 100 letters, digits, ``_`` and
-        ``-``. One process has it at a time.
+        ``-``. One process holds it at a time.
     request_timeout
-        Seconds to wait for the result, for more of a pipelined one, or for the name. Who waits is
-        known from then on, so that a bounded result waits for it too; nothing of that stays at a
-        path where nothing came. Where another machine may have the name, it takes up to a minute
-        more to learn whether it lives.
+        Seconds to wait for the result, for new rows of a pipelined one, or for the name. The
+        consumer is registered while it waits, so a bounded result waits for it. If no result
+        appears, the registration is removed. Where another machine may hold the name, it takes up
+        to a minute more to learn whether its process is alive.
     allow_empty
-        What comes of a pipelined result of which nothing is new by then: a shuffle without rows
-        when True, RequestTimeoutError when False.
+        What to return if a pipelined result has nothing new by then: a shuffle without rows when
+        True; when False, RequestTimeoutError is raised.
     options, storage_options
         As for :func:`~arrow_format.open_shuffle`.
 
     Returns
     -------
     Consumption
-        A context manager; what was read counts as consumed when it ends without an exception.
+        A context manager; its rows count as consumed when it ends without an exception.
 
     Raises
     ------
     ConsumerError
-        A living process has the name.
+        A living process holds the name.
     ResultReleasedError, ResultFailedError, RequestTimeoutError, ShuffleNotFoundError
         As :func:`~arrow_format.streaming.result_request.await_result`.
     OptionError
-        The name or the timeout is none.
+        The name or the timeout is malformed.
     """
     return Consumption(
         *request_result(
@@ -257,13 +243,7 @@ def request_result(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> tuple[Consumer, Shuffle]:
-    """Ask for a result as :func:`consume` does, for a :class:`Consumption` to be made of it.
-
-    Returns
-    -------
-    tuple
-        The consumer, which holds its name until it is closed; and what it has before it.
-    """
+    """Request a result as :func:`consume` does; return both parts of a :class:`Consumption`."""
     timeout = check_seconds("request_timeout", request_timeout)
     storage = open_storage(path, storage_options)
     check_consumer(consumer)
@@ -274,7 +254,7 @@ def request_result(
     holder = Consumer(storage, consumer, timeout=timeout)
     try:
         consumed = holder.register(0)
-        # However long the name took: who waits is told that it waited.
+        # Even if the name took all the time, a consumer that waits must get an error that says so.
         left = max(end - time.monotonic(), 0.001) if timeout else 0.0
         snapshot = await_result(
             storage, left, consumed=consumed, consumer=consumer, allow_empty=allow_empty
@@ -288,9 +268,9 @@ def request_result(
 def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = None) -> bool:
     """Release a result as a whole, whatever its type, and remove its files.
 
-    What a stream with a flush interval has pending goes too, also where there is no version yet.
-    Whoever asks for it from then on gets a :class:`ResultReleasedError`; a new one may be written
-    in its place.
+    Pending rows of a stream with a flush interval are removed too, even before the first version.
+    Readers and consumers then get a :class:`ResultReleasedError`; a writer may write a new result
+    to the same path.
 
     Parameters
     ----------
@@ -300,7 +280,7 @@ def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = 
     Returns
     -------
     bool
-        Whether there was one to release.
+        Whether there was a result to release.
 
     Raises
     ------
@@ -317,21 +297,21 @@ def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """How far one consumer has come.
+    """How far one consumer has consumed.
 
     Parameters
     ----------
     name
         Name of the consumer.
     version
-        Everything up to this version is consumed; 0 for nothing.
+        Last version that is consumed; 0 for none.
     unconsumed_versions
-        Versions after that one with rows for it.
+        Later versions with rows for it.
     unconsumed_bytes
-        Stored bytes.
+        Stored bytes of these.
     held_by
-        The process that is at work under this name; None while none is. Of one on another machine
-        that is a guess by the age of its last sign of life, which two clocks may disagree on.
+        The process that is at work under this name, or None. For a process on another machine this
+        is a guess by the age of its last heartbeat, which clocks may disagree on.
     """
 
     name: str
@@ -344,25 +324,31 @@ class ConsumerState:
 def list_consumers(
     path: Place, *, storage_options: Mapping[str, str] | None = None
 ) -> tuple[ConsumerState, ...]:
-    """Return the consumers of a shuffle, by name; see :func:`~arrow_format.open_shuffle`."""
+    """Return the consumers of a shuffle, by name.
+
+    Parameters
+    ----------
+    path, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+    """
     storage = open_storage(path, storage_options)
     check_there(storage)
-    progress = ConsumerRegistry(storage).all_progress()
-    return tuple(_state(storage, name, version) for name, version in sorted(progress.items()))
-
-
-def _state(storage: Storage, name: str, version: int) -> ConsumerState:
-    left = unconsumed_after(CommitLog(storage), version, name)
-    holder = shown_holder(storage, consumer_directory(name))
-    return ConsumerState(name, version, left.num_versions, left.num_bytes, holder)
+    log = CommitLog(storage)
+    states = []
+    for name, version in sorted(ConsumerRegistry(storage).all_progress().items()):
+        left = unconsumed_after(log, version, name)
+        holder = shown_holder(storage, consumer_directory(name))
+        states.append(ConsumerState(name, version, left.num_versions, left.num_bytes, holder))
+    return tuple(states)
 
 
 def forget_consumer(
     path: Place, consumer: str, *, storage_options: Mapping[str, str] | None = None
 ) -> bool:
-    """Forget a consumer that never comes back: nothing waits for it any more.
+    """Remove a consumer that will not come back, so that no result waits for it.
 
-    Where another machine may have the name, it takes up to a minute to learn whether it lives.
+    Where another machine may hold the name, it takes up to a minute to learn whether its process is
+    alive.
 
     Parameters
     ----------
@@ -374,12 +360,12 @@ def forget_consumer(
     Returns
     -------
     bool
-        Whether there was one of that name.
+        Whether there was a consumer of that name.
 
     Raises
     ------
     ConsumerError
-        A living process has the name.
+        A living process holds the name.
     """
     storage = open_storage(path, storage_options)
     holder = await_holder(storage, consumer_directory(check_consumer(consumer)))

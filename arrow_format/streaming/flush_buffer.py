@@ -1,8 +1,8 @@
-"""The buffer between an operator and what comes after it: elements in, those to emit out.
+"""The buffer of an output: elements go in, and each call yields those to emit now, in order.
 
-It neither calls anyone nor waits for anything: every method yields what is to be emitted now, in
-order, and has done its work when all of that was taken. :class:`~arrow_format.BufferOutput` pushes
-it to another output, the stage on Spark yields it.
+It calls no other output and never waits. A call has done its work when its generator is exhausted.
+:class:`~arrow_format.BufferOutput` pushes the elements to another output; the stage on Spark yields
+them.
 
 Source: FLIP-365, ``BufferOutput``.
 """
@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from arrow_format.arrays.gather import filtered
 from arrow_format.errors import ClosedError, OptionError, SchemaError
 from arrow_format.keys.partitioner import key_names
-from arrow_format.streaming.elements import ElementBuffer, Watermark
-from arrow_format.streaming.event_time import EventTime
+from arrow_format.streaming.elements import ElementBuffer, EventTime, Watermark
 from arrow_format.streaming.latest_by_key import LatestPerKey
 
 if TYPE_CHECKING:
@@ -43,30 +42,23 @@ class FlushReason(Enum):
 
 
 class FlushBuffer:
-    """Holds the latest row of each key, and the other elements that count, until it flushes.
+    """The latest row of each key, and the other elements of :class:`ElementBuffer`, until a flush.
 
-    Not safe to share between threads, nor to be called by whom it gives rows to. After an error,
-    and after :meth:`release`, it is closed.
+    Not safe to share between threads; must not be called by a consumer of its rows. An error closes
+    it, and so does :meth:`release`.
 
     Parameters
     ----------
     options
         When to flush; without an interval it flushes for the other reasons only.
-    keys
-        Key columns, of types that can be hash keys; without any, the latest row of all is held.
-    timestamp
-        Column of event times, integers, dates or timestamps; a null is earlier than all. None:
-        rows have no event time.
-    clock
-        Monotonic time in seconds.
-    directory
-        Where scratch directories are made; the system's for temporary files when None.
+    keys, timestamp, clock, directory
+        As :class:`~arrow_format.BufferOutput` takes them.
 
     Raises
     ------
     OptionError
-        ``keys`` or ``timestamp`` are no names of columns, ``clock`` is no function, or
-        ``directory`` no path.
+        ``keys`` or ``timestamp`` are not column names, ``clock`` is not a function, or
+        ``directory`` not a path.
     """
 
     def __init__(
@@ -95,7 +87,7 @@ class FlushBuffer:
         self._clock = clock
         self._directory = directory
         self._rows: LatestPerKey | None = None
-        self._held = ElementBuffer()
+        self._others = ElementBuffer()
         self._last_flush = clock()
         self._is_closed = self._is_flushing = False
         self.flushes: Counter[FlushReason] = Counter()
@@ -103,16 +95,16 @@ class FlushBuffer:
         self.num_rows_in = 0
         """Rows taken."""
         self.num_rows_out = 0
-        """Rows given out."""
+        """Rows yielded."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row is held; nothing else is held then either."""
+        """Whether no row is buffered; then no other element is either."""
         return self._rows is None or self._rows.is_empty
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes nothing more."""
+        """Whether it takes no more elements."""
         return self._is_closed
 
     @property
@@ -126,18 +118,18 @@ class FlushBuffer:
         return 0 if self._rows is None else self._rows.spilled_bytes
 
     def collect(self, batch: pa.RecordBatch) -> Generator[Element]:
-        """Take rows; all of them have come later than those before.
+        """Take rows, which are later than all rows before.
 
         Raises
         ------
         SchemaError
-            The first batch lacks a key or the event time, or has them of a type that cannot be one;
-            or a later one has another schema. The batch was not taken, unless it is one of
-            dictionaries, views or runs, which are taken piece by piece.
+            The first batch lacks a key or the event time, or has them of a wrong type; or a later
+            batch has another schema. No row of the batch was taken, unless it has dictionaries,
+            views or runs, which are taken slice by slice.
         StorageError, OutOfDiskError
-            Rows could not be spilled; all is lost.
+            Rows could not be spilled; all rows are lost.
         ClosedError
-            It is closed.
+            The buffer is closed.
         """
         self._check_open()
         if not isinstance(batch, pa.RecordBatch):
@@ -146,13 +138,13 @@ class FlushBuffer:
         rows = self._rows_of(batch.schema)
         for piece in rows.pieces(batch):
             self.num_rows_in += piece.num_rows
-            rest = self._appended(rows, piece)
+            rest = self._append(rows, piece)
             while rest is not None:
                 yield from self._flush(FlushReason.MEMORY_FULL)
-                rest = self._appended(rows, rest)
+                rest = self._append(rows, rest)
         yield from self._flush_when_due()
 
-    def _appended(self, rows: LatestPerKey, piece: pa.RecordBatch) -> pa.RecordBatch | None:
+    def _append(self, rows: LatestPerKey, piece: pa.RecordBatch) -> pa.RecordBatch | None:
         try:
             return rows.append(piece)
         except BaseException:
@@ -174,14 +166,14 @@ class FlushBuffer:
         return self._rows
 
     def emit(self, element: Control) -> Generator[Element]:
-        """Take a watermark, a status or a latency marker: it is held if there are rows.
+        """Take a watermark, a status or a latency marker; it is buffered if rows are.
 
         Raises
         ------
         OptionError
-            A watermark that cannot be compared with event times, or not with those of the rows.
+            The watermark cannot be compared with the event times.
         ClosedError
-            It is closed.
+            The buffer is closed.
         """
         self._check_open()
         rows, event_time = self._rows, self._event_time
@@ -192,7 +184,7 @@ class FlushBuffer:
             return
         if isinstance(element, Watermark) and event_time is not None:
             event_time.limit(element.timestamp, rows.schema)
-        self._held.hold(element)
+        self._others.put(element)
         yield from self._flush_when_due()
 
     def _flush_when_due(self) -> Generator[Element]:
@@ -200,34 +192,34 @@ class FlushBuffer:
         if interval is None:
             return
         now = self._clock()
-        self._last_flush = min(self._last_flush, now)  # of a clock that was set back
+        self._last_flush = min(self._last_flush, now)  # the clock may have been set back
         if now - self._last_flush >= interval.total_seconds():
             yield from self._flush(FlushReason.INTERVAL)
 
     def flush(self, reason: FlushReason = FlushReason.ASKED) -> Generator[Element]:
-        """Give out everything that is held; nothing, and that is no flush, where nothing is.
+        """Yield everything that is buffered; if nothing is, this does not count as a flush.
 
         Raises
         ------
         StorageError, OutOfDiskError, CorruptShuffleError
-            What was spilled could not be read; all is lost.
+            Spilled rows could not be read; all rows are lost.
         ClosedError
-            It is closed.
+            The buffer is closed.
         """
         self._check_open()
         return self._flush(reason)
 
     def close(self) -> Generator[Element]:
-        """Give out everything that is held, and take no more; does nothing when it is closed."""
+        """Yield everything that is buffered, and take no more; calling it again does nothing."""
         if self._is_closed:
             return
         yield from self._flush(FlushReason.CLOSE)
         self.release()
 
     def release(self) -> None:
-        """Forget everything that is held, and take no more; calling it again does nothing."""
+        """Drop everything that is buffered, and take no more; calling it again does nothing."""
         self._is_closed = True
-        self._held.clear()
+        self._others.clear()
         if self._rows is not None:
             self._rows.clear()
 
@@ -236,10 +228,10 @@ class FlushBuffer:
             msg = "the buffered output is closed; it takes nothing more"
             raise ClosedError(msg)
         if self._is_flushing:
-            # What came now would be neither among what is given out nor held after it.
+            # An element that came now would be neither emitted by this flush nor buffered after it.
             msg = (
-                "the buffered output is giving out what it holds, and takes nothing until that is "
-                "done: whoever is given rows must not call it back"
+                "the buffered output is flushing and takes nothing until that is done: the "
+                "consumer of its rows must not call it back"
             )
             raise ClosedError(msg)
 
@@ -253,7 +245,7 @@ class FlushBuffer:
         self._is_flushing = True
         try:
             yield from self._in_order(rows)
-        except BaseException:  # whoever stops in the middle has lost the rest
+        except BaseException:  # a consumer that stops in the middle has lost the rest
             self.release()
             raise
         finally:
@@ -261,13 +253,13 @@ class FlushBuffer:
         rows.clear()
 
     def _in_order(self, rows: LatestPerKey) -> Generator[Element]:
-        """Rows up to the watermark, status and watermark, later rows, markers."""
-        watermark, event_time = self._held.watermark, self._event_time
+        """Yield rows up to the watermark, status and watermark, later rows, markers."""
+        watermark, event_time = self._others.watermark, self._event_time
         if watermark is None or event_time is None:
-            # Without a watermark none is later; without an event time, a row is earlier than all.
+            # Without a watermark no row is later than it; without event times all are earlier.
             for batch in rows.rows():
                 yield self._counted(batch)
-            yield from self._held.take_latest()
+            yield from self._others.take_latest()
         else:
             limit = event_time.limit(watermark.timestamp, rows.schema)
             some_are_later = False
@@ -279,13 +271,13 @@ class FlushBuffer:
                 some_are_later = True
                 if later.true_count < batch.num_rows:
                     yield self._counted(filtered(batch, pc.invert(later)))
-            yield from self._held.take_latest()
-            # They are looked up again: to keep them until now might take any amount of memory.
+            yield from self._others.take_latest()
+            # Later rows are read a second time: keeping them could take any amount of memory.
             for batch in rows.rows() if some_are_later else ():
                 later = event_time.are_later(batch, limit)
                 if later.true_count:
                     yield self._counted(filtered(batch, later))
-        yield from self._held.take_markers()
+        yield from self._others.take_markers()
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.num_rows_out += batch.num_rows

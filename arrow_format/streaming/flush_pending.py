@@ -1,8 +1,8 @@
-"""The flush of what is pending: the latest row of each key becomes one version.
+"""The flush of pending checkpoints: the latest row of each key becomes one version.
 
-It reads what the log says is pending, subpartition by subpartition, keeps the latest row of each
-key in bounded memory, and commits the rest as one map output. Whoever dies on the way leaves what
-is pending as it was; of several that flush at once, one wins.
+It reads the pending checkpoints of the log, a few subpartitions at a time, keeps the latest row of
+each key in bounded memory, and commits these as one map output. A process that dies on the way
+leaves the checkpoints pending; of several that flush concurrently, one wins.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 
 def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, now_ms: int) -> bool:
-    """Whether what is pending is to be flushed: pure.
+    """Whether pending checkpoints are to be flushed. Pure.
 
     Parameters
     ----------
     since_ms
-        When it was flushed last, or where it never was, when the first of it was committed:
-        milliseconds since 1970. None: nothing is pending.
+        Time of the last flush, or of the first pending commit if there was none, in milliseconds
+        since 1970. None: nothing is pending.
     raw_bytes
-        Bytes that the rows that count take in Arrow; they matter with ``memory_buffer_only``.
+        Bytes of the pending rows in Arrow; they matter with ``memory_buffer_only``.
     options
         The interval; and with ``memory_buffer_only`` how many bytes may be pending.
     now_ms
@@ -64,22 +64,22 @@ def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, no
         return False
     if options.memory_buffer_only and raw_bytes >= options.max_buffered_bytes:
         return True
-    # After a clock was set back, or on a machine whose clock is behind, it cannot be told.
+    # Where a clock was set back or is behind, the time that has passed is not known: flush.
     return now_ms < since_ms or now_ms - since_ms >= options.max_interval.total_seconds() * 1000
 
 
 def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -> None:
-    """Flush what is pending if that is due, see :func:`is_flush_due` and :func:`flush_pending`."""
+    """Flush pending checkpoints if that is due, see :func:`is_flush_due`."""
     log = CommitLog(storage)
 
     def is_due(index: LogIndex) -> bool:
-        there = pending_numbers(log, index)
-        since_ms = there.flushed_at_ms
-        if not there.numbers:
+        pending = pending_numbers(log, index)
+        since_ms = pending.flushed_at_ms
+        if not pending.numbers:
             return False
         if since_ms is None:
-            since_ms = pending_entry(log, there.numbers[0]).committed_at_ms
-        # Reading all of what is pending, with each batch, is for those who ask for it.
+            since_ms = pending_entry(log, pending.numbers[0]).committed_at_ms
+        # With each batch this reads all pending entries: only where the option needs it.
         raw_bytes = pending_outputs(log, index).raw_bytes if flush.memory_buffer_only else 0
         return is_flush_due(since_ms, raw_bytes, flush, time.time_ns() // 1_000_000)
 
@@ -90,16 +90,16 @@ def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -
 def flush_if_last(
     storage: Storage, application_id: str, flush: FlushOptions, options: WriteOptions
 ) -> None:
-    """Flush what is pending if the last commit of an application is, see :func:`flush_pending`.
+    """Flush pending checkpoints if the last commit of an application is pending.
 
-    It is for one whose commits wait no more. Otherwise what it has pending would be flushed behind
-    rows that came later, or in their place.
+    For an application whose commits are no longer buffered: otherwise its pending rows would be
+    flushed behind later rows, or in their place.
     """
     log = CommitLog(storage)
 
     def is_last(index: LogIndex) -> bool:
         last = last_commit(log, index, application_id)
-        if last is None or last.version < index.oldest:  # what is pending does not expire
+        if last is None or last.version < index.oldest:  # pending checkpoints do not expire
             return False
         return isinstance(log.record(last.version), Pending)
 
@@ -114,7 +114,7 @@ def flush_pending(
     options: WriteOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt | None:
-    """Make one version of what a stream with a flush interval has pending.
+    """Commit the pending checkpoints of a stream with a flush interval as one version.
 
     Parameters
     ----------
@@ -128,53 +128,60 @@ def flush_pending(
     Returns
     -------
     ShuffleReceipt or None
-        Of the version, or of the newest where another has flushed the same meanwhile; None when
-        nothing is pending.
+        Of the version, or of the newest where another process has flushed the same checkpoints;
+        None when nothing is pending.
 
     Raises
     ------
     ShuffleNotFoundError
-        The path is not there.
+        The path does not exist.
     ResultReleasedError
-        What was pending was released meanwhile.
+        The pending checkpoints were released meanwhile.
     OptionError
-        What is pending is not partitioned by the hash of keys.
+        They are not partitioned by the hash of keys.
     ShuffleError
-        It cannot be read or written; what is pending stays so.
+        They cannot be read or written; they stay pending.
     """
     check_integer("max_bytes", max_bytes, 1 << 16, 1 << 50, "bytes")
     storage = open_storage(path, storage_options)
     check_there(storage)
     log = CommitLog(storage)
-    there = log.read(partial(pending_outputs, log))
-    if not there.entries:
+    pending = log.read(partial(pending_outputs, log))
+    if not pending.entries:
         return None
-    entries = there.counting
-    last = _joined(entries)
+    entries = pending.counting
+    last = _with_common_schema(entries)
     job = _job(storage, log, last, options or WriteOptions())
-    keys = _keys(storage, job)
-    mode = "overwrite" if there.begins_anew else "append"
+    partitioner = job.partitioner
+    if not isinstance(partitioner, HashPartitioner):
+        msg = (
+            f"{storage.root}: the pending rows are partitioned by {partitioner!r}; rows of one "
+            "key must be in one subpartition, as with keys"
+        )
+        raise OptionError(msg)
+    mode = "overwrite" if pending.begins_anew else "append"
     open_target(job, mode)
     job = replace(job, has_directory=True)
     try:
-        rows = _latest(Shuffle(storage, Snapshot((*entries[:-1], last))), keys, max_bytes)
+        shuffle = Shuffle(storage, Snapshot((*entries[:-1], last)))
+        rows = _latest(shuffle, partitioner.keys, max_bytes)
         statuses = [run_map_task(job, 0, 0, rows)]
-        return commit_job(job, statuses, mode=mode, flushes=there.numbers)
+        return commit_job(job, statuses, mode=mode, flushes=pending.numbers)
     except BaseException as error:
         abort_after(job, error)
         if isinstance(error, CorruptShuffleError | ShuffleNotFoundError):
-            # Files of what was flushed go with the next collection, under whoever reads them still.
+            # Collection removes files of flushed checkpoints, although another flush still reads.
             newest = log.snapshot()
-            still = log.read(partial(pending_numbers, log))
-            if newest is not None and not still.begins_with(there.numbers):
+            still_pending = log.read(partial(pending_numbers, log))
+            if newest is not None and not still_pending.begins_with(pending.numbers):
                 if newest.ended is not None:
                     raise released_error(storage.root, newest.ended) from error
                 return receipt_of(storage, newest.newest)
         raise
 
 
-def _joined(entries: tuple[LogEntry, ...]) -> LogEntry:
-    """Return the last entry, with the schema in which the rows of all can be read."""
+def _with_common_schema(entries: tuple[LogEntry, ...]) -> LogEntry:
+    """Return the last entry, with the schema in which the rows of all entries can be read."""
     last = entries[-1]
     return replace(
         last,
@@ -184,17 +191,17 @@ def _joined(entries: tuple[LogEntry, ...]) -> LogEntry:
 
 
 def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions) -> ShuffleJob:
-    """Begin a job that writes what its last entry describes."""
+    """Make a job that writes a result like that of the last entry."""
     partitioner = partitioner_from_description(last.partitioner)
     if partitioner is None:
-        msg = f"{storage.root}: what is pending has a partitioner that is not known here"
+        msg = f"{storage.root}: the pending rows have a partitioner that this version does not know"
         raise OptionError(msg)
     result = last.result
     patience = options.back_pressure_timeout if result.type.has_back_pressure else None
     return ShuffleJob(
         storage=storage,
         job_id=uuid.uuid4().hex,
-        shuffle_id=uuid.uuid4().hex,  # where it overwrites: by this it is known to begin anew
+        shuffle_id=uuid.uuid4().hex,  # an overwrite is recognised by its new shuffle id
         data_schema=last.data_schema,
         spark_schema=last.spark_schema,
         num_subpartitions=last.num_subpartitions,
@@ -211,16 +218,6 @@ def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions
         sort_by=last.sort_by,
         owners=result.owners,
     )
-
-
-def _keys(storage: Storage, job: ShuffleJob) -> tuple[str, ...]:
-    if not isinstance(job.partitioner, HashPartitioner):
-        msg = (
-            f"{storage.root}: what is pending is partitioned by {job.partitioner!r}; rows of one "
-            "key must be in one subpartition, as with keys"
-        )
-        raise OptionError(msg)
-    return job.partitioner.keys
 
 
 def _latest(shuffle: Shuffle, keys: tuple[str, ...], max_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -241,6 +238,6 @@ def _latest(shuffle: Shuffle, keys: tuple[str, ...], max_bytes: int) -> Iterator
 
 
 def _read(shuffle: Shuffle, first: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield rows in the order in which they were written, key by key: not in that of sort keys."""
+    # Rows of a key come in the order in which they were written, not in that of sort keys.
     for run in shuffle.reader(first, end):
         yield run.batch

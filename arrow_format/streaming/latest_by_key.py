@@ -1,7 +1,7 @@
-"""The latest row of each key, of any number of rows, in bounded memory.
+"""The latest row of each key, of any number of rows, in bounded memory: what does not fit spills.
 
-What does not fit is spilled. :func:`latest_per_key` does it to an iterator; :class:`LatestPerKey`
-to rows that come one batch after the other. What can be read again needs no spilling:
+:func:`latest_per_key` takes an iterator; :class:`LatestPerKey` takes rows batch by batch. Rows that
+can be read again need no spilling: see
 :func:`~arrow_format.streaming.latest_rows.latest_in_passes`.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 DEFAULT_BYTES = 64 << 20
-"""Memory for rows where nothing else is said."""
+"""Default memory for rows."""
 
 LEAST_BYTES = 64 << 10
 
@@ -45,24 +45,24 @@ def latest_per_key(
     batches
         Rows of one schema, in the order in which they came.
     keys
-        Key columns, of types that can be hash keys; without any, the latest row of all is yielded.
+        Key columns, of types that can be hash keys; without any, all rows have the same key.
     max_bytes
-        Memory to take, in bytes, beside the largest batch. What does not fit is spilled.
+        Memory to use, in bytes, in addition to the largest batch. What does not fit is spilled.
     directory
-        Where a scratch directory is made for that; the system's for temporary files when None.
+        Where to make a scratch directory to spill to; the system's for temporary files when None.
 
     Yields
     ------
     pyarrow.RecordBatch
         Of the data schema of the input (:func:`~arrow_format.arrays.stored_types.data_schema`); no
-        key is there twice.
+        key comes twice. Rows that fitted in memory keep their order; spilled rows have none.
 
     Raises
     ------
     SchemaError
-        Schemas differ, a key is missing, or its type cannot be a key; or something is no batch.
+        Schemas differ, a key is missing, its type cannot be a key, or an item is not a batch.
     OptionError
-        ``keys`` are no names, or one is named twice.
+        ``keys`` are not column names, or one is named twice.
     StorageError, OutOfDiskError
         Rows could not be spilled.
     """
@@ -84,29 +84,29 @@ def latest_per_key(
 
 
 class LatestPerKey:
-    """Keeps the latest row of each key until it is cleared.
+    """The latest row of each key, until it is cleared.
 
     Parameters
     ----------
     schema
-        Of the batches to come; what is kept is its
+        Of the batches; rows are stored in its
         :func:`~arrow_format.arrays.stored_types.data_schema`.
     keys
         Key columns; without any, all rows have the same key.
     max_bytes
-        Memory to take, in bytes: a third for rows, one for numbering their keys, one for putting
-        them in order.
+        Memory to use, at least 64 KiB: a third for rows, one for numbering their keys, one for
+        sorting them.
     spills
-        Whether rows that do not fit are written to disk; otherwise they are refused.
+        Whether rows that do not fit are spilled; otherwise :meth:`append` returns them.
     directory
-        Where a scratch directory is made for them; the system's for temporary files when None.
+        Where to make a scratch directory; the system's for temporary files when None.
 
     Raises
     ------
     OptionError
-        ``max_bytes`` is no number of bytes from 64 KiB on.
+        ``max_bytes`` is out of range.
     SchemaError
-        A key is missing, or its type cannot be a key; or a type cannot be stored.
+        A key is missing, its type cannot be a key, or a type cannot be stored.
     """
 
     def __init__(
@@ -120,60 +120,46 @@ class LatestPerKey:
     ) -> None:
         check_integer("max_bytes", max_bytes, LEAST_BYTES, 1 << 50, "bytes")
         self.schema = data_schema(schema)
-        """Schema of the rows that are kept."""
+        """Schema of the stored rows."""
         self._keys = key_names(keys)
         if self._keys:
             HashPartitioner(self._keys).check(self.schema)
         self._capacity_bytes = min(max_bytes // 3, MAX_REGION_BYTES)
         self._spills = spills
         self._directory = directory
-        self._held = LatestRows(self.schema, self._keys, self._capacity_bytes)
+        self._in_memory = LatestRows(self.schema, self._keys, self._capacity_bytes)
         self._spilled: SpilledRows | None = None
         self._is_finished = False
         self.spilled_bytes = 0
-        """Bytes that were written to disk so far, by files that were finished."""
+        """Bytes written to disk so far, of finished files."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no row."""
-        return not self._held.num_rows and self._spilled is None
+        return not self._in_memory.num_rows and self._spilled is None
 
     @property
     def num_bytes(self) -> int:
         """Bytes charged for the rows in memory."""
-        return self._held.num_bytes
+        return self._in_memory.num_bytes
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Cut a batch so that no piece grows large by being made to fit the schema, and fit it.
-
-        Raises
-        ------
-        SchemaError
-            It does not fit.
-        """
+        """Cut a batch into slices that stay small in the stored schema, and convert them to it."""
         for piece in pieces(batch, self.schema):
             yield normalise(piece, self.schema)
 
     def append(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Take rows.
+        """Take rows of the stored schema, see :meth:`pieces`.
 
-        Parameters
-        ----------
-        piece
-            Rows of exactly the schema: one of :meth:`pieces`.
-
-        Returns
-        -------
-        pyarrow.RecordBatch or None
-            Rows that are left over, because memory is full and nothing may be spilled: give the
-            rows out, :meth:`clear`, and append them. Otherwise None.
+        Returns the rows that fit neither in memory nor may be spilled: yield :meth:`rows`,
+        :meth:`clear`, and append these. Otherwise None.
 
         Raises
         ------
         StorageError, OutOfDiskError
-            Rows could not be spilled; everything was let go.
+            Rows could not be spilled; all rows are lost.
         ClosedError
-            Rows were given out; clear first.
+            Spilled rows were read; clear first.
         """
         if self._is_finished:
             msg = "rows were given out; clear() before others are appended"
@@ -181,43 +167,42 @@ class LatestPerKey:
         rest: pa.RecordBatch | None = piece
         del piece
         while rest is not None:
-            rest = self._held.append(rest)
+            rest = self._in_memory.append(rest)
             if rest is not None:
                 if not self._spills:
                     return rest
-                self._spill()
+                try:
+                    self._spill()
+                except BaseException:
+                    self.clear()
+                    raise
         return None
 
-    def _spill(self) -> None:
-        try:
-            if self._spilled is None:
-                self._spilled = SpilledRows(self.schema, self._keys, self._directory)
-            self._spilled.write([self._held.take()])
-        except BaseException:
-            self.clear()
-            raise
+    def _spill(self) -> SpilledRows:
+        if self._spilled is None:
+            self._spilled = SpilledRows(self.schema, self._keys, self._directory)
+        self._spilled.write([self._in_memory.take()])
+        return self._spilled
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the latest row of each key; again from the beginning when called again.
+        """Yield the latest row of each key; from the beginning when called again.
 
-        Rows in memory come as one batch, in the order in which they came; rows that were spilled
-        come a few subpartitions at a time, in no particular order.
+        Rows in memory come as one batch, in the order in which they came; spilled rows come a few
+        subpartitions at a time, in no particular order.
 
         Raises
         ------
         StorageError, OutOfDiskError, CorruptShuffleError
-            What was spilled could not be finished, or not be read; everything was let go.
+            Spilled rows could not be finished, or not be read; all rows are lost.
         """
         if self._spilled is None:
-            if self._held.num_rows:
-                yield self._held.rows()
+            if self._in_memory.num_rows:
+                yield self._in_memory.rows()
             return
         try:
             if not self._is_finished:
-                # The rest goes to disk too: it is merged with what is there, key by key, by the
-                # same few lines as everything else.
-                self._spilled.write([self._held.take()])
-                self._spilled.finish()
+                # Rows in memory are spilled too, so that one loop merges all of them by key.
+                self._spill().finish()
                 self._is_finished = True
                 self.spilled_bytes += self._spilled.num_bytes
             spilled = self._spilled
@@ -230,14 +215,14 @@ class LatestPerKey:
                     num_rows=num_rows,
                 )
         except GeneratorExit:
-            raise  # whoever stopped reading may begin again
+            raise  # a consumer that stopped may begin again
         except BaseException:
             self.clear()
             raise
 
     def clear(self) -> None:
-        """Let all rows go and remove what was spilled; others can be appended after it."""
-        self._held.clear()
+        """Drop all rows and remove spilled files; rows may be appended again."""
+        self._in_memory.clear()
         self._is_finished = False
         if self._spilled is not None:
             spilled, self._spilled = self._spilled, None

@@ -1,13 +1,12 @@
-"""The latest row of each key, held in bounded memory; what does not fit is the caller's to place.
+"""The latest row of each key, in bounded memory; the caller places what does not fit.
 
-Rows are collected in a sort buffer, which counts truthfully what they pin. When it is full, the
-rows that a later one replaces are dropped; since a buffer stays in use only while that frees half
-of it, a row is looked at about twice, however many there are.
+Rows are collected in a sort buffer, which charges for all memory that they pin. When it is full,
+rows that a later one replaces are dropped. The buffer stays in use only while that frees half of
+it, so each row is examined about twice, however many there are.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,16 +27,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEY_BYTES = 64
-"""What a row may take beside its columns while the last rows are found: hash or number, both with
-its place as a word that is sorted, its place by itself, and its part in a table of few keys."""
-
+"""Most that a row takes besides its columns while the last rows are searched: a hash or number,
+that with the row number as a word to sort, the row number, and its part in a table of few keys."""
 
 ITEM_BYTES = 24
-"""What a value inside of a key takes then: its number, in the bytes that stand for all of them, and
-in the table of those that are different."""
+"""The same for a value inside of a key: its number, that in the bytes that represent the key, and
+in the table of distinct ones."""
 
 PIECE_BYTES = 512
-"""What a column of a piece takes beside its values, however few these are."""
+"""What a column of a slice takes besides its values, however few these are."""
 
 
 class LatestRows:
@@ -56,55 +54,41 @@ class LatestRows:
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], capacity_bytes: int) -> None:
         self._schema = schema
-        self._keys = tuple(keys)
-        self._nested = [key for key in self._keys if has_items(schema.field(key).type)]
+        self._keys = [schema.get_field_index(key) for key in keys]
+        self._nested_keys = [i for i in self._keys if has_items(schema.field(i).type)]
         self._capacity_bytes = capacity_bytes
-        self._buffer = self._new_buffer()
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self._buffer = SortBuffer(self._schema, self._capacity_bytes, 1)
         self._num_distinct = 0
         """Rows at the beginning of the buffer that are known to have different keys."""
         self._num_items = 0
         """Values inside of the keys of rows in the buffer."""
         self._num_pieces = 0
-
-    def _new_buffer(self) -> SortBuffer:
-        return SortBuffer(self._schema, self._capacity_bytes, 1)
+        """Slices in the buffer."""
 
     @property
     def num_rows(self) -> int:
-        """Rows held, those that will be dropped included."""
+        """Rows in memory, those that will be dropped included."""
         return self._buffer.num_rows
 
     @property
     def num_bytes(self) -> int:
         """Bytes charged for them, or for numbering their keys if that is more."""
-        return max(
-            self._buffer.num_bytes, self._numbering_bytes(self._buffer.num_rows, self._num_items)
-        )
-
-    def _numbering_bytes(self, num_rows: int, num_items: int) -> int:
-        return KEY_BYTES * num_rows + ITEM_BYTES * num_items
-
-    def _items_of(self, rows: pa.RecordBatch) -> int:
-        return sum(num_items(rows.column(key)) for key in self._nested)
+        numbering_bytes = KEY_BYTES * self._buffer.num_rows + ITEM_BYTES * self._num_items
+        return max(self._buffer.num_bytes, numbering_bytes)
 
     def append(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Take rows, as many as there is room for.
+        """Take as many rows as fit; return the others, or None.
 
-        Parameters
-        ----------
-        batch
-            Rows of the schema, any number.
-
-        Returns
-        -------
-        pyarrow.RecordBatch or None
-            The rows that were not taken, because those that are held fill half of the room even
-            after all others were dropped: :meth:`take` them, and append again. None when all were
-            taken, as always when nothing is held and one row fits.
+        Rows are returned when those in memory take half of the capacity even after all replaced
+        ones were dropped: :meth:`take` these, and append again. An empty buffer takes any row.
         """
         if not self._keys:
             if batch.num_rows:
-                self._hold(copied(batch.slice(batch.num_rows - 1)))
+                self._replace(copied(batch.slice(batch.num_rows - 1)))
             return None
         start, step = 0, batch.num_rows
         while start < batch.num_rows:
@@ -113,7 +97,7 @@ class LatestRows:
                 start += step
                 step = batch.num_rows
             elif self._num_distinct < self._buffer.num_rows:
-                self._drop_replaced()
+                self.rows()
                 if 2 * self.num_bytes > self._capacity_bytes:
                     return batch.slice(start)
             elif step > 1:
@@ -121,105 +105,97 @@ class LatestRows:
             elif self._buffer.has_remaining:
                 return batch.slice(start)
             else:
-                self._hold(copied(batch.slice(start, 1)))
+                self._replace(copied(batch.slice(start, 1)))
                 start += 1
                 step = batch.num_rows
         return None
 
     def _fits(self, piece: pa.RecordBatch) -> bool:
-        num_rows, items = self._buffer.num_rows + piece.num_rows, self._items_of(piece)
-        if self._numbering_bytes(num_rows, self._num_items + items) > self._capacity_bytes:
+        num_rows = self._buffer.num_rows + piece.num_rows
+        num_items = self._num_items + self._items_of(piece)
+        if KEY_BYTES * num_rows + ITEM_BYTES * num_items > self._capacity_bytes:
             return False
-        # Until keys are numbered, the room for that is there for pieces.
-        beside = PIECE_BYTES * len(self._schema) * (self._num_pieces + 1)
-        if self._num_pieces and beside > self._capacity_bytes // 4:
+        # Until keys are numbered, slices may take some of the memory for that.
+        pieces_bytes = PIECE_BYTES * len(self._schema) * (self._num_pieces + 1)
+        if self._num_pieces and pieces_bytes > self._capacity_bytes // 4:
             return False
         if not self._buffer.append(piece, np.zeros(piece.num_rows, np.int32)):
             return False
-        self._num_items += items
+        self._num_items = num_items
         self._num_pieces += 1
         return True
 
-    def _hold(self, rows: pa.RecordBatch) -> None:
-        """Hold rows of different keys and nothing else, whatever they take."""
-        self._buffer = self._new_buffer()
+    def _items_of(self, rows: pa.RecordBatch) -> int:
+        return sum(num_items(rows.column(i)) for i in self._nested_keys)
+
+    def _replace(self, rows: pa.RecordBatch) -> None:
+        """Replace all rows by rows of different keys, of any size."""
+        self.clear()
         self._buffer.put(rows)
         self._num_distinct = rows.num_rows
-        self._num_items, self._num_pieces = self._items_of(rows), 0
-
-    def _drop_replaced(self) -> pa.RecordBatch:
-        num_rows = self._buffer.num_rows
-        columns = self._buffer.take_columns()
-        if num_rows == self._num_distinct:
-            kept = None
-        else:
-            for i in (self._schema.get_field_index(name) for name in self._keys):
-                columns[i] = [pa.concat_arrays(columns[i])]
-            keys = [columns[self._schema.get_field_index(name)][0] for name in self._keys]
-            kept = last_rows(keys, num_rows)
-            del keys
-        rows = _kept(self._schema, columns, kept, num_rows)
-        self._hold(rows)
-        return rows
+        self._num_items = self._items_of(rows)
 
     def rows(self) -> pa.RecordBatch:
-        """Return the latest row of each key, in the order in which they came; they stay held."""
-        return self._drop_replaced()
+        """Return the latest row of each key, in the order in which they came; they stay."""
+        num_rows = self._buffer.num_rows
+        columns = self._buffer.take_columns()
+        kept = None
+        if num_rows > self._num_distinct:
+            for i in self._keys:
+                columns[i] = [pa.concat_arrays(columns[i])]
+            kept = last_rows([columns[i][0] for i in self._keys], num_rows)
+        rows = _selected(self._schema, columns, kept, num_rows)
+        self._replace(rows)
+        return rows
 
     def take(self) -> pa.RecordBatch:
-        """Return the latest row of each key, in the order in which they came; none is held then."""
-        rows = self._drop_replaced()
+        """Return the latest row of each key, in the order in which they came, and drop all."""
+        rows = self.rows()
         self.clear()
         return rows
 
-    def clear(self) -> None:
-        """Let all rows go."""
-        self._buffer.release()
-        self._buffer = self._new_buffer()
-        self._num_distinct = self._num_items = self._num_pieces = 0
-
-    def make_room(self) -> None:
-        """Let rows take twice the memory; for keys that nothing can part."""
-        rows = self._drop_replaced()
+    def double_capacity(self) -> None:
+        """Allow twice the memory: for keys that more passes cannot split."""
+        rows = self.rows()
         self._capacity_bytes *= 2
-        self._hold(rows)
+        self._replace(rows)
 
 
-def _kept(
+def _selected(
     schema: pa.Schema,
     columns: list[list[pa.Array]],
     rows: NDArray[np.int64] | None,
     num_rows: int,
 ) -> pa.RecordBatch:
-    """Return some rows, or all when None, of columns in pieces; these are let go one by one."""
+    """Return some rows, or all when None, of columns in slices; the columns are freed in turn."""
     mask = None
     if rows is not None and len(rows) < num_rows:
         mask = np.zeros(num_rows, np.bool_)
         mask[rows] = True
     joined = []
     for field in schema:
-        pieces = columns.pop(0)
+        slices = columns.pop(0)
         if mask is not None and rows is not None:
-            # What filters lists makes an index of all their items.
-            pieces = (
-                gather(pa.concat_arrays(pieces), to_arrow(rows.astype(np.uint32)))
+            # Filtering lists would make an index of all their items.
+            slices = (
+                gather(pa.concat_arrays(slices), to_arrow(rows.astype(np.uint32)))
                 if has_items(field.type)
-                else list(_filtered(pieces, mask))
+                else list(_filtered(slices, mask))
             )
-        if pieces:
-            joined.append(pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces))
+        if slices:
+            joined.append(slices[0] if len(slices) == 1 else pa.concat_arrays(slices))
         else:
             joined.append(no_rows(field.type))
     return pa.RecordBatch.from_arrays(joined, schema=schema)
 
 
-def _filtered(pieces: list[pa.Array], mask: NDArray[np.bool_]) -> Iterator[pa.Array]:
+def _filtered(slices: list[pa.Array], mask: NDArray[np.bool_]) -> Iterator[pa.Array]:
     start = 0
-    while pieces:
-        piece = pieces.pop(0)
-        stop = start + len(piece)
-        yield keep(piece, to_arrow(mask[start:stop]))
-        start = stop
+    while slices:
+        values = slices.pop(0)
+        end = start + len(values)
+        yield keep(values, to_arrow(mask[start:end]))
+        start = end
 
 
 def latest_in_passes(
@@ -230,61 +206,45 @@ def latest_in_passes(
     capacity_bytes: int,
     num_rows: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the latest row of each key, of rows that can be read again.
+    """Yield the latest row of each key, of rows that can be read again; one batch per pass.
 
-    In one pass where these rows fit, in several otherwise, each over some of the keys.
+    One pass where the rows fit in memory, otherwise several, each over some of the keys.
 
     Parameters
     ----------
     read
-        Reads all rows, in the order in which they came; called once for each pass, and for one that
+        Reads all rows, in the order in which they came; called for each pass, and for each that
         turns out too large.
-    schema
-        Data schema of all of them.
-    keys
-        Key columns; without any, all rows have the same key.
-    capacity_bytes
-        Bytes that the rows of a pass may take in memory, see :class:`LatestRows`.
+    schema, keys, capacity_bytes
+        See :class:`LatestRows`.
     num_rows
-        How many rows there are, about.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        Rows of a pass; no key is in two of them.
+        How many rows are read, about.
     """
     waiting = [HashPass(tuple(keys))]
     while waiting:
-        one = waiting.pop()
-        held = LatestRows(schema, keys, capacity_bytes)
-        smaller = _run_pass(one, held, read(), partial(_expected, num_rows))
+        hash_pass = waiting.pop()
+        latest = LatestRows(schema, keys, capacity_bytes)
+        smaller = _run_pass(hash_pass, latest, read(), num_rows)
         waiting += smaller
         if not smaller:
-            yield held.take()
-
-
-def _expected(num_rows: int, seen: int) -> float:
-    """How many times as many keys there may be as were met in ``seen`` rows."""
-    return max(num_rows / max(seen, 1), 1)
+            yield latest.take()
 
 
 def _run_pass(
-    one: HashPass,
-    held: LatestRows,
-    batches: Iterable[pa.RecordBatch],
-    expected: Callable[[int], float],
+    hash_pass: HashPass, latest: LatestRows, batches: Iterable[pa.RecordBatch], num_rows: int
 ) -> list[HashPass]:
-    """Hold the rows of a pass; return smaller passes to take instead where they do not fit."""
-    seen = 0
+    """Collect the rows of a pass; return smaller passes to run instead where they do not fit."""
+    rows_read = 0
     for batch in batches:
-        seen += batch.num_rows
-        rest: pa.RecordBatch | None = one.rows_of(batch)
+        rows_read += batch.num_rows
+        rest: pa.RecordBatch | None = hash_pass.rows_of(batch)
         del batch
         while rest is not None:
-            rest = held.append(rest)
+            rest = latest.append(rest)
             if rest is not None:
-                smaller = one.split_where_it_helps([held.rows()], expected(seen))
+                times = max(num_rows / max(rows_read, 1), 1)  # as many keys as in the rows so far
+                smaller = hash_pass.split_where_it_helps([latest.rows()], times)
                 if smaller:
                     return smaller
-                held.make_room()
+                latest.double_capacity()
     return []

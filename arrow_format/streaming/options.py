@@ -1,4 +1,4 @@
-"""When a buffered output flushes, and what its operator promises (FLIP-365)."""
+"""Options of buffered outputs, and the operator attributes that allow buffering (FLIP-365)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class FlushOptions:
         Whether an output flushes when its memory is full, instead of spilling to disk. Flink:
         ``execution.flush.memory-buffer-only``.
     max_buffered_bytes
-        Memory that an output may take, in bytes, beside the largest batch: a third each for
-        records, for numbering their keys, and for putting them in order.
+        Memory of an output, in bytes, in addition to the largest batch: a third each for records,
+        for numbering their keys, and for sorting them.
     """
 
     max_interval: timedelta | None = None
@@ -48,13 +48,13 @@ class FlushOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAttributes:
-    """Attributes of an operator that decide how it may be run; bad ones raise OptionError.
+    """Attributes of an operator that decide how it may run; bad ones raise OptionError.
 
     Parameters
     ----------
     is_output_idempotent
-        Whether of several records that it emits for one key, or of all where there are no keys, the
-        last alone gives the right result.
+        Whether the last record that it emits for a key, or the last of all where it has no keys,
+        makes the earlier ones superfluous.
     """
 
     is_output_idempotent: bool = False
@@ -67,13 +67,13 @@ class OperatorAttributes:
 
 
 class OperatorAttributesBuilder:
-    """Puts :class:`OperatorAttributes` together; what is not set has its default."""
+    """Builder of :class:`OperatorAttributes`; an attribute that is not set has its default."""
 
     def __init__(self) -> None:
         self._is_output_idempotent = False
 
     def set_output_idempotent(self, is_output_idempotent: bool) -> OperatorAttributesBuilder:
-        """Say whether of several records for one key the last alone is enough."""
+        """Set whether the last record for a key is enough; returns the builder."""
         self._is_output_idempotent = is_output_idempotent
         return self
 
@@ -83,7 +83,7 @@ class OperatorAttributesBuilder:
         Raises
         ------
         OptionError
-            A value is of the wrong type.
+            A value has the wrong type.
         """
         return OperatorAttributes(is_output_idempotent=self._is_output_idempotent)
 
@@ -95,30 +95,22 @@ def is_output_buffered(
     is_keyed: bool,
     parallelism: int | None,
 ) -> bool:
-    """Decide whether the output of an operator is buffered.
+    """Return whether the output of an operator is buffered.
 
-    Parameters
-    ----------
-    attributes
-        What the operator says of itself.
-    max_interval
-        The flush interval; None when none is set.
-    is_keyed
-        Whether its records have keys.
-    parallelism
-        In how many places at once it runs; None when nobody knows. Without keys it has to be one:
-        else the last record of all would be the last of each place.
+    That takes an interval, an idempotent output, and keys (``is_keyed``) or ``parallelism`` 1:
+    without keys the last record of all would be the last of each subtask. ``parallelism`` is None
+    where it is not known.
 
     Raises
     ------
     OptionError
-        ``attributes`` or ``parallelism`` is something else.
+        ``attributes`` or ``parallelism`` is malformed.
     """
     if not isinstance(attributes, OperatorAttributes):
         msg = f"attributes={attributes!r}: expected arrow_format.OperatorAttributes"
         raise OptionError(msg)
     if parallelism is not None:
-        check_integer("parallelism", parallelism, 1, 1 << 31, "places")
+        check_integer("parallelism", parallelism, 1, 1 << 31, "subtasks")
     return (
         max_interval is not None
         and attributes.is_output_idempotent

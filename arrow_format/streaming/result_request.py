@@ -1,4 +1,4 @@
-"""Receiver-initiated consumption: who wants a result asks for it, before it is there if need be."""
+"""Requests for a result by its reader or consumer, possibly before it exists."""
 
 from __future__ import annotations
 
@@ -26,52 +26,47 @@ def await_result(
     consumer: str | None = None,
     allow_empty: bool = False,
 ) -> Snapshot:
-    """Return what there is to consume of a result, once there is something.
+    """Wait for a result, and return what there is to consume of it.
 
-    A blocking result is there from its commit on, and is consumed as a whole. Of a pipelined one
-    each version is, as soon as it is committed.
+    A blocking result is consumed as a whole, from its commit on. Of a pipelined one only what is
+    unconsumed is returned, from the commit of each version on.
 
     Parameters
     ----------
     storage
-        Where it is, or will be.
+        Where the result is, or will be.
     timeout
         Seconds to wait for it.
     consumed
-        The version up to which the consumer has consumed; None for one who only looks, and gets
-        what is there as a whole.
+        Last version that the consumer has consumed; None for a reader, which gets all versions.
     consumer
         Its name, for errors.
     allow_empty
-        Whether a result of which nothing is new is given as one without rows, not as an error.
-
-    Returns
-    -------
-    Snapshot
-        Of a pipelined result only what is unconsumed.
+        Whether to return a pipelined result that has nothing new, without rows, instead of an
+        error.
 
     Raises
     ------
     ResultReleasedError
-        It was there, and was released.
+        The result was released.
     ResultFailedError
-        Its producer failed while this waited, or before and none has come since.
+        Its producer failed during the wait, or before and none has committed since.
     RequestTimeoutError
-        It did not come in time, or nothing new of it, unless ``allow_empty``.
+        There was no result in time, or nothing new of it, unless ``allow_empty``.
     ShuffleNotFoundError
-        Nothing is there, and this does not wait; or versions have expired that are unconsumed.
+        There is no result, and no timeout; or unconsumed versions have expired.
     """
     request = _Request(storage, consumed, consumer)
-    found = poll_until(request.look, timeout)
-    if found is None and allow_empty:
-        found = request.nothing()
-    if found is None:
+    snapshot = poll_until(request.poll, timeout)
+    if snapshot is None and allow_empty:
+        snapshot = request.without_rows()
+    if snapshot is None:
         raise request.error(timeout)
-    return found
+    return snapshot
 
 
 class _Request:
-    """One request, which looks at the log again and again."""
+    """One request, which polls the log."""
 
     def __init__(self, storage: Storage, consumed: int | None, consumer: str | None) -> None:
         self._storage = storage
@@ -81,8 +76,8 @@ class _Request:
         self._failed: Fence | None = None
         self._newest: int | None = None
 
-    def look(self) -> Snapshot | None:
-        """Return what is there to be consumed; None: nothing yet."""
+    def poll(self) -> Snapshot | None:
+        """Return what there is to consume; None: nothing yet."""
         stat = self._storage.stat("")
         if stat is not None and not stat.is_directory:
             msg = f"{self._storage.root}: is a file, not the directory of a shuffle"
@@ -105,42 +100,42 @@ class _Request:
         return self._unconsumed(log, newest, self._consumed)
 
     def _unconsumed(self, log: CommitLog, newest: Snapshot, consumed: int) -> Snapshot | None:
-        def look(index: LogIndex) -> Snapshot | None:
+        def unconsumed(index: LogIndex) -> Snapshot | None:
             entries = unconsumed_entries(log, index, consumed)
             if entries == ():
                 return None
             start = resume_version(log, index, newest.newest, consumed) if consumed else 0
             with with_recovery_hint(self._storage.root, self._consumer):
-                found = next_changes(log, index, start, newest.version)
-            return found if entries or found.map_outputs else None
+                changes = next_changes(log, index, start, newest.version)
+            return changes if entries or changes.map_outputs else None
 
-        return log.read(look)
+        return log.read(unconsumed)
 
-    def nothing(self) -> Snapshot | None:
+    def without_rows(self) -> Snapshot | None:
         """Return the newest version without its rows; None where there is no version."""
         if self._failed is not None or self._newest is None:
             return None
         return changes_of(CommitLog(self._storage), VersionSpan(0, self._newest, self._newest))
 
     def error(self, timeout: float) -> ShuffleNotFoundError:
-        """Return the error of a request that came to nothing."""
+        """Return the error of a request that timed out."""
         if self._failed is not None:
             return _failed_error(self._storage, self._failed)
         waited = f"after {timeout:.3g} s" if timeout else "and this does not wait (requestTimeout)"
         if self._newest is not None:
             return RequestTimeoutError(
                 f"{self._storage.root}: nothing new {waited}; the newest version is "
-                f"{self._newest}, and this consumer has consumed it. Ask later, or wait longer"
+                f"{self._newest}, and this consumer has consumed it. Try later, or wait longer"
             )
         msg = f"{self._storage.root}: holds no committed shuffle {waited}"
         if timeout:
-            return RequestTimeoutError(f"{msg}. See whether its producer runs, or wait longer")
+            return RequestTimeoutError(f"{msg}. Check that its producer runs, or wait longer")
         return ShuffleNotFoundError(f"{msg}; nothing was written, or not committed")
 
 
 def _failed_error(storage: Storage, fence: Fence) -> ResultFailedError:
     jobs = ", ".join(fence.job_ids)
     return ResultFailedError(
-        f"{storage.root}: the producer of the result failed (job {jobs}), and nothing of it was "
-        "committed. See what the producer says, and run it again"
+        f"{storage.root}: the producer of the result failed (job {jobs}), and committed nothing. "
+        "See the producer's error, and run it again"
     )

@@ -1,8 +1,8 @@
-"""Rows on disk for a while: a map output by hash of the keys, in a scratch directory.
+"""Rows spilled to disk: a map output by hash of the keys, in a scratch directory.
 
-What is spilled is written as any map output is, so it is compressed, checksummed and found by
-subpartition; it is only never published. Equal keys are in one subpartition, in the order in which
-they came.
+Spilled rows are written as any map output, so they are compressed, checksummed and read by
+subpartition; only they are never committed. Equal keys are in one subpartition, in the order in
+which they came.
 """
 
 from __future__ import annotations
@@ -35,28 +35,17 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 NUM_SUBPARTITIONS = 256
-"""So many times what is held in memory is read back in one pass each, about."""
+"""Rows of up to about so many times the memory are read back in one pass per subpartition."""
 
 DIRECTORY = "spilled"
-"""Name of the directory in the scratch directory that takes the files."""
+"""Directory of the files, in the scratch directory."""
 
 
 class SpilledRows:
     """A map output that is written, read any number of times, and removed.
 
-    Parameters
-    ----------
-    schema
-        Data schema of the rows.
-    keys
-        Key columns, one or more.
-    directory
-        Where the scratch directory is made; the system's for temporary files when None.
-
-    Raises
-    ------
-    StorageError
-        The scratch directory cannot be made.
+    It has one key column or more. ``directory`` is where to make the scratch directory; the
+    system's for temporary files when None. Raises StorageError where that cannot be made.
     """
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], directory: str | None) -> None:
@@ -83,13 +72,13 @@ class SpilledRows:
         self._files: list[PartitionedFileReader] = []
         self._rows: Int64Array = np.zeros(NUM_SUBPARTITIONS, np.int64)
         self.num_rows = 0
-        """Rows written, replaced ones included."""
-        # With this object, wherever it is dropped: an open file is closed and all are removed.
+        """Rows written, including those that are replaced by later ones."""
+        # When this object is dropped, an open file is closed and all are removed.
         self._remove = weakref.finalize(self, _remove, self._writer, scratch)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the data files; known once they are finished."""
+        """Bytes of the data files, once they are finished."""
         return self._counters.stored_bytes
 
     @property
@@ -98,18 +87,12 @@ class SpilledRows:
         return self._counters.num_regions
 
     def write(self, taken: list[pa.RecordBatch]) -> None:
-        """Write rows as one region.
-
-        Parameters
-        ----------
-        taken
-            One batch of the schema. The list is emptied, so that its columns can be let go as they
-            are put in order.
+        """Write one batch as a region, and empty the list, so that columns are freed in turn.
 
         Raises
         ------
         StorageError, OutOfDiskError
-            They could not be written; nothing of what was spilled is of use any more.
+            The batch could not be written; all spilled rows are lost.
         """
         batch = taken.pop()
         if batch.num_rows == 0:
@@ -131,53 +114,29 @@ class SpilledRows:
         self._writer.write_region(RegionKind.UNICAST, SortedRegion(rows, clustering))
 
     def finish(self) -> None:
-        """End the files; from then on rows can be read.
-
-        Raises
-        ------
-        StorageError, OutOfDiskError
-            There was no room for the end of a file or its index.
-        """
+        """Finish the files, so that rows can be read; raises as :meth:`write`."""
         status = self._writer.finish()
         self._files = [PartitionedFileReader(self._storage, file) for file in status.output.files]
         if status.subpartition_rows is not None:
             self._rows = status.subpartition_rows
 
     def ranges(self, max_bytes: int, row_bytes: int) -> list[tuple[int, int, int]]:
-        """Cut the subpartitions that have rows into ranges to be read together.
+        """Return ranges of subpartitions to read together: first, end, and number of rows of each.
 
-        Parameters
-        ----------
-        max_bytes
-            Raw bytes that a range may have, about; a single subpartition may have more.
-        row_bytes
-            What each row counts at least.
-
-        Returns
-        -------
-        list
-            First subpartition, end, and number of rows of each.
+        A range has up to ``max_bytes`` raw bytes, about, unless a single subpartition has more; a
+        row counts at least ``row_bytes``.
         """
-        raw = sum(one.file.raw_bytes for one in self._files)
+        raw = sum(reader.file.raw_bytes for reader in self._files)
         per_row = max(raw / max(self.num_rows, 1), row_bytes)
         weights = (self._rows * per_row).astype(np.int64)
-        found = group_adjacent(weights, max_bytes, np.flatnonzero(self._rows).tolist())
-        return [(first, end, int(self._rows[first:end].sum())) for first, end in found]
+        ranges = group_adjacent(weights, max_bytes, np.flatnonzero(self._rows).tolist())
+        return [(first, end, int(self._rows[first:end].sum())) for first, end in ranges]
 
     def read(self, first: int, end: int, ahead_bytes: int) -> Iterator[pa.RecordBatch]:
-        """Read the rows of subpartitions ``[first, end)``, those of each in the order they came.
+        """Yield the rows of subpartitions ``[first, end)``, each in the order in which they came.
 
-        Parameters
-        ----------
-        first, end
-            Range of subpartitions.
-        ahead_bytes
-            Stored bytes that may be read ahead.
-
-        Raises
-        ------
-        CorruptShuffleError
-            A file was damaged or removed meanwhile.
+        ``ahead_bytes`` are stored bytes that may be read ahead. Raises CorruptShuffleError where a
+        file was damaged or removed.
         """
         decoder = ChunkDecoder(self._schema)
         for file in self._files:

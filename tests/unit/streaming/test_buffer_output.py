@@ -422,7 +422,7 @@ def test_whoever_is_given_rows_cannot_call_back(call, num_rows):
                 "flush": buffer.flush,
                 "close": buffer.close,
             }
-            with pytest.raises(ClosedError, match="giving out what it holds"):
+            with pytest.raises(ClosedError, match="is flushing and takes nothing"):
                 calls[call]()
             found.append(batch.num_rows)
 
