@@ -41,23 +41,16 @@ def aggregate_range(
     *,
     group_bytes: int | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """Yield one row per group of rows with equal keys.
+    """Yield one row per group of rows with equal keys; of the given subpartitions, or of all.
 
     Nulls form a group; so do NaN, and -0.0 with 0.0. Where a function depends on the order of rows,
     that is the order of the shuffle.
 
-    Parameters
-    ----------
-    shuffle, plan
-        What to aggregate, and the plan made for it.
-    subpartitions
-        Ascending without repetition; all when None.
-    group_bytes
-        Raw bytes of adjacent subpartitions that are aggregated together; when None, what the
-        shuffle's options allow. A larger subpartition is read in several passes, each of some of
-        its groups, where a function needs whole groups (a list, a set, distinct values, a standard
-        deviation) or the results take more memory. A group that has half of the rows is kept in
-        memory nevertheless.
+    Adjacent subpartitions of up to ``group_bytes`` raw bytes (by default what the shuffle's options
+    allow) are aggregated together. A larger subpartition is read in several passes, each of some of
+    its groups, where a function needs whole groups (a list, a set, distinct values, a standard
+    deviation) or the results take more memory. A group that has half of the rows is kept in memory
+    nevertheless.
 
     Raises
     ------
@@ -103,20 +96,10 @@ def aggregate_in_passes(
     num_rows: int,
     merge_rows: int = MERGE_ROWS,
 ) -> Iterator[pa.Table]:
-    """Aggregate rows, in several passes where they or the results exceed the memory budget.
+    """Aggregate rows, in several passes where they or the results take more than ``block_bytes``.
 
-    Parameters
-    ----------
-    read
-        Reads batches with the columns of the plan; called for each pass.
-    plan
-        What to compute.
-    block_bytes
-        Raw bytes of rows, and of results, that are kept in memory.
-    num_rows
-        How many rows are read, about.
-    merge_rows
-        Rows of partial results from which on these are merged.
+    ``read`` yields about ``num_rows`` rows with the columns of the plan; it is called for each
+    pass. Partial results are merged from ``merge_rows`` on.
     """
     if not plan.can_merge:
         passes = in_passes(

@@ -50,10 +50,6 @@ def _unchanged(column: Column) -> Column:
     return column
 
 
-def _as_grouped(grouped: Column, _: Column | None) -> Column:
-    return grouped
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One value that is kept of each group, and how PyArrow computes it."""
@@ -62,7 +58,7 @@ class Step:
     """PyArrow's function of groups."""
     before: Callable[[Column], Column] = _unchanged
     """Makes its argument of the column of rows."""
-    after: Callable[[Column, Column], Column] = _as_grouped
+    after: Callable[[Column, Column], Column] = lambda grouped, _: grouped
     """Gets what PyArrow returned, one value per group, and the column of rows."""
     options: pc.FunctionOptions | None = None
 
@@ -147,11 +143,11 @@ def _mean(type_: pa.DataType, options: Options) -> Method:
         raise _not_taken("avg", type_, "numbers and durations")
     # Means of integers are doubles too, as in Spark.
     total = Step("sum", _as_double, options=options)
-    return _mergeable([total, Step("count")], ["sum", "sum"], finish=_quotient)
-
-
-def _quotient(total: Column, count: Column) -> Column:
-    return pc.divide(total, count.cast(pa.float64(), safe=False))
+    return _mergeable(
+        [total, Step("count")],
+        ["sum", "sum"],
+        finish=lambda total, count: pc.divide(total, _as_double(count)),
+    )
 
 
 def _product(type_: pa.DataType, options: Options) -> Method:
@@ -192,7 +188,7 @@ def _end(function: str, type_: pa.DataType, options: Options) -> Method:
     if pt.is_floating(type_):
         step = _end_of_floats(function, type_, options)
     elif pt.is_duration(type_):
-        step = Step(function, _as_long, partial(_grouped_as, type_), options)
+        step = Step(function, lambda c: c.cast(pa.int64()), partial(_grouped_as, type_), options)
     elif pt.is_nested(type_):
         raise _not_taken(function, type_, "columns that are not nested")
     else:
@@ -215,9 +211,8 @@ def _end_of_floats(
     )
 
 
-def _at_end(function: str, type_: pa.DataType, options: Options) -> Method:
+def _at_end(function: str, _: pa.DataType, options: Options) -> Method:
     """First or last row: the lowest or highest row number, then the value of that row."""
-    del type_
     skips = _skips_nulls(function, options)
     is_first = function == "first"
     number = partial(_row_numbers, skips=skips, is_first=is_first)
@@ -265,20 +260,18 @@ def _values_at(numbers: Column, column: Column) -> Column:
 # Counts, lists and sets --------------------------------------------------------------------------
 
 
-def _count(type_: pa.DataType, options: Options) -> Method:
-    del type_
+def _count(_: pa.DataType, options: Options) -> Method:
     return _mergeable([Step("count", options=options)], ["sum"], nullable=False)
 
 
-def _count_if(type_: pa.DataType, options: Options) -> Method:
-    del options
+def _count_if(type_: pa.DataType, _: Options) -> Method:
     if not pt.is_boolean(type_):
         raise _not_taken("count_if", type_, "booleans")
-    step = Step("sum", _true_or_not, partial(_grouped_as, pa.int64()))
+    step = Step("sum", _without_nulls, partial(_grouped_as, pa.int64()))
     return _mergeable([step], ["sum"], nullable=False)
 
 
-def _true_or_not(column: Column) -> Column:
+def _without_nulls(column: Column) -> Column:
     return pc.fill_null(column, to_scalar(0, pa.bool_()))
 
 
@@ -288,8 +281,7 @@ def _count_distinct(type_: pa.DataType, options: Options) -> Method:
     return Method((Step("count_distinct", _distinguished, options=options),), nullable=False)
 
 
-def _collect_list(type_: pa.DataType, options: Options) -> Method:
-    del options
+def _collect_list(type_: pa.DataType, _: Options) -> Method:
     step = Step("list", _numbered_values, partial(_values_of_lists, _list_of(type_)))
     return Method((step,), nullable=False)
 
@@ -312,8 +304,7 @@ def _values_of_lists(type_: pa.DataType, lists: Column, column: Column) -> Colum
     return pa.chunked_array([pa.ListArray.from_arrays(to_arrow(offsets), values, type=type_)])
 
 
-def _collect_set(type_: pa.DataType, options: Options) -> Method:
-    del options
+def _collect_set(type_: pa.DataType, _: Options) -> Method:
     if pt.is_nested(type_):
         raise _not_taken("collect_set", type_, "columns that are not nested")
     step = Step("distinct", _distinguished, lambda sets, _: _sets_of(_list_of(type_), sets))
@@ -391,10 +382,6 @@ def _as_double(column: Column) -> Column:
     return column.cast(pa.float64(), safe=False)
 
 
-def _as_long(column: Column) -> Column:
-    return column.cast(pa.int64())
-
-
 def _grouped_as(type_: pa.DataType, grouped: Column, _: Column) -> Column:
     return grouped.cast(type_)
 
@@ -411,44 +398,29 @@ def _validity(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return valid
 
 
-_STDDEV = partial(_spread, "stddev", 1)
-_VARIANCE = partial(_spread, "variance", 1)
-_ANY, _ALL = partial(_any_or_all, "any"), partial(_any_or_all, "all")
-_FIRST, _LAST = partial(_at_end, "first"), partial(_at_end, "last")
-
-OF_SPARK: dict[str, Callable[[pa.DataType, pc.FunctionOptions | None], Method]] = {
-    "any": _ANY,
-    "any_value": _FIRST,
-    "array_agg": _collect_list,
-    "avg": _mean,
-    "bool_and": _ALL,
-    "bool_or": _ANY,
-    "collect_list": _collect_list,
+_FUNCTIONS: dict[str, Callable[[pa.DataType, Options], Method]] = {
+    "any bool_or some": partial(_any_or_all, "any"),
+    "array_agg collect_list": _collect_list,
+    "avg mean": _mean,
+    "bool_and every": partial(_any_or_all, "all"),
     "collect_set": _collect_set,
     "count": _count,
     "count_distinct": _count_distinct,
     "count_if": _count_if,
-    "every": _ALL,
-    "first": _FIRST,
-    "first_value": _FIRST,
+    "first any_value first_value": partial(_at_end, "first"),
     "kurtosis": partial(_moment, "kurtosis", None),
-    "last": _LAST,
-    "last_value": _LAST,
+    "last last_value": partial(_at_end, "last"),
     "max": partial(_end, "max"),
-    "mean": _mean,
     "min": partial(_end, "min"),
     "product": _product,
     "skewness": partial(_moment, "skew", None),
-    "some": _ANY,
-    "std": _STDDEV,
-    "stddev": _STDDEV,
+    "stddev std stddev_samp": partial(_spread, "stddev", 1),
     "stddev_pop": partial(_spread, "stddev", 0),
-    "stddev_samp": _STDDEV,
     "sum": _sum,
+    "variance var_samp": partial(_spread, "variance", 1),
     "var_pop": partial(_spread, "variance", 0),
-    "var_samp": _VARIANCE,
-    "variance": _VARIANCE,
 }
+OF_SPARK = {name: method for names, method in _FUNCTIONS.items() for name in names.split()}
 """Functions by their names in Spark's SQL (and ``pyspark.sql.functions``)."""
 
 OF_PYARROW = frozenset({

@@ -48,18 +48,8 @@ def join_blocks(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a join, in no particular order; a semi join has each left row at most once.
 
-    Parameters
-    ----------
-    build
-        The side in memory; both sides have the columns that the plan names.
-    schema
-        Of the other side.
-    blocks
-        The other side, in blocks of any size; each is freed before the next is asked for.
-    plan
-        The join.
-    max_rows, max_bytes
-        Most rows in one batch of the result, and bytes, about.
+    ``schema`` and ``blocks`` are of the other side; each block is freed before the next is asked
+    for. Both sides have the columns that the plan names.
     """
     index = build.index
     keeps_build = plan.keeps(left=build.is_left)

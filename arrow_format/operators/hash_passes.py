@@ -105,18 +105,8 @@ def in_passes(
     Only a pass of which half the rows have one key takes more; it is checked again when it has
     twice as many. The caller empties the list before it asks for the next.
 
-    Parameters
-    ----------
-    read
-        Reads all rows; called for every pass, and for each that turns out too large.
-    keys, nulls_are_equal
-        See :class:`HashPass`.
-    max_bytes
-        Bytes that the rows of a pass may take; an item of a list counts one more than it has.
-    row_bytes
-        Charged for each row in addition to its own bytes.
-    num_rows
-        How many rows are read, about.
+    ``read`` yields about ``num_rows`` rows; it is called for every pass, and for each that turns
+    out too large. A row counts ``row_bytes`` more than it has, an item of a list one more.
     """
     waiting = [HashPass(tuple(keys), nulls_are_equal=nulls_are_equal)]
     while waiting:

@@ -58,15 +58,8 @@ def join_range(
     in memory however many they are. Where only some rows of a side are broadcast, every
     subpartition is a group: several together would repeat these rows.
 
-    Parameters
-    ----------
-    left, right, plan
-        What to join, and the plan made for these two.
-    subpartitions
-        Ascending without repetition; all when None.
-    group_bytes
-        Raw bytes of both sides of the adjacent subpartitions of a group; when None, what the
-        options of both allow.
+    Adjacent subpartitions of which both sides have up to ``group_bytes`` raw bytes (by default what
+    the options of both allow) are a group. ``subpartitions`` ascend; None stands for all.
 
     Raises
     ------

@@ -43,12 +43,16 @@ class KeyIndex:
         self.num_keys = len((self._combined or self._values)[-1])
         """Number of distinct keys."""
         known = codes[codes != NO_ROW]
-        self._counts = np.bincount(known, minlength=self.num_keys)
-        self._starts = np.cumsum(self._counts) - self._counts
+        counts = np.bincount(known, minlength=self.num_keys)
         rows = np.flatnonzero(codes != NO_ROW)
         # Keys are numbered by first appearance, so those that do not repeat are sorted already.
         self._is_unique = len(known) == self.num_keys
-        self._rows = rows if self._is_unique else rows[np.argsort(known, kind="stable")]
+        if not self._is_unique:
+            rows = rows[np.argsort(known, kind="stable")]
+        # The last items are those of the key NO_ROW, which is -1: no rows, then NO_ROW.
+        self._counts = np.append(counts, 0)
+        self._starts = np.append(0, np.cumsum(counts))
+        self._rows = np.append(rows, NO_ROW)
 
     @staticmethod
     def _numbered(column: pa.Array, into: list[pa.Array]) -> NDArray[np.int64]:
@@ -77,16 +81,12 @@ class KeyIndex:
         ``keys`` are as :meth:`look_up` returned them. With ``unmatched``, a row without a match is
         paired with NO_ROW; otherwise it is left out. No yield is empty.
         """
-        if self._is_unique and self.num_keys:
+        if self._is_unique:
             yield from self._single_pairs(keys, unmatched=unmatched, max_pairs=max_pairs)
             return
-        missing = keys == NO_ROW
-        if self.num_keys == 0:
-            counts = np.full(len(keys), int(unmatched), np.int64)
-            starts = np.zeros(len(keys), np.int64)
-        else:
-            counts = np.where(missing, int(unmatched), self._counts[keys])
-            starts = self._starts[keys]
+        counts, starts = self._counts[keys], self._starts[keys]
+        if unmatched:
+            counts[keys == NO_ROW] = 1
         ends = np.cumsum(counts)
         total = int(ends[-1]) if len(ends) else 0
         for first in range(0, total, max_pairs):
@@ -96,16 +96,8 @@ class KeyIndex:
             begins = ends[head:tail] - counts[head:tail]
             sizes = np.minimum(ends[head:tail], last) - np.maximum(begins, first)
             rows = np.repeat(np.arange(head, tail), sizes)
-            if unmatched and not len(self._rows):
-                yield rows, np.full(len(rows), NO_ROW, np.int64)
-                continue
             position = np.arange(first, last) + np.repeat(starts[head:tail] - begins, sizes)
-            if unmatched:
-                has_none = missing[rows]
-                position[has_none] = 0
-                yield rows, np.where(has_none, NO_ROW, self._rows[position])
-            else:
-                yield rows, self._rows[position]
+            yield rows, self._rows[position]
 
     def _single_pairs(
         self, keys: NDArray[np.int64], *, unmatched: bool, max_pairs: int
@@ -114,8 +106,7 @@ class KeyIndex:
         for first in range(0, len(keys), max_pairs):
             part = keys[first : first + max_pairs]
             if unmatched:
-                others = np.where(part == NO_ROW, NO_ROW, self._rows[part])
-                yield np.arange(first, first + len(part)), others
+                yield np.arange(first, first + len(part)), self._rows[part]
             else:
                 matched = np.flatnonzero(part != NO_ROW)
                 if len(matched):

@@ -182,23 +182,10 @@ def _close(iterator: object) -> None:
 def each_subpartition(
     subpartitions: Iterable[int], sources: Sequence[RowSource]
 ) -> Generator[tuple[int, tuple[BatchReader, ...]]]:
-    """Yield each subpartition with one reader per shuffle, the empty ones too.
+    """Yield each subpartition, the empty ones too, with one reader per shuffle.
 
-    A reader may be left unread or half read. Its turn ends when the next subpartition is asked for.
-
-    Parameters
-    ----------
-    subpartitions
-        Ascending without repetition.
-    sources
-        One for each shuffle; closed at the end, also of an early one.
-
-    Raises
-    ------
-    ClosedError
-        A reader is read after its turn.
-    CorruptShuffleError
-        A file that is read is damaged.
+    A reader may be left unread or half read. Its turn ends when the next subpartition is asked for;
+    to read it later raises ClosedError. Sources are closed at the end, also of an early one.
     """
     with ExitStack() as stack:
         for source in sources:

@@ -223,25 +223,17 @@ def consume(
         The name or the timeout is malformed.
     """
     return Consumption(
-        *request_result(
-            path,
-            consumer=consumer,
-            request_timeout=request_timeout,
-            allow_empty=allow_empty,
-            options=options,
-            storage_options=storage_options,
-        )
+        *request_result(path, consumer, request_timeout, allow_empty, options, storage_options)
     )
 
 
 def request_result(
     path: Place,
-    *,
     consumer: str,
-    request_timeout: float = 0.0,
-    allow_empty: bool = False,
-    options: ReadOptions | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    request_timeout: float,
+    allow_empty: bool,
+    options: ReadOptions | None,
+    storage_options: Mapping[str, str] | None,
 ) -> tuple[Consumer, Shuffle]:
     """Request a result as :func:`consume` does; return both parts of a :class:`Consumption`."""
     timeout = check_seconds("request_timeout", request_timeout)

@@ -44,21 +44,9 @@ class FlushReason(Enum):
 class FlushBuffer:
     """The latest row of each key, and the other elements of :class:`ElementBuffer`, until a flush.
 
-    Not safe to share between threads; must not be called by a consumer of its rows. An error closes
-    it, and so does :meth:`release`.
-
-    Parameters
-    ----------
-    options
-        When to flush; without an interval it flushes for the other reasons only.
-    keys, timestamp, clock, directory
-        As :class:`~arrow_format.BufferOutput` takes them.
-
-    Raises
-    ------
-    OptionError
-        ``keys`` or ``timestamp`` are not column names, ``clock`` is not a function, or
-        ``directory`` not a path.
+    Takes the arguments of :class:`~arrow_format.BufferOutput`; without an interval it flushes for
+    the other reasons only. Not safe to share between threads; must not be called by a consumer of
+    its rows. An error closes it, and so does :meth:`release`. When closed, it raises ClosedError.
     """
 
     def __init__(
@@ -128,8 +116,6 @@ class FlushBuffer:
             views or runs, which are taken slice by slice.
         StorageError, OutOfDiskError
             Rows could not be spilled; all rows are lost.
-        ClosedError
-            The buffer is closed.
         """
         self._check_open()
         if not isinstance(batch, pa.RecordBatch):
@@ -168,12 +154,7 @@ class FlushBuffer:
     def emit(self, element: Control) -> Generator[Element]:
         """Take a watermark, a status or a latency marker; it is buffered if rows are.
 
-        Raises
-        ------
-        OptionError
-            The watermark cannot be compared with the event times.
-        ClosedError
-            The buffer is closed.
+        Raises OptionError where a watermark cannot be compared with the event times.
         """
         self._check_open()
         rows, event_time = self._rows, self._event_time
@@ -199,12 +180,7 @@ class FlushBuffer:
     def flush(self, reason: FlushReason = FlushReason.ASKED) -> Generator[Element]:
         """Yield everything that is buffered; if nothing is, this does not count as a flush.
 
-        Raises
-        ------
-        StorageError, OutOfDiskError, CorruptShuffleError
-            Spilled rows could not be read; all rows are lost.
-        ClosedError
-            The buffer is closed.
+        Raises CorruptShuffleError or StorageError where spilled rows cannot be read; all are lost.
         """
         self._check_open()
         return self._flush(reason)

@@ -48,17 +48,9 @@ if TYPE_CHECKING:
 def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, now_ms: int) -> bool:
     """Whether pending checkpoints are to be flushed. Pure.
 
-    Parameters
-    ----------
-    since_ms
-        Time of the last flush, or of the first pending commit if there was none, in milliseconds
-        since 1970. None: nothing is pending.
-    raw_bytes
-        Bytes of the pending rows in Arrow; they matter with ``memory_buffer_only``.
-    options
-        The interval; and with ``memory_buffer_only`` how many bytes may be pending.
-    now_ms
-        Milliseconds since 1970.
+    ``since_ms`` is when the last flush was, or the first pending commit if there was none, in
+    milliseconds since 1970 like ``now_ms``; None: nothing is pending. ``raw_bytes``, those of the
+    pending rows in Arrow, matter with ``memory_buffer_only``.
     """
     if since_ms is None or options.max_interval is None:
         return False

@@ -65,16 +65,11 @@ that is more than 2**63, they may be negative."""
 
 
 def last_rows(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
-    """Return the last row of each key, ascending.
+    """Return the last row of each key, ascending, of less than 2**31 rows.
 
-    Parameters
-    ----------
-    columns
-        Key columns of ``num_rows`` rows, of types that can be hash keys
-        (:func:`~arrow_format.keys.spark_hash.check_hashable`); slices are fine. Without any, all
-        rows have the same key. A null equals a null, a NaN every NaN, and -0.0 equals 0.0.
-    num_rows
-        How many rows there are, less than 2**31.
+    Key columns have types that can be hash keys
+    (:func:`~arrow_format.keys.spark_hash.check_hashable`); slices are fine. Without any, all rows
+    have the same key. A null equals a null, a NaN every NaN, and -0.0 equals 0.0.
     """
     if num_rows == 0:
         return np.empty(0, np.int64)

@@ -86,20 +86,9 @@ def latest_per_key(
 class LatestPerKey:
     """The latest row of each key, until it is cleared.
 
-    Parameters
-    ----------
-    schema
-        Of the batches; rows are stored in its
-        :func:`~arrow_format.arrays.stored_types.data_schema`.
-    keys
-        Key columns; without any, all rows have the same key.
-    max_bytes
-        Memory to use, at least 64 KiB: a third for rows, one for numbering their keys, one for
-        sorting them.
-    spills
-        Whether rows that do not fit are spilled; otherwise :meth:`append` returns them.
-    directory
-        Where to make a scratch directory; the system's for temporary files when None.
+    Rows are stored in the :func:`~arrow_format.arrays.stored_types.data_schema` of ``schema``. Of
+    ``max_bytes``, at least 64 KiB, a third is for rows, one for numbering their keys, and one for
+    sorting them. Unless ``spills``, :meth:`append` returns rows that do not fit.
 
     Raises
     ------
@@ -152,14 +141,8 @@ class LatestPerKey:
         """Take rows of the stored schema, see :meth:`pieces`.
 
         Returns the rows that fit neither in memory nor may be spilled: yield :meth:`rows`,
-        :meth:`clear`, and append these. Otherwise None.
-
-        Raises
-        ------
-        StorageError, OutOfDiskError
-            Rows could not be spilled; all rows are lost.
-        ClosedError
-            Spilled rows were read; clear first.
+        :meth:`clear`, and append these. Otherwise None. Raises StorageError where rows could not be
+        spilled; then all are lost.
         """
         if self._is_finished:
             msg = "rows were given out; clear() before others are appended"
@@ -188,12 +171,8 @@ class LatestPerKey:
         """Yield the latest row of each key; from the beginning when called again.
 
         Rows in memory come as one batch, in the order in which they came; spilled rows come a few
-        subpartitions at a time, in no particular order.
-
-        Raises
-        ------
-        StorageError, OutOfDiskError, CorruptShuffleError
-            Spilled rows could not be finished, or not be read; all rows are lost.
+        subpartitions at a time, in no particular order. Raises StorageError or CorruptShuffleError
+        where spilled rows could not be finished, or not be read; then all are lost.
         """
         if self._spilled is None:
             if self._in_memory.num_rows:

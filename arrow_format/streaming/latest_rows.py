@@ -39,17 +39,10 @@ PIECE_BYTES = 512
 
 
 class LatestRows:
-    """Rows of one schema, of which the last of each key is kept.
+    """Rows of one data schema, of which the last of each key is kept.
 
-    Parameters
-    ----------
-    schema
-        Data schema; every batch has exactly this one.
-    keys
-        Key columns; without any, all rows have the same key.
-    capacity_bytes
-        Bytes the rows may take in memory. Numbering their keys may take as much again, and so may
-        the rows that are kept, while the others are dropped. A single row may be larger.
+    They may take ``capacity_bytes`` in memory. Numbering their keys may take as much again, and so
+    may the rows that are kept, while the others are dropped. A single row may be larger.
     """
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], capacity_bytes: int) -> None:
@@ -208,17 +201,9 @@ def latest_in_passes(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the latest row of each key, of rows that can be read again; one batch per pass.
 
-    One pass where the rows fit in memory, otherwise several, each over some of the keys.
-
-    Parameters
-    ----------
-    read
-        Reads all rows, in the order in which they came; called for each pass, and for each that
-        turns out too large.
-    schema, keys, capacity_bytes
-        See :class:`LatestRows`.
-    num_rows
-        How many rows are read, about.
+    One pass where the rows fit in ``capacity_bytes``, otherwise several, each over some of the
+    keys. ``read`` yields about ``num_rows`` rows, in the order in which they came; it is called for
+    each pass, and for each that turns out too large.
     """
     waiting = [HashPass(tuple(keys))]
     while waiting:

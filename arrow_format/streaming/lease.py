@@ -68,7 +68,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise ConsumerError if another process has taken the lease."""
-        if self._is_lost or _newest_term(self._storage, self._directory) != self._term:
+        if self._is_lost or self._newest_term() != self._term:
             self._is_lost = True
             msg = (
                 f"{self._storage.root}: {self._directory} was taken over by another process, which "
@@ -85,7 +85,7 @@ class Lease:
         self._thread.join()
         _released.add(self._token)
         with contextlib.suppress(ShuffleError):
-            if _newest_term(self._storage, self._directory) == self._term:
+            if self._newest_term() == self._term:
                 _put(self._storage, _path(self._directory, self._term, "free"), self._token)
                 _released.discard(self._token)
                 self._storage.delete(_path(self._directory, self._term, self._beat))
@@ -98,11 +98,14 @@ class Lease:
         """
         self._storage.delete(_path(self._directory, self._term, "free"))
 
+    def _newest_term(self) -> int:
+        return _beats_of_newest(self._storage, self._directory)[0]
+
     def _keep(self) -> None:
         while not self._ended.wait(self._seconds / 4):
             # A store that does not answer may answer the next time.
             with contextlib.suppress(ShuffleError):
-                if _newest_term(self._storage, self._directory) != self._term:
+                if self._newest_term() != self._term:
                     self._is_lost = True
                     return
                 with contextlib.suppress(ObjectExistsError):  # put before, and the answer was lost
@@ -238,13 +241,8 @@ def _delete_before(storage: Storage, directory: str, term: int) -> None:
                 storage.delete(f"{directory}/{name}")
 
 
-def _newest_term(storage: Storage, directory: str) -> int:
-    """Return the newest term; 0 when there is none."""
-    return _beats_of_newest(storage, directory)[0]
-
-
 def _beats_of_newest(storage: Storage, directory: str) -> tuple[int, list[str]]:
-    """Return the newest term, and those of its beats that exist, sorted."""
+    """Return the newest term, or 0, and those of its beats that exist, sorted."""
     matches = [match for match in map(_LEASE.fullmatch, storage.list(directory)) if match]
     newest = max((int(match[1]) for match in matches), default=0)
     return newest, sorted(match[2] for match in matches if int(match[1]) == newest)

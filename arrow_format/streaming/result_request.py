@@ -31,19 +31,9 @@ def await_result(
     A blocking result is consumed as a whole, from its commit on. Of a pipelined one only what is
     unconsumed is returned, from the commit of each version on.
 
-    Parameters
-    ----------
-    storage
-        Where the result is, or will be.
-    timeout
-        Seconds to wait for it.
-    consumed
-        Last version that the consumer has consumed; None for a reader, which gets all versions.
-    consumer
-        Its name, for errors.
-    allow_empty
-        Whether to return a pipelined result that has nothing new, without rows, instead of an
-        error.
+    A reader has no ``consumed`` version and gets all versions. The name of a consumer serves for
+    errors. With ``allow_empty``, a pipelined result that has nothing new is returned without rows,
+    and is not an error.
 
     Raises
     ------

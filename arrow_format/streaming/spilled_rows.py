@@ -89,10 +89,7 @@ class SpilledRows:
     def write(self, taken: list[pa.RecordBatch]) -> None:
         """Write one batch as a region, and empty the list, so that columns are freed in turn.
 
-        Raises
-        ------
-        StorageError, OutOfDiskError
-            The batch could not be written; all spilled rows are lost.
+        Raises StorageError where it could not be written; then all spilled rows are lost.
         """
         batch = taken.pop()
         if batch.num_rows == 0:
