@@ -52,12 +52,7 @@ def aggregate_range(
     deviation) or the results take more memory. A group that has half of the rows is kept in memory
     nevertheless.
 
-    Raises
-    ------
-    ArithmeticOverflowError
-        A result is out of the range of its type; names the column and the group.
-    CorruptShuffleError
-        A file is damaged or missing.
+    Raises ArithmeticOverflowError where a result is out of the range of its type.
     """
     if group_bytes is None:
         group_bytes = shuffle.options.working_set_bytes

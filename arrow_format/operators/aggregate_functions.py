@@ -82,17 +82,10 @@ class Method:
 def method_of(
     function: str, types: Sequence[pa.DataType], options: pc.FunctionOptions | None = None
 ) -> Method:
-    """Return how a function is computed of columns of some types.
+    """Return how a function of Spark's or PyArrow's (without ``hash_``) is computed.
 
-    The function has a name of Spark's SQL, or of PyArrow's without ``hash_``. ``options`` are
-    PyArrow's; None stands for their defaults.
-
-    Raises
-    ------
-    OptionError
-        The function is unknown, or does not take these options.
-    SchemaError
-        It does not take columns of these types, or not as many.
+    Raises OptionError where the function is unknown or does not take these options, SchemaError
+    where it does not take columns of these types.
     """
     if function not in OF_SPARK and function not in OF_PYARROW:
         msg = f"no function {function!r}; expected one of {', '.join(ALL_FUNCTIONS)}"

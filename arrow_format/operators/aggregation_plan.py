@@ -111,10 +111,7 @@ class AggregationPlan:
     def finish(self, groups: pa.Table) -> pa.Table:
         """Return the result for each group, in the schema of the plan.
 
-        Raises
-        ------
-        ArithmeticOverflowError
-            A result is out of the range of its type; names the column and the group.
+        Raises ArithmeticOverflowError, with column and group, for a result out of range.
         """
         columns = groups.columns
         results, values = columns[: len(self.keys)], columns[len(self.keys) :]
@@ -168,15 +165,10 @@ def plan_aggregation(
 ) -> AggregationPlan:
     """Plan an aggregation whose groups lie in one subpartition each.
 
-    Raises
-    ------
-    OptionError
-        ``keys`` lack a partition key, so that groups would lie in several subpartitions; rows are
-        broadcast, so that several subpartitions would count them; or an aggregation is malformed,
-        or names an unknown function or option.
-    SchemaError
-        A column is missing, a key is nested, a function does not take the column's type, or two
-        columns of the result have the same name.
+    Raises OptionError where ``keys`` lack a partition key, so that groups would lie in several
+    subpartitions; where rows are broadcast, so that several subpartitions would count them; and
+    where an aggregation is malformed or unknown. Raises SchemaError where a column is missing or
+    has a type that the key or function does not take, or two of the result have the same name.
     """
     names = as_names(keys)
     select_columns(shuffle.schema, names)

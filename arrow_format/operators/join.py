@@ -60,11 +60,6 @@ def join_range(
 
     Adjacent subpartitions of which both sides have up to ``group_bytes`` raw bytes (by default what
     the options of both allow) are a group. ``subpartitions`` ascend; None stands for all.
-
-    Raises
-    ------
-    CorruptShuffleError
-        A file is damaged or missing.
     """
     if group_bytes is None:
         group_bytes = left.options.working_set_bytes + right.options.working_set_bytes

@@ -94,15 +94,10 @@ def plan_join(
     A shuffle with some broadcast rows is treated as one that is broadcast whole. Without ``on``,
     the partition keys are equal columns; they must have the same names on both sides.
 
-    Raises
-    ------
-    OptionError
-        The shuffles are not co-partitioned, ``on`` lacks partition keys or is omitted where their
-        names differ, an argument is malformed, or ``how`` is unknown or would repeat broadcast
-        rows.
-    SchemaError
-        A column is missing; keys have types that differ by more than a time zone's name, are nested
-        or cannot be looked up; or two columns of the result have the same name.
+    Raises OptionError where the shuffles are not co-partitioned, ``on`` lacks partition keys or is
+    omitted where their names differ, an argument is malformed, or ``how`` is unknown or would
+    repeat broadcast rows. Raises SchemaError where a column is missing, keys are nested or cannot
+    be compared, or two columns of the result have the same name.
     """
     _check_suffixes(suffixes)
     kind = KINDS.get(how.lower().replace("_", "")) if isinstance(how, str) else None
@@ -128,13 +123,9 @@ def plan_join(
     rights = _chosen(right.schema, right_columns, "right_columns", shared)
     if kind in ("semi", "anti"):
         rights = []
+    in_left, in_right = kind != "right", kind in ("right", "full")
     columns = [
-        JoinedColumn(
-            name,
-            None if kind == "right" else name,
-            name if kind in ("right", "full") else None,
-        )
-        for name in shared
+        JoinedColumn(name, name if in_left else None, name if in_right else None) for name in shared
     ]
     columns += _named(lefts, rights, shared, suffixes)
     if not columns:

@@ -43,14 +43,8 @@ class Consumer:
     """A named consumer at work: holds its lease, and records how far it has consumed.
 
     ``timeout`` is how many seconds to wait while another process holds the name. It takes up to a
-    minute more to learn whether a process on another machine is alive.
-
-    Raises
-    ------
-    OptionError
-        The name is not 1 to 100 letters, digits, ``_`` and ``-``.
-    ConsumerError
-        A living process holds the name.
+    minute more to learn whether a process on another machine is alive. Raises OptionError for a
+    malformed name, ConsumerError where a living process holds it.
     """
 
     def __init__(self, storage: Storage, name: str, *, timeout: float = 0.0) -> None:
@@ -76,12 +70,8 @@ class Consumer:
         Versions of an ephemeral result that all consumers have consumed are released, and their
         files removed, up to a bound: this neither aborts jobs nor expires versions by age. The rest
         is left to garbage collection; a :class:`RuntimeWarning` names what could not be removed. By
-        then the version counts as consumed, even where warnings are turned into errors.
-
-        Raises
-        ------
-        ConsumerError
-            Another process has taken the name over; nothing was recorded.
+        then the version counts as consumed, even where warnings are turned into errors. Raises
+        ConsumerError where another process has taken the name over; then nothing was recorded.
         """
         self._lease.check()
         self._registry.advance(self.name, version)
@@ -217,8 +207,14 @@ def consume(
     ------
     ConsumerError
         A living process holds the name.
-    ResultReleasedError, ResultFailedError, RequestTimeoutError, ShuffleNotFoundError
-        As :func:`~arrow_format.streaming.result_request.await_result`.
+    ResultReleasedError
+        The result was released.
+    ResultFailedError
+        Its producer failed during the wait, or before and none has committed since.
+    RequestTimeoutError
+        There was no result in time, or nothing new of it, unless ``allow_empty``.
+    ShuffleNotFoundError
+        There is no result, and no timeout; or versions expired before they were consumed.
     OptionError
         The name or the timeout is malformed.
     """

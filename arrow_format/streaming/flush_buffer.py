@@ -108,14 +108,10 @@ class FlushBuffer:
     def collect(self, batch: pa.RecordBatch) -> Generator[Element]:
         """Take rows, which are later than all rows before.
 
-        Raises
-        ------
-        SchemaError
-            The first batch lacks a key or the event time, or has them of a wrong type; or a later
-            batch has another schema. No row of the batch was taken, unless it has dictionaries,
-            views or runs, which are taken slice by slice.
-        StorageError, OutOfDiskError
-            Rows could not be spilled; all rows are lost.
+        Raises SchemaError where a key or the event time is missing or has a wrong type, or the
+        schema differs from the first; then no row was taken, unless there are dictionaries, views
+        or runs, which are taken slice by slice. Raises StorageError or OutOfDiskError where rows
+        could not be spilled; then all are lost.
         """
         self._check_open()
         if not isinstance(batch, pa.RecordBatch):

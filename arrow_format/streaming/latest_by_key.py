@@ -90,12 +90,8 @@ class LatestPerKey:
     ``max_bytes``, at least 64 KiB, a third is for rows, one for numbering their keys, and one for
     sorting them. Unless ``spills``, :meth:`append` returns rows that do not fit.
 
-    Raises
-    ------
-    OptionError
-        ``max_bytes`` is out of range.
-    SchemaError
-        A key is missing, its type cannot be a key, or a type cannot be stored.
+    Raises OptionError where ``max_bytes`` is out of range, SchemaError where a key is missing, its
+    type cannot be a key, or a type cannot be stored.
     """
 
     def __init__(

@@ -99,12 +99,7 @@ def is_output_buffered(
 
     That takes an interval, an idempotent output, and keys (``is_keyed``) or ``parallelism`` 1:
     without keys the last record of all would be the last of each subtask. ``parallelism`` is None
-    where it is not known.
-
-    Raises
-    ------
-    OptionError
-        ``attributes`` or ``parallelism`` is malformed.
+    where it is not known. Raises OptionError for malformed arguments.
     """
     if not isinstance(attributes, OperatorAttributes):
         msg = f"attributes={attributes!r}: expected arrow_format.OperatorAttributes"

@@ -35,16 +35,10 @@ def await_result(
     errors. With ``allow_empty``, a pipelined result that has nothing new is returned without rows,
     and is not an error.
 
-    Raises
-    ------
-    ResultReleasedError
-        The result was released.
-    ResultFailedError
-        Its producer failed during the wait, or before and none has committed since.
-    RequestTimeoutError
-        There was no result in time, or nothing new of it, unless ``allow_empty``.
-    ShuffleNotFoundError
-        There is no result, and no timeout; or unconsumed versions have expired.
+    Raises ResultReleasedError where the result was released; ResultFailedError where its producer
+    failed during the wait, or before and none has committed since; RequestTimeoutError where it did
+    not come in time, or nothing new of it; ShuffleNotFoundError where there is no result and no
+    timeout, or unconsumed versions have expired.
     """
     request = _Request(storage, consumed, consumer)
     snapshot = poll_until(request.poll, timeout)
