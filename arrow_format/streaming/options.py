@@ -1,4 +1,7 @@
-"""Options of buffered outputs, and the operator attributes that allow buffering (FLIP-365)."""
+"""Options of buffered outputs, and the operator attributes that allow buffering (FLIP-365).
+
+They are apart from the buffer since flushes and the connector read them without one.
+"""
 
 from __future__ import annotations
 

@@ -73,21 +73,21 @@ def same(key):
 
 
 @given(rows, st.integers(1, 40), st.integers(1, 20), st.integers(1, 200))
-def test_blocks_aggregate_as_the_model_says(found, batch_rows, merge_rows, block_bytes):
+def test_blocks_aggregate_as_the_model_says(actual, batch_rows, merge_rows, block_bytes):
     asked = [("v", "sum"), ("v", "count"), ([], "count_all"), ("v", "min"), ("s", "max")]
     plan = plan_aggregation(BY_K, ["k", "s"], asked)
-    columns = [[row[i] for row in found] for i in range(3)]
+    columns = [[row[i] for row in actual] for i in range(3)]
     whole = pa.record_batch(
         [pa.array(c, SCHEMA.field(n).type) for n, c in zip("ksv", columns, strict=True)],
         names=list("ksv"),
     )
-    batches = [whole.slice(at, batch_rows) for at in range(0, len(found), batch_rows)]
+    batches = [whole.slice(at, batch_rows) for at in range(0, len(actual), batch_rows)]
 
     result = aggregated(batches, plan, block_bytes=block_bytes, merge_rows=merge_rows)
 
     assert result.schema.types == plan.schema.types
     groups = defaultdict(list)
-    for k, s, v in found:
+    for k, s, v in actual:
         groups[same(k), s].append(v)
     expected = {}
     for key, values in groups.items():
@@ -111,9 +111,9 @@ def test_keys_of_every_width_are_one_nan_and_one_zero(bits):
     table = pa.table({"k": keys, "v": range(7)})
     shuffle = Here(RangePartitioner("k", bounds=[]), table.schema)
     plan = plan_aggregation(shuffle, "k", {"list": ("v", "list")})
-    found = aggregated(table.to_batches(), plan, block_bytes=1 << 20)
-    assert found["list"].to_pylist() == [[0, 1], [2, 3, 4], [5], [6]]
-    assert repr(found["k"].to_pylist()) == "[0.0, nan, 1.0, None]"
+    actual = aggregated(table.to_batches(), plan, block_bytes=1 << 20)
+    assert actual["list"].to_pylist() == [[0, 1], [2, 3, 4], [5], [6]]
+    assert repr(actual["k"].to_pylist()) == "[0.0, nan, 1.0, None]"
     plan = plan_aggregation(shuffle, "k", {"v": "count"})
     parts = aggregated(table.to_batches(max_chunksize=1), plan, block_bytes=1 << 10)
     assert parts["v_count"].to_pylist() == [2, 3, 1, 1]
@@ -153,8 +153,8 @@ def test_functions_that_take_whole_groups():
     money = pa.array([Decimal(1), Decimal(3), None], pa.decimal128(12, 2))
     numbers = pa.array([1, 2, None], pa.int32())
     table = pa.table({"k": [1.0, 1.0, 2.0], "v": numbers, "d": money})
-    found = aggregated(table.to_batches(max_chunksize=1), plan, block_bytes=1)
-    assert found.to_pylist() == [
+    actual = aggregated(table.to_batches(max_chunksize=1), plan, block_bytes=1)
+    assert actual.to_pylist() == [
         {"k": 1.0, "all": 2, "mean": Decimal(2), "set": [1, 2]},
         {"k": 2.0, "all": 1, "mean": None, "set": []},
     ]
@@ -258,15 +258,15 @@ def test_values_of_rows_may_have_any_type(type_):
     table = pa.table({"k": [1, 1, 2], "v": pa.array(NESTED[type_], type_)})
     shuffle = Here(HashPartitioner("k"), table.schema)
     asked = {f: ("v", f) for f in ("first", "last", "collect_list", "count")}
-    found = aggregated(table.to_batches(max_chunksize=1), plan_aggregation(shuffle, "k", asked),
+    actual = aggregated(table.to_batches(max_chunksize=1), plan_aggregation(shuffle, "k", asked),
                        block_bytes=1)  # fmt: skip
-    one, other, last = table["v"].to_pylist()
+    first, second, last = table["v"].to_pylist()
     expected = [
         {"k": k, "first": rows[0], "last": rows[-1], "count": len([*filter(present, rows)]),
          "collect_list": [*filter(present, rows)]}
-        for k, rows in [(1, [one, other]), (2, [last])]
+        for k, rows in [(1, [first, second]), (2, [last])]
     ]  # fmt: skip
-    assert sorted(found.to_pylist(), key=lambda row: row["k"]) == expected
+    assert sorted(actual.to_pylist(), key=lambda row: row["k"]) == expected
 
 
 def present(value):
@@ -286,7 +286,11 @@ def test_distinct_values_of_nothing():
 def test_a_mapping_of_columns_to_functions():
     plan = plan_aggregation(BY_INT, "k", {"i": "sum", "*": "count", "most": ("m", "max")})
     assert plan.schema.names == ["k", "i_sum", "count", "most"]
-    assert [str(one) for one in plan.aggregations] == ["sum(i)", "count_all()", "max(m)"]
+    assert [str(aggregation) for aggregation in plan.aggregations] == [
+        "sum(i)",
+        "count_all()",
+        "max(m)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -296,19 +300,19 @@ def test_a_mapping_of_columns_to_functions():
 )  # fmt: skip
 def test_options_go_to_tasks(function, options):
     plan = plan_aggregation(BY_K, "k", [("v", function, options), ("v", "min")])
-    there = pickle.loads(pickle.dumps(plan))
-    assert there.aggregations == plan.aggregations
-    assert there.aggregations[0].options == options
-    assert (there.schema, there.keys) == (plan.schema, plan.keys)
+    unpickled = pickle.loads(pickle.dumps(plan))
+    assert unpickled.aggregations == plan.aggregations
+    assert unpickled.aggregations[0].options == options
+    assert (unpickled.schema, unpickled.keys) == (plan.schema, plan.keys)
 
 
 def test_large_unsigned_keys_stay_what_they_are():
     schema = pa.schema({"u": pa.uint64(), "v": pa.int64()})
     plan = plan_aggregation(Here(HashPartitioner("u"), schema), "u", [("v", "sum"), ("u", "count")])
     rows = pa.record_batch([[2**64 - 1, 2**64 - 1, 3], [1, 2, 3]], schema=schema)
-    found = aggregated([rows], plan, block_bytes=1 << 20)
-    assert found.schema.types == [pa.uint64(), pa.int64(), pa.int64()]
-    assert found["u"].to_pylist() == [2**64 - 1, 3]
+    actual = aggregated([rows], plan, block_bytes=1 << 20)
+    assert actual.schema.types == [pa.uint64(), pa.int64(), pa.int64()]
+    assert actual["u"].to_pylist() == [2**64 - 1, 3]
     plan = plan_aggregation(Here(HashPartitioner("v"), schema), "v", [("u", "max")])
     with pytest.raises(ArithmeticOverflowError, match=r"max\(u\) of the group v=1 is outside"):
         aggregated([rows], plan, block_bytes=1 << 20)
@@ -326,9 +330,9 @@ def test_memory_grows_with_groups_and_not_with_rows():
             yield pa.record_batch({"k": ids, "v": np.full(10_000, number)})
             most = max(most, pa.total_allocated_bytes() - before)
 
-    (found,) = aggregate_in_passes(batches, plan, block_bytes=1 << 20, num_rows=2_000_000)
-    assert found.num_rows == 50
-    assert found["v_sum"].to_pylist() == [200 * sum(range(200))] * 50
+    (actual,) = aggregate_in_passes(batches, plan, block_bytes=1 << 20, num_rows=2_000_000)
+    assert actual.num_rows == 50
+    assert actual["v_sum"].to_pylist() == [200 * sum(range(200))] * 50
     assert most < 8 << 20  # of 32 MB of rows
 
 
@@ -349,8 +353,8 @@ def test_passes_make_the_whole_and_keep_the_order(functions):
 
     parts = list(aggregate_in_passes(read, plan, block_bytes=300_000, num_rows=20_000))
     expected = table.group_by("k", use_threads=False).aggregate(asked)
-    found = pa.concat_tables(parts).select(expected.schema.names)
-    assert found.sort_by("k").equals(expected.sort_by("k"))
+    actual = pa.concat_tables(parts).select(expected.schema.names)
+    assert actual.sort_by("k").equals(expected.sort_by("k"))
     assert 2 <= len(parts) <= num_reads <= 20
 
 
@@ -383,11 +387,11 @@ def test_ranges_aggregate_as_the_table(tmp_path, group_bytes, sort_by):
     )
     shuffle = open_shuffle(tmp_path / "s")
     plan = plan_aggregation(shuffle, "k", [("v", "sum"), ("v", "first"), ("v", "last")])
-    found = pa.Table.from_batches(aggregate_range(shuffle, plan, group_bytes=group_bytes))
+    actual = pa.Table.from_batches(aggregate_range(shuffle, plan, group_bytes=group_bytes))
     ordered = table.sort_by("v") if sort_by else table
     asked = [("v", "sum"), ("v", "first"), ("v", "last")]
     expected = ordered.group_by("k", use_threads=False).aggregate(asked)
-    assert found.sort_by("k").equals(expected.sort_by("k"))
+    assert actual.sort_by("k").equals(expected.sort_by("k"))
     some = pa.Table.from_batches(aggregate_range(shuffle, plan, [3, 9, 10]))
     keys = pc.unique(shuffle.read([3, 9, 10], ["k"]).read_all()["k"])
     assert sorted(some["k"].to_pylist()) == sorted(keys.to_pylist())
@@ -397,8 +401,8 @@ def test_keys_alone_are_the_distinct_ones(tmp_path):
     table = pa.table({"k": [1, 1, None]})
     write_shuffle(table, tmp_path / "s", num_subpartitions=2, keys="k", options=FAST)
     shuffle = open_shuffle(tmp_path / "s")
-    found = pa.Table.from_batches(aggregate_range(shuffle, plan_aggregation(shuffle, "k", [])))
-    assert sorted(found["k"].to_pylist(), key=str) == [1, None]
+    actual = pa.Table.from_batches(aggregate_range(shuffle, plan_aggregation(shuffle, "k", [])))
+    assert sorted(actual["k"].to_pylist(), key=str) == [1, None]
 
 
 def test_sums_of_booleans_are_signed():

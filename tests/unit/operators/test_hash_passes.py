@@ -37,7 +37,7 @@ def test_passes_take_every_row_once_and_equal_keys_together(keys, splits):
     for parts in splits:
         passes = [*passes[1:], *passes[0].split(parts)]
     batch = batch_of(keys)
-    taken = [one.rows_of(batch)["row"].to_pylist() for one in passes]
+    taken = [hash_pass.rows_of(batch)["row"].to_pylist() for hash_pass in passes]
     assert sorted(row for rows in taken for row in rows) == list(range(len(keys)))
     assert all(rows == sorted(rows) for rows in taken)
     where = [{canonical(keys[row]) for row in rows} for rows in taken]
@@ -47,8 +47,8 @@ def test_passes_take_every_row_once_and_equal_keys_together(keys, splits):
 def test_both_sides_of_a_join_agree_whatever_their_columns_are_called():
     ours = pa.record_batch({"a": np.arange(1_000)})
     theirs = pa.record_batch({"b": np.arange(1_000)[::-1]})
-    for one in HashPass(("a",)).split(5):
-        left, right = one.rows_of(ours), one.of(["b"]).rows_of(theirs)
+    for hash_pass in HashPass(("a",)).split(5):
+        left, right = hash_pass.rows_of(ours), hash_pass.of(["b"]).rows_of(theirs)
         assert 100 < left.num_rows < 300
         assert left["a"].to_pylist() == right["b"].to_pylist()[::-1]
 
@@ -73,11 +73,11 @@ def test_no_pass_holds_more_than_it_may(max_bytes, row_bytes):
     batch = pa.record_batch({"k": np.random.default_rng(0).permutation(20_000)})
     read = Reads(batch)
     seen = []
-    for one, held in in_passes(
+    for hash_pass, held in in_passes(
         read, ["k"], max_bytes=max_bytes, row_bytes=row_bytes, num_rows=20_000
     ):
         assert sum(part.nbytes + row_bytes * part.num_rows for part in held) <= max_bytes
-        assert pa.Table.from_batches(held).equals(pa.table(one.rows_of(batch)))
+        assert pa.Table.from_batches(held).equals(pa.table(hash_pass.rows_of(batch)))
         seen += pa.Table.from_batches(held)["k"].to_pylist()
     assert sorted(seen) == list(range(20_000))
     needed = 20_000 * (8 + row_bytes) / max_bytes
@@ -86,8 +86,8 @@ def test_no_pass_holds_more_than_it_may(max_bytes, row_bytes):
 
 def test_what_fits_is_read_once():
     read = Reads(pa.record_batch({"k": np.arange(1_000)}))
-    ((one, held),) = in_passes(read, ["k"], max_bytes=8_000, num_rows=1_000)
-    assert (one.modulus, len(held), read.num_rows) == (1, 10, 1_000)
+    ((hash_pass, held),) = in_passes(read, ["k"], max_bytes=8_000, num_rows=1_000)
+    assert (hash_pass.modulus, len(held), read.num_rows) == (1, 10, 1_000)
     (nothing,) = in_passes(Reads(batch_of([])), KEYS, max_bytes=1, num_rows=0)
     assert nothing[1] == []
 
@@ -98,12 +98,12 @@ def test_a_key_with_most_of_the_rows_does_not_make_passes_without_end(share):
     keys[: int(share * len(keys))] = 7
     np.random.default_rng(2).shuffle(keys)
     read = Reads(pa.record_batch({"k": keys}))
-    found = [
+    result = [
         key
         for _, held in in_passes(read, ["k"], max_bytes=1_000, num_rows=len(keys))
         for key in pa.Table.from_batches(held)["k"].to_pylist()
     ]
-    assert sorted(found) == sorted(keys.tolist())
+    assert sorted(result) == sorted(keys.tolist())
     assert read.num_rows <= 2 * len(keys)
 
 
@@ -153,11 +153,11 @@ def test_nulls_that_equal_nothing_are_divided():
 
 def test_keys_that_have_no_hash_stay_together():
     keys = pa.array(range(1_000), pa.uint64())
-    ((one, held),) = in_passes(
+    ((hash_pass, held),) = in_passes(
         Reads(pa.record_batch({"k": keys})), ["k"], max_bytes=100, num_rows=1_000
     )
-    assert (one.modulus, sum(batch.num_rows for batch in held)) == (1, 1_000)
-    # Together with one that has, that one tells them apart.
+    assert (hash_pass.modulus, sum(batch.num_rows for batch in held)) == (1, 1_000)
+    # Together with a key that can be hashed, that key distinguishes them.
     batch = pa.record_batch({"k": keys, "v": np.arange(1_000)})
     assert sum(1 for _ in in_passes(Reads(batch), ["k", "v"], max_bytes=4_000, num_rows=1_000)) > 1
 

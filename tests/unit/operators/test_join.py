@@ -112,18 +112,18 @@ def test_blocks_join_as_the_model_says(case, how, held_is_left, block_rows, most
     blocks = [other.slice(at, block_rows) for at in range(0, other.num_rows, block_rows)]
 
     index = Indexed(held, plan, is_left=held_is_left)
-    found = list(
+    result = list(
         join_blocks(index, other.schema, blocks, plan, max_rows=most, max_bytes=max_bytes)
     )  # fmt: skip
 
-    assert all(0 < batch.num_rows <= most for batch in found)
-    rows = [row for batch in found for row in batch.to_pylist()]
+    assert all(0 < batch.num_rows <= most for batch in result)
+    rows = [row for batch in result for row in batch.to_pylist()]
     pairs = [(row["i"], row.get("j")) for row in rows]
     assert Counter(pairs) == Counter(modelled(lefts, rights, how))
     for row in rows if not is_filter else ():
         key = lefts[row["i"]] if row["i"] is not None else rights[row["j"]]
         assert [same(row[f"both {name}"]) for name in names] == [*map(same, key)]
-    for batch in found:
+    for batch in result:
         assert [batch.schema.field(f"both {n}").type for n in names if not is_filter] == (
             [] if is_filter else types
         )
@@ -214,8 +214,8 @@ def small_batches():
 
 def test_joined_batches_are_not_kept_beside_what_they_came_from():
     before, size = pa.total_allocated_bytes(), next(small_batches()).nbytes
-    found = rebatched(small_batches(), min_rows=1 << 62, max_bytes=2 * size)
-    for batch in found:
+    result = rebatched(small_batches(), min_rows=1 << 62, max_bytes=2 * size)
+    for batch in result:
         assert pa.total_allocated_bytes() - before < 1.1 * batch.nbytes
 
 
@@ -280,12 +280,15 @@ def expected_rows(orders, items, how):
     empty = [dict.fromkeys(orders.schema.names), dict.fromkeys(items.schema.names)]
     rows = []
     for i, j in modelled([(r["id"],) for r in left], [(r["order"],) for r in right], how):
-        one, other = left[i] if i is not None else empty[0], right[j] if j is not None else empty[1]
-        row = {f"{name}{'_l' * (name == 'who')}": value for name, value in one.items()}
+        left_row, right_row = (
+            left[i] if i is not None else empty[0],
+            right[j] if j is not None else empty[1],
+        )
+        row = {f"{name}{'_l' * (name == 'who')}": value for name, value in left_row.items()}
         if how not in ("semi", "anti"):
-            row |= {f"{name}{'_r' * (name == 'who')}": value for name, value in other.items()}
+            row |= {f"{name}{'_r' * (name == 'who')}": value for name, value in right_row.items()}
         else:
-            row = one
+            row = left_row
         rows.append(str(row))
     return Counter(rows)
 
@@ -295,12 +298,12 @@ def expected_rows(orders, items, how):
 def test_ranges_join_as_the_model_says(shuffles, how, group_bytes):
     orders, items = shuffles["orders"], shuffles["items"]
     plan = plan_join(orders, items, on=[("id", "order")], how=how, suffixes=("_l", "_r"))
-    found = pa.Table.from_batches(join_range(orders, items, plan, group_bytes=group_bytes))
-    assert rows_of(found) == expected_rows(orders, items, how)
-    assert found.schema.field("more").type == PAYLOAD
-    assert found.schema.field("paid").type == pa.decimal128(20, 2)
+    result = pa.Table.from_batches(join_range(orders, items, plan, group_bytes=group_bytes))
+    assert rows_of(result) == expected_rows(orders, items, how)
+    assert result.schema.field("more").type == PAYLOAD
+    assert result.schema.field("paid").type == pa.decimal128(20, 2)
     if how not in ("semi", "anti"):
-        assert found.schema.field("tags").type == items.schema.field("tags").type
+        assert result.schema.field("tags").type == items.schema.field("tags").type
 
 
 @pytest.fixture(scope="module")
@@ -329,10 +332,10 @@ def test_a_subpartition_too_large_to_hold_is_joined_in_passes(one_subpartition, 
         range_join, "Indexed", lambda batch, *a, **b: held.append(batch) or Indexed(batch, *a, **b)
     )
     left, right = one_subpartition
-    found = Counter()
+    result = Counter()
     for batch in join_range(left, right, plan_join(left, right, how=how), group_bytes=60_000):
         rows = batch.to_pylist()
-        found.update((row.get("i"), row.get("j")) for row in rows)
+        result.update((row.get("i"), row.get("j")) for row in rows)
 
     keys = [shuffle.read().read_all() for shuffle in one_subpartition]
     numbers = [dict(zip(t[1].to_pylist(), t["k"].to_pylist(), strict=True)) for t in keys]
@@ -351,7 +354,7 @@ def test_a_subpartition_too_large_to_hold_is_joined_in_passes(one_subpartition, 
         "inner": expected, "left": expected + alone, "right": expected + others,
         "full": expected + alone + others, "semi": Counter((i, None) for i in lefts), "anti": alone,
     }[how]  # fmt: skip
-    assert found == expected
+    assert result == expected
     assert len(held) > 5
     assert max(batch.num_rows for batch in held) < 600
 
@@ -374,8 +377,8 @@ def test_small_subpartitions_are_read_once(tmp_path, width, monkeypatch):
 
         monkeypatch.setattr(shuffle, "reader", reader)
         shuffles.append(shuffle)
-    found = join_range(*shuffles, plan_join(*shuffles), group_bytes=1 << 20)
-    assert sum(batch.num_rows for batch in found) == 20_000
+    result = join_range(*shuffles, plan_join(*shuffles), group_bytes=1 << 20)
+    assert sum(batch.num_rows for batch in result) == 20_000
     assert [set(counter.values()) for counter in read.values()] == [{1}, {1}]
 
 
@@ -403,8 +406,8 @@ def test_a_broadcast_side_never_gives_its_rows_twice(shuffles, left, right, kind
             plan = plan_join(
                 orders, items, on=[("id", "order")], how=how, suffixes=("_l", "_r")
             )  # fmt: skip
-            found = pa.Table.from_batches(join_range(orders, items, plan, group_bytes=2_000))
-            assert rows_of(found) == expected_rows(shuffles["orders"], shuffles["items"], how)
+            result = pa.Table.from_batches(join_range(orders, items, plan, group_bytes=2_000))
+            assert rows_of(result) == expected_rows(shuffles["orders"], shuffles["items"], how)
         else:
             with pytest.raises(OptionError, match="broadcast"):
                 plan_join(orders, items, on=[("id", "order")], how=how, suffixes=("_l", "_r"))
@@ -430,7 +433,7 @@ def partly(tmp_path_factory):
     """The same rows with few of them broadcast, with none, and with all of them."""
     directory = tmp_path_factory.mktemp("partly")
     keys = np.arange(200) % 60
-    found = {}
+    result = {}
     for name, of_all in (("some", keys % 7 == 0), ("none", keys < 0)):
         table = pa.table({"k": keys, "all": of_all, name: range(200)})
         write_shuffle(
@@ -442,8 +445,8 @@ def partly(tmp_path_factory):
         table, directory / "every", num_subpartitions=3, partitioner=everyone, options=FAST
     )
     for name in ("some", "none", "every"):
-        found[name] = open_shuffle(directory / name)
-    return found
+        result[name] = open_shuffle(directory / name)
+    return result
 
 
 @pytest.mark.parametrize("group_bytes", [1, 48 << 20])
@@ -456,36 +459,36 @@ def partly(tmp_path_factory):
 def test_rows_that_a_partitioner_broadcasts_are_never_given_twice(
     partly, left, right, kinds, group_bytes
 ):
-    one, other = partly[left], partly[right]
+    left_shuffle, right_shuffle = partly[left], partly[right]
     keys = [int(i) % 60 for i in range(200)]
     for how in KINDS:
         some = {"on": "k", "left_columns": [left], "right_columns": [right], "how": how}
         if left == right:
             some["suffixes"] = ("_l", "_r")
         if how in kinds:
-            plan = plan_join(one, other, **some)
-            found = join_range(one, other, plan, group_bytes=group_bytes)
-            rows = [row for batch in found for row in batch.to_pylist()]
+            plan = plan_join(left_shuffle, right_shuffle, **some)
+            result = join_range(left_shuffle, right_shuffle, plan, group_bytes=group_bytes)
+            rows = [row for batch in result for row in batch.to_pylist()]
             pairs = [(row[left], row.get(right)) for row in rows]
             expected = modelled([(k,) for k in keys], [(k,) for k in keys], how)
             assert Counter(pairs) == Counter(expected)
         else:
             with pytest.raises(OptionError, match=r"broadcast rows, |have broadcast rows"):
-                plan_join(one, other, **some)
+                plan_join(left_shuffle, right_shuffle, **some)
 
 
 def test_a_broadcast_side_is_looked_up_in_large_blocks(partly, monkeypatch):
-    """However few adjacent subpartitions are wanted: each block makes the table of keys anew."""
+    """However few adjacent subpartitions are wanted: each block builds the table of keys again."""
     none, every = partly["none"], partly["every"]
     plan = plan_join(none, every, on="k")
     asked, look_up = [], KeyIndex.look_up
     monkeypatch.setattr(
         KeyIndex, "look_up", lambda self, columns: asked.append(1) or look_up(self, columns)
     )
-    found = pa.Table.from_batches(join_range(none, every, plan, [0, 2, 4, 6]))
+    result = pa.Table.from_batches(join_range(none, every, plan, [0, 2, 4, 6]))
     rows = none.read([0, 2, 4, 6], ["k"]).read_all()["k"].to_pylist()
     counts = Counter(int(i) % 60 for i in range(200))
-    assert found.num_rows == sum(counts[k] for k in rows) > 0
+    assert result.num_rows == sum(counts[k] for k in rows) > 0
     assert len(asked) == 1
 
 
@@ -495,11 +498,11 @@ def test_some_subpartitions(shuffles):
         orders, items, on=[("id", "order")], left_columns=["id"], right_columns=["order"]
     )
     some = [3, 4, 5, *range(20, 40)]
-    found = pa.Table.from_batches(join_range(orders, items, plan, some))
+    result = pa.Table.from_batches(join_range(orders, items, plan, some))
     expected = orders.read(some, ["id"]).read_all().join(
         items.read(some, ["order"]).read_all(), "id", "order", "inner", coalesce_keys=False
     )  # fmt: skip
-    assert rows_of(found) == rows_of(expected)
+    assert rows_of(result) == rows_of(expected)
 
 
 class Sides:
@@ -593,8 +596,8 @@ def test_a_key_of_any_type_is_joined_on_or_refused_by_the_plan(tmp_path, type_):
     with suppress(SchemaError):
         plan = plan_join(left, right, on=["k", "x"], how="full")
     if plan is not None:
-        found = pa.Table.from_batches(join_range(left, right, plan))
-        assert found.num_rows == 6, "no null equals another"
+        result = pa.Table.from_batches(join_range(left, right, plan))
+        assert result.num_rows == 6, "no null equals another"
 
 
 @pytest.mark.parametrize("type_", [pa.decimal32(5, 1), pa.decimal64(15, 2)], ids=str)
@@ -612,8 +615,8 @@ def test_keys_of_two_time_zones_are_one_column():
     )
     for held, other, is_left in ((left, right, True), (right, left, False)):
         batches = join_blocks(Indexed(held, plan, is_left=is_left), other.schema, [other], plan)
-        found = pa.Table.from_batches(batches)["t"].cast(pa.int64()).to_pylist()
-        assert Counter(found) == Counter([1, 2, 3, None])
+        result = pa.Table.from_batches(batches)["t"].cast(pa.int64()).to_pylist()
+        assert Counter(result) == Counter([1, 2, 3, None])
 
 
 def test_names_of_both_sides():
@@ -678,6 +681,6 @@ def test_ranges_of_dates_join(tmp_path):
         table = pa.table({"day": days, name: range(900)})
         write_shuffle(table, tmp_path / name, num_subpartitions=7, partitioner=ranges, options=FAST)
     a, b = open_shuffle(tmp_path / "a"), open_shuffle(tmp_path / "b")
-    found = pa.Table.from_batches(join_range(a, b, plan_join(a, b), group_bytes=1))
-    assert found.num_rows == 90 * 10 * 10
-    assert found.schema.names == ["day", "a", "b"]
+    result = pa.Table.from_batches(join_range(a, b, plan_join(a, b), group_bytes=1))
+    assert result.num_rows == 90 * 10 * 10
+    assert result.schema.names == ["day", "a", "b"]

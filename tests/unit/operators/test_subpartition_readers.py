@@ -134,11 +134,11 @@ def test_rows_for_all_are_kept_while_they_are_small(hold, reads):
 def test_rows_for_all_that_were_half_read_are_read_again():
     batch = pa.record_batch([pa.array(range(5))], schema=SCHEMA)
     source = SameRows(SCHEMA, lambda: iter([batch, batch]), 1 << 20)
-    found = []
+    result = []
     for subpartition, (reader,) in each_subpartition(range(3), [source]):
         rows = reader.read_next_batch() if subpartition == 0 else reader.read_all()
-        found.append(rows.num_rows)
-    assert found == [5, 10, 10]
+        result.append(rows.num_rows)
+    assert result == [5, 10, 10]
 
 
 def test_rows_for_all_that_were_half_read_are_let_go_with_the_turn():
@@ -179,8 +179,8 @@ def test_rows_that_a_partitioner_broadcasts_are_dealt_to_all(tmp_path):
     )  # fmt: skip
     source = row_source(open_shuffle(tmp_path / "s"), range(3), ["row"])
     turns = each_subpartition(range(3), [source])
-    found = [sorted(reader.read_all()["row"].to_pylist()) for _, (reader,) in turns]
-    assert found == [[0, 1], [0], [0, 2, 3]]
+    result = [sorted(reader.read_all()["row"].to_pylist()) for _, (reader,) in turns]
+    assert result == [[0, 1], [0], [0, 2, 3]]
 
 
 @pytest.mark.parametrize("sort_by", [(), ("v",)])
@@ -200,10 +200,10 @@ def test_shuffles_are_dealt_as_they_are_read(tmp_path, sort_by):
 
     num_empty = 0
     for subpartition, (reader, same) in each_subpartition(wanted, sources):
-        found = reader.read_all()
-        assert found.equals(shuffle.subpartition(subpartition, ["v"]).read_all())
+        result = reader.read_all()
+        assert result.equals(shuffle.subpartition(subpartition, ["v"]).read_all())
         assert same.read_all().equals(few)
-        num_empty += not found.num_rows
+        num_empty += not result.num_rows
     assert num_empty > 5
 
 

@@ -221,8 +221,8 @@ def test_a_full_memory_flushes_where_it_may_not_spill(tmp_path):
     assert bench.output.num_rows_out > 900
     bench.output.collect(wide(1_000, 3_000))  # many times what fits
     bench.output.close()
-    emitted = [one for one in bench.take() if one != "close"]
-    assert sorted(row for one in emitted for row in one) == list(range(3_000))
+    emitted = [event for event in bench.take() if event != "close"]
+    assert sorted(row for event in emitted for row in event) == list(range(3_000))
 
 
 def test_rows_that_are_replaced_do_not_fill_the_memory(tmp_path):
@@ -403,14 +403,14 @@ def test_watermarks_of_the_ends_of_a_stream(type_, watermark, is_early):
     buffer.collect(pa.record_batch({"k": [1, 2], "t": pa.array([day, -day], type_)}))
     buffer.emit_watermark(Watermark(watermark))
     buffer.flush()
-    assert [isinstance(one, Watermark) for one in output.events[:2]] == [not is_early, is_early]
+    assert [isinstance(event, Watermark) for event in output.events[:2]] == [not is_early, is_early]
 
 
 @pytest.mark.parametrize("call", ["collect", "flush", "close", "emit_watermark", "notify"])
 @pytest.mark.parametrize("num_rows", [1, 20_000], ids=["in memory", "spilled"])
 def test_whoever_is_given_rows_cannot_call_back(call, num_rows):
     """A row that came while others are given out would be lost, or they would come twice."""
-    found = []
+    emitted_rows = []
 
     class CallsBack(RecordedOutput):
         def collect(self, batch):
@@ -424,7 +424,7 @@ def test_whoever_is_given_rows_cannot_call_back(call, num_rows):
             }
             with pytest.raises(ClosedError, match="is flushing and takes nothing"):
                 calls[call]()
-            found.append(batch.num_rows)
+            emitted_rows.append(batch.num_rows)
 
     def many(n):
         return pa.record_batch({"k": np.arange(n), "v": np.arange(n)})
@@ -434,10 +434,10 @@ def test_whoever_is_given_rows_cannot_call_back(call, num_rows):
     )
     buffer.collect(many(num_rows))
     buffer.flush()
-    assert sum(found) == num_rows
+    assert sum(emitted_rows) == num_rows
     buffer.collect(many(1))
     buffer.flush()
-    assert sum(found) == num_rows + 1
+    assert sum(emitted_rows) == num_rows + 1
 
 
 def test_a_clock_that_is_set_back_delays_a_flush_by_an_interval_at_most(bench):

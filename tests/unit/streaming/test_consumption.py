@@ -60,8 +60,8 @@ from tests.support.small_shuffles import files_below
 ROOT = Path(__file__).parents[3]
 N = 3
 TYPES = list(ResultPartitionType)
-PIPELINED = [one for one in TYPES if one.is_pipelined]
-BLOCKING = [one for one in TYPES if one.is_blocking]
+PIPELINED = [result_type for result_type in TYPES if result_type.is_pipelined]
+BLOCKING = [result_type for result_type in TYPES if result_type.is_blocking]
 
 
 def write(path, *values, mode="append", **options):
@@ -95,7 +95,7 @@ def rows(shuffle):
 
 
 def leases(directory):
-    return [one for one in files_below(directory) if "lease-" in one]
+    return [file for file in files_below(directory) if "lease-" in file]
 
 
 @contextmanager
@@ -125,16 +125,16 @@ def child(program, *arguments):
     ],
 )
 def test_the_properties_of_each_type(kind, properties):
-    one = ResultPartitionType[kind]
+    result_type = ResultPartitionType[kind]
     assert properties == (
-        one.is_blocking,
-        one.is_persistent,
-        one.is_bounded,
-        one.is_reconsumable,
-        one.is_released_by_consumers,
+        result_type.is_blocking,
+        result_type.is_persistent,
+        result_type.is_bounded,
+        result_type.is_reconsumable,
+        result_type.is_released_by_consumers,
     )
-    assert one.is_pipelined is not one.is_blocking
-    assert one.has_back_pressure is one.is_bounded
+    assert result_type.is_pipelined is not result_type.is_blocking
+    assert result_type.has_back_pressure is result_type.is_bounded
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -152,7 +152,7 @@ def test_who_says_nothing_gets_a_persistent_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "found"),
+    ("options", "message"),
     [
         ({"result_type": "EPHEMERAL"}, "result_type='EPHEMERAL': expected one of BLOCKING_PERS"),
         ({"result_type": 3}, "result_type=3"),
@@ -169,8 +169,8 @@ def test_who_says_nothing_gets_a_persistent_one(tmp_path):
         ),
     ],
 )
-def test_bad_options_are_named(options, found):
-    with pytest.raises(OptionError, match=found):
+def test_bad_options_are_named(options, message):
+    with pytest.raises(OptionError, match=message):
         WriteOptions(**options)
 
 
@@ -324,8 +324,8 @@ def test_progress_never_goes_back(tmp_path):
         registry.advance("a", version)
         assert registry.register("a", 0) == max(3, registry.progress("a"))
     assert registry.progress("a") == 7
-    there = sorted(one.name for one in (tmp_path / consumer_directory("a")).iterdir())
-    assert there == [Path(progress_path("a", version)).name for version in (5, 7)]
+    names = sorted(file.name for file in (tmp_path / consumer_directory("a")).iterdir())
+    assert names == [Path(progress_path("a", version)).name for version in (5, 7)]
 
 
 # Requests
@@ -333,14 +333,14 @@ def test_progress_never_goes_back(tmp_path):
 
 def test_a_consumer_may_ask_before_the_producer_is_there(tmp_path):
     path = tmp_path / "not" / "there"
-    found = []
-    asking = threading.Thread(target=lambda: found.append(take(path, "a", request_timeout=30)))
+    taken = []
+    asking = threading.Thread(target=lambda: taken.append(take(path, "a", request_timeout=30)))
     asking.start()
     while not (path / consumer_directory("a")).exists():
         time.sleep(0.01)
     write(path, 1, 2, result_type="PIPELINED")
     asking.join()
-    assert found == [[1, 2]]
+    assert taken == [[1, 2]]
 
 
 def test_a_producer_with_mode_errorifexists_is_not_stopped_by_who_waits(tmp_path):
@@ -585,7 +585,7 @@ def test_a_process_elsewhere_that_shows_itself_keeps_the_name_whatever_the_clock
     with pytest.raises(ConsumerError, match=r"is at work, process .* on another"):
         forget_consumer(storage, "a")
     assert ConsumerRegistry(storage).progress("a") == 0
-    assert all(one.startswith(f"consumers/a/lease-{1:020d}-") for one in leases(tmp_path))
+    assert all(lease.startswith(f"consumers/a/lease-{1:020d}-") for lease in leases(tmp_path))
 
 
 @AGES
@@ -630,7 +630,7 @@ def test_who_was_taken_over_learns_of_it_and_records_nothing(tmp_path):
     storage = open_storage(path)
     sleeper = Consumer(storage, "a")
     sleeper.register(0)
-    elsewhere(storage, term=2)  # as one on another machine does that thinks this one dead
+    elsewhere(storage, term=2)  # as a process on another machine does that takes this one for dead
     with pytest.raises(ConsumerError, match="was taken over by"):
         sleeper.commit(1)
     assert ConsumerRegistry(storage).progress("a") == 0
@@ -686,7 +686,7 @@ def test_a_process_that_is_hidden_from_this_user_is_not_taken_for_dead(tmp_path,
 
 
 class Torn(PosixStorage):
-    """Lets others act while a directory is listed, and shows what was there all the time."""
+    """Lets others act while a directory is listed, and returns what existed all the time."""
 
     def __init__(self, root, action):
         super().__init__(str(root))
@@ -711,7 +711,7 @@ def test_a_consumer_is_known_also_while_it_records_progress(tmp_path):
 
 
 def test_progress_that_is_never_there_when_it_is_read_is_an_error(tmp_path):
-    """To take the consumer for one that is not known would release what it has before it."""
+    """To take the consumer for an unknown one would release what it has not consumed."""
 
     class Fleeting(PosixStorage):
         def read(self, path):
@@ -723,8 +723,8 @@ def test_progress_that_is_never_there_when_it_is_read_is_an_error(tmp_path):
             return super().get_ranges(path, ranges)
 
         def list(self, path):
-            found = super().list(path)
-            return found or [f"progress-{1:020d}"] if path == "consumers/a" else found
+            names = super().list(path)
+            return names or [f"progress-{1:020d}"] if path == "consumers/a" else names
 
     ConsumerRegistry(open_storage(tmp_path)).register("a", 1)
     registry = ConsumerRegistry(Fleeting(str(tmp_path)))
@@ -762,7 +762,7 @@ def test_a_holder_goes_on_showing_itself_after_an_answer_that_got_lost(tmp_path)
     lease = take_lease(Forgetful(str(tmp_path)), "consumers/a", seconds=0.1)
     deadline = time.monotonic() + 10
     third = f"consumers/a/lease-{1:020d}-{3:020d}"
-    while not any(one >= third for one in leases(tmp_path)) and time.monotonic() < deadline:
+    while not any(lease >= third for lease in leases(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.02)
     lease.release()
     assert leases(tmp_path) == [f"consumers/a/lease-{1:020d}-free"]
@@ -839,7 +839,7 @@ def test_a_blocking_result_that_was_merged_goes_all_the_same(tmp_path, expires):
     if expires:
         collect_garbage(path, retention=timedelta(0))
     assert rows(open_shuffle(path)) == [0, 1, 2, 3], "somebody has it still before them"
-    states = {one.name: one.unconsumed_versions for one in list_consumers(path)}
+    states = {state.name: state.unconsumed_versions for state in list_consumers(path)}
     assert states["early"] == 0
     assert states["late"] > 0
     assert take(path, "late") == [0, 1, 2, 3]
@@ -882,7 +882,9 @@ time.sleep(600)
     assert not [name for name in files_below(path) if name.startswith("map_outputs")]
 
 
-@pytest.mark.parametrize("kind", [one for one in TYPES if one.name != "BLOCKING"])
+@pytest.mark.parametrize(
+    "kind", [result_type for result_type in TYPES if result_type.name != "BLOCKING"]
+)
 def test_other_results_outlive_their_application(tmp_path, kind):
     program = """
 import sys
@@ -949,7 +951,7 @@ def test_consumers_hold_versions_back_of_pipelined_results_alone(tmp_path, kind)
     report = collect_garbage(tmp_path, retention=timedelta(0))
     assert report.oldest_version == (1 if kind.is_pipelined else 2)
     release_shuffle(tmp_path)
-    assert collect_garbage(tmp_path).oldest_version == 3, "against that nobody holds anything"
+    assert collect_garbage(tmp_path).oldest_version == 3, "although no consumer holds a version"
 
 
 def test_consumers_themselves_remove_what_they_have_consumed(tmp_path):
@@ -995,7 +997,7 @@ def test_who_was_forgotten_while_it_slept_records_nothing(tmp_path):
 
 def test_who_overwrites_waits_for_consumers_that_get_every_version(tmp_path):
     bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 2}
-    for value in range(4):  # nobody is known who would get them
+    for value in range(4):  # no consumer is registered
         write(tmp_path, value, mode="overwrite", back_pressure_timeout=0, **bounded)
     take(tmp_path, "a")
     for value in (5, 6):
@@ -1007,7 +1009,7 @@ def test_who_overwrites_waits_for_consumers_that_get_every_version(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bounds", "there", "num_bytes", "expected"),
+    ("bounds", "unconsumed", "num_bytes", "expected"),
     [
         ((100, None), (0, 0), 1000, True),
         ((100, None), (1, 40), 60, True),
@@ -1018,9 +1020,9 @@ def test_who_overwrites_waits_for_consumers_that_get_every_version(tmp_path):
         ((100, 5), (5, 1), 1, False),
     ],
 )
-def test_when_there_is_room(bounds, there, num_bytes, expected):
+def test_when_there_is_room(bounds, unconsumed, num_bytes, expected):
     result = ResultDescription(ResultPartitionType.PIPELINED_BOUNDED, *bounds)
-    assert has_room(result, Unconsumed("a", 0, *there), num_bytes) is expected
+    assert has_room(result, Unconsumed("a", 0, *unconsumed), num_bytes) is expected
 
 
 def test_the_producer_waits_for_the_slowest_consumer_and_names_it(tmp_path):

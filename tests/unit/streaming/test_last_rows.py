@@ -29,7 +29,7 @@ def test_the_last_of_each_key_in_the_order_of_rows():
         pa.array([math.nan, -math.nan, 0.0, -0.0, None, None], pa.float32()),
         pa.array([math.nan, -math.nan, 0.0, -0.0, None, None], pa.float16()),
         pa.array([[math.nan], [-math.nan], [0.0], [-0.0], [None], [None]]),
-        pa.array([{"x": one} for one in [math.nan, -math.nan, 0.0, -0.0, None, None]]),
+        pa.array([{"x": value} for value in [math.nan, -math.nan, 0.0, -0.0, None, None]]),
     ],
     ids=["double", "float", "halffloat", "list", "struct"],
 )
@@ -75,17 +75,19 @@ LEAVES = {
 def keys_of(type_):
     """Values of a type, at any depth."""
     if pa.types.is_struct(type_):
-        there = st.fixed_dictionaries({field.name: keys_of(field.type) for field in type_})
+        values = st.fixed_dictionaries({field.name: keys_of(field.type) for field in type_})
     elif pa.types.is_list(type_):
-        there = st.lists(keys_of(type_.value_type), max_size=2)
+        values = st.lists(keys_of(type_.value_type), max_size=2)
     else:
-        there = LEAVES[type_]
-    return st.none() | there
+        values = LEAVES[type_]
+    return st.none() | values
 
 
 def nested(children):
     fields = st.lists(children, min_size=1, max_size=2)
-    structs = fields.map(lambda types: pa.struct([(f"f{i}", one) for i, one in enumerate(types)]))
+    structs = fields.map(
+        lambda types: pa.struct([(f"f{i}", type_) for i, type_ in enumerate(types)])
+    )
     return structs | children.map(pa.list_)
 
 
@@ -105,7 +107,8 @@ def test_keys_of_any_type_are_those_of_python(types, data):
     rows = data.draw(st.lists(st.tuples(*map(keys_of, types)), min_size=1, max_size=12))
     expected = {repr(as_key(list(row))): number for number, row in enumerate(rows)}
     columns = [
-        pa.array(one, type_) for one, type_ in zip(zip(*rows, strict=True), types, strict=True)
+        pa.array(values, type_)
+        for values, type_ in zip(zip(*rows, strict=True), types, strict=True)
     ]
     assert rows_of(*columns) == sorted(expected.values())
 
@@ -129,7 +132,7 @@ def test_several_columns_are_one_key():
     rng = np.random.default_rng(1)
     far = rng.integers(-(2**63), 2**63 - 1, 4)
     columns = [rng.choice(far, 500), rng.choice(far, 500), rng.choice(["", "a", "b"], 500)]
-    keys = zip(*(one.tolist() for one in columns), strict=True)
+    keys = zip(*(column.tolist() for column in columns), strict=True)
     expected = {key: row for row, key in enumerate(keys)}
     assert rows_of(*map(pa.array, columns)) == sorted(expected.values())
 

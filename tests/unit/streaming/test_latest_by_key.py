@@ -36,10 +36,10 @@ def batches_of(num_rows, num_keys, *, batch_rows=5_000, seed=0):
 
 
 def latest_of(batches):
-    found = {}
+    result = {}
     for batch in batches:
-        found.update(zip(batch["k"].to_pylist(), batch["row"].to_pylist(), strict=True))
-    return found
+        result.update(zip(batch["k"].to_pylist(), batch["row"].to_pylist(), strict=True))
+    return result
 
 
 def test_many_keys_go_to_disk_and_come_back_once_each(tmp_path):
@@ -50,27 +50,27 @@ def test_many_keys_go_to_disk_and_come_back_once_each(tmp_path):
             yield batch
             peak.append(len(list(tmp_path.iterdir())))
 
-    found = list(latest_per_key(seen(), ["k"], max_bytes=MEMORY, directory=str(tmp_path)))
+    result = list(latest_per_key(seen(), ["k"], max_bytes=MEMORY, directory=str(tmp_path)))
     assert max(peak) == 1  # a scratch directory; the test would be of no use without
-    rows = [row for batch in found for row in batch["row"].to_pylist()]
+    rows = [row for batch in result for row in batch["row"].to_pylist()]
     assert len(rows) == len(set(rows))
-    assert latest_of(found) == latest_of(batches_of(120_000, 40_000))
-    assert all(batch["s"].to_pylist() == list(map(str, batch["k"].to_pylist())) for batch in found)
-    assert max(batch.nbytes for batch in found) <= MEMORY // 3
+    assert latest_of(result) == latest_of(batches_of(120_000, 40_000))
+    assert all(batch["s"].to_pylist() == list(map(str, batch["k"].to_pylist())) for batch in result)
+    assert max(batch.nbytes for batch in result) <= MEMORY // 3
     assert not list(tmp_path.iterdir())
 
 
 def test_few_keys_stay_in_memory_in_the_order_of_their_last_rows(tmp_path):
-    (found,) = latest_per_key(
+    (result,) = latest_per_key(
         batches_of(200_000, 50), ["k"], max_bytes=MEMORY, directory=str(tmp_path / "missing")
     )
-    assert found["row"].to_pylist() == sorted(latest_of(batches_of(200_000, 50)).values())
+    assert result["row"].to_pylist() == sorted(latest_of(batches_of(200_000, 50)).values())
 
 
 def test_without_keys_it_is_the_last_row():
-    (found,) = latest_per_key(batches_of(12_345, 9), [], max_bytes=MEMORY)
-    assert found["row"].to_pylist() == [12_344]
-    assert found.get_total_buffer_size() < 1_000  # and nothing of its batch
+    (result,) = latest_per_key(batches_of(12_345, 9), [], max_bytes=MEMORY)
+    assert result["row"].to_pylist() == [12_344]
+    assert result.get_total_buffer_size() < 1_000  # and nothing of its batch
 
 
 def test_no_rows_are_no_batches():
@@ -120,8 +120,10 @@ def test_rows_can_be_given_out_again_and_cleared(tmp_path):
 
 def test_one_row_larger_than_memory_is_taken(tmp_path):
     large = pa.record_batch({"k": [1, 2, 1], "s": ["x" * (2 << 20), "y", "z" * (3 << 20)]})
-    found = list(latest_per_key([large, large], ["k"], max_bytes=64 << 10, directory=str(tmp_path)))
-    values = {k: s for one in found for k, s in zip(*one.to_pydict().values(), strict=True)}
+    result = list(
+        latest_per_key([large, large], ["k"], max_bytes=64 << 10, directory=str(tmp_path))
+    )
+    values = {k: s for batch in result for k, s in zip(*batch.to_pydict().values(), strict=True)}
     assert values == {1: "z" * (3 << 20), 2: "y"}
 
 
@@ -134,33 +136,35 @@ def test_passes_part_keys_that_do_not_fit_together():
         return batches_of(50_000, 20_000)
 
     schema = next(batches_of(1, 1)).schema
-    found = list(latest_in_passes(rows, schema, ["k"], capacity_bytes=MEMORY // 4, num_rows=50_000))
+    result = list(
+        latest_in_passes(rows, schema, ["k"], capacity_bytes=MEMORY // 4, num_rows=50_000)
+    )
     assert read > 4
-    assert sum(batch.num_rows for batch in found) == len(latest_of(found))
-    assert latest_of(found) == latest_of(batches_of(50_000, 20_000))
-    assert max(batch.nbytes for batch in found) < MEMORY // 4
+    assert sum(batch.num_rows for batch in result) == len(latest_of(result))
+    assert latest_of(result) == latest_of(batches_of(50_000, 20_000))
+    assert max(batch.nbytes for batch in result) < MEMORY // 4
 
 
 @pytest.mark.parametrize("type_", [pa.struct({"x": pa.int64()}), pa.list_(pa.int64())])
 def test_passes_part_nested_keys_too(type_):
     values = [{"x": i} if pa.types.is_struct(type_) else [i] for i in range(5_000)]
     batch = pa.record_batch({"k": pa.array(values, type_), "row": range(5_000)})
-    found = list(
+    result = list(
         latest_in_passes(
             lambda: [batch, batch], batch.schema, ["k"], capacity_bytes=64 << 10, num_rows=10_000
         )
     )
-    assert len(found) > 4
-    assert sorted(row for one in found for row in one["row"].to_pylist()) == list(range(5_000))
+    assert len(result) > 4
+    assert sorted(row for batch in result for row in batch["row"].to_pylist()) == list(range(5_000))
 
 
 def test_rows_that_no_pass_can_part_are_held():
     # Two rows of which each fills the memory have different keys; more passes would not help.
     batch = pa.record_batch({"k": ["a", "b", "a"], "s": ["x" * 90_000] * 3})
-    found = list(
+    result = list(
         latest_in_passes(lambda: [batch], batch.schema, ["k"], capacity_bytes=64 << 10, num_rows=3)
     )
-    assert sorted(k for one in found for k in one["k"].to_pylist()) == ["a", "b"]
+    assert sorted(k for batch in result for k in batch["k"].to_pylist()) == ["a", "b"]
 
 
 def test_replaced_rows_are_dropped_before_others_are_refused():
@@ -270,9 +274,9 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
         assert Path(left).is_dir(), "the directory of a process that lives was removed"
         mine.remove()
         process.send_signal(signal.SIGKILL)
-    assert [str(one) for one in tmp_path.iterdir()] == [left]
+    assert [str(path) for path in tmp_path.iterdir()] == [left]
     mine = ScratchDirectory(str(tmp_path))
-    assert [str(one) for one in tmp_path.iterdir()] == [mine.path]
+    assert [str(path) for path in tmp_path.iterdir()] == [mine.path]
     mine.remove()
     mine.remove()
     assert not list(tmp_path.iterdir())

@@ -77,7 +77,7 @@ def test_a_bounded_result_from_its_producer_to_its_consumer(place):
             take(storage)
     write(storage, 3)
     assert take(storage) == [3]
-    assert [(one.name, one.version) for one in list_consumers(storage)] == [("a", 3)]
+    assert [(state.name, state.version) for state in list_consumers(storage)] == [("a", 3)]
     collect_garbage(storage, retention=NONE)
     collect_garbage(storage, retention=NONE)
     assert not data_objects(server, bucket)
