@@ -40,11 +40,15 @@ def validity(array: pa.Array) -> NDArray[np.bool_] | None:
     return _bits(array, 0).view(np.bool_)
 
 
-def text_offsets(array: pa.Array) -> NDArray[np.int32]:
-    """Return where strings begin and end, shape (num_rows + 1,)."""
+def text_offsets(array: pa.Array, dtype: DTypeLike = np.int32) -> NDArray[Any]:
+    """Return where strings or lists begin and end in their content, shape (num_rows + 1,).
+
+    ``dtype`` is int64 for arrays of large types.
+    """
+    dtype = np.dtype(dtype)
     if len(array) == 0:
-        return np.zeros(1, np.int32)
-    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
+        return np.zeros(1, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, dtype.itemsize * array.offset)
 
 
 def text_octets(array: pa.Array) -> NDArray[np.uint8]:

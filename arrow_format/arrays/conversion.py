@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
-from arrow_format.arrays.row_runs import positions_of
+from arrow_format.arrays.row_sizes import positions_of
 from arrow_format.arrays.selection import take
 
 if TYPE_CHECKING:

@@ -13,8 +13,15 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import fixed_width_values, to_numpy, validity
-from arrow_format.arrays.conversion import is_list, is_list_view
-from arrow_format.arrays.row_runs import positions_of, runs_within
+from arrow_format.arrays.conversion import is_list_view
+from arrow_format.arrays.row_sizes import (
+    OFFSET_BYTES,
+    children_of,
+    content_positions,
+    fixed_width,
+    positions_of,
+    runs_within,
+)
 from arrow_format.arrays.stored_types import plain_dictionary, same_but_labels
 
 if TYPE_CHECKING:
@@ -32,7 +39,6 @@ BLOCK_VALUES = 1 << 20
 """Values inside lists that are measured together, at some 30 bytes each; more only where a row
 has."""
 
-OFFSET_BYTES = 4
 VIEW_BYTES = 16
 
 
@@ -90,28 +96,21 @@ def _bytes_of(array: pa.Array, starts: Int64Array, stops: Int64Array) -> Int64Ar
         return _sum_runs(array, starts, stops, _bytes_in_views)
     if is_list_view(type_):
         return _sum_runs(array, starts, stops, _bytes_in_list_views)
-    total = np.zeros(len(starts), np.int64)
-    if pt.is_struct(type_):
-        for i in range(type_.num_fields):
-            total += _bytes_of(array.field(i), starts, stops)
-        return total
-    if pt.is_fixed_size_list(type_):
-        size = type_.list_size
-        return _bytes_of(
-            array.values, (array.offset + starts) * size, (array.offset + stops) * size
-        )
     counts = stops - starts
-    width = _fixed_width(type_)
+    width = fixed_width(type_)
     if width is not None:
         return counts * width
-    offsets = _offsets(array)
-    if offsets is None:
-        return total
-    inner = offsets[starts].astype(np.int64), offsets[stops].astype(np.int64)
-    total += counts * OFFSET_BYTES
-    if pt.is_map(type_):
-        return total + _bytes_of(array.keys, *inner) + _bytes_of(array.items, *inner)
-    return total + (_bytes_of(array.values, *inner) if is_list(type_) else inner[1] - inner[0])
+    total = np.zeros(len(starts), np.int64)
+    if pt.is_union(type_):
+        return total  # refused when it is normalised
+    inner_starts, inner_stops = (content_positions(array, edge) for edge in (starts, stops))
+    if not (pt.is_struct(type_) or pt.is_fixed_size_list(type_)):
+        total += counts * OFFSET_BYTES
+    if not pt.is_nested(type_):
+        total += inner_stops - inner_starts
+    for child in children_of(array):
+        total += _bytes_of(child, inner_starts, inner_stops)
+    return total
 
 
 def _sum_runs(
@@ -165,25 +164,3 @@ def _bytes_in_list_views(array: pa.Array, positions: Int64Array) -> Int64Array:
 def _where_valid(array: pa.Array, positions: Int64Array, sizes: Int64Array) -> Int64Array:
     valid = validity(array)
     return sizes if valid is None else np.where(valid[positions], sizes, 0)
-
-
-def _fixed_width(type_: pa.DataType) -> int | None:
-    """Bytes of a value; None where values differ in theirs."""
-    try:
-        return -(-int(type_.bit_width) // 8)
-    except ValueError:
-        return None
-
-
-def _offsets(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.signedinteger]] | None:
-    """Where values begin and end in the content of text or lists; None for other types."""
-    type_ = array.type
-    large = pt.is_large_list(type_) or pt.is_large_string(type_) or pt.is_large_binary(type_)
-    if not (
-        large or is_list(type_) or pt.is_map(type_) or pt.is_string(type_) or pt.is_binary(type_)
-    ):
-        return None
-    dtype = np.dtype(np.int64 if large else np.int32)
-    if len(array) == 0:
-        return np.zeros(1, dtype)
-    return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)

@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import boolean_values, text_offsets, to_arrow, to_numpy
-from arrow_format.arrays.row_runs import runs_within
-from arrow_format.arrays.row_sizes import has_items, items_per_row, num_items
+from arrow_format.arrays.row_sizes import has_items, items_per_row, num_items, runs_within
 from arrow_format.arrays.selection import keep, take, without_slices
 
 SLICE_ITEMS = 1 << 19

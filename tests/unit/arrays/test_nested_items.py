@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.arrays.row_runs import positions_of, runs_within
-from arrow_format.arrays.row_sizes import has_items, items_per_row, num_items
+from arrow_format.arrays.row_sizes import (
+    has_items,
+    items_per_row,
+    num_items,
+    positions_of,
+    runs_within,
+)
 
 INT = pa.int8()
 PAIR = pa.struct({"a": pa.list_(INT), "b": pa.list_(INT)})
