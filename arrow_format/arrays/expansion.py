@@ -6,6 +6,7 @@ stand for gigabytes.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ from arrow_format.arrays.row_sizes import (
     positions_of,
     runs_within,
 )
-from arrow_format.arrays.stored_types import plain_dictionary, same_but_labels
+from arrow_format.arrays.stored_types import normalise, plain_dictionary, same_but_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,21 +43,22 @@ has."""
 VIEW_BYTES = 16
 
 
-def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Cut a batch so that each piece takes a few megabytes when it is normalised, or is one row.
+def stored_batches(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a user's batch as they are stored, a few megabytes or one row at a time.
 
-    Parameters
-    ----------
-    batch
-        Rows as a user hands them in.
-    schema
-        The data schema they will be normalised to. Where all types are stored as they are, or the
-        batch does not fit it, the rows are not measured.
-
-    Yields
+    Raises
     ------
-    pyarrow.RecordBatch
-        All rows, in order; ``batch`` itself where nothing grows.
+    SchemaError
+        As :func:`~arrow_format.arrays.stored_types.normalise`, for the rows it is met at.
+    """
+    return map(normalise, expandable_slices(batch, schema), repeat(schema))
+
+
+def expandable_slices(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield slices of a batch that take a few megabytes each when they are normalised, or one row.
+
+    All rows, in order; ``batch`` itself where nothing grows, or where it does not fit the data
+    schema ``schema``, which :func:`~arrow_format.arrays.stored_types.normalise` refuses.
     """
     names = [
         (i, field)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.arrays.conversion import convert, is_list
-from arrow_format.arrays.expansion import pieces
+from arrow_format.arrays.expansion import expandable_slices
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import SchemaError
 
@@ -79,7 +79,7 @@ def rows_for_spark(
         if not isinstance(batch, pa.RecordBatch):
             yield batch
             continue
-        for piece in pieces(batch, target):
+        for piece in expandable_slices(batch, target):
             rows = normalise(piece, plain)
             columns = [_convert(*pair) for pair in zip(rows.columns, target, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=target)

@@ -6,6 +6,7 @@ Source: Spark's ``RangePartitioner.sketch``; 100 rows per range is what it takes
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.conversion import can_be_taken
-from arrow_format.arrays.expansion import pieces
+from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.selection import take
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError
@@ -104,7 +105,7 @@ def sample_columns(
     taken = [pa.RecordBatch.from_arrays([no_rows(f.type) for f in schema], schema=schema)]
     if not all(can_be_taken(source.schema.field(name).type) for name in names):
         # Then every row must become plain before any can be taken.
-        batches = (normalise(piece, schema) for batch in batches for piece in pieces(batch, schema))
+        batches = chain.from_iterable(stored_batches(batch, schema) for batch in batches)
     start = done = 0
     for batch in batches:
         start, first = start + batch.num_rows, start
