@@ -12,7 +12,7 @@ from pyarrow import types as pt
 from arrow_format.arrays.buffers import text_offsets, to_arrow
 from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.row_sizes import MAX_ITEMS, most_items
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import joined, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -142,9 +142,9 @@ def rebatched(
 
 def _taken(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Join batches and empty their list."""
-    joined = _joined(held)
+    batch = joined(held)
     held.clear()
-    return joined
+    return batch
 
 
 def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -153,10 +153,6 @@ def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
     rows = -(-batch.num_rows // pieces)
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -188,7 +184,7 @@ def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> 
     np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
     starts = np.flatnonzero(is_first)
     if bool((ids[starts[1:]] >= ids[starts[:-1]]).all()):
-        batch = _joined(batches)
+        batch = joined(batches)
         del batches
     elif len(ids) >= slice_rows * (len(starts) + len(batches)):
         # A stretch that goes on in the next run is two slices.
@@ -250,7 +246,7 @@ def _gathered(
         else:
             columns.append(gathered(column, rows))
     if not columns:
-        return _joined(batches)
+        return joined(batches)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

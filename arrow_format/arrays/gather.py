@@ -15,7 +15,7 @@ from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import boolean_values, text_offsets, to_arrow, to_numpy
 from arrow_format.arrays.row_sizes import has_items, items_per_row, num_items, runs_within
-from arrow_format.arrays.selection import keep, take, without_slices
+from arrow_format.arrays.selection import joined, keep, take, without_slices
 
 SLICE_ITEMS = 1 << 19
 """Items of lists that are taken together: their index has 4 MiB. A row of more is copied whole."""
@@ -65,8 +65,7 @@ def gather(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
 
 def gathered(column: pa.Array, indices: pa.Array) -> pa.Array:
     """Return what :func:`gather` does as one array."""
-    pieces = gather(column, indices)
-    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+    return joined(gather(column, indices))
 
 
 def _take(column: pa.Array, indices: pa.Array) -> pa.Array:

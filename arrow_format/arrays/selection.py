@@ -41,6 +41,16 @@ def keep(
     return pc.filter(without_slices(values), mask)
 
 
+def joined(
+    parts: list[pa.Array] | list[pa.RecordBatch],
+) -> pa.Array | pa.RecordBatch:
+    """Return arrays, or batches, as one; a single one is not copied."""
+    if len(parts) == 1:
+        return parts[0]
+    join = pa.concat_batches if isinstance(parts[0], pa.RecordBatch) else pa.concat_arrays
+    return join(parts)
+
+
 def without_slices(
     values: pa.Array | pa.RecordBatch | pa.Table,
 ) -> pa.Array | pa.RecordBatch | pa.Table:

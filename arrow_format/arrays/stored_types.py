@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from arrow_format.arrays.selection import keep
 from arrow_format.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
@@ -181,12 +182,10 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         A column is missing, has another type, or has nulls where the target allows none.
     """
     if batch.schema.names != schema.names:
-        there = set(batch.schema.names)
+        present = set(batch.schema.names)
         for name in schema.names:
-            if name not in there:
-                columns = ", ".join(map(repr, batch.schema.names))
-                msg = f"there is no column {name!r}; columns are {columns}"
-                raise SchemaError(msg)
+            if name not in present:
+                raise SchemaError(missing_column(name, batch.schema.names))
         batch = batch.select(schema.names)
     return normalise(batch, schema)
 
@@ -241,6 +240,17 @@ def refuse_duplicates(names: Iterable[str], what: str = "columns") -> None:
             "each must be told from the others: rename or drop them"
         )
         raise SchemaError(msg)
+
+
+def missing_column(name: str, names: Sequence[str], what: str = "column") -> str:
+    """Return the message that ``name`` is not among ``names``; ``what`` says what was looked for.
+
+    It lists the names, and the nearest first if there is one.
+    """
+    lowered = {present.lower(): present for present in names}
+    nearest = get_close_matches(name.lower(), lowered, n=1)
+    hint = f" (did you mean {lowered[nearest[0]]!r}?)" if nearest else ""
+    return f"{what} {name!r} is not there{hint}; columns are {', '.join(names)}"
 
 
 # What is stored ----------------------------------------------------------------------------------

@@ -231,10 +231,12 @@ class LayoutCheck:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = byte_schema(schema)
-        self._with_offsets = [i for i, field in enumerate(self._schema) if _leads(field.type)]
+        self._has_offsets = any(
+            pt.is_binary(type_) or pt.is_nested(type_) for type_ in self._schema.types
+        )
 
-    def check(self, message: pa.Buffer) -> None:
-        """Check one message that is not compressed.
+    def check(self, message: pa.Buffer | pa.Message) -> None:
+        """Check one message, of which :func:`check_stream` bounds the size if it is compressed.
 
         Raises
         ------
@@ -244,30 +246,7 @@ class LayoutCheck:
         batch = pa.ipc.read_record_batch(message, self._schema)
         # That each buffer has the bytes its values take; and, where values say themselves where
         # they lie, that they lie inside. Of values of a fixed width that looks at nothing more.
-        batch.validate(full=bool(self._with_offsets))
-
-
-def _leads(type_: pa.DataType) -> bool:
-    """Whether values of a type say themselves where they, or what is inside them, lie."""
-    return bool(pt.is_binary(type_) or pt.is_nested(type_))
-
-
-def check_array(array: pa.Array) -> None:
-    """Check one array of a data schema as :class:`LayoutCheck` checks messages.
-
-    Raises
-    ------
-    pyarrow.ArrowException
-        An offset or a count of it is wrong.
-    """
-    array.validate()
-    if pt.is_struct(array.type):
-        for i in range(array.type.num_fields):
-            check_array(array.field(i))
-    elif pt.is_string(array.type):
-        array.view(pa.binary()).validate(full=True)
-    elif _leads(array.type):
-        array.validate(full=True)
+        batch.validate(full=self._has_offsets)
 
 
 def byte_schema(schema: pa.Schema) -> pa.Schema:

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.selection import take
-from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.arrays.stored_types import data_schema, missing_column, normalise
 from arrow_format.errors import OptionError
-from arrow_format.format.ipc import check_array, check_stream
+from arrow_format.format.ipc import LayoutCheck, check_stream
 from arrow_format.keys.bound_search import bounds_of_sample, first_descent
 from arrow_format.keys.sort_keys import ORDERS, SortBy, key_fields, normalise_sort_by
 from arrow_format.options import check_num_subpartitions
@@ -99,11 +99,9 @@ def _batch_of_columns(bounds: pa.Table | pa.RecordBatch, keys: SortBy) -> pa.Rec
     names = [name for name, _ in keys]
     missing = [name for name in names if name not in bounds.schema.names]
     if missing:
-        msg = (
-            f"key column {missing[0]!r} is not among the columns {', '.join(bounds.schema.names)} "
-            "of the bounds or sample that was given"
+        raise OptionError(
+            missing_column(missing[0], bounds.schema.names, "bounds or sample: key column")
         )
-        raise OptionError(msg)
     selected = bounds.select(names)
     schema = pa.schema([(f.name, _bare(f.type)) for f in data_schema(selected.schema)])
     parts = selected.to_batches() if isinstance(selected, pa.Table) else [selected]
@@ -232,8 +230,9 @@ def bounds_from_text(text: str) -> pa.RecordBatch:
     if len(batches) != 1:
         msg = f"bounds in {len(batches)} batches, expected one"
         raise ValueError(msg)
-    for column in batches[0].columns:
-        check_array(column)
+    messages = pa.ipc.MessageReader.open_stream(stream)
+    messages.read_next_message()  # the schema
+    LayoutCheck(batches[0].schema).check(messages.read_next_message())
     return batches[0]
 
 

@@ -24,14 +24,12 @@ from arrow_format.keys.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.spark_hash import MAX_LONG_DIGITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrow_format.model import MapOutput
-
-MAX_LONG_DIGITS = 18
-"""The largest decimal precision that Spark hashes as a long."""
 
 _INSTEAD = (
     "write one of them as the other, or read both with read_shuffle and let Spark bring their rows "

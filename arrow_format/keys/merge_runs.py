@@ -16,7 +16,7 @@ from arrow_format.arrays.batches import copied
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.row_sizes import most_items
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import joined, take
 from arrow_format.keys.spark_order import key_codes, sorting_bytes
 
 if TYPE_CHECKING:
@@ -199,6 +199,6 @@ def _round(heads: list[_Head], sort_by: SortBy) -> Iterator[pa.RecordBatch]:
 
 def _order(batches: list[pa.RecordBatch], sort_by: SortBy) -> NDArray[np.uint32]:
     """Permutation that sorts the rows of all batches by their keys, stably."""
-    keys = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    keys = joined(batches)
     codes = key_codes([keys[name] for name, _ in sort_by], [order for _, order in sort_by])
     return sort_permutation(codes)

@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_numpy
+from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.spark_hash import check_hashable, hash_columns, subpartition_ids
@@ -70,8 +71,7 @@ def column_index(schema: pa.Schema, name: str) -> int:
     """
     index = schema.get_field_index(name)
     if index < 0:
-        msg = f"key column {name!r} is not there; columns are {', '.join(schema.names)}"
-        raise SchemaError(msg)
+        raise SchemaError(missing_column(name, schema.names, "key column"))
     return int(index)
 
 

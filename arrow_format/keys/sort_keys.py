@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import types as pt
 
+from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.options import as_several
 
@@ -45,7 +46,7 @@ _SORTABLE = (
 """Tests for the types whose values have Spark's order; structs of these are compared by field."""
 
 _TAGGED = {("metadata", b"variant"), ("wkb", b"geometry"), ("wkb", b"geography")}
-"""Fields by whose metadata a struct is known to be a Spark type that has no order."""
+"""Fields and metadata that mark a struct as a Spark type with neither an order nor a hash."""
 
 
 def is_descending(order: str) -> bool:
@@ -121,12 +122,7 @@ def key_fields(schema: pa.Schema, keys: SortBy, what: str = "sort_by") -> list[p
     fields = []
     for name, _ in keys:
         if name not in schema.names:
-            alike = [one for one in schema.names if one.lower() == name.lower()]
-            hint = f" (did you mean {alike[0]!r}?)" if alike else ""
-            msg = (
-                f"{what}: column {name!r} is not there{hint}; columns are {', '.join(schema.names)}"
-            )
-            raise SchemaError(msg)
+            raise SchemaError(missing_column(name, schema.names, f"{what}: column"))
         field = schema.field(name)
         _check_sortable(field.type, name, what)
         fields.append(field)
@@ -151,14 +147,14 @@ def check_sort_by(schema: pa.Schema, sort_by: Sequence[Any] | str) -> SortBy:
 def _check_sortable(type_: pa.DataType, path: str, what: str) -> None:
     if any(is_sortable(type_) for is_sortable in _SORTABLE):
         return
-    if pt.is_struct(type_) and not _tag(type_):
+    if pt.is_struct(type_) and not spark_struct(type_):
         for field in type_:
             _check_sortable(field.type, f"{path}.{field.name}", what)
         return
-    kind = _tag(type_) or str(type_)
+    kind = spark_struct(type_) or str(type_)
     if pt.is_map(type_):
         advice = "equal maps may list their entries in any order; use a value taken from it"
-    elif _tag(type_):
+    elif spark_struct(type_):
         advice = "Spark does not order it either; use a plain column derived from it"
     elif type_.num_fields:
         advice = "use a column of its own with the elements to sort by"
@@ -168,8 +164,8 @@ def _check_sortable(type_: pa.DataType, path: str, what: str) -> None:
     raise SchemaError(msg)
 
 
-def _tag(type_: pa.DataType) -> str | None:
-    """Name of the Spark type that a struct stands for; None for a plain one."""
+def spark_struct(type_: pa.DataType) -> str | None:
+    """Return the Spark type that a struct stores, such as ``variant``; None if it is plain."""
     if not pt.is_struct(type_):
         return None
     tags = {

@@ -23,6 +23,7 @@ from arrow_format.arrays.buffers import (
 from arrow_format.arrays.selection import take
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.murmur3 import fold_bytes, fold_ints, fold_longs
+from arrow_format.keys.sort_keys import spark_struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 SPARK_SEED = 42
 """The seed of ``hash(...)`` and of hash partitioning."""
 
-_MAX_LONG_DIGITS = 18
+MAX_LONG_DIGITS = 18
 """The largest decimal precision that Spark hashes as a long (``Decimal.MAX_LONG_DIGITS``)."""
 
 _INTS = {
@@ -47,7 +48,6 @@ _LONGS = {
     pa.time64("ns"): np.int64,
 }
 _OTHERS = {pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.binary()}
-_TAGGED = {("metadata", b"variant"), ("wkb", b"geometry"), ("wkb", b"geography")}
 
 
 def hash_columns(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> NDArray[np.int32]:
@@ -137,18 +137,11 @@ def check_hashable(field: pa.Field) -> None:
 def _check_type(where: str, data_type: pa.DataType) -> None:
     """Raise SchemaError for the first type in `data_type` that has no hash."""
     children = [data_type.field(index) for index in range(data_type.num_fields)]
-    tags = {
-        (child.name, tag)
-        for child in children
-        for tag, value in (child.metadata or {}).items()
-        if value == b"true"
-    }
     if pa.types.is_map(data_type):
         advice = "Spark does not hash maps: use an entry of it, or its sorted entries as an array"
     elif pa.types.is_null(data_type):
         advice = "it holds only nulls, which hash all alike: leave it out, or cast it"
-    elif pa.types.is_struct(data_type) and tags & _TAGGED:
-        kind = min(tags & _TAGGED)[1].decode()
+    elif kind := spark_struct(data_type):
         raise SchemaError(
             f"{where} of type {kind} cannot be a hash key: use a plain column derived from it "
             "(variant_get, ST_AsBinary)."
@@ -223,7 +216,7 @@ def _fold_decimals(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     """Fold the unscaled values, as longs or as the shortest big-endian two's complement."""
     halves = fixed_width_values(array, np.dtype((np.uint64, 2)))
     low, high = halves[:, 0], halves[:, 1]
-    if array.type.precision <= _MAX_LONG_DIGITS:
+    if array.type.precision <= MAX_LONG_DIGITS:
         fold_longs(hashes, low.view(np.int64))
         return
     # Without the bits that only repeat the sign, a byte is needed per 8 bits, and one bit for the

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_scalar
+from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import OptionError, SchemaError
 
 
@@ -31,9 +32,7 @@ class EventTime:
             It is not, or its type is another.
         """
         if self.name not in schema.names:
-            columns = ", ".join(schema.names)
-            msg = f"timestamp={self.name!r}: there is no such column; columns are {columns}"
-            raise SchemaError(msg)
+            raise SchemaError(missing_column(self.name, schema.names, "timestamp: column"))
         type_ = schema.field(self.name).type
         if not (pt.is_integer(type_) or pt.is_timestamp(type_) or pt.is_date(type_)):
             msg = (

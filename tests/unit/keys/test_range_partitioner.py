@@ -112,7 +112,7 @@ def test_forms_of_bounds(bounds):
         ([1, "x"], "bounds: the values for key 'a' are not of one type"),
         (5, "bounds=5: expected values, tuples"),
         ("abc", "bounds='abc': expected values"),
-        (pa.table({"b": [1]}), "key column 'a' is not among the columns b of the bounds"),
+        (pa.table({"b": [1]}), "bounds or sample: key column 'a' is not there; columns are b"),
     ],
 )
 def test_bad_bounds(bounds, message):
@@ -371,7 +371,7 @@ def test_sampling_nothing():
 def test_keys_and_sources_of_samples_are_checked():
     with pytest.raises(SchemaError, match="range keys: column 'q' is not there"):
         RangePartitioner.sampled(TABLE, "q", 3)
-    with pytest.raises(OptionError, match="key column 'q' is not among the columns a, b"):
+    with pytest.raises(OptionError, match="key column 'q' is not there; columns are a, b"):
         sample_bounds(TABLE, "q", 3)
     with pytest.raises(OptionError, match="source is list: only a pyarrow Table"):
         sample_columns([1], ["a"], 3)

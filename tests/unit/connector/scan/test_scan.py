@@ -699,7 +699,7 @@ def test_damaged_files_are_named(tmp_path, kind):
         (
             {"columns": ["k", "no"]},
             SchemaError,
-            "no column 'no' in the dataset; its columns are 'k'",
+            "columns: column 'no' is not there .*; columns are k, s",
         ),
         ({"columns": []}, SchemaError, "columns is empty"),
         ({"columns": ["k", "k"]}, SchemaError, "columns with the same name: 'k'"),
