@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from arrow_format.arrays.batch_stream import reader_of
+from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.errors import ClosedError
 from arrow_format.keys.co_partitioning import is_broadcast
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.arrays.batches import Rows
     from arrow_format.read.shuffle import Shuffle
 
@@ -152,7 +151,7 @@ class _Turn:
         """Reader of a dealer's rows, until the turn is over."""
         given = _Given(self, dealer.batches_of(self.subpartition))
         self._given.append(given)
-        return reader_of(dealer.schema, given)
+        return BatchReader(dealer.schema, given)
 
     def end(self) -> None:
         """Stop the readers, and let go of what half-read ones keep."""
