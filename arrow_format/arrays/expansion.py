@@ -1,7 +1,7 @@
-"""Cuts batches that grow when they are normalised, so that they grow a little at a time; pure.
+"""User batches cut into slices of bounded size before they are brought to stored types; pure.
 
-A dictionary, a view or a run may name the same long value in every row: a batch of kilobytes can
-stand for gigabytes.
+A dictionary, a view or a run may repeat a long value in every row: a batch of kilobytes can expand
+to gigabytes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 EXPANDED_BYTES = 4 << 20
-"""Bytes that the columns which grow may take in one piece, once they are plain."""
+"""Bytes that the columns which expand may take in one slice."""
 
 BLOCK_ROWS = 1 << 16
-"""Rows measured together, and the most rows of a piece."""
+"""Rows measured together, and the most rows of a slice."""
 
 BLOCK_VALUES = 1 << 20
-"""Values inside lists that are measured together, at some 30 bytes each; more only where a row
-has."""
+"""Values inside lists measured together, at some 30 bytes each; a row of more is alone."""
 
 VIEW_BYTES = 16
 
@@ -46,58 +45,54 @@ VIEW_BYTES = 16
 def stored_batches(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a user's batch as they are stored, a few megabytes or one row at a time.
 
-    Raises
-    ------
-    SchemaError
-        As :func:`~arrow_format.arrays.stored_types.normalise`, for the rows it is met at.
+    Raises what :func:`~arrow_format.arrays.stored_types.normalise` raises, slice by slice.
     """
     return map(normalise, expandable_slices(batch, schema), repeat(schema))
 
 
 def expandable_slices(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield slices of a batch that take a few megabytes each when they are normalised, or one row.
+    """Yield slices that take a few megabytes, or are one row, once they fit the data schema.
 
-    All rows, in order; ``batch`` itself where nothing grows, or where it does not fit the data
-    schema ``schema``, which :func:`~arrow_format.arrays.stored_types.normalise` refuses.
+    All rows, in order; ``batch`` itself where nothing expands.
     """
-    names = [
+    expanding = [
         (i, field)
         for i, (have, field) in enumerate(zip(batch.schema, schema, strict=False))
         if not same_but_labels(have.type, field.type)
     ]
-    if not names:
+    if not expanding:
         yield batch
         return
-    for i, field in names:
+    for i, field in expanding:
         column = batch.column(i)
         if pt.is_dictionary(column.type):
-            # Once, and not for every piece.
+            # Once, and not for every slice.
             plain = plain_dictionary(column, field)
             batch = batch.set_column(i, batch.schema.field(i).with_type(plain.type), plain)
     for start in range(0, batch.num_rows, BLOCK_ROWS):
         block = batch.slice(start, BLOCK_ROWS)
         rows = np.arange(block.num_rows)
-        ends = np.cumsum(sum(_bytes_of(block.column(i), rows, rows + 1) for i, _ in names))
+        ends = np.cumsum(sum(_bytes_of(block.column(i), rows, rows + 1) for i, _ in expanding))
         for first, stop in runs_within(ends, EXPANDED_BYTES):
             yield block.slice(first, stop - first)
 
 
 def _bytes_of(array: pa.Array, starts: Int64Array, stops: Int64Array) -> Int64Array:
-    """Bytes that the values ``[start, stop)`` of each run take once they are plain.
+    """Bytes that the values ``[start, stop)`` of each range expand to, without validity.
 
-    The runs ascend except inside list views. Validity is left out.
+    Ranges ascend except inside list views.
     """
     type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return _bytes_of(array.storage, starts, stops)
     if pt.is_dictionary(type_):
-        return _sum_runs(array, starts, stops, _bytes_in_dictionary)
+        return _sum_values(array, starts, stops, _bytes_in_dictionary)
     if pt.is_run_end_encoded(type_):
-        return _sum_runs(array, starts, stops, _bytes_in_runs)
+        return _sum_values(array, starts, stops, _bytes_in_runs)
     if pt.is_string_view(type_) or pt.is_binary_view(type_):
-        return _sum_runs(array, starts, stops, _bytes_in_views)
+        return _sum_values(array, starts, stops, _bytes_in_views)
     if is_list_view(type_):
-        return _sum_runs(array, starts, stops, _bytes_in_list_views)
+        return _sum_values(array, starts, stops, _bytes_in_list_views)
     counts = stops - starts
     width = fixed_width(type_)
     if width is not None:
@@ -115,13 +110,13 @@ def _bytes_of(array: pa.Array, starts: Int64Array, stops: Int64Array) -> Int64Ar
     return total
 
 
-def _sum_runs(
+def _sum_values(
     array: pa.Array,
     starts: Int64Array,
     stops: Int64Array,
     bytes_at: Callable[[pa.Array, Int64Array], Int64Array],
 ) -> Int64Array:
-    """Sum what ``bytes_at`` answers for each value of each run, a block of values at a time."""
+    """Sum ``bytes_at`` of each value of each range, a block of values at a time."""
     counts = stops - starts
     total = np.zeros(len(counts), np.int64)
     for first, last in runs_within(np.cumsum(counts), BLOCK_VALUES):
@@ -141,7 +136,7 @@ def _bytes_in_dictionary(array: pa.Array, positions: Int64Array) -> Int64Array:
         return np.zeros(len(positions), np.int64)
     indices = array.indices
     values = fixed_width_values(indices, indices.type.to_pandas_dtype())[positions]
-    # Under nulls, and inside rows that are null, an index may be anything.
+    # Under nulls, an index may be anything.
     values = np.clip(values.astype(np.int64), 0, len(dictionary) - 1)
     return _where_valid(array, positions, _bytes_of(dictionary, values, values + 1))
 

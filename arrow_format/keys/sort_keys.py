@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.stored_types import missing_column
+from arrow_format.arrays.stored_types import ORDERED_TYPES, missing_column
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.options import as_several
 
@@ -28,22 +28,6 @@ ORDERS = (
     "descending nulls first",
 )
 """``ascending`` puts nulls first and ``descending`` puts them last, as Spark does."""
-
-_SORTABLE = (
-    pt.is_null,
-    pt.is_boolean,
-    pt.is_integer,
-    pt.is_floating,
-    pt.is_decimal,
-    pt.is_date,
-    pt.is_time,
-    pt.is_timestamp,
-    pt.is_duration,
-    pt.is_string,
-    pt.is_binary,
-    pt.is_fixed_size_binary,
-)
-"""Tests for the types whose values have Spark's order; structs of these are compared by field."""
 
 _TAGGED = {("metadata", b"variant"), ("wkb", b"geometry"), ("wkb", b"geography")}
 """Fields and metadata that mark a struct as a Spark type with neither an order nor a hash."""
@@ -145,7 +129,7 @@ def check_sort_by(schema: pa.Schema, sort_by: Sequence[Any] | str) -> SortBy:
 
 
 def _check_sortable(type_: pa.DataType, path: str, what: str) -> None:
-    if any(is_sortable(type_) for is_sortable in _SORTABLE):
+    if any(is_ordered(type_) for is_ordered in ORDERED_TYPES):
         return
     if pt.is_struct(type_) and not spark_struct(type_):
         for field in type_:
