@@ -1,7 +1,7 @@
-"""Sort keys: which columns rows are sorted by, in which direction, and where their nulls stand.
+"""Sort keys: the columns rows are sorted by, with direction and position of nulls.
 
-A sort order is a tuple of ``(column, order)`` pairs, the form it has in the log and in every index.
-Source: Spark's ``SortOrder``; where nulls stand by default is Spark's choice too.
+A sort order is a tuple of ``(column, order)`` pairs, as in the log and in every index.
+Source: Spark's ``SortOrder``, with Spark's default for nulls.
 """
 
 from __future__ import annotations
@@ -44,22 +44,12 @@ def puts_nulls_first(order: str) -> bool:
 
 
 def normalise_sort_by(value: object, what: str = "sort_by") -> SortBy:
-    """Sort keys as the user may write them, as pairs.
+    """Return a user's sort keys as pairs; OptionError if malformed, or a column is named twice.
 
-    Parameters
-    ----------
-    value
-        A column name, or several keys, each a column name or a pair of name and order, as in
-        ``("a", ("b", "descending"))``.
-    what
-        Name of the argument, for the message.
-
-    Raises
-    ------
-    OptionError
-        It is not of that form, an order is not one of :data:`ORDERS`, or a column is named twice.
+    ``value`` is a column name, or several keys, each a column name or a pair of name and order:
+    ``("a", ("b", "descending"))``. ``what`` is the argument's name in messages.
     """
-    keys = tuple(_key(one, value, what) for one in as_several(value))
+    keys = tuple(_key(key, value, what) for key in as_several(value))
     names = [name for name, _ in keys]
     if len(set(names)) < len(names):
         msg = f"{what}={value!r}: a column is named twice"
@@ -67,15 +57,15 @@ def normalise_sort_by(value: object, what: str = "sort_by") -> SortBy:
     return keys
 
 
-def _key(one: Any, value: object, what: str) -> tuple[str, str]:  # noqa: ANN401  from the user
-    pair = (one, ORDERS[0]) if isinstance(one, str) else one
+def _key(key: Any, value: object, what: str) -> tuple[str, str]:  # noqa: ANN401  from the user
+    pair = (key, ORDERS[0]) if isinstance(key, str) else key
     if (
         not isinstance(pair, tuple | list)
         or len(pair) != 2
         or not all(isinstance(part, str) and part for part in pair)
     ):
         msg = (
-            f"{what}={value!r}: {one!r} is no sort key; expected a column name, or a pair of name "
+            f"{what}={value!r}: {key!r} is no sort key; expected a column name, or a pair of name "
             f"and order such as ('a', {ORDERS[1]!r})"
         )
         raise OptionError(msg)
@@ -87,22 +77,7 @@ def _key(one: Any, value: object, what: str) -> tuple[str, str]:  # noqa: ANN401
 
 
 def key_fields(schema: pa.Schema, keys: SortBy, what: str = "sort_by") -> list[pa.Field]:
-    """Fields of the key columns, in the order of the keys.
-
-    Parameters
-    ----------
-    schema
-        A data schema.
-    keys
-        From :func:`normalise_sort_by`.
-    what
-        What the columns are keys of, for the message.
-
-    Raises
-    ------
-    SchemaError
-        A column is not there, or its values have no order.
-    """
+    """Return the fields of the key columns; SchemaError if missing, or their type has no order."""
     fields = []
     for name, _ in keys:
         if name not in schema.names:
@@ -114,15 +89,7 @@ def key_fields(schema: pa.Schema, keys: SortBy, what: str = "sort_by") -> list[p
 
 
 def check_sort_by(schema: pa.Schema, sort_by: Sequence[Any] | str) -> SortBy:
-    """Sort keys as pairs, checked against the data schema.
-
-    Raises
-    ------
-    OptionError
-        As :func:`normalise_sort_by`.
-    SchemaError
-        As :func:`key_fields`.
-    """
+    """Return sort keys as :func:`normalise_sort_by`, checked as :func:`key_fields`."""
     keys = normalise_sort_by(sort_by)
     key_fields(schema, keys)
     return keys

@@ -1,8 +1,8 @@
-"""Spark's ``hash(...)`` of Arrow columns: which subpartition `df.repartition(n, *keys)` picks.
+"""Spark's ``hash(...)`` of Arrow columns, which decides where `df.repartition(n, *keys)` puts rows.
 
 Source: Spark's ``org.apache.spark.sql.catalyst.expressions.Murmur3Hash``. The hash of a row starts
-at a seed and takes in one value after the other, each seeded by the hash so far; a null changes
-nothing. Types decide only how a value becomes integers or bytes; `murmur3` does the rest.
+at a seed and folds in one value after the other, each seeded by the hash so far; a null changes
+nothing. Types decide how a value becomes integers or bytes; `murmur3` does the rest.
 """
 
 from __future__ import annotations
@@ -53,25 +53,9 @@ _OTHERS = {pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.binary()}
 def hash_columns(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> NDArray[np.int32]:
     """Hash rows as Spark's ``hash(*columns)`` does.
 
-    Time grows with the bytes of the values, and for lists with the longest one too: elements are
-    taken in position by position.
-
-    Parameters
-    ----------
-    columns
-        The key columns in order, all of the same length; slices are fine.
-    seed
-        The hash of a row before the first column, an int32.
-
-    Returns
-    -------
-    NDArray[np.int32]
-        One hash per row, shape (num_rows,).
-
-    Raises
-    ------
-    SchemaError
-        If there is no column, lengths differ, or a type cannot be a hash key.
+    Time grows with the bytes of the values, and with the longest list, since elements are folded
+    position by position. Raises SchemaError without columns, for different lengths, and for a type
+    that cannot be a hash key.
     """
     if len({len(column) for column in columns}) != 1:
         lengths = [len(column) for column in columns]
@@ -87,22 +71,7 @@ def hash_columns(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> NDArray
 def subpartition_ids(hashes: NDArray[np.int32], num_subpartitions: int) -> NDArray[np.int32]:
     """Map hashes to subpartitions as Spark's ``pmod(hash, n)`` does.
 
-    Parameters
-    ----------
-    hashes
-        One hash per row, shape (num_rows,).
-    num_subpartitions
-        How many subpartitions there are, at least 1.
-
-    Returns
-    -------
-    NDArray[np.int32]
-        Ids from 0 to ``num_subpartitions - 1``, shape (num_rows,).
-
-    Raises
-    ------
-    OptionError
-        If `num_subpartitions` is not a positive int32.
+    Raises OptionError if `num_subpartitions` is not a positive int32.
     """
     if not 1 <= num_subpartitions < 2**31:
         raise OptionError(
@@ -117,19 +86,9 @@ def subpartition_ids(hashes: NDArray[np.int32], num_subpartitions: int) -> NDArr
 
 
 def check_hashable(field: pa.Field) -> None:
-    """Refuse a column that cannot be a hash key.
+    """Raise SchemaError for a column that cannot be a hash key.
 
-    A collated string is refused by Spark's schema, not here: Arrow does not carry collations.
-
-    Parameters
-    ----------
-    field
-        The column's name, type and, for what is nested in it, metadata.
-
-    Raises
-    ------
-    SchemaError
-        If Spark refuses to hash the type, or the engine does not know it.
+    Collated strings are refused by Spark's schema: Arrow does not carry collations.
     """
     _check_type(f"column {field.name!r}", field.type)
 
@@ -199,7 +158,7 @@ def _fold(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
 def _fold_elements(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     """Fold the elements of lists, one position of all lists at a time.
 
-    Lists are sorted by length, so that those with an element left are a shrinking suffix.
+    Sorted by length, the lists with an element left are a shrinking suffix.
     """
     offsets = text_offsets(array).astype(np.int64)
     lengths = np.diff(offsets)
@@ -219,8 +178,8 @@ def _fold_decimals(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     if array.type.precision <= MAX_LONG_DIGITS:
         fold_longs(hashes, low.view(np.int64))
         return
-    # Without the bits that only repeat the sign, a byte is needed per 8 bits, and one bit for the
-    # sign itself (BigInteger.toByteArray).
+    # Without the bits that only repeat the sign, a byte per 8 bits, and one bit for the sign
+    # (BigInteger.toByteArray).
     signs = (high.view(np.int64) >> 63).view(np.uint64)
     has_high = (high ^ signs) != 0
     top = np.where(has_high, high, low) ^ signs
@@ -233,7 +192,7 @@ def _fold_decimals(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
 
 
 def _canonical(bits: NDArray[Any], *, sign: int, infinity: int) -> NDArray[Any]:
-    """Return the bits of floating-point values with one NaN and one zero, as Java compares them.
+    """Bits of floating-point values with one NaN and one zero, as Java compares them.
 
     On integers, since a signalling NaN makes NumPy's floating-point arithmetic warn.
     """
