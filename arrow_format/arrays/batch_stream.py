@@ -138,7 +138,7 @@ class BatchReader:
         return next(self._source)
 
     def read_next_batch(self) -> pa.RecordBatch:
-        """Return the next batch; raises StopIteration when there is none."""
+        """Return the next batch; raises StopIteration after the last."""
         return next(self)
 
     def read_all(self) -> pa.Table:

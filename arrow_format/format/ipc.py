@@ -53,7 +53,7 @@ def check_stream(stream: memoryview, max_bytes: int) -> None:
 
 
 def is_compressed(message: memoryview) -> bool:
-    """Whether the body of a record batch message is compressed; ValueError if it is no such."""
+    """Whether the body of a record batch message is compressed; ValueError for another message."""
     metadata, _ = _metadata(message)
     return bool(_batch(metadata).field(_COMPRESSION))
 
@@ -249,8 +249,8 @@ def schema_to_text(schema: pa.Schema) -> str:
 def schema_from_text(text: object) -> pa.Schema:
     """Parse the result of :func:`schema_to_text`.
 
-    Raises ValueError or ArrowException if it is none, or has types that are never stored, such as
-    dictionaries.
+    Raises ValueError or ArrowException if it is malformed, or has types that are never stored:
+    dictionaries, for one.
     """
     if not isinstance(text, str):
         msg = f"a schema is text, not {type(text).__name__}"

@@ -116,7 +116,7 @@ class _Numbers:
 
     @staticmethod
     def of(values: Values, valid: Valid = None, value_bytes: int = 4) -> _Numbers:
-        """Pack integers of any width; what stands under nulls need not survive."""
+        """Pack integers of any width; values under nulls need not survive."""
         smallest, largest = _extremes(values, valid)
         base, width = 0, _width(largest - smallest)
         if smallest < 0 or _width(largest) > width:

@@ -204,7 +204,7 @@ def bounds_to_text(bounds: pa.RecordBatch) -> str:
 
 
 def bounds_from_text(text: str) -> pa.RecordBatch:
-    """Parse the result of :func:`bounds_to_text`; ValueError or ArrowException if it is none."""
+    """Parse the result of :func:`bounds_to_text`; ValueError or ArrowException if malformed."""
     stream = base64.b64decode(text, validate=True)
     check_stream(memoryview(stream), max(LEAST_BOUNDS_BYTES, MOST_BOUNDS_RATIO * len(stream)))
     with pa.ipc.open_stream(stream) as reader:

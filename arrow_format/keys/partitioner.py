@@ -238,7 +238,7 @@ class BroadcastPartitioner:
 def choose_partitioner(
     keys: str | Sequence[str] | None, partitioner: Partitioner | None
 ) -> Partitioner:
-    """Return ``partitioner``, or a :class:`HashPartitioner` of ``keys``; OptionError unless one."""
+    """Return ``partitioner``, or a hash partitioner of ``keys``; OptionError unless given one."""
     if (keys is None) == (partitioner is None):
         given = "neither" if keys is None else "both"
         msg = f"exactly one of keys and partitioner must be given, found {given}"

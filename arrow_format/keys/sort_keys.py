@@ -125,5 +125,5 @@ def spark_struct(type_: pa.DataType) -> str | None:
         for tag, value in (field.metadata or {}).items()
         if value == b"true"
     }
-    found = tags & _TAGGED
-    return min(found)[1].decode() if found else None
+    marks = tags & _TAGGED
+    return min(marks)[1].decode() if marks else None
