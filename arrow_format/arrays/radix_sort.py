@@ -1,4 +1,4 @@
-"""The stable permutation that sorts rows by columns of unsigned codes.
+"""The stable permutation that sorts rows by unsigned codes: an algorithm on NumPy alone.
 
 A radix sort whose digits fill a 64-bit word together with the row number in its low bits. So all
 words differ, and NumPy's fastest sort, which is not stable, gives the stable order: on values,

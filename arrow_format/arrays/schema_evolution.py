@@ -2,6 +2,7 @@
 
 Names and types must agree. A column may be nullable on one side only, since Spark derives
 nullability from the plan that made the rows; the result is nullable where either side is.
+Appends, merges, and reads of changes share this.
 """
 
 from __future__ import annotations

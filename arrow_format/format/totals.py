@@ -2,7 +2,7 @@
 
 Bytes of the data file are prorated by rows: each chunk's over its rows, and what belongs to no
 chunk (header, padding, footer) over all rows. Broadcast rows count for each subpartition with an
-even share. So the bytes sum to the file's length.
+even share. So the bytes sum to the file's length. Writing, merging and verifying count by this.
 """
 
 from __future__ import annotations

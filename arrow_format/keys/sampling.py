@@ -1,4 +1,4 @@
-"""Deterministic samples of the key columns of a table or a dataset.
+"""Deterministic samples of key columns: reads tables and datasets, while bounds are pure.
 
 Source: Spark's ``RangePartitioner.sketch``, which takes 100 rows per range too
 (``spark.sql.execution.rangeExchange.sampleSizePerPartition``).
