@@ -497,7 +497,9 @@ def test_partitioners_that_are_none(shuffle, description):
     changed(shuffle, partitioner=description)
     found = open_shuffle(shuffle)
     assert found.read().read_all().num_rows == 4, "readers need none of it"
-    with pytest.raises(CorruptShuffleError, match=f"kind '{description['kind']}' that is none"):
+    with pytest.raises(
+        CorruptShuffleError, match=f"kind '{description['kind']}' that is malformed"
+    ):
         found.partitioner  # noqa: B018
 
 
