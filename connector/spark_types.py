@@ -46,7 +46,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from arrow_format.arrays.stored_types import refuse_duplicates, same_but_labels
+from arrow_format.arrays.stored_types import missing_column, refuse_duplicates, same_but_labels
 from arrow_format.errors import SchemaError
 from connector.scan.spark_footer import TIME_PRECISION_KEY
 
@@ -175,11 +175,7 @@ def check_keys(schema: StructType, keys: Sequence[str]) -> None:
     there = dict(zip(schema.names, schema.fields, strict=True))
     for key in keys:
         if key not in there:
-            alike = [name for name in there if name.lower() == key.lower()]
-            hint = f" (did you mean {alike[0]!r}?)" if alike else ""
-            columns = ", ".join(map(repr, schema.names))
-            msg = f"key column {key!r} is not there{hint}; columns are {columns}"
-            raise SchemaError(msg)
+            raise SchemaError(missing_column(key, schema.names, "key column"))
         for path, type_, _ in _walk(there[key].dataType, key, nullable=True):
             reason = _why_no_key(type_)
             if reason:

@@ -94,7 +94,7 @@ CODECS = "expected one of 'zstd', 'none'"
 
 BAD_WRITES = {
     "missing key": Bad(
-        "key column 'nope' is not there; columns are 'k', 'v', 'trap'",
+        "key column 'nope' is not there; columns are k, v, trap",
         SchemaError,
         {"keys": ["k", "nope"]},
         {"keys": "k,nope"},

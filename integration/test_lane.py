@@ -182,7 +182,7 @@ def test_arguments_that_do_not_go_together(spark: SparkSession, tmp_path: Path):
     }.items():
         with pytest.raises(OptionError, match=f"{name}: only a pyarrow dataset takes it"):
             write(df, tmp_path / "s", keys="id", **{name: value})
-    with pytest.raises(SchemaError, match="key column 'dest' is not there; columns are 'origin'"):
+    with pytest.raises(SchemaError, match="key column 'dest' is not there; columns are origin"):
         write(dataset, tmp_path / "s", keys="dest", columns=["origin"])
     with pytest.raises(SchemaError, match="pyarrow Table: expected a Spark DataFrame or a pyarrow"):
         write(pa.table({"k": [1]}), tmp_path / "s", keys="k")

@@ -1,7 +1,6 @@
-"""A reader of batches that gives its rows once.
+"""A reader of batches that raises where rows would be missing.
 
-PyArrow's own reader ends where a source failed, and is empty when it is read a second time: then
-missing rows look like no rows.
+PyArrow's own reader ends where its source failed, and is empty when it is read a second time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Source:
-    """Gives batches; after an error it gives that error again, where a generator would end."""
+    """Batches from an iterator; after an error it raises again, where a generator would end."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
@@ -26,7 +25,7 @@ class _Source:
         self._has_given = False
         self._has_ended = False
         self.is_streamed = False
-        """Whether a stream has given rows: who reads it may stop anywhere, and does not say so."""
+        """Whether a C stream has given rows: its consumer may stop anywhere without notice."""
 
     def __iter__(self) -> _Source:
         return self
@@ -49,7 +48,7 @@ class _Source:
         return batch
 
     def check_unread(self) -> None:
-        """Check that a use may begin: no rows are missing from what is left."""
+        """Raise unless a new pass would miss no rows."""
         self._check_failure()
         if self.is_streamed:
             msg = (
@@ -57,7 +56,7 @@ class _Source:
                 "stopped anywhere: ask the shuffle for another"
             )
             raise ClosedError(msg)
-        # Without any rows, none is the right answer every time.
+        # A source without rows may be read again: the answer is the same.
         if self._has_given and self._has_ended:
             msg = (
                 "a reader gives its rows once, and this one was read to its end: ask the shuffle "
@@ -69,9 +68,8 @@ class _Source:
         self._failure = self._failure or ClosedError("the reader was closed; read again")
         close = getattr(self._batches, "close", None)
         if close is not None:
-            with contextlib.suppress(
-                ValueError
-            ):  # another thread is reading: it fails with the next
+            # ValueError: another thread is reading; its next batch raises.
+            with contextlib.suppress(ValueError):
                 close()
 
     def _check_failure(self) -> None:
@@ -80,7 +78,7 @@ class _Source:
 
 
 class _Use:
-    """One pass over a source, which may end after this one was made and before it begins."""
+    """One pass over a source, checked again at its first batch: others may read in between."""
 
     def __init__(self, source: _Source, *, is_stream: bool = False) -> None:
         source.check_unread()
@@ -101,18 +99,25 @@ class _Use:
 
 
 class BatchReader:
-    """Record batches of a shuffle, read as they are asked for, once.
+    """Record batches of a shuffle, read on demand and once.
 
-    It reads as a :class:`pyarrow.RecordBatchReader` does and has Arrow's C stream interface, so
+    It has the methods of a :class:`pyarrow.RecordBatchReader` and Arrow's C stream interface, so
     DuckDB, Polars (``pl.DataFrame(reader)``, not ``pl.from_arrow``) and PyArrow
-    (``pa.table(reader)``) take it as it is. To stop early, close it, or let go of it. What takes
-    nothing but PyArrow's own class takes ``pa.RecordBatchReader.from_stream(reader)``.
+    (``pa.table(reader)``) take it as it is. What accepts PyArrow's own class only takes
+    ``pa.RecordBatchReader.from_stream(reader)``. To stop early, close it or drop it.
+
+    Parameters
+    ----------
+    schema
+        Of the batches.
+    batches
+        Pulled as the reader is read; closed with it if it has ``close``.
 
     Raises
     ------
     ClosedError
-        From every use after it was read to its end, given rows as a stream, or closed: no use gives
-        fewer rows silently.
+        From every use after it was read to its end, given rows as a stream, or closed: no use
+        returns fewer rows silently.
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
@@ -133,36 +138,30 @@ class BatchReader:
         return next(self._source)
 
     def read_next_batch(self) -> pa.RecordBatch:
-        """Return the next batch; raises StopIteration when there is none."""
+        """Return the next batch; raises StopIteration after the last."""
         return next(self)
 
     def read_all(self) -> pa.Table:
-        """Return all rows that are left as a table."""
+        """Return the remaining rows as a table."""
         return pa.Table.from_batches(self, self._schema)
 
     def read_pandas(self, **options: Any) -> Any:  # noqa: ANN401
-        """Return all rows that are left as a pandas DataFrame.
-
-        Parameters
-        ----------
-        options
-            Of :meth:`pyarrow.Table.to_pandas`.
-        """
+        """Return the remaining rows as a pandas DataFrame; options of ``Table.to_pandas``."""
         return self.read_all().to_pandas(**options)
 
     def cast(self, target_schema: pa.Schema) -> BatchReader:
-        """Return a reader of the same rows in other types, which must have the same names.
+        """Return a reader of the same rows in other types.
 
         Raises
         ------
         ValueError, pyarrow.ArrowException
-            Names differ, or no value of a type can become the other.
+            The names differ, or Arrow has no cast between two types.
         """
         self._schema.empty_table().cast(target_schema)
         return BatchReader(target_schema, (batch.cast(target_schema) for batch in self))
 
     def close(self) -> None:
-        """Stop reading and let go of files and memory; it may be called again."""
+        """Stop reading and release files and memory; may be called again."""
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -172,23 +171,10 @@ class BatchReader:
         self.close()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        # The source of the source gives an error again, also to a stream that asks on.
+        # Wrapped again, so that a stream that reads on after an error gets the error again.
         batches = _Source(_Use(self._source, is_stream=True))
         reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         return reader.__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
         return f"<BatchReader of {', '.join(self._schema.names) or 'no columns'}>"
-
-
-def reader_of(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> BatchReader:
-    """Return a reader of batches.
-
-    Parameters
-    ----------
-    schema
-        Of the batches.
-    batches
-        Pulled as the reader is read; closed with it, where it has ``close``.
-    """
-    return BatchReader(schema, batches)

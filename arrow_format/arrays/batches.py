@@ -1,4 +1,4 @@
-"""Runs of rows, put in the order of their subpartitions and joined into batches: pure."""
+"""Rows of chunks, ordered by subpartition and joined into batches; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyarrow import types as pt
 from arrow_format.arrays.buffers import text_offsets, to_arrow
 from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.row_sizes import MAX_ITEMS, most_items
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import joined, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
 
 SLICE_ROWS = 400
-"""Average rows of a stretch from which on joining slices is faster than gathering rows."""
-
+"""Average rows of an extent from which on joining slices is faster than gathering rows."""
 
 ORDERING_BYTES = 8
-"""What a row counts beside its own bytes while rows are put in order: subpartition and place."""
+"""Bytes per row while rows are ordered, besides its own: subpartition and position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A run of rows from one chunk."""
+    """Rows from one chunk."""
 
     batch: pa.RecordBatch
     subpartitions: Int32Array
@@ -38,34 +37,29 @@ class Rows:
 
 
 class HeldRuns:
-    """Runs that are kept until they can be put in order, as many as one batch takes.
-
-    Parameters
-    ----------
-    max_bytes
-        Bytes of rows, and of their places, that may be kept. Of several runs, no column holds more
-        than :data:`~arrow_format.arrays.row_sizes.MAX_ITEMS` items of lists either.
-    """
+    """Rows buffered until they can be ordered: up to ``max_bytes``, and as one batch can hold."""
 
     def __init__(self, max_bytes: int) -> None:
         self.runs: list[Rows] = []
         self._max_bytes = max_bytes
-        self._max_bytes = 0
-        """They are no more than this."""
+        self._charged_bytes = 0
+        """Upper bound of the bytes buffered, with :data:`ORDERING_BYTES` per row."""
         self._num_items = 0
 
     def add(self, run: Rows) -> bool:
-        """Keep a run; False when all of them are too much."""
+        """Buffer a run; return False when all of them together are too much."""
         self.runs.append(run)
-        # Exact sizes take fifty times as long to find as what the buffers have in all.
-        self._max_bytes += run.batch.get_total_buffer_size() + ORDERING_BYTES * run.batch.num_rows
-        if self._max_bytes > self._max_bytes:
-            self._max_bytes = sum(
-                one.batch.nbytes + ORDERING_BYTES * one.batch.num_rows for one in self.runs
+        # Whole buffers bound the exact size, which takes fifty times as long to compute.
+        self._charged_bytes += (
+            run.batch.get_total_buffer_size() + ORDERING_BYTES * run.batch.num_rows
+        )
+        if self._charged_bytes > self._max_bytes:
+            self._charged_bytes = sum(
+                kept.batch.nbytes + ORDERING_BYTES * kept.batch.num_rows for kept in self.runs
             )
         self._num_items += most_items(run.batch)
         can_be_joined = self._num_items <= MAX_ITEMS or len(self.runs) == 1
-        return can_be_joined and self._max_bytes <= self._max_bytes
+        return can_be_joined and self._charged_bytes <= self._max_bytes
 
 
 def as_batches(
@@ -76,41 +70,27 @@ def as_batches(
     min_rows: int,
     max_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Join runs of rows into batches worth handing on.
+    """Join rows, in their order, into batches of :func:`rebatched`.
 
-    Parameters
-    ----------
-    rows
-        In the order wanted.
-    schema
-        Schema of the batches; with ``with_subpartition`` its last column is the subpartition.
-    min_rows, max_bytes
-        See :func:`rebatched`.
+    With ``with_subpartition`` the last column of ``schema`` is the subpartition.
     """
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for run in rows:
-            if with_subpartition:
-                columns = [*run.batch.columns, to_arrow(run.subpartitions)]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-            else:
-                yield run.batch
+    def batch_of(run: Rows) -> pa.RecordBatch:
+        if not with_subpartition:
+            return run.batch
+        columns = [*run.batch.columns, to_arrow(run.subpartitions)]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    return rebatched(batches(), min_rows=min_rows, max_bytes=max_bytes)
+    return rebatched(map(batch_of, rows), min_rows=min_rows, max_bytes=max_bytes)
 
 
 def rebatched(
     batches: Iterable[pa.RecordBatch], *, min_rows: int, max_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Join small batches, and cut large ones, in their order.
+    """Join small batches of one schema, and cut large ones, in their order; yield no empty one.
 
-    Parameters
-    ----------
-    batches
-        Of one schema.
-    min_rows, max_bytes
-        A batch is given out when it has ``min_rows`` or ``max_bytes``; the last may be smaller,
-        and so may one whose lists have as many items as one batch takes. None is empty.
+    A batch is yielded when it has ``min_rows`` or ``max_bytes``. The last may be smaller, and so
+    may one whose lists have :data:`~arrow_format.arrays.row_sizes.MAX_ITEMS` items.
     """
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = held_items = num_sized = 0
@@ -119,77 +99,61 @@ def rebatched(
             continue
         held_items += most_items(batch)
         if held and held_items > MAX_ITEMS:
-            yield from _cut(_taken(held), max_bytes)
+            yield from _cut(held, max_bytes)
             held_rows = held_bytes = num_sized = 0
             held_items = most_items(batch)
         held.append(batch)
         held_rows += batch.num_rows
-        # The buffers whole are at least the bytes of the rows, and are known in a fiftieth of the
-        # time: exact bytes are asked for only when these might be enough.
+        # Whole buffers bound the exact size, which takes fifty times as long to compute.
         held_bytes += batch.get_total_buffer_size()
         if held_bytes >= max_bytes and held_rows < min_rows:
-            held_bytes += sum(one.nbytes - one.get_total_buffer_size() for one in held[num_sized:])
+            held_bytes += sum(
+                sized.nbytes - sized.get_total_buffer_size() for sized in held[num_sized:]
+            )
             num_sized = len(held)
         del batch  # nothing but the joined rows is kept while the consumer works on them
         if held_rows >= min_rows or held_bytes >= max_bytes:
-            yield from _cut(_taken(held), max_bytes)
+            yield from _cut(held, max_bytes)
             held_rows = held_bytes = held_items = num_sized = 0
     if held:
-        yield from _cut(_taken(held), max_bytes)
+        yield from _cut(held, max_bytes)
 
 
-def _taken(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join batches and empty their list."""
-    joined = _joined(held)
+def _cut(held: list[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Join batches, empty their list, and cut what is much larger than ``max_bytes`` evenly."""
+    batch = joined(held)
     held.clear()
-    return joined
-
-
-def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that is much larger than ``max_bytes`` into even pieces."""
-    pieces = max(min(batch.nbytes // max_bytes, batch.num_rows), 1)
-    rows = -(-batch.num_rows // pieces)
+    num_slices = max(min(batch.nbytes // max_bytes, batch.num_rows), 1)
+    rows = -(-batch.num_rows // num_slices)
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same rows in memory of their own, which keeps nothing alive beyond them."""
+    """Return the rows in memory of their own, so that a slice does not pin its whole batch."""
     return pa.concat_batches([batch])
 
 
 def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> Iterator[Rows]:
-    """Yield all rows ordered by subpartition, stable; takes the list over and empties it.
+    """Yield all rows ordered by subpartition, stably, as one item; empties the list.
 
-    Rows of one subpartition that stand together move together, a *stretch* at a time: as slices
-    that are joined, where stretches are long; otherwise row by row, but for texts, whose characters
-    are joined by stretches all the same.
-
-    Parameters
-    ----------
-    runs
-        Of one schema. Any order of subpartitions within a run is right; few stretches are fast.
-    slice_rows
-        Average rows of a stretch from which on slices are joined.
+    Adjacent rows of one subpartition are an *extent*. Extents of ``slice_rows`` on average are
+    joined as slices. Shorter ones are gathered row by row, but the characters of texts by extent.
     """
     if not runs:
         return
     ids = np.concatenate([run.subpartitions for run in runs])
     sizes = np.array([len(run.subpartitions) for run in runs])
     batches = [run.batch for run in runs]
-    runs.clear()  # nothing but the result is held while the consumer works on it
-    is_first = np.ones(len(ids), np.bool_)  # of its stretch
+    runs.clear()  # only the result is held while the consumer works on it
+    is_first = np.ones(len(ids), np.bool_)  # of its extent
     np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
     starts = np.flatnonzero(is_first)
     if bool((ids[starts[1:]] >= ids[starts[:-1]]).all()):
-        batch = _joined(batches)
+        batch = joined(batches)
         del batches
     elif len(ids) >= slice_rows * (len(starts) + len(batches)):
-        # A stretch that goes on in the next run is two slices.
+        # An extent that continues in the next run is two slices.
         is_first[(np.cumsum(sizes) - sizes)[sizes > 0]] = True
         starts = np.flatnonzero(is_first)
         slices = _slices(batches, sizes, starts)
@@ -200,25 +164,25 @@ def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> 
         ids = ids[_positions(starts, order, len(ids))]
     else:
         order = np.argsort(ids[starts], kind="stable")
-        places = _positions(starts, order, len(ids))
-        batch, ids = _gathered(batches, starts, order, places), ids[places]
+        rows = _positions(starts, order, len(ids))
+        batch, ids = _gathered(batches, starts, order, rows), ids[rows]
         del batches
     yield Rows(batch, ids)
 
 
 def _positions(starts: Int64Array, order: Int64Array, num_rows: int) -> Int32Array:
-    """Row to take at each place, when stretches are put in another order."""
+    """Row to take at each position when extents are put in another order."""
     sizes = np.diff(starts, append=num_rows)[order]
     shifts = (starts[order] - (np.cumsum(sizes) - sizes)).astype(np.int32)
-    places: Int32Array = np.repeat(shifts, sizes)
-    places += np.arange(num_rows, dtype=np.int32)
-    return places
+    rows: Int32Array = np.repeat(shifts, sizes)
+    rows += np.arange(num_rows, dtype=np.int32)
+    return rows
 
 
 def _slices(
     batches: list[pa.RecordBatch], sizes: Int64Array, starts: Int64Array
 ) -> list[pa.RecordBatch]:
-    """Cut batches at ``starts``, rows counted through all; the first of each is among them."""
+    """Cut batches at ``starts``, rows counted through all; the first row of each is one."""
     ends = np.append(starts[1:], sizes.sum())
     before = np.cumsum(sizes) - sizes
     which = np.searchsorted(before, starts, side="right") - 1
@@ -232,32 +196,32 @@ def _slices(
 
 
 def _gathered(
-    batches: list[pa.RecordBatch], starts: Int64Array, order: Int64Array, places: Int32Array
+    batches: list[pa.RecordBatch], starts: Int64Array, order: Int64Array, rows: Int32Array
 ) -> pa.RecordBatch:
-    """Rows at ``places`` of all batches, which are stretches from ``starts`` in another order.
+    """Gather ``rows``, which are the extents from ``starts`` in another order.
 
-    Column by column, so that only one is there three times.
+    Column by column, so that only one is in memory three times.
     """
     schema = batches[0].schema
-    rows, stretches = to_arrow(places), to_arrow(order)
+    indices, extents = to_arrow(rows), to_arrow(order)
     columns = []
     for i, field in enumerate(schema):
         column = pa.concat_arrays([batch.column(i) for batch in batches])
         if pt.is_string(field.type) or pt.is_binary(field.type):
-            columns.append(_gathered_texts(column, starts, stretches, places, rows))
+            columns.append(_gathered_texts(column, starts, extents, rows, indices))
         else:
-            columns.append(gathered(column, rows))
+            columns.append(gathered(column, indices))
     if not columns:
-        return _joined(batches)
+        return joined(batches)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _gathered_texts(
-    texts: pa.Array, starts: Int64Array, order: pa.Array, places: Int32Array, rows: pa.Array
+    texts: pa.Array, starts: Int64Array, order: pa.Array, rows: Int32Array, indices: pa.Array
 ) -> pa.Array:
-    """Texts at ``places``: their lengths one by one, their characters by stretches.
+    """Gather texts: their lengths one by one, their characters by extent.
 
-    The characters of a stretch are one value of a binary array, so that Arrow copies them at once.
+    The characters of an extent are one value of a binary array, which Arrow copies as a whole.
     """
     offsets = text_offsets(texts)
     edges = np.append(offsets[starts], offsets[-1])
@@ -265,11 +229,11 @@ def _gathered_texts(
         pa.binary(), len(starts), [None, pa.py_buffer(edges), texts.buffers()[2]]
     )
     characters = take(whole, order, boundscheck=False).buffers()[2]
-    moved = np.empty(len(places) + 1, np.int32)
+    moved = np.empty(len(rows) + 1, np.int32)
     moved[0] = 0
-    np.take(np.diff(offsets), places, out=moved[1:], mode="clip")  # "raise" would copy once more
+    np.take(np.diff(offsets), rows, out=moved[1:], mode="clip")  # "raise" would copy once more
     np.add.accumulate(moved, dtype=np.int32, out=moved)
     valid = None
     if texts.null_count:
-        valid = take(texts.is_valid(), rows, boundscheck=False).buffers()[1]
-    return pa.Array.from_buffers(texts.type, len(places), [valid, pa.py_buffer(moved), characters])
+        valid = take(texts.is_valid(), indices, boundscheck=False).buffers()[1]
+    return pa.Array.from_buffers(texts.type, len(rows), [valid, pa.py_buffer(moved), characters])

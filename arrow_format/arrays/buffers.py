@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
-OCTETS_AT_LEAST = 8
-"""Bytes that the content of a text array has, so that a whole word can always be read from it."""
+MIN_OCTETS = 8
+"""Bytes :func:`text_octets` returns at least, so that a whole word can always be read."""
 
 
 def fixed_width_values(array: pa.Array, dtype: DTypeLike) -> NDArray[Any]:
-    """Return the values of a fixed-width array, garbage under nulls included; shape (num_rows,)."""
+    """Return the values of a fixed-width array, garbage under nulls included, without a copy."""
     dtype = np.dtype(dtype)
     if len(array) == 0:
         return np.empty(0, dtype)
@@ -40,33 +40,34 @@ def validity(array: pa.Array) -> NDArray[np.bool_] | None:
     return _bits(array, 0).view(np.bool_)
 
 
-def text_offsets(array: pa.Array) -> NDArray[np.int32]:
-    """Return where strings begin and end, shape (num_rows + 1,)."""
+def text_offsets(array: pa.Array, dtype: DTypeLike = np.int32) -> NDArray[Any]:
+    """Return the num_rows + 1 offsets of strings or lists; ``dtype`` int64 for large types."""
+    dtype = np.dtype(dtype)
     if len(array) == 0:
-        return np.zeros(1, np.int32)
-    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
+        return np.zeros(1, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, dtype.itemsize * array.offset)
 
 
 def text_octets(array: pa.Array) -> NDArray[np.uint8]:
-    """Return the bytes that strings lie in, at least :data:`OCTETS_AT_LEAST` of them."""
+    """Return the bytes that :func:`text_offsets` point into, padded to :data:`MIN_OCTETS`."""
     content = array.buffers()[2]
     octets = np.frombuffer(content, np.uint8) if content is not None else np.empty(0, np.uint8)
-    if len(octets) < OCTETS_AT_LEAST:
-        return np.append(octets, np.zeros(OCTETS_AT_LEAST, np.uint8))
+    if len(octets) < MIN_OCTETS:
+        return np.append(octets, np.zeros(MIN_OCTETS, np.uint8))
     return octets
 
 
 def boolean_bits(array: pa.Array) -> NDArray[np.uint8]:
     """Return the bitmap of a boolean array from its first row on, garbage under nulls included.
 
-    Here and in :func:`validity_bits` rows are bits from the lowest of the first byte on, shape
-    (ceil(num_rows / 8),); what stands in the last byte behind the last row is anything.
+    Bitmaps here have ceil(num_rows / 8) bytes, the lowest bit of the first is the first row. The
+    bits behind the last row are undefined, unless stated.
     """
     return _bitmap(array, 1)
 
 
 def validity_bits(array: pa.Array) -> NDArray[np.uint8] | None:
-    """Return the bitmap of which rows are not null; None when all are."""
+    """Return the bitmap of the rows that are not null; None when all are."""
     if array.null_count == 0:
         return None
     if array.null_count == len(array):  # an array of type null has no bitmap
@@ -75,7 +76,7 @@ def validity_bits(array: pa.Array) -> NDArray[np.uint8] | None:
 
 
 def run_of_bits(bitmap: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
-    """Return the bitmap of rows ``[start, stop)`` of a bitmap, zero behind the last of them."""
+    """Return the bitmap of rows ``[start, stop)`` of a bitmap, zero behind the last row."""
     run = _moved(bitmap, start, stop - start)
     spare = len(run) * 8 - (stop - start)
     if spare:
@@ -85,7 +86,7 @@ def run_of_bits(bitmap: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.
 
 
 def all_set(run: NDArray[np.uint8], num_rows: int) -> bool:
-    """Whether all rows are set in a bitmap that is zero behind the last of them."""
+    """Whether all rows are set in a bitmap that is zero behind the last row."""
     whole = num_rows // 8
     return bool((run[:whole] == 0xFF).all()) and (
         num_rows % 8 == 0 or int(run[whole]) == (1 << num_rows % 8) - 1
@@ -99,7 +100,7 @@ def _bitmap(array: pa.Array, buffer: int) -> NDArray[np.uint8]:
 
 
 def _moved(bitmap: NDArray[np.uint8], start: int, num_rows: int) -> NDArray[np.uint8]:
-    """Bitmap that begins at bit ``start`` of another; no copy where that is the first of a byte."""
+    """Bitmap from bit ``start`` of another; no copy where a byte begins there."""
     first, shift = divmod(start, 8)
     octets = bitmap[first : -(-(start + num_rows) // 8)]
     if not shift:
@@ -121,15 +122,9 @@ _NUMPY_TYPES = {pa.from_numpy_dtype(type_): type_ for type_ in map(np.dtype, "?b
 
 
 def to_arrow(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return the values as an array of their type, null where the mask is true.
+    """Return numbers or booleans as an array of their type, null where the mask is true.
 
-    Parameters
-    ----------
-    values
-        Numbers or booleans, shape (num_rows,). Numbers are not copied if they lie side by side:
-        the array is as good as they are.
-    mask
-        Shape (num_rows,), or None for no nulls.
+    Contiguous numbers are not copied: the array changes with them.
     """
     validity, null_count = None, 0
     if mask is not None:
@@ -149,15 +144,9 @@ def to_scalar(value: float, type_: pa.DataType) -> pa.Scalar:
 
 
 def to_numpy(array: pa.Array) -> NDArray[Any]:
-    """Return the values of an array without nulls, shape (num_rows,); numbers are not copied.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        There are nulls.
-    """
+    """Return the values of an array; numbers are not copied, nulls raise ArrowInvalid."""
     if array.null_count:
-        msg = f"{array.null_count} of {len(array)} values are null"
+        msg = f"{array.null_count} of {len(array)} values are null; expected none"
         raise pa.ArrowInvalid(msg)
     if pa.types.is_boolean(array.type):
         return boolean_values(array).view(np.bool_)
@@ -165,7 +154,7 @@ def to_numpy(array: pa.Array) -> NDArray[Any]:
 
 
 def no_rows(type_: pa.DataType) -> pa.Array:
-    """Return the array of no rows."""
+    """Return an empty array."""
     return pa.nulls(0, type_)
 
 

@@ -1,4 +1,4 @@
-"""Converts arrays between types of the same values, and brings floats to one form."""
+"""Arrays converted between types of the same values, and floats in canonical form; pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
-from arrow_format.arrays.row_runs import positions_of
+from arrow_format.arrays.row_sizes import positions_of
 from arrow_format.arrays.selection import take
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from arrow_format.model import Int32Array
 
 
@@ -21,9 +23,7 @@ _BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.in
 
 
 def canonical_floats(array: pa.Array) -> pa.Array:
-    """Return ``array`` with every NaN the same and -0.0 as 0.0, where it holds floats.
-
-    Nulls stay null. Other types, and floats nested in them, come back as they are.
+    """Return floats with one NaN, and 0.0 for -0.0; other types unchanged, floats in them too.
 
     Source: Spark, ``NormalizeFloatingNumbers``.
     """
@@ -36,20 +36,14 @@ def canonical_floats(array: pa.Array) -> pa.Array:
 
 
 def float_bits(array: pa.Array) -> pa.Array:
-    """Return floats as the integers of their canonical bits; other types as they are.
-
-    Arrow's hash tables then find NaN equal to itself.
-    """
+    """Return floats as their canonical bits, so that hash tables find NaN; others unchanged."""
     if not pa.types.is_floating(array.type):
         return array
     return canonical_floats(array).view(_BITS[array.type])
 
 
 def ordered_bits(array: pa.Array) -> pa.Array:
-    """Return floats as signed integers of their width that have Spark's order: NaN the largest.
-
-    -0.0 is less than 0.0; all NaN are one. Nulls stay null.
-    """
+    """Return floats as signed integers in Spark's order: one NaN, the largest; -0.0 below 0.0."""
     if pa.types.is_float16(array.type):
         array = _with_one_nan(array.cast(pa.float32())).cast(array.type)
     else:
@@ -58,7 +52,7 @@ def ordered_bits(array: pa.Array) -> pa.Array:
 
 
 def ordered_bits_as_floats(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Inverse of :func:`ordered_bits` for floats of a type."""
+    """Return floats of ``type_`` from :func:`ordered_bits`."""
     return _reversed_below_zero(array).view(type_)
 
 
@@ -67,7 +61,7 @@ def _with_one_nan(array: pa.Array) -> pa.Array:
 
 
 def _reversed_below_zero(bits: pa.Array) -> pa.Array:
-    """Turn all bits but the sign's of negative integers: floats have no two's complement."""
+    """Invert all bits but the sign of negative integers: floats have no two's complement."""
     largest = to_scalar((1 << bits.type.bit_width - 1) - 1, bits.type)
     below = pc.less(bits, to_scalar(0, bits.type))
     return pc.if_else(below, pc.bit_wise_xor(bits, largest), bits)
@@ -79,12 +73,12 @@ def is_list(type_: pa.DataType) -> bool:
 
 
 def is_list_view(type_: pa.DataType) -> bool:
-    """Whether values are lists that may lie in any order and share items."""
+    """Whether values are list views: lists in any order, which may share items."""
     return bool(pt.is_list_view(type_) or pt.is_large_list_view(type_))
 
 
 def can_be_taken(type_: pa.DataType) -> bool:
-    """Whether Arrow's ``take`` has a kernel for a type: there are none for views of text and runs.
+    """Whether Arrow's ``take`` has a kernel for a type; views of text and runs have none.
 
     A dictionary is taken by its indices, whatever its values.
     """
@@ -101,16 +95,30 @@ def can_be_taken(type_: pa.DataType) -> bool:
     )
 
 
+def with_fields(
+    type_: pa.DataType, change: Callable[[pa.Field, str], pa.Field]
+) -> pa.DataType | None:
+    """Return a struct, map or list type with changed fields, lists as plain lists; else None.
+
+    ``change`` is also given the suffix that names the field in a path, such as ``.element``.
+    """
+    if pt.is_struct(type_):
+        return pa.struct([change(child, f".{child.name}") for child in type_])
+    if pt.is_map(type_):
+        key, item = change(type_.key_field, ".key"), change(type_.item_field, ".value")
+        return pa.map_(key, item, keys_sorted=type_.keys_sorted)
+    if pt.is_fixed_size_list(type_):
+        return pa.list_(change(type_.value_field, ".element"), type_.list_size)
+    if is_list(type_):
+        return pa.list_(change(type_.value_field, ".element"))
+    return None
+
+
 def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Rebuild ``array`` as ``target``: the type that is stored for its own, or one for Spark.
 
-    No value changes. What stands under nulls, also in what is inside of them, makes no difference.
-
-    Raises
-    ------
-    pyarrow.ArrowException
-        It does not fit, as more bytes than 32-bit offsets can count, or nanoseconds that are no
-        whole microseconds.
+    No value changes; garbage under nulls is ignored. Raises ArrowException where a value does not
+    fit: content beyond 32-bit offsets, or nanoseconds that are no whole microseconds.
     """
     type_ = array.type
     if type_.equals(target):
@@ -159,7 +167,7 @@ def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[pa.Array]]:
-    """Offsets from 0, and the part of each child that the rows of a (sliced) list point to."""
+    """Offsets from 0, and the slice of each child that the rows of a (sliced) list point to."""
     first = array.offsets[0].as_py()
     num_values = array.offsets[-1].as_py() - first
     offsets = pc.subtract(array.offsets, to_scalar(first, array.offsets.type)).cast(pa.int32())
@@ -167,16 +175,12 @@ def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[
 
 
 def _sizes(array: pa.Array, offsets: pa.Buffer) -> Int32Array:
-    """Values in each list of an array, by its 32-bit offsets."""
     ends = np.frombuffer(offsets, np.int32, len(array) + 1)
     return ends[1:] - ends[:-1]
 
 
 def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.Array]:
-    """Offsets and values, as ``target``, of the list array with the lists of a (sliced) list view.
-
-    Of the values, only those between the first and the last that a row points to are looked at.
-    """
+    """Offsets and values, as ``target``, of the plain list array of a (sliced) list view."""
     sizes = to_numpy(array.sizes).astype(np.int64)
     if array.null_count:  # a null list may point to values all the same
         sizes[to_numpy(array.is_null())] = 0
@@ -187,7 +191,7 @@ def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.A
     low = int(positions.min())
     values = array.values.slice(low, int(positions.max()) + 1 - low)
     index = to_arrow(positions - low)
-    if can_be_taken(values.type):  # as long as it may be short: a dictionary, say
+    if can_be_taken(values.type):  # before it expands, where it is a dictionary
         return offsets, convert(take(values, index), target)
     return offsets, take(convert(values, target), index)
 
@@ -195,9 +199,9 @@ def _gather_views(array: pa.Array, target: pa.DataType) -> tuple[pa.Buffer, pa.A
 def _hide(
     child: pa.Array, array: pa.Array, times: int | Int32Array, target: pa.DataType
 ) -> pa.Array:
-    """Make null what stands inside null rows, ``times`` values in each, if it will be looked at.
+    """Make the ``times`` values inside each null row null, if they will be converted.
 
-    There an index may lead out of its dictionary, and a timestamp have any nanoseconds.
+    Garbage there could be an index beyond its dictionary, or nanoseconds that do not fit.
     """
     if not array.null_count or child.type.equals(target) or pt.is_run_end_encoded(child.type):
         return child
@@ -208,6 +212,6 @@ def _hide(
 def _assemble(
     array: pa.Array, target: pa.DataType, offsets: list[pa.Buffer], children: list[pa.Array]
 ) -> pa.Array:
-    """Nested array of type ``target`` with the nulls of ``array``, which may be a slice."""
+    """Nested array of type ``target`` with the nulls of ``array``."""
     valid = array.is_valid().buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(target, len(array), [valid, *offsets], children=children)

@@ -1,11 +1,12 @@
-"""Cuts batches that grow when they are normalised, so that they grow a little at a time; pure.
+"""User batches cut into slices of bounded size before they are brought to stored types; pure.
 
-A dictionary, a view or a run may name the same long value in every row: a batch of kilobytes can
-stand for gigabytes.
+A dictionary, a view or a run may repeat a long value in every row: a batch of kilobytes can expand
+to gigabytes.
 """
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,16 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import fixed_width_values, to_numpy, validity
-from arrow_format.arrays.conversion import is_list, is_list_view
-from arrow_format.arrays.row_runs import positions_of, runs_within
-from arrow_format.arrays.stored_types import plain_dictionary, same_but_labels
+from arrow_format.arrays.conversion import is_list_view
+from arrow_format.arrays.row_sizes import (
+    OFFSET_BYTES,
+    children_of,
+    content_positions,
+    fixed_width,
+    positions_of,
+    runs_within,
+)
+from arrow_format.arrays.stored_types import normalise, plain_dictionary, same_but_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,104 +31,92 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 EXPANDED_BYTES = 4 << 20
-"""Bytes that the columns which grow may take in one piece, once they are plain."""
+"""Bytes that the columns which expand may take in one slice."""
 
 BLOCK_ROWS = 1 << 16
-"""Rows measured together, and the most rows of a piece."""
+"""Rows measured together, and the most rows of a slice."""
 
 BLOCK_VALUES = 1 << 20
-"""Values inside lists that are measured together, at some 30 bytes each; more only where a row
-has."""
+"""Values inside lists measured together, at some 30 bytes each; a row of more is alone."""
 
-OFFSET_BYTES = 4
 VIEW_BYTES = 16
 
 
-def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Cut a batch so that each piece takes a few megabytes when it is normalised, or is one row.
+def stored_batches(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a user's batch as they are stored, a few megabytes or one row at a time.
 
-    Parameters
-    ----------
-    batch
-        Rows as a user hands them in.
-    schema
-        The data schema they will be normalised to. Where all types are stored as they are, or the
-        batch does not fit it, the rows are not measured.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        All rows, in order; ``batch`` itself where nothing grows.
+    Raises what :func:`~arrow_format.arrays.stored_types.normalise` raises, slice by slice.
     """
-    names = [
+    return map(normalise, expandable_slices(batch, schema), repeat(schema))
+
+
+def expandable_slices(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield slices that take a few megabytes, or are one row, once they fit the data schema.
+
+    All rows, in order; ``batch`` itself where nothing expands.
+    """
+    expanding = [
         (i, field)
         for i, (have, field) in enumerate(zip(batch.schema, schema, strict=False))
         if not same_but_labels(have.type, field.type)
     ]
-    if not names:
+    if not expanding:
         yield batch
         return
-    for i, field in names:
+    for i, field in expanding:
         column = batch.column(i)
         if pt.is_dictionary(column.type):
-            # Once, and not for every piece.
+            # Once, and not for every slice.
             plain = plain_dictionary(column, field)
             batch = batch.set_column(i, batch.schema.field(i).with_type(plain.type), plain)
     for start in range(0, batch.num_rows, BLOCK_ROWS):
         block = batch.slice(start, BLOCK_ROWS)
         rows = np.arange(block.num_rows)
-        ends = np.cumsum(sum(_bytes_of(block.column(i), rows, rows + 1) for i, _ in names))
+        ends = np.cumsum(sum(_bytes_of(block.column(i), rows, rows + 1) for i, _ in expanding))
         for first, stop in runs_within(ends, EXPANDED_BYTES):
             yield block.slice(first, stop - first)
 
 
 def _bytes_of(array: pa.Array, starts: Int64Array, stops: Int64Array) -> Int64Array:
-    """Bytes that the values ``[start, stop)`` of each run take once they are plain.
+    """Bytes that the values ``[start, stop)`` of each range expand to, without validity.
 
-    The runs ascend except inside list views. Validity is left out.
+    Ranges ascend except inside list views.
     """
     type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return _bytes_of(array.storage, starts, stops)
     if pt.is_dictionary(type_):
-        return _sum_runs(array, starts, stops, _bytes_in_dictionary)
+        return _sum_values(array, starts, stops, _bytes_in_dictionary)
     if pt.is_run_end_encoded(type_):
-        return _sum_runs(array, starts, stops, _bytes_in_runs)
+        return _sum_values(array, starts, stops, _bytes_in_runs)
     if pt.is_string_view(type_) or pt.is_binary_view(type_):
-        return _sum_runs(array, starts, stops, _bytes_in_views)
+        return _sum_values(array, starts, stops, _bytes_in_views)
     if is_list_view(type_):
-        return _sum_runs(array, starts, stops, _bytes_in_list_views)
-    total = np.zeros(len(starts), np.int64)
-    if pt.is_struct(type_):
-        for i in range(type_.num_fields):
-            total += _bytes_of(array.field(i), starts, stops)
-        return total
-    if pt.is_fixed_size_list(type_):
-        size = type_.list_size
-        return _bytes_of(
-            array.values, (array.offset + starts) * size, (array.offset + stops) * size
-        )
+        return _sum_values(array, starts, stops, _bytes_in_list_views)
     counts = stops - starts
-    width = _fixed_width(type_)
+    width = fixed_width(type_)
     if width is not None:
         return counts * width
-    offsets = _offsets(array)
-    if offsets is None:
-        return total
-    inner = offsets[starts].astype(np.int64), offsets[stops].astype(np.int64)
-    total += counts * OFFSET_BYTES
-    if pt.is_map(type_):
-        return total + _bytes_of(array.keys, *inner) + _bytes_of(array.items, *inner)
-    return total + (_bytes_of(array.values, *inner) if is_list(type_) else inner[1] - inner[0])
+    total = np.zeros(len(starts), np.int64)
+    if pt.is_union(type_):
+        return total  # refused when it is normalised
+    inner_starts, inner_stops = (content_positions(array, edge) for edge in (starts, stops))
+    if not (pt.is_struct(type_) or pt.is_fixed_size_list(type_)):
+        total += counts * OFFSET_BYTES
+    if not pt.is_nested(type_):
+        total += inner_stops - inner_starts
+    for child in children_of(array):
+        total += _bytes_of(child, inner_starts, inner_stops)
+    return total
 
 
-def _sum_runs(
+def _sum_values(
     array: pa.Array,
     starts: Int64Array,
     stops: Int64Array,
     bytes_at: Callable[[pa.Array, Int64Array], Int64Array],
 ) -> Int64Array:
-    """Sum what ``bytes_at`` answers for each value of each run, a block of values at a time."""
+    """Sum ``bytes_at`` of each value of each range, a block of values at a time."""
     counts = stops - starts
     total = np.zeros(len(counts), np.int64)
     for first, last in runs_within(np.cumsum(counts), BLOCK_VALUES):
@@ -140,7 +136,7 @@ def _bytes_in_dictionary(array: pa.Array, positions: Int64Array) -> Int64Array:
         return np.zeros(len(positions), np.int64)
     indices = array.indices
     values = fixed_width_values(indices, indices.type.to_pandas_dtype())[positions]
-    # Under nulls, and inside rows that are null, an index may be anything.
+    # Under nulls, an index may be anything.
     values = np.clip(values.astype(np.int64), 0, len(dictionary) - 1)
     return _where_valid(array, positions, _bytes_of(dictionary, values, values + 1))
 
@@ -165,25 +161,3 @@ def _bytes_in_list_views(array: pa.Array, positions: Int64Array) -> Int64Array:
 def _where_valid(array: pa.Array, positions: Int64Array, sizes: Int64Array) -> Int64Array:
     valid = validity(array)
     return sizes if valid is None else np.where(valid[positions], sizes, 0)
-
-
-def _fixed_width(type_: pa.DataType) -> int | None:
-    """Bytes of a value; None where values differ in theirs."""
-    try:
-        return -(-int(type_.bit_width) // 8)
-    except ValueError:
-        return None
-
-
-def _offsets(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.signedinteger]] | None:
-    """Where values begin and end in the content of text or lists; None for other types."""
-    type_ = array.type
-    large = pt.is_large_list(type_) or pt.is_large_string(type_) or pt.is_large_binary(type_)
-    if not (
-        large or is_list(type_) or pt.is_map(type_) or pt.is_string(type_) or pt.is_binary(type_)
-    ):
-        return None
-    dtype = np.dtype(np.int64 if large else np.int32)
-    if len(array) == 0:
-        return np.zeros(1, dtype)
-    return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)

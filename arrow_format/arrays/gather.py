@@ -1,10 +1,8 @@
 """Rows of one column in another order; pure.
 
-Arrow's ``take`` copies texts one by one. Where all have the same length (codes, flags, hashes) they
-are values of a fixed width, which it copies three times as fast.
-
-Of lists it takes by an index of all their items, of eight bytes each: 64 times what booleans take.
-They are taken a few rows at a time.
+Arrow's ``take`` copies texts one by one. Texts of one length (codes, flags, hashes) are taken as
+values of a fixed width, three times as fast. Of lists, ``take`` makes an index of all items, eight
+bytes each: 64 times the size of booleans. So they are taken a few rows at a time.
 """
 
 from __future__ import annotations
@@ -14,19 +12,15 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import boolean_values, text_offsets, to_arrow, to_numpy
-from arrow_format.arrays.row_runs import runs_within
-from arrow_format.arrays.row_sizes import has_items, items_per_row, num_items
-from arrow_format.arrays.selection import keep, take, without_slices
+from arrow_format.arrays.row_sizes import has_items, items_per_row, num_items, runs_within
+from arrow_format.arrays.selection import joined, keep, take, without_slices
 
 SLICE_ITEMS = 1 << 19
-"""Items of lists that are taken together: their index has 4 MiB. A row of more is copied whole."""
+"""Items of lists taken together, an index of 4 MiB. A row of more is copied whole."""
 
 
 def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-    """Return the rows that a mask is true for, in memory for them alone.
-
-    What PyArrow filters lists with makes an index of all their items.
-    """
+    """Return the rows that a mask is true for, without Arrow's index of all items of lists."""
     if not any(has_items(field.type) for field in batch.schema):
         return keep(batch, mask)
     indices = to_arrow(np.flatnonzero(boolean_values(mask)).astype(np.uint32))
@@ -38,20 +32,10 @@ def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
 
 
 def gather(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
-    """Return the values of ``column`` at ``indices``.
+    """Return the values of ``column`` at ``indices`` (unsigned, in range), in one or more arrays.
 
-    Parameters
-    ----------
-    column
-        Any stored type.
-    indices
-        Unsigned integers below ``len(column)``; as many as there will be values.
-
-    Returns
-    -------
-    list[pyarrow.Array]
-        At least one array; joined, they are the values. They are not joined here so that the column
-        can be let go before that copies them: its rows are never in memory three times.
+    They are not joined here, so that the caller can drop the column before joining copies them:
+    its rows are never in memory three times.
     """
     column = without_slices(column)
     type_ = column.type
@@ -65,20 +49,19 @@ def gather(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
 
 
 def gathered(column: pa.Array, indices: pa.Array) -> pa.Array:
-    """Return what :func:`gather` does as one array."""
-    pieces = gather(column, indices)
-    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+    """Return the result of :func:`gather` as one array."""
+    return joined(gather(column, indices))
 
 
 def _take(column: pa.Array, indices: pa.Array) -> pa.Array:
-    return take(column, indices, boundscheck=False)  # a permutation leads nowhere else
+    return take(column, indices, boundscheck=False)  # indices are in range
 
 
 def _gather_slices(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
     rows = to_numpy(indices)
     ends = np.cumsum(items_per_row(column)[rows])
     return [
-        # Joining copies, so that no row keeps the whole column in memory.
+        # concat_arrays copies, so that no row pins the whole column.
         pa.concat_arrays([column.slice(int(rows[start]), 1)])
         if stop - start == 1
         else _take(column, indices.slice(start, stop - start))
@@ -87,7 +70,7 @@ def _gather_slices(column: pa.Array, indices: pa.Array) -> list[pa.Array]:
 
 
 def _common_length(offsets: np.ndarray[tuple[int], np.dtype[np.int32]]) -> int:
-    """Return the length that all texts have; 0 when they differ."""
+    """Return the length that all texts have; 0 where they differ."""
     width = int(offsets[1]) - int(offsets[0])
     if int(offsets[-1]) - int(offsets[0]) != width * (len(offsets) - 1):
         return 0

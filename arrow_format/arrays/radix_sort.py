@@ -1,8 +1,8 @@
-"""The stable permutation that sorts rows by columns of unsigned codes.
+"""The stable permutation that sorts rows by unsigned codes: an algorithm on NumPy alone.
 
-A radix sort whose digits are as wide as a 64-bit word has room beside the number of the row. With
-that number in its low bits every word is different, so that NumPy's fastest sort, which is not
-stable, gives the stable order: on values, without a gather, with SIMD where the machine has it.
+A radix sort whose digits fill a 64-bit word together with the row number in its low bits. So all
+words differ, and NumPy's fastest sort, which is not stable, gives the stable order: on values,
+without a gather, with SIMD where the machine has it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,22 @@ WORD_BITS = 64
 def sort_permutation(
     codes: Sequence[NDArray[Any]], primary: NDArray[Any] | None = None
 ) -> NDArray[np.uint32]:
-    """Rows in the lexicographic order of their codes; ties in the order they stand.
+    """Return the permutation that sorts rows by their codes, stably.
 
-    Costs one pass per 64 bits less those of the number of rows: only the bits in which the codes
-    of a column differ count. A column in which all rows agree costs nothing.
+    Costs one pass per 64 bits, less those of the row number; of a column only the bits count in
+    which its codes differ.
 
     Parameters
     ----------
     codes
-        Columns of integers that are not negative, the most significant first; all of the same
-        length, less than 2**32 rows.
+        Columns of non-negative integers, the most significant first, of fewer than 2**32 rows.
     primary
         One more column, more significant than all.
-
-    Returns
-    -------
-    NDArray[np.uint32]
-        Row to take at each place, shape (num_rows,).
     """
     columns = [*codes] if primary is None else [primary, *codes]
     num_rows = len(columns[0]) if columns else 0
     row_bits = max(num_rows - 1, 0).bit_length()
-    room = WORD_BITS - row_bits
+    digit_bits = WORD_BITS - row_bits
     order: NDArray[np.uint32] | None = None
     digit = np.zeros(num_rows, np.uint64)
     filled = 0
@@ -52,18 +46,18 @@ def sort_permutation(
         bits = (int(column.max()) - least).bit_length()
         taken = 0
         while taken < bits:
-            width = min(bits - taken, room - filled)
-            piece = column.astype(np.uint64)
-            piece -= np.uint64(least)
-            piece >>= np.uint64(taken)
+            width = min(bits - taken, digit_bits - filled)
+            part = column.astype(np.uint64)
+            part -= np.uint64(least)
+            part >>= np.uint64(taken)
             if width < bits - taken:
-                piece &= np.uint64((1 << width) - 1)
-            piece <<= np.uint64(filled)
-            digit |= piece
-            del piece
+                part &= np.uint64((1 << width) - 1)
+            part <<= np.uint64(filled)
+            digit |= part
+            del part
             taken += width
             filled += width
-            if filled == room:
+            if filled == digit_bits:
                 order = _pass(digit, order, row_bits)
                 digit[:] = 0
                 filled = 0
@@ -75,7 +69,7 @@ def sort_permutation(
 def _pass(
     digit: NDArray[np.uint64], order: NDArray[np.uint32] | None, row_bits: int
 ) -> NDArray[np.uint32]:
-    """Sort the rows, in the order they have, stably by one digit."""
+    """Sort the rows of ``order`` stably by one digit."""
     words = digit.copy() if order is None else digit[order]
     words <<= np.uint64(row_bits)
     words |= np.arange(len(words), dtype=np.uint64)

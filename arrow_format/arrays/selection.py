@@ -1,8 +1,8 @@
-"""Rows by number or by mask: the one place that calls Arrow's ``take`` and ``filter``. Pure.
+"""Rows by index or by mask: the only calls of Arrow's ``take`` and ``filter``. Pure.
 
-Of fixed-size lists of fixed-size lists, Arrow's kernels add the offset of a slice more than once
-(PyArrow 26 and before): they give other rows, and beyond the last one they read foreign memory. So
-a slice of such a column is copied first. A test finds every other call of these kernels.
+For fixed-size lists inside fixed-size lists, Arrow's kernels add the offset of a slice more than
+once (PyArrow 26 and before): they return other rows, and read foreign memory beyond the last one.
+So a slice of such a column is copied first. A test finds every other call of these kernels.
 """
 
 from __future__ import annotations
@@ -15,21 +15,9 @@ from pyarrow import types as pt
 def take(
     values: pa.Array | pa.RecordBatch | pa.Table, indices: pa.Array, *, boundscheck: bool = True
 ) -> pa.Array | pa.RecordBatch | pa.Table:
-    """Return the rows at ``indices``, in an array, a batch or a table as ``values`` are.
+    """Return the rows at ``indices``; a null index makes a row of nulls.
 
-    Parameters
-    ----------
-    values
-        An array, a batch or a table.
-    indices
-        Integers, null for a row of nulls.
-    boundscheck
-        Whether to look for indices that lead out of ``values``; without it they read any memory.
-
-    Raises
-    ------
-    pyarrow.ArrowIndexError
-        An index leads out of ``values``.
+    An index out of range raises ArrowIndexError; without ``boundscheck`` it reads any memory.
     """
     return pc.take(without_slices(values), indices, boundscheck=boundscheck)
 
@@ -37,16 +25,26 @@ def take(
 def keep(
     values: pa.Array | pa.RecordBatch | pa.Table, mask: pa.BooleanArray
 ) -> pa.Array | pa.RecordBatch | pa.Table:
-    """Return the rows of an array, a batch or a table that a mask is true for."""
+    """Return the rows that a mask is true for."""
     return pc.filter(without_slices(values), mask)
+
+
+def joined(
+    parts: list[pa.Array] | list[pa.RecordBatch],
+) -> pa.Array | pa.RecordBatch:
+    """Return arrays, or batches, as one; a single one is not copied."""
+    if len(parts) == 1:
+        return parts[0]
+    join = pa.concat_batches if isinstance(parts[0], pa.RecordBatch) else pa.concat_arrays
+    return join(parts)
 
 
 def without_slices(
     values: pa.Array | pa.RecordBatch | pa.Table,
 ) -> pa.Array | pa.RecordBatch | pa.Table:
-    """Return an array, a batch or a table with copies of the slices that Arrow takes wrongly.
+    """Return the values with copies of the slices that Arrow's kernels get wrong.
 
-    A caller that takes from the same rows repeatedly asks for them once, beforehand.
+    For a caller that takes from the same rows repeatedly.
     """
     if isinstance(values, pa.Array):
         wrong = _nests_fixed_lists(values.type) and _is_slice(values)
@@ -63,7 +61,7 @@ def without_slices(
 
 
 def _nests_fixed_lists(type_: pa.DataType, *, is_inside: bool = False) -> bool:
-    """Whether a fixed-size list is inside of another, at any depth."""
+    """Whether a fixed-size list is inside another, at any depth."""
     if isinstance(type_, pa.BaseExtensionType):
         return _nests_fixed_lists(type_.storage_type, is_inside=is_inside)
     is_fixed = pt.is_fixed_size_list(type_)
@@ -76,7 +74,7 @@ def _nests_fixed_lists(type_: pa.DataType, *, is_inside: bool = False) -> bool:
 
 
 def _is_slice(array: pa.Array) -> bool:
-    """Whether an array, or one inside of it, begins behind the first value of its memory."""
+    """Whether an array, or one inside it, has an offset; assumed where that cannot be seen."""
     type_ = array.type
     if array.offset:
         return True
@@ -86,4 +84,4 @@ def _is_slice(array: pa.Array) -> bool:
         return _is_slice(array.keys) or _is_slice(array.items)
     if pt.is_list(type_) or pt.is_fixed_size_list(type_):
         return _is_slice(array.values)
-    return bool(type_.num_fields) or isinstance(type_, pa.BaseExtensionType)  # not looked into
+    return bool(type_.num_fields) or isinstance(type_, pa.BaseExtensionType)

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.conversion import convert, is_list
+from arrow_format.arrays.conversion import convert, is_list, with_fields
 from arrow_format.arrays.selection import keep
 from arrow_format.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 def check_nulls(batch: pa.RecordBatch, schema: pa.Schema) -> None:
-    """Check that a batch has no null where its schema allows none; raises SchemaError.
-
-    Parameters
-    ----------
-    batch
-        Of the types of the schema.
-    schema
-        Says what may be null. It is told apart from the batch's own, which may allow more.
-    """
+    """Raise SchemaError if a batch has a null where ``schema``, of the same types, allows none."""
     for i, field in enumerate(schema):
-        # Making a column object costs more than this question.
+        # Checked first, since making a column object costs more.
         if not field.nullable or field.type.num_fields:
             _check_column(batch.column(i), field, field.name)
 
@@ -39,17 +32,16 @@ def _check_column(array: pa.Array, field: pa.Field, path: str) -> None:
             "batch; declare it nullable or fill them"
         )
         raise SchemaError(msg)
-    type_ = field.type
-    if type_.num_fields:
-        _check_inside(array, type_, path)
+    if field.type.num_fields:
+        _check_inside(array, field.type, path)
 
 
 def _check_inside(array: pa.Array, type_: pa.DataType, path: str) -> None:
-    """Look for nulls inside the values that are there; what a null row hides does not count."""
+    """Look for nulls inside the values that are not null themselves."""
     if not _declares_non_null(type_):
         return
     if pt.is_map(type_):
-        # A map has no flatten of its own; as the list of structs it is, it does.
+        # A map array has no `flatten`; the list of structs that it is has.
         entries = pa.struct([type_.key_field, type_.item_field])
         as_list = pa.Array.from_buffers(
             pa.list_(pa.field("entries", entries, nullable=False)),
@@ -70,7 +62,7 @@ def _check_inside(array: pa.Array, type_: pa.DataType, path: str) -> None:
 
 
 def _declares_non_null(type_: pa.DataType) -> bool:
-    """Whether something inside ``type_`` may not be null; the key of a map never is."""
+    """Whether something inside ``type_`` may not be null, besides the keys of maps."""
     if pt.is_map(type_):
         item = type_.item_field
         return not item.nullable or any(
@@ -83,7 +75,7 @@ def _declares_non_null(type_: pa.DataType) -> bool:
     )
 
 
-_FLAT = (
+ORDERED_TYPES = (
     pt.is_boolean,
     pt.is_integer,
     pt.is_floating,
@@ -96,27 +88,25 @@ _FLAT = (
     pt.is_string,
     pt.is_binary,
     pt.is_fixed_size_binary,
-    lambda type_: type_.equals(pa.month_day_nano_interval()),
 )
-"""Tests for the types that are stored as they are."""
+"""Tests for the flat types that are stored as they are and whose values have Spark's order."""
 
 _EXTENSION_KEYS = frozenset({b"ARROW:extension:name", b"ARROW:extension:metadata"})
-"""Metadata that turns a storage type back into the extension type wherever that is registered."""
+"""Metadata that turns a storage type back into an extension type where that is registered."""
 
 
 def data_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of the rows a shuffle stores for input of ``schema``.
+    """Return the schema of the rows a shuffle stores for input of ``schema``; idempotent.
 
-    Dictionary and run-end encoded columns become their values, views and 64-bit offsets the plain
-    types with 32-bit offsets, extension types their storage, at every depth. Names, nullability and
-    the metadata of fields stay; metadata of the schema itself goes. Applying it twice changes
-    nothing more.
+    At every depth, dictionary and run-end encoded columns become their values, views and 64-bit
+    offsets the plain types with 32-bit offsets, extension types their storage. Names, nullability
+    and the metadata of fields stay; metadata of the schema itself is dropped.
 
     Raises
     ------
     SchemaError
         No columns, a name used twice in the schema or in one struct, or a type that cannot be
-        stored (unions, year-month intervals); names the column.
+        stored (unions, year-month intervals).
     """
     if not schema.names:
         msg = "the schema has no columns, so the rows would be lost; add a column"
@@ -126,32 +116,18 @@ def data_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def normalise(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Make ``batch`` fit a data schema exactly, without copying what fits already.
+    """Return the rows with exactly the data schema ``schema``, copying only what does not fit.
 
-    Columns are taken by position once the names have been found equal. Encodings are resolved as
-    :func:`data_schema` says. Timestamps with another time zone are only relabelled: their values
-    are instants in UTC. A batch whose types fit costs microseconds: what it takes to ask the
-    non-nullable columns how many nulls they have, and to attach metadata if the batch lacks it.
-
-    Parameters
-    ----------
-    batch
-        Any number of rows; may be a slice.
-    schema
-        A result of :func:`data_schema`.
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        As many rows in the same order; its schema is ``schema`` with all metadata.
+    Encodings are resolved as :func:`data_schema` says. Timestamps with another time zone are only
+    relabelled: their values are instants in UTC. A batch whose types fit costs microseconds.
 
     Raises
     ------
     SchemaError
-        Names or types differ, or a column declared non-nullable has a null (at any depth).
+        Names, their order or types differ, or a non-nullable column has a null, at any depth.
     """
     have = batch.schema
-    if not schema.names:  # from_arrays would forget the number of rows
+    if not schema.names:  # from_arrays would lose the number of rows
         if have.names:
             _refuse_names(have.names, schema.names)
         return batch.replace_schema_metadata(schema.metadata)
@@ -171,9 +147,8 @@ def normalise(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Select the columns of ``schema`` from a stored batch, by name, and make them fit it.
 
-    For reading: the target may have fewer columns (even none), another order, and another
-    nullability, metadata or time zone. Copies nothing but, where the nullability inside a list
-    differs, its offsets.
+    For reading: the target may have fewer columns (even none), another order, nullability,
+    metadata or time zone. Copies nothing but the offsets of lists whose nullability inside differs.
 
     Raises
     ------
@@ -181,66 +156,46 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         A column is missing, has another type, or has nulls where the target allows none.
     """
     if batch.schema.names != schema.names:
-        there = set(batch.schema.names)
+        present = set(batch.schema.names)
         for name in schema.names:
-            if name not in there:
-                columns = ", ".join(map(repr, batch.schema.names))
-                msg = f"there is no column {name!r}; columns are {columns}"
-                raise SchemaError(msg)
+            if name not in present:
+                raise SchemaError(missing_column(name, batch.schema.names))
         batch = batch.select(schema.names)
     return normalise(batch, schema)
 
 
 def in_time_zone(schema: pa.Schema, time_zone: str) -> pa.Schema:
-    """Return a data schema whose timestamps with a time zone have this one, at every depth.
+    """Return a data schema whose zoned timestamps have this time zone, at every depth.
 
-    :func:`conform` brings batches to it: the instants are the same.
+    :func:`conform` brings batches to it; the instants stay the same.
     """
-    return pa.schema([_field_in_zone(field, time_zone) for field in schema], schema.metadata)
 
+    def in_zone(field: pa.Field, _suffix: str = "") -> pa.Field:
+        type_ = field.type
+        if pt.is_timestamp(type_) and type_.tz is not None:
+            return field.with_type(pa.timestamp(type_.unit, time_zone))
+        nested = with_fields(type_, in_zone)
+        return field if nested is None else field.with_type(nested)
 
-def _field_in_zone(field: pa.Field, time_zone: str) -> pa.Field:
-    return field.with_type(_type_in_zone(field.type, time_zone))
-
-
-def _type_in_zone(type_: pa.DataType, time_zone: str) -> pa.DataType:
-    if pt.is_timestamp(type_) and type_.tz is not None:
-        return pa.timestamp(type_.unit, time_zone)
-    if pt.is_struct(type_):
-        return pa.struct([_field_in_zone(child, time_zone) for child in type_])
-    if pt.is_map(type_):
-        key = _field_in_zone(type_.key_field, time_zone)
-        item = _field_in_zone(type_.item_field, time_zone)
-        return pa.map_(key, item, keys_sorted=type_.keys_sorted)
-    if pt.is_fixed_size_list(type_):
-        return pa.list_(_field_in_zone(type_.value_field, time_zone), type_.list_size)
-    if is_list(type_):
-        return pa.list_(_field_in_zone(type_.value_field, time_zone))
-    return type_
+    return pa.schema(map(in_zone, schema), schema.metadata)
 
 
 def refuse_duplicates(names: Iterable[str], what: str = "columns") -> None:
-    """Raise SchemaError when a name occurs twice.
-
-    Parameters
-    ----------
-    names
-        In any order.
-    what
-        What bears the names, for the message.
-
-    Raises
-    ------
-    SchemaError
-        Lists the names in question.
-    """
+    """Raise SchemaError if a name occurs twice; ``what`` says what has the names."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         msg = (
-            f"{what} with the same name: {', '.join(map(repr, twice))}; "
-            "each must be told from the others: rename or drop them"
+            f"{what} with the same name: {', '.join(map(repr, twice))}; rename or drop all but one"
         )
         raise SchemaError(msg)
+
+
+def missing_column(name: str, names: Sequence[str], what: str = "column") -> str:
+    """Return the message that ``name`` is not among ``names``, with the nearest of them if any."""
+    lowered = {present.lower(): present for present in names}
+    nearest = get_close_matches(name.lower(), lowered, n=1)
+    hint = f" (did you mean {lowered[nearest[0]]!r}?)" if nearest else ""
+    return f"{what} {name!r} is not there{hint}; columns are {', '.join(names)}"
 
 
 # What is stored ----------------------------------------------------------------------------------
@@ -265,16 +220,12 @@ def _stored_type(type_: pa.DataType, path: str) -> pa.DataType:
         return pa.binary()
     if pt.is_struct(type_):
         refuse_duplicates((child.name for child in type_), f"fields of column {path!r}")
-        return pa.struct([_stored_field(child, f"{path}.{child.name}") for child in type_])
-    if pt.is_map(type_):
-        key = _stored_field(type_.key_field, f"{path}.key")
-        item = _stored_field(type_.item_field, f"{path}.value")
-        return pa.map_(key, item, keys_sorted=type_.keys_sorted)
-    if pt.is_fixed_size_list(type_):
-        return pa.list_(_stored_field(type_.value_field, f"{path}.element"), type_.list_size)
-    if is_list(type_):
-        return pa.list_(_stored_field(type_.value_field, f"{path}.element"))
-    if any(is_flat(type_) for is_flat in _FLAT):
+    nested = with_fields(type_, lambda child, suffix: _stored_field(child, path + suffix))
+    if nested is not None:
+        return nested
+    if any(is_ordered(type_) for is_ordered in ORDERED_TYPES):
+        return type_
+    if type_.equals(pa.month_day_nano_interval()):
         return type_
     msg = f"column {path!r} has type {type_}, which cannot be stored; cast it or drop it"
     raise SchemaError(msg)
@@ -284,77 +235,68 @@ def _stored_type(type_: pa.DataType, path: str) -> pa.DataType:
 
 
 def _fit(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Turn a column into the type of ``field``, if that is how its type is stored."""
+    """Convert a column to the type of ``field``, if that is how its type is stored."""
     if array.type.equals(field.type):
         return array
-    path = field.name
-    if not same_but_labels(_stored_type(array.type, path), field.type):
+    if not same_but_labels(_stored_type(array.type, field.name), field.type):
         msg = (
-            f"column {path!r} has type {array.type}, but the shuffle stores {field.type}; "
-            "cast it before it is written, or ask for the stored type when reading"
+            f"column {field.name!r} has type {array.type}, but the shuffle stores {field.type}; "
+            "cast it before it is written, or read it as the stored type"
         )
         raise SchemaError(msg)
-    return _convert_or_refuse(array, array.type, field.type, path)
+    return _convert_or_refuse(array, array.type, field)
 
 
 def plain_dictionary(array: pa.DictionaryArray, field: pa.Field) -> pa.DictionaryArray:
-    """Return a dictionary array with the values of its dictionary as they will be stored.
-
-    Raises
-    ------
-    SchemaError
-        They do not fit into the type of ``field``.
-    """
+    """Return a dictionary array with its dictionary in the stored type, that of ``field``."""
     values = array.dictionary
     if values.type.equals(field.type) or not same_but_labels(
         _stored_type(values.type, field.name), field.type
     ):
         return array  # normalise refuses the type, naming it
-    plain = _convert_or_refuse(values, array.type, field.type, field.name)
+    plain = _convert_or_refuse(values, array.type, field)
     return pa.DictionaryArray.from_arrays(array.indices, plain, safe=False)
 
 
-def _convert_or_refuse(
-    array: pa.Array, given: pa.DataType, target: pa.DataType, path: str
-) -> pa.Array:
+def _convert_or_refuse(array: pa.Array, given: pa.DataType, field: pa.Field) -> pa.Array:
     try:
-        return convert(array, target)
+        return convert(array, field.type)
     except pa.ArrowException as error:
         msg = (
-            f"column {path!r} of type {given} does not fit into {target}: {error}; "
+            f"column {field.name!r} of type {given} does not fit into {field.type}: {error}; "
             "hand in smaller batches"
         )
         raise SchemaError(msg) from error
 
 
-def same_but_labels(one: pa.DataType, other: pa.DataType) -> bool:
+def same_but_labels(given: pa.DataType, target: pa.DataType) -> bool:
     """Whether two stored types differ at most in labels: time zones, nullability inside, metadata.
 
-    Only then does :func:`conform` turn one into the other, given that there are no nulls where the
-    other allows none.
+    Only then does :func:`conform` bring values of one to the other, without nulls where the other
+    allows none.
     """
-    if one.equals(other):
+    if given.equals(target):
         return True
-    if one.id != other.id:
+    if given.id != target.id:
         return False
-    if pt.is_timestamp(one):
-        return bool(one.unit == other.unit and (one.tz is None) == (other.tz is None))
-    if pt.is_struct(one):
-        return one.num_fields == other.num_fields and all(
+    if pt.is_timestamp(given):
+        return bool(given.unit == target.unit and (given.tz is None) == (target.tz is None))
+    if pt.is_struct(given):
+        return given.num_fields == target.num_fields and all(
             a.name == b.name and same_but_labels(a.type, b.type)
-            for a, b in zip(one, other, strict=True)
+            for a, b in zip(given, target, strict=True)
         )
-    if pt.is_map(one):
-        # Whether keys are sorted is a claim about the values that a label must not add.
+    if pt.is_map(given):
+        # That keys are sorted is a claim about the values, which a label must not add.
         return (
-            (one.keys_sorted or not other.keys_sorted)
-            and same_but_labels(one.key_type, other.key_type)
-            and same_but_labels(one.item_type, other.item_type)
+            (given.keys_sorted or not target.keys_sorted)
+            and same_but_labels(given.key_type, target.key_type)
+            and same_but_labels(given.item_type, target.item_type)
         )
-    if pt.is_fixed_size_list(one) and one.list_size != other.list_size:
+    if pt.is_fixed_size_list(given) and given.list_size != target.list_size:
         return False
-    nested = is_list(one) or pt.is_fixed_size_list(one)
-    return bool(nested and same_but_labels(one.value_type, other.value_type))
+    nested = is_list(given) or pt.is_fixed_size_list(given)
+    return bool(nested and same_but_labels(given.value_type, target.value_type))
 
 
 # Refusals ----------------------------------------------------------------------------------------
@@ -366,14 +308,14 @@ def _refuse_names(have: list[str], want: list[str]) -> NoReturn:
     if missing or extra:
         parts = []
         if missing:
-            parts.append(f"without {', '.join(map(repr, missing))}")
+            parts.append(f"lacks {', '.join(map(repr, missing))}")
         if extra:
-            parts.append(f"with {', '.join(map(repr, extra))}, which the shuffle does not have")
+            parts.append(f"has {', '.join(map(repr, extra))}, which the shuffle does not have")
         differs = " and ".join(parts)
     else:
-        differs = f"in the order {', '.join(map(repr, have))}"
+        differs = f"has its columns in the order {', '.join(map(repr, have))}"
     msg = (
-        f"a batch came {differs}; the shuffle's columns are {', '.join(map(repr, want))}, in this "
+        f"a batch {differs}; the shuffle's columns are {', '.join(map(repr, want))}, in this "
         "order: select them before writing"
     )
     raise SchemaError(msg)

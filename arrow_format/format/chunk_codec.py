@@ -1,7 +1,6 @@
-"""Chunks to bytes and back: an Arrow IPC message or packed rows, plain or inside one zstd frame.
+"""Chunks to bytes and back: an Arrow IPC message or packed rows, plain or in one zstd frame; pure.
 
-Pure: bytes in, bytes out. Damage found here raises :class:`CorruptShuffleError` without saying
-where; the caller knows the file, region and chunk.
+Damage raises :class:`CorruptShuffleError`; the caller adds the file, region and chunk.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _ZSTD = pa.Codec("zstd")
-"""What frames are opened with: into memory of Arrow's pool, which is kept for the next chunk."""
+"""Decompresses into memory of Arrow's pool, which is reused for the next chunk."""
 
 _FRAMED = {Encoding.IPC: Encoding.ZSTD, Encoding.PACKED: Encoding.PACKED_ZSTD}
-"""What a chunk becomes inside a zstd frame."""
+"""Encoding of a chunk once it is in a zstd frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,9 @@ class EncodedChunk:
 
 
 class ZstdEncoder:
-    """Compresses chunks; holds one reused compressor.
+    """Compresses chunks with one reused compressor; a chunk that would not shrink stays as it is.
 
-    A chunk that would not shrink is kept as it is.
-
-    Parameters
-    ----------
-    level
-        zstd level.
-    chunk_bytes
-        Size that most chunks have. zstd fits its tables to it: with those it takes for inputs of
-        any size, it would be a tenth slower and no smaller.
+    zstd fits its tables to ``chunk_bytes``, the size of most chunks: a tenth faster, no larger.
     """
 
     def __init__(self, level: int, chunk_bytes: int) -> None:
@@ -60,29 +51,22 @@ class ZstdEncoder:
         self._compressor = zstandard.ZstdCompressor(compression_params=parameters)
 
     def encode(self, message: pa.Buffer | bytes, encoding: Encoding) -> EncodedChunk:
-        """Compress a chunk that is an IPC message or packed."""
+        """Compress an IPC message or a packed chunk."""
         length = memoryview(message).nbytes
         frame = self._compressor.compress(message)
         if len(frame) >= length:
             return EncodedChunk(message, length, encoding)
-        # The compressor shrinks a buffer of the largest possible size in place. Many small frames
-        # that wait to be written would each keep a hole behind them that nothing fits into: a copy
-        # has the right size, and the large buffer goes back whole.
+        # The compressor shrinks a buffer of the largest possible size in place, which would leave
+        # a useless hole behind each of many small frames. A copy has the exact size, and the large
+        # buffer is returned whole.
         return EncodedChunk(memoryview(frame).tobytes(), length, _FRAMED[encoding])
 
 
 class ChunkDecoder:
-    """Turns stored chunks into record batches.
+    """Decodes stored chunks of a data schema; every chunk is verified whole.
 
-    Every chunk is verified whole, whichever columns are wanted.
-
-    Parameters
-    ----------
-    schema
-        Data schema of the chunks.
-    columns
-        Positions of the columns to decode, in the order wanted; all when None. Without any, a batch
-        still has its number of rows.
+    ``columns`` are the positions of those to return, in order; all when None. A batch of no columns
+    still has its number of rows.
     """
 
     def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
@@ -91,21 +75,20 @@ class ChunkDecoder:
             columns = None
         self._columns = columns
         self.schema = schema if columns is None else pa.schema([schema.field(i) for i in columns])
-        """Schema of the record batches."""
         self._unpacker = Unpacker(schema, columns)
         self._layout = LayoutCheck(schema)
 
     def decode(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
     ) -> pa.RecordBatch:
-        """Verify and decode one chunk; one that is not compressed may be a view of ``stored``.
+        """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
 
         Raises
         ------
         CorruptShuffleError
-            The CRC, the raw length, the message or its number of rows is not as the index says.
+            The CRC, raw length, message or number of rows differs from the index.
         FormatVersionError
-            The encoding is not known to this version.
+            This version does not know the encoding.
         """
         if zlib.crc32(stored) != crc32:
             msg = f"CRC-32 of {stored.size} bytes is not the {crc32:#010x} of the index"
@@ -125,12 +108,12 @@ class ChunkDecoder:
             msg = f"not a record batch of the shuffle's schema ({error})"
             raise CorruptShuffleError(msg) from error
         if self._columns is not None and 2 * batch.nbytes < message.size:
-            # Columns of a few bytes must not keep the whole chunk in memory.
+            # A few small columns must not pin the whole chunk.
             return copied(batch)
         return batch
 
     def _viewed(self, message: pa.Buffer, num_rows: int) -> pa.RecordBatch:
-        # Nothing is decoded that could be skipped: all columns are views of the message.
+        # All columns are views of the message, so none is worth skipping.
         if is_compressed(memoryview(message)):
             msg = "its buffers are compressed, and say themselves how large they would become"
             raise ValueError(msg)
@@ -143,7 +126,7 @@ class ChunkDecoder:
 
     def _decompress(self, stored: pa.Buffer, raw_length: int) -> pa.Buffer:
         try:
-            # The frame states its size: compare first, so that nothing larger is ever allocated.
+            # The frame states its size: compared first, so that nothing larger is allocated.
             stated = zstandard.frame_content_size(stored)
             if stated == raw_length:
                 return _ZSTD.decompress(stored, raw_length)

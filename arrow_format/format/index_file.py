@@ -1,8 +1,8 @@
 """The index file: bytes to and from ``(metadata, regions)``.
 
-An Arrow IPC file with one record batch and one row per region, and 24 bytes of our own between the
-end of the stream and the footer: magic, length of and CRC-32 over everything before. Readers of
-Arrow files never look there; we never look at the footer behind it. See ``docs/format/v1.md``.
+An Arrow IPC file of one record batch with one row per region. Between the end of the stream and the
+footer are 24 bytes of our own: magic, length of and CRC-32 over everything before. Arrow's readers
+skip them; this one ignores the footer. See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _IPC_MAGIC = b"ARROW1"
 _KEY = b"arrow_shuffle"
 
 MOST_RAW_BYTES = 2 * MAX_CHUNK_BYTES
-"""Before compression, of a chunk of several rows: no writer makes more than half of that."""
+"""Bound of a chunk of several rows before compression; writers make at most half of it."""
 
 MOST_ZSTD_RATIO = 1 << 15
-"""What a zstd block of 4 bytes can become: 128 KiB."""
+"""A zstd block of 4 bytes can expand to 128 KiB."""
 
 _CHUNK_TYPES = {
     "first_row": pa.int64(),
@@ -69,8 +69,8 @@ INDEX_SCHEMA = pa.schema(
 
 
 def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> bytes:
-    """Bytes of the index file of a data file with ``regions`` in file order."""
-    described = {
+    """Return the index file of a data file with ``regions`` in file order."""
+    header = {
         "format_version": metadata.format_version,
         "shuffle_id": metadata.shuffle_id,
         "job_id": metadata.job_id,
@@ -83,7 +83,7 @@ def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -
         "data_bytes": metadata.data_bytes,
         "frame_crc32": metadata.frame_crc32,
     }
-    schema = INDEX_SCHEMA.with_metadata({_KEY: json.dumps(described, sort_keys=True).encode()})
+    schema = INDEX_SCHEMA.with_metadata({_KEY: json.dumps(header, sort_keys=True).encode()})
     columns = [
         to_arrow(np.array([int(region.kind) for region in regions], np.uint8)),
         to_arrow(np.array([region.num_rows for region in regions], np.int64)),
@@ -122,7 +122,7 @@ def _lists(values: Sequence[Any], dtype: pa.DataType) -> pa.ListArray:
 
 
 def _split_footer(file: bytes) -> tuple[bytes, bytes]:
-    """Everything up to the end of the stream, and the Arrow footer with its length and magic."""
+    """Split a file at the end of its stream; the rest is Arrow's footer, its length and magic."""
     tail = len(_IPC_MAGIC) + 4
     if len(file) < tail + 8 or not file.endswith(_IPC_MAGIC) or not file.startswith(_IPC_MAGIC):
         msg = f"index of {len(file)} bytes is not an Arrow IPC file"
@@ -141,7 +141,7 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
     Raises
     ------
     CorruptShuffleError
-        Any byte that is used differs from what was written, or the regions contradict themselves.
+        A byte differs from what was written, or the regions contradict themselves.
     FormatVersionError
         A newer version wrote it.
     """
@@ -167,8 +167,8 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         msg = f"index is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
     if not fits:
-        found = f"{len(batches)} batches of {len(reader.schema)} columns"
-        msg = f"index has {found}, not one of the format's"
+        shape = f"{len(batches)} batches of {len(reader.schema)} columns"
+        msg = f"index has {shape}, expected one batch with the format's columns"
         raise CorruptShuffleError(msg)
     regions = _regions(batches[0])
     _check_regions(metadata, regions)
@@ -176,7 +176,7 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
 
 
 def _check_nulls(batch: pa.RecordBatch) -> None:
-    """Refuse nulls that the schema does not allow: Arrow takes its word for it."""
+    """Refuse nulls that the schema does not allow, which Arrow does not check."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         inside = column.values.null_count if pa.types.is_list(field.type) else 0
         if inside or (column.null_count and not field.nullable):
@@ -184,20 +184,20 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
             raise ValueError(msg)
 
 
-def _metadata(described: dict[str, Any]) -> PartitionedFileMetadata:
-    version = natural(described["format_version"])
+def _metadata(header: dict[str, Any]) -> PartitionedFileMetadata:
+    version = natural(header["format_version"])
     check_format_version(version, "index")
     return PartitionedFileMetadata(
-        shuffle_id=text(described["shuffle_id"]),
-        job_id=text(described["job_id"]),
-        map_task=natural(described["map_task"]),
-        attempt=natural(described["attempt"]),
-        data_schema=schema_from_text(described["data_schema"]),
-        num_subpartitions=natural(described["num_subpartitions"], MAX_SUBPARTITIONS),
-        partitioner=dict(described["partitioner"]),
-        sort_by=tuple((text(name), text(order)) for name, order in described["sort_by"]),
-        data_bytes=natural(described["data_bytes"]),
-        frame_crc32=natural(described["frame_crc32"]),
+        shuffle_id=text(header["shuffle_id"]),
+        job_id=text(header["job_id"]),
+        map_task=natural(header["map_task"]),
+        attempt=natural(header["attempt"]),
+        data_schema=schema_from_text(header["data_schema"]),
+        num_subpartitions=natural(header["num_subpartitions"], MAX_SUBPARTITIONS),
+        partitioner=dict(header["partitioner"]),
+        sort_by=tuple((text(name), text(order)) for name, order in header["sort_by"]),
+        data_bytes=natural(header["data_bytes"]),
+        frame_crc32=natural(header["frame_crc32"]),
         format_version=version,
     )
 
@@ -218,8 +218,8 @@ def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
     for i, (kind, num_rows, first) in enumerate(scalars):
         if kind not in iter(RegionKind):
             msg = (
-                f"region {i} has kind {kind}, which this version does not read; read it with a "
-                "newer one"
+                f"region {i} has kind {kind}, which this version does not know; read it with a "
+                "newer arrow-shuffle"
             )
             raise FormatVersionError(msg)
         table = ChunkTable(**{name: view(i) for name, view in chunks.items()})
@@ -237,14 +237,14 @@ def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
 
 
 def _views(column: pa.ListArray) -> Callable[[int], Any]:
-    """Return the function from a row to a NumPy view of its list, without a copy."""
+    """Return a function from a row to its list as a NumPy view."""
     offsets = to_numpy(column.offsets)
     values = to_numpy(column.values)
     return lambda i: values[offsets[i] : offsets[i + 1]]
 
 
 def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> None:
-    """Refuse regions that would send a reader outside the file or to rows that are not there."""
+    """Refuse regions that would send a reader outside the file or its rows."""
     end = 0
     n = metadata.num_subpartitions
     for number, region in enumerate(regions):
@@ -270,7 +270,7 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
             and bool((chunks.first_row[1:] > chunks.first_row[:-1]).all())
             and chunks.first_row[-1] < region.num_rows
             and bool((chunks.offset % 8 == 0).all())
-            # Compared on its own first, so that no sum can overflow.
+            # Compared separately first, so that no sum can overflow.
             and bool((chunks.offset <= metadata.data_bytes).all())
             and bool(((chunks.length > 0) & (chunks.length <= metadata.data_bytes)).all())
             and int(chunks.offset[0]) >= end
@@ -289,7 +289,7 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
 
 
 def _check_sizes(number: int, region: Region) -> None:
-    """Refuse chunks that would become more bytes or rows than any writer makes of them."""
+    """Refuse chunks that would expand to more bytes or rows than any writer makes."""
     chunks = region.chunks
     rows = np.diff(chunks.first_rows_and_end(region.num_rows))
     is_framed = (chunks.encoding == Encoding.ZSTD) | (chunks.encoding == Encoding.PACKED_ZSTD)
@@ -300,7 +300,7 @@ def _check_sizes(number: int, region: Region) -> None:
         & ((rows == 1) | (chunks.raw_length <= MOST_RAW_BYTES))
         & (rows <= MAX_CHUNK_ROWS)
     )
-    # What an encoding of the future makes of its bytes is not known; it is refused when it is read.
+    # Sizes of unknown, later encodings cannot be judged; those are refused when they are read.
     known = chunks.encoding <= max(Encoding)
     if not (sound | ~known).all():
         chunk = int(np.flatnonzero(~sound & known)[0])

@@ -28,32 +28,22 @@ _SCHEMA = 1
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _BUFFERS, _COMPRESSION = 2, 3
 _PREFIX = 8
-"""A compressed buffer begins with its length before compression, or -1 where it is stored as is."""
+"""A compressed buffer begins with its length before compression, or -1 if it is stored as it is."""
 
 
 def check_stream(stream: memoryview, max_bytes: int) -> None:
-    """Check that the record batches of a stream take no more than so many bytes.
+    """Raise ValueError unless a stream is a schema and batches of at most ``max_bytes``.
 
-    Parameters
-    ----------
-    stream
-        Schema and record batches, as Arrow's stream reader takes them.
-    max_bytes
-        What the bodies of all record batches may take once they are decompressed.
-
-    Raises
-    ------
-    ValueError
-        They take more, or it is no such stream: one with dictionaries, say.
+    Sizes are those after decompression; dictionaries are refused.
     """
     position = 0
     total = 0
     kind = _SCHEMA
     while position < len(stream):
-        found = _message(stream[position:], kind)
-        if found is None:
+        sizes = _message(stream[position:], kind)
+        if sizes is None:
             return
-        length, expanded = found
+        length, expanded = sizes
         position += length
         total += expanded
         if total > max_bytes:
@@ -63,27 +53,21 @@ def check_stream(stream: memoryview, max_bytes: int) -> None:
 
 
 def is_compressed(message: memoryview) -> bool:
-    """Whether the body of a record batch message is compressed.
-
-    Raises
-    ------
-    ValueError
-        It is no such message.
-    """
+    """Whether the body of a record batch message is compressed; ValueError for another message."""
     metadata, _ = _metadata(message)
     return bool(_batch(metadata).field(_COMPRESSION))
 
 
 def _message(message: memoryview, kind: int) -> tuple[int, int] | None:
-    """Return bytes of a message and what its body becomes; None at the end of a stream."""
+    """Bytes of a message, and of its body once decompressed; None at the end of a stream."""
     if len(message) >= 8 and message[:8].tobytes() == _END:
         return None
     metadata, start = _metadata(message)
     root = _root(metadata)
-    found = root.octet(_HEADER_TYPE)
+    stated = root.octet(_HEADER_TYPE)
     body = root.long(_BODY_LENGTH)
-    if found != kind or not 0 <= body <= len(message) - start:
-        msg = f"a message of kind {found} with {body} bytes, where one of kind {kind} is expected"
+    if stated != kind or not 0 <= body <= len(message) - start:
+        msg = f"a message of kind {stated} with {body} bytes, expected one of kind {kind}"
         raise ValueError(msg)
     if kind == _SCHEMA:
         return start + body, 0
@@ -108,9 +92,9 @@ def _expanded(body: memoryview, offset: int, length: int) -> int:
 
 
 def _metadata(message: memoryview) -> tuple[memoryview, int]:
-    """Return the metadata of a message, and where its body starts."""
+    """Metadata of a message, and the position of its body."""
     if len(message) < 8:
-        msg = f"{len(message)} bytes are no message"
+        msg = f"a message of {len(message)} bytes is too short"
         raise ValueError(msg)
     mark, length = struct.unpack_from("<Ii", message)
     if mark != _CONTINUATION or not 0 < length <= len(message) - 8:
@@ -129,7 +113,7 @@ class _Table:
         self._vtable_bytes = _read("<H", buffer, self._vtable)
 
     def field(self, number: int) -> int:
-        """Position of a field; 0 when it is not there."""
+        """Return the position of a field; 0 if absent, and so below."""
         slot = 4 + 2 * number
         if slot + 2 > self._vtable_bytes:
             return 0
@@ -137,17 +121,17 @@ class _Table:
         return self._position + offset if offset else 0
 
     def octet(self, number: int) -> int:
-        """Uint8 in a field; 0 when it is not there."""
+        """Return the uint8 in a field."""
         position = self.field(number)
         return _read("<B", self._buffer, position) if position else 0
 
     def long(self, number: int) -> int:
-        """Int64 in a field; 0 when it is not there."""
+        """Return the int64 in a field."""
         position = self.field(number)
         return _read("<q", self._buffer, position) if position else 0
 
     def buffers(self) -> list[tuple[int, int]]:
-        """Offsets and lengths of the buffers of a record batch."""
+        """Return offset and length of each buffer of a record batch."""
         position = self.field(_BUFFERS)
         if not position:
             return []
@@ -167,7 +151,7 @@ def _batch(metadata: memoryview) -> _Table:
     root = _root(metadata)
     header = root.field(_HEADER)
     if root.octet(_HEADER_TYPE) != _RECORD_BATCH or not header:
-        msg = "a message that is no record batch"
+        msg = "the message is not a record batch"
         raise ValueError(msg)
     return _Table(metadata, header + _read("<I", metadata, header))
 
@@ -185,20 +169,10 @@ _RECORD_BATCHES = 3
 
 
 def keep_batches(end: bytes, num_batches: int) -> bytes:
-    """Return the end of an IPC file with all but the first ``num_batches`` left out of it.
+    """Return the end of an IPC file with only its first ``num_batches`` (1 or more) listed.
 
-    Parameters
-    ----------
-    end
-        What Arrow's writer appends behind the last batch: end of stream, footer, its length (int32)
-        and the magic.
-    num_batches
-        At least 1 and at most those there are.
-
-    Raises
-    ------
-    ValueError
-        It is no such end, or names fewer batches.
+    ``end`` is what Arrow's writer appends behind the last batch: end of stream, footer, its length
+    (int32) and the magic. Raises ValueError if it is not, or lists fewer batches.
     """
     tail = 4 + len(_MAGIC)
     (length,) = struct.unpack_from("<i", end, len(end) - tail)
@@ -221,57 +195,27 @@ def _unsigned(buffer: bytes, at: int) -> int:
 
 
 class LayoutCheck:
-    """Checks record batch messages of one schema.
-
-    Parameters
-    ----------
-    schema
-        A data schema.
-    """
+    """Checks the offsets and lengths in record batch messages of one data schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = byte_schema(schema)
-        self._with_offsets = [i for i, field in enumerate(self._schema) if _leads(field.type)]
+        self._has_offsets = any(
+            pt.is_binary(type_) or pt.is_nested(type_) for type_ in self._schema.types
+        )
 
-    def check(self, message: pa.Buffer) -> None:
-        """Check one message that is not compressed.
-
-        Raises
-        ------
-        ValueError, pyarrow.ArrowException
-            An offset or a count of it is wrong.
-        """
+    def check(self, message: pa.Buffer | pa.Message) -> None:
+        """Raise ValueError or ArrowException where an offset or a length of a message is wrong."""
         batch = pa.ipc.read_record_batch(message, self._schema)
-        # That each buffer has the bytes its values take; and, where values say themselves where
-        # they lie, that they lie inside. Of values of a fixed width that looks at nothing more.
-        batch.validate(full=bool(self._with_offsets))
-
-
-def _leads(type_: pa.DataType) -> bool:
-    """Whether values of a type say themselves where they, or what is inside them, lie."""
-    return bool(pt.is_binary(type_) or pt.is_nested(type_))
-
-
-def check_array(array: pa.Array) -> None:
-    """Check one array of a data schema as :class:`LayoutCheck` checks messages.
-
-    Raises
-    ------
-    pyarrow.ArrowException
-        An offset or a count of it is wrong.
-    """
-    array.validate()
-    if pt.is_struct(array.type):
-        for i in range(array.type.num_fields):
-            check_array(array.field(i))
-    elif pt.is_string(array.type):
-        array.view(pa.binary()).validate(full=True)
-    elif _leads(array.type):
-        array.validate(full=True)
+        # Each buffer must have the bytes of its values; and where there are offsets, those must
+        # lead inside. Without offsets, the full check would look at no more.
+        batch.validate(full=self._has_offsets)
 
 
 def byte_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema that reads messages of a data schema as if all values were bytes."""
+    """Return the schema that reads messages of a data schema as if all values were bytes.
+
+    Byte values have no rules: text need not be UTF-8, decimals may exceed their precision.
+    """
     return pa.schema(_as_bytes(schema))
 
 
@@ -280,13 +224,13 @@ def _as_bytes(fields: Iterable[pa.Field]) -> list[pa.Field]:
 
 
 def _layout(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the same buffers that has the fewest rules of its own."""
+    """Return the type with the same buffers that has the fewest rules."""
     if pt.is_string(type_):
         return pa.binary()
     if pt.is_struct(type_):
         return pa.struct(_as_bytes(type_))
     if pt.is_map(type_):
-        # Not a map: Arrow's keys may not be null, which is checked where it matters.
+        # Not a map, whose keys may not be null: that is checked where it matters.
         return pa.list_(pa.struct(_as_bytes([type_.key_field, type_.item_field])))
     if pt.is_fixed_size_list(type_):
         return pa.list_(_layout(type_.value_type), type_.list_size)
@@ -298,21 +242,18 @@ def _layout(type_: pa.DataType) -> pa.DataType:
 
 
 def schema_to_text(schema: pa.Schema) -> str:
-    """Base64 of ``schema`` as an Arrow IPC schema message."""
+    """Return ``schema`` as base64 of an Arrow IPC schema message."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
 
 
 def schema_from_text(text: object) -> pa.Schema:
-    """Inverse of :func:`schema_to_text`, for the schemas that shuffles are stored with.
+    """Parse the result of :func:`schema_to_text`.
 
-    Raises
-    ------
-    ValueError, pyarrow.ArrowException
-        It is no text of a schema, or of one with types that are never stored: dictionaries,
-        extension types and views are resolved before anything is written.
+    Raises ValueError or ArrowException if it is malformed, or has types that are never stored:
+    dictionaries, for one.
     """
     if not isinstance(text, str):
-        msg = f"a {type(text).__name__} is no text of a schema"
+        msg = f"a schema is text, not {type(text).__name__}"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
     try:

@@ -1,9 +1,7 @@
 """Packed chunks back into record batches; pure.
 
-The layout is in :mod:`arrow_format.format.packed_layout`.
-
-A chunk is told apart from anything else by its CRC before it comes here; what is checked here is
-that no length leads outside of it.
+See :mod:`arrow_format.format.packed_layout`. The caller has checked the CRC of a chunk. Here, every
+length is checked to stay inside of it.
 """
 
 from __future__ import annotations
@@ -37,22 +35,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_LENGTH = (1 << 31) - 1
-"""Items or bytes that the offsets of a column can reach."""
+"""Largest offset of a column."""
 
 _MOST_PER_BYTE = 16
-"""Bytes that a byte of a chunk becomes at most: a decimal of 128 bits is stored in 1 or more."""
+"""A byte of a chunk expands to at most this: a 128-bit decimal is stored in 1 byte or more."""
 
 
 class Unpacker:
-    """Unpacks chunks of one schema; what follows from the types alone is found once.
+    """Unpacks chunks of one data schema; what follows from the types alone is computed once.
 
-    Parameters
-    ----------
-    schema
-        Data schema of the chunks.
-    columns
-        Positions of the columns wanted, in that order; all when None. What is not wanted is stepped
-        over, and its sizes are checked as if it were.
+    ``columns`` are the positions of those to return, in order; all when None. The others are
+    skipped, with the same checks.
     """
 
     def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
@@ -65,19 +58,9 @@ class Unpacker:
         self._num_nodes = sum(num_nodes(field.type) for field in schema)
 
     def unpack(self, message: pa.Buffer, num_rows: int) -> pa.RecordBatch:
-        """Return the rows of a packed chunk.
+        """Return the rows of a packed chunk; values stored as Arrow has them are views of it.
 
-        Parameters
-        ----------
-        message
-            The chunk; values that are stored as Arrow has them are views of it.
-        num_rows
-            How many there must be.
-
-        Raises
-        ------
-        ValueError
-            It is no packed chunk of this schema and number of rows.
+        Raises ValueError if it is no packed chunk of this schema and number of rows.
         """
         reader = _Reader(message)
         if reader.num_rows != num_rows:
@@ -99,19 +82,19 @@ class Unpacker:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What a type says of a node."""
+    """What a type implies for its node."""
 
     type: pa.DataType
     kind: Kind
     value_bytes: int
-    """Bytes of a value of fixed width as Arrow has it; 0 of others."""
+    """Bytes of a fixed-width value in Arrow; 0 for others."""
     widths: tuple[int, ...]
-    """Widths that a node of the type may have."""
+    """Widths the node may have."""
     wide: np.dtype[np.unsignedinteger] | None
-    """Unsigned number that a packed number becomes; None where there are none."""
+    """Unsigned type that packed numbers become; None for other kinds."""
     children: tuple[_Node, ...]
     times: int
-    """Values of each child per value, of structs and fixed-size lists."""
+    """Values of each child per value, for structs and fixed-size lists."""
     pair: tuple[pa.Field, pa.Field] | None
     """Key and item of a map."""
 
@@ -120,7 +103,7 @@ def _node_of(type_: pa.DataType) -> _Node:
     kind = kind_of(type_)
     dtype = number_dtype(type_) if kind is Kind.NUMBERS else None
     if dtype is not None:
-        widths = *(one for one in WIDTHS if one <= dtype.itemsize), AS_IT_IS
+        widths = *(width for width in WIDTHS if width <= dtype.itemsize), AS_IT_IS
     elif kind in (Kind.BYTES, Kind.LISTS):
         widths = LENGTH_WIDTHS
     else:
@@ -142,14 +125,14 @@ class _Reader:
 
     def __init__(self, message: pa.Buffer) -> None:
         if message.size < PREAMBLE.size:
-            msg = f"{message.size} bytes are no packed chunk"
+            msg = f"a packed chunk of {message.size} bytes is too short"
             raise ValueError(msg)
         self._message = message
         self._size: int = message.size
         self._octets = np.frombuffer(message, np.uint8)
         self.num_rows, self.num_nodes = PREAMBLE.unpack_from(message)
         self._spare = MOST_FROM_NOTHING + _MOST_PER_BYTE * self._size
-        """Bytes that arrays may still take beside the chunk itself."""
+        """Bytes that arrays may still take besides the chunk."""
         self.position: int = PREAMBLE.size + NODE.size * self.num_nodes
         """Byte at which the next buffer begins."""
         if self.position > message.size:
@@ -158,7 +141,7 @@ class _Reader:
         self._headers = NODE.iter_unpack(memoryview(message)[PREAMBLE.size : self.position])
 
     def array(self, node: _Node, length: int, *, wanted: bool) -> pa.Array | None:
-        """Step over the next node and those inside it; an array of ``length`` values if wanted."""
+        """Read the next node and those inside it; return ``length`` values if wanted."""
         flags, width, base = next(self._headers)
         kind = node.kind
         if flags & ~HAS_NULLS or (flags and kind is Kind.NOTHING):
@@ -185,11 +168,11 @@ class _Reader:
             buffers.append(self._buffer(-(-length // 8)))
         elif kind is Kind.PARTS:
             length_inside = length * node.times
-            children = [self.array(one, length_inside, wanted=wanted) for one in node.children]
+            children = [self.array(child, length_inside, wanted=wanted) for child in node.children]
         else:
             offsets, total = self._offsets(length, width, base, wanted=wanted)
             buffers.append(offsets)
-            children = [self.array(one, total, wanted=wanted) for one in node.children]
+            children = [self.array(child, total, wanted=wanted) for child in node.children]
         if not wanted:
             return None
         if node.pair:
@@ -197,14 +180,14 @@ class _Reader:
         return pa.Array.from_buffers(node.type, length, buffers, children=children)
 
     def _spend(self, num_bytes: int) -> None:
-        """Count bytes that an array will take beside the chunk; refuse what no writer makes."""
+        """Charge bytes that an array takes besides the chunk; refuse more than writers make."""
         self._spare -= num_bytes
         if self._spare < 0:
-            msg = f"{self._size} bytes that would become too many"
+            msg = f"{self._size} bytes would expand to too many"
             raise ValueError(msg)
 
     def _take(self, num_bytes: int) -> int:
-        """Step over a buffer; return where it begins."""
+        """Skip a buffer; return its position."""
         start: int = self.position
         end: int = start + num_bytes
         if end > self._size:
@@ -249,12 +232,12 @@ class _Reader:
     ) -> tuple[pa.Buffer | None, int]:
         codes = self._codes(length, width)
         self._spend(4 * length)
-        # Of no lengths too: the base goes where 32 bits are.
+        # Also of no lengths: the base must fit into 32 bits.
         if not 0 <= base <= MAX_LENGTH or length * base > MAX_LENGTH:
             msg = f"{length} lengths of {width} bytes, of {base} or more"
             raise ValueError(msg)
-        # No length is below 0, so that no sum on the way is larger than the last. What lengths of
-        # so many bytes can add up to is nearly always little enough to tell without adding them.
+        # No length is negative, so the last sum is the largest. Nearly always the widths alone show
+        # that it fits, without adding.
         is_short = length * (base + (1 << 8 * width) - 1) <= MAX_LENGTH
         total = -1
         if not (wanted and is_short):
@@ -281,7 +264,7 @@ _UNSIGNED = {width: np.dtype(f"<u{width}") for width in WIDTHS if width}
 def _decimals(
     codes: npt.NDArray[Any] | None, length: int, base: int, offset: np.unsignedinteger
 ) -> pa.Buffer:
-    """Values of 64 bits as decimals of 128."""
+    """64-bit values as 128-bit decimals."""
     words = np.empty((length, 2), "<u8")
     low = words[:, 0]
     if codes is None:
@@ -291,7 +274,7 @@ def _decimals(
     else:
         low[:] = codes
     if 0 <= base < 1 << 62 and (codes is None or codes.itemsize < 8):
-        words[:, 1] = 0  # no sign to look for: none is negative
+        words[:, 1] = 0  # none is negative
     else:
         np.right_shift(low.view("<i8"), 63, out=words[:, 1].view("<i8"))
     return pa.py_buffer(words)

@@ -1,7 +1,6 @@
-"""Rows into packed chunks: a region is packed once as a whole, and chunks are cut from it. Pure.
+"""Rows into packed chunks: a region is packed as a whole, and chunks are cut from it; pure.
 
-What it saves is in ``docs/adr/0005-chunk-layout.md``; the layout is in
-:mod:`arrow_format.format.packed_layout`.
+See :mod:`arrow_format.format.packed_layout` and ``docs/adr/0005-chunk-layout.md``.
 """
 
 from __future__ import annotations
@@ -39,18 +38,12 @@ from arrow_format.format.packed_layout import (
 Values = npt.NDArray[Any]
 Bitmap = npt.NDArray[np.uint8]
 Valid = Bitmap | None
-"""Bitmap of the values that are not null; None when all are. It stays one: unpacked, it would take
-as much memory as a column of bytes."""
+"""Bitmap of the values that are not null; None when all are. Never unpacked to bytes, to save
+memory."""
 
 
 class PackedRows:
-    """The rows of a batch, packed; any run of them can be had as one packed chunk.
-
-    Parameters
-    ----------
-    batch
-        Rows of a data schema (:func:`~arrow_format.arrays.stored_types.data_schema`).
-    """
+    """The rows of a batch of a data schema, packed; any range of them makes a packed chunk."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._nodes = [_pack(column) for column in batch.columns]
@@ -67,7 +60,7 @@ class PackedRows:
 
 
 class _Chunk:
-    """Headers and buffers of the nodes of one chunk as they are put."""
+    """Node headers and buffers of one chunk, as they are added."""
 
     def __init__(self) -> None:
         self.headers: list[bytes] = []
@@ -75,7 +68,7 @@ class _Chunk:
         self._spare = MOST_FROM_NOTHING
 
     def numbers(self, numbers: _Numbers, valid: Valid, start: int, stop: int) -> None:
-        """Put a node of numbers, or of lengths, with their buffers."""
+        """Add a node of numbers or of lengths, with its buffers."""
         width, octets = numbers.width, numbers.slice(start, stop)
         if width == 0:
             expanded = numbers.value_bytes * (stop - start)
@@ -123,7 +116,7 @@ class _Numbers:
 
     @staticmethod
     def of(values: Values, valid: Valid = None, value_bytes: int = 4) -> _Numbers:
-        """Pack integers of any width; what stands under nulls need not survive."""
+        """Pack integers of any width; values under nulls need not survive."""
         smallest, largest = _extremes(values, valid)
         base, width = 0, _width(largest - smallest)
         if smallest < 0 or _width(largest) > width:
@@ -144,13 +137,13 @@ class _Numbers:
 
 
 def _extremes(values: Values, valid: Valid) -> tuple[int, int]:
-    """Smallest and largest value that is not null; zeros where there is none."""
+    """Smallest and largest non-null value; zeros if all are null."""
     if valid is None:
         return (int(values.min()), int(values.max())) if len(values) else (0, 0)
     buffers = [pa.py_buffer(valid), pa.py_buffer(values)]
     numbers = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
-    found = pc.min_max(numbers).as_py()
-    return (found["min"], found["max"]) if found["min"] is not None else (0, 0)
+    extremes = pc.min_max(numbers).as_py()
+    return (extremes["min"], extremes["max"]) if extremes["min"] is not None else (0, 0)
 
 
 def _width(largest: int) -> int:
@@ -280,13 +273,13 @@ def _pack(array: pa.Array) -> _Node:
 
 
 def _integers(array: pa.Array) -> Values | None:
-    """Return values as integers of 64 bits or less; None when a decimal does not fit into them."""
+    """Values as integers of at most 64 bits; None if a decimal does not fit."""
     dtype = number_dtype(array.type)
     if dtype is not None and not pt.is_decimal128(array.type):
         return fixed_width_values(array, dtype)
     words = fixed_width_values(array, "V16").view("<i8").reshape(len(array), 2)
     low = np.ascontiguousarray(words[:, 0])
-    # What a decimal's precision promises is not checked by Arrow, so the high words are looked at.
+    # Arrow does not check values against a decimal's precision, so the high words decide.
     fits = words[:, 1] == (low >> 63)
     if array.null_count:
         fits |= ~validity(array)  # type: ignore[operator]

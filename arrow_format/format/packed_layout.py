@@ -1,8 +1,8 @@
-"""How a packed chunk is laid out; shared by the two modules that write and read it.
+"""Layout of a packed chunk, shared by its encoder and decoder.
 
 A packed chunk holds the rows of a record batch in fewer bytes than an Arrow IPC message: integers,
-dates, timestamps and decimals as small unsigned numbers above a base, text and lists by their
-lengths instead of offsets, and no validity bitmap where nothing is null. All of it little-endian:
+dates, timestamps and decimals as small unsigned numbers above a base, text and lists with lengths
+instead of offsets, and no validity bitmap where nothing is null. All little-endian:
 
 .. code-block:: text
 
@@ -30,15 +30,15 @@ PREAMBLE = struct.Struct("<II")
 NODE = struct.Struct("<BB6xq")
 
 HAS_NULLS = 1
-"""Flag: a validity bitmap stands before the values."""
+"""Flag: a validity bitmap precedes the values."""
 
 AS_IT_IS = 255
 """Width of a node whose values are stored as Arrow has them."""
 
 MOST_FROM_NOTHING = 8 << 20
-"""Bytes that the values of a chunk which are stored in 0 bytes each may become, all together: more
-than the chunks have that hold several rows. One row may hold a list of any number of equal items;
-those are stored in a byte each, so that no few bytes become any number."""
+"""Bytes that all values of a chunk which are stored in 0 bytes each may expand to: more than a
+chunk of several rows needs. Beyond it, as in a row with a huge list of equal items, they are stored
+in a byte each, so that a few bytes never expand without bound."""
 
 WIDTHS = (0, 1, 2, 4, 8)
 """Bytes a value above the base may take; 0 where all values are the base."""
@@ -67,7 +67,7 @@ class Kind(Enum):
 
 
 def kind_of(type_: pa.DataType) -> Kind:
-    """Return how values of a stored type are laid out."""
+    """Return how values of a stored type are stored."""
     if pt.is_null(type_):
         return Kind.NOTHING
     if pt.is_boolean(type_):
@@ -82,10 +82,7 @@ def kind_of(type_: pa.DataType) -> Kind:
 
 
 def number_dtype(type_: pa.DataType) -> np.dtype[np.integer] | None:
-    """Return the integer that values of a type are; None for what is no integer.
-
-    A 128-bit decimal counts as the 64-bit integer that nearly all of its values fit into.
-    """
+    """Return the integer type of the values, int64 for 128-bit decimals; None for others."""
     if pt.is_decimal128(type_):
         return np.dtype("<i8")
     if pt.is_unsigned_integer(type_):
@@ -97,7 +94,7 @@ def number_dtype(type_: pa.DataType) -> np.dtype[np.integer] | None:
 
 
 def children_of(type_: pa.DataType) -> tuple[pa.DataType, ...]:
-    """Return the types of the nodes directly inside a node."""
+    """Return the types of a node's direct children."""
     if pt.is_map(type_):
         return type_.key_type, type_.item_type
     if pt.is_list(type_) or pt.is_fixed_size_list(type_):
@@ -108,7 +105,7 @@ def children_of(type_: pa.DataType) -> tuple[pa.DataType, ...]:
 
 
 def num_nodes(type_: pa.DataType) -> int:
-    """Return how many nodes a column of a type has: itself and all inside it."""
+    """Return the number of nodes of a column: itself and all inside it."""
     return 1 + sum(map(num_nodes, children_of(type_)))
 
 

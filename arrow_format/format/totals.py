@@ -1,8 +1,8 @@
 """Rows and bytes per subpartition of a map output, from its regions; pure.
 
-Bytes are those of the data file, prorated by rows: each chunk's bytes over the rows it holds, and
-what belongs to no chunk (header, padding, footer) over all rows. They sum to the file's length:
-what is stored once for everyone counts for each subpartition with an even share.
+Bytes of the data file are prorated by rows: each chunk's over its rows, and what belongs to no
+chunk (header, padding, footer) over all rows. Broadcast rows count for each subpartition with an
+even share. So the bytes sum to the file's length. Writing, merging and verifying count by this.
 """
 
 from __future__ import annotations
@@ -22,16 +22,9 @@ if TYPE_CHECKING:
 def subpartition_totals(
     regions: Iterable[Region], num_subpartitions: int, data_bytes: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Rows and bytes of every subpartition (two int64 arrays of that length).
+    """Return rows and bytes of every subpartition, from all regions of one file.
 
-    Parameters
-    ----------
-    regions
-        Regions of one file.
-    num_subpartitions
-        How many there are.
-    data_bytes
-        Length of the data file; the bytes returned sum to it when there are rows.
+    The bytes sum to ``data_bytes``, the length of the data file, if there are rows.
     """
     regions = tuple(regions)
     rows = np.zeros(num_subpartitions, np.int64)
@@ -56,15 +49,7 @@ def subpartition_totals(
 
 
 def arrow_bytes(regions: Iterable[Region], raw_bytes: int) -> list[int]:
-    """Bytes that each region of a file takes in Arrow: of the file's, in proportion.
-
-    Parameters
-    ----------
-    regions
-        All regions of the file.
-    raw_bytes
-        Bytes its rows take in Arrow; those returned sum to it.
-    """
+    """Share ``raw_bytes``, what the rows of a file take in Arrow, among all its regions."""
     lengths = np.cumsum([0, *(int(region.chunks.raw_length.sum()) for region in regions)])
     ends = [raw_bytes * int(end) // max(int(lengths[-1]), 1) for end in lengths]
     return np.diff(ends).tolist()
@@ -73,14 +58,9 @@ def arrow_bytes(regions: Iterable[Region], raw_bytes: int) -> list[int]:
 def subpartition_arrow_bytes(
     regions: Iterable[tuple[Region, int]], num_subpartitions: int
 ) -> Int64Array:
-    """Bytes that the rows of every subpartition take in Arrow (int64), by its share of chunks.
+    """Return the bytes that the rows of every subpartition take in Arrow, by share of chunks.
 
-    Parameters
-    ----------
-    regions
-        Unicast regions of any files, each with its own :func:`arrow_bytes`.
-    num_subpartitions
-        How many there are.
+    ``regions`` are unicast regions of any files, each with its share from :func:`arrow_bytes`.
     """
     sizes = np.zeros(num_subpartitions)
     for region, raw_bytes in regions:

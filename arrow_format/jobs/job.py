@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.expansion import pieces
+from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.selection import keep
-from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.partitioner import check_description
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -241,8 +241,7 @@ def run_map_task(
                     "record batches; of a table give table.to_batches()"
                 )
                 raise SchemaError(msg)
-            for piece in pieces(batch, job.data_schema):
-                rows = normalise(piece, job.data_schema)
+            for rows in stored_batches(batch, job.data_schema):
                 started = time.perf_counter_ns()
                 ids = np.asarray(assign(rows))
                 _check_assignment(job, ids, rows.num_rows)

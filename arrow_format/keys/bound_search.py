@@ -1,7 +1,7 @@
-"""Bounds of ranges: chosen from a sample, and rows placed between them. Pure.
+"""Bounds of ranges chosen from a sample, and rows located between bounds; pure.
 
-With ``m`` bounds in ascending order there are ``m + 1`` ranges. A row belongs to the range whose
-number is how many bounds are strictly less than it, so that rows with equal keys are never apart.
+``m`` ascending bounds make ``m + 1`` ranges. The range of a row is the number of bounds strictly
+less than it, so rows with equal keys share one.
 
 Source: Spark's ``RangePartitioner`` (``getPartition``, ``determineBounds``).
 """
@@ -33,41 +33,21 @@ if TYPE_CHECKING:
 
 
 def first_descent(bounds: pa.RecordBatch, orders: Sequence[str]) -> int | None:
-    """Find the first bound that is less than the one before it; None if there is none.
-
-    Parameters
-    ----------
-    bounds
-        Key columns, the most significant first.
-    orders
-        Order of each key.
-    """
-    places = np.empty(bounds.num_rows, np.int64)
+    """Return the number of the first bound that is less than the one before it, if any."""
+    ranks = np.empty(bounds.num_rows, np.int64)
     permutation = sort_permutation(key_codes(bounds.columns, orders))
-    places[permutation] = np.arange(bounds.num_rows)
-    descents = np.flatnonzero(np.diff(places) < 0)
+    ranks[permutation] = np.arange(bounds.num_rows)
+    descents = np.flatnonzero(np.diff(ranks) < 0)
     return int(descents[0]) + 1 if len(descents) else None
 
 
 def bounds_of_sample(
     sample: pa.RecordBatch, orders: Sequence[str], num_ranges: int
 ) -> pa.RecordBatch:
-    """Choose bounds that split a sample into ranges of about equal numbers of rows.
+    """Choose bounds that split a sample of key columns into ranges of about equal rows.
 
-    Parameters
-    ----------
-    sample
-        Key columns of some rows, the most significant first; in any order.
-    orders
-        Order of each key.
-    num_ranges
-        Ranges wanted.
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        At most ``num_ranges - 1`` rows of the sample, ascending and all different. Fewer where a
-        key has more than the rows of one range, or the sample has few keys.
+    At most ``num_ranges - 1``, ascending and distinct; fewer where a key fills more than a range,
+    or the sample has few keys.
     """
     codes = key_codes(sample.columns, orders)
     permutation = sort_permutation(codes)
@@ -83,57 +63,40 @@ def bounds_of_sample(
 
 @dataclass(frozen=True)
 class _Level:
-    """One code column of all bounds: how it parts the groups of bounds that agreed before it."""
+    """One code column of all bounds: it splits the groups of bounds that are equal so far."""
 
     values: Codes
-    """The different codes, ascending."""
+    """The distinct codes, ascending."""
     groups: NDArray[np.int64]
-    """The groups there are after this level, ascending, by group before and place in values."""
+    """Keys (:func:`_group_keys`) of the groups after this level, ascending."""
     num_before: int
-    """How many groups there were before."""
+    """Number of groups before this level."""
     starts: NDArray[np.int32]
-    """Number of the first bound of each group, and at the end the number of bounds."""
+    """First bound of each group, and at the end the number of bounds."""
 
     def locate(
         self, before: NDArray[np.int64], codes: Codes
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Find the first group that is not less than each row, and whether the row is in it.
-
-        Parameters
-        ----------
-        before
-            The group that each row was in before this level.
-        codes
-            Code of each row.
-        """
-        place, is_equal = _place(codes, self.values)
+        """Find the first group not less than each row, of group ``before``; whether it is equal."""
+        position, is_equal = _search(codes, self.values)
         if self.num_before == 1:
-            return place, is_equal
-        if len(self.values) == 1:  # it parts no group; flags of keys without nulls are like this
-            return before + place, is_equal
-        wanted = _group_keys(before, place, is_equal, self.values)
-        return _place(wanted, self.groups)
+            return position, is_equal
+        if len(self.values) == 1:  # splits no group, as flags of keys without nulls
+            return before + position, is_equal
+        return _search(_group_keys(before, position, is_equal, self.values), self.groups)
 
 
 class BoundIndex:
-    """Bounds made ready to place rows.
+    """Index of ascending bounds, equal ones allowed, that locates rows between them.
 
-    Keys are codes in columns, see :mod:`~arrow_format.keys.spark_order`. All bounds begin as one
-    group, and each column parts the groups. A row goes from column to column for as long as it is
-    equal to some group of bounds; mostly that ends early, so that long text is read no further than
-    it takes to tell it from the bounds.
-
-    Parameters
-    ----------
-    bounds
-        Key columns, the most significant first, ascending; equal ones are allowed.
-    orders
-        Order of each key.
+    Keys are columns of codes, see :mod:`~arrow_format.keys.spark_order`. All bounds begin as one
+    group, and each column splits the groups. A row is compared column by column while it equals a
+    group of bounds; that mostly ends early, so long text is hardly read.
     """
 
     def __init__(self, bounds: pa.RecordBatch, orders: Sequence[str]) -> None:
         self._orders = tuple(orders)
-        # Text longer than all bounds differs from them in the word in which the longest ends.
+        # Longer text differs from all bounds at the latest in the word where the longest ends.
         self._num_words = [num_text_words(column) for column in bounds.columns]
         self._levels: list[_Level] = []
         if bounds.num_rows == 0:
@@ -142,41 +105,30 @@ class BoundIndex:
         for column in self._code_columns(bounds.columns):
             codes = column(ALL_ROWS)
             values = np.unique(codes)
-            keys = _group_keys(group, *_place(codes, values), values)
+            keys = _group_keys(group, *_search(codes, values), values)
             num_before = int(group[-1]) + 1
             groups, starts, group = np.unique(keys, return_index=True, return_inverse=True)
             ends = np.append(starts, bounds.num_rows).astype(np.int32)
             self._levels.append(_Level(values, groups, num_before, ends))
 
     def place(self, keys: Sequence[pa.Array]) -> NDArray[np.int32]:
-        """Return how many bounds are strictly less than each row.
-
-        Parameters
-        ----------
-        keys
-            Key columns of the rows, of the types of the bounds.
-
-        Returns
-        -------
-        NDArray[np.int32]
-            From 0 to the number of bounds, shape (num_rows,).
-        """
+        """Return how many bounds are strictly less than each row, from its key columns."""
         num_rows = len(keys[0])
-        placed = np.zeros(num_rows, np.int32)
+        num_less = np.zeros(num_rows, np.int32)
         rows: Rows = ALL_ROWS
         group = np.zeros(num_rows, np.int64)
         for column, level in zip(self._code_columns(keys), self._levels, strict=False):
-            found, is_equal = level.locate(group, column(rows))
-            placed[rows] = level.starts[found]
+            located, is_equal = level.locate(group, column(rows))
+            num_less[rows] = level.starts[located]
             if is_equal.all():
-                group = found
+                group = located
                 continue
             equal = np.flatnonzero(is_equal)
             if not len(equal):
                 break
             rows = equal if isinstance(rows, slice) else rows[equal]
-            group = found[equal]
-        return placed
+            group = located[equal]
+        return num_less
 
     def _code_columns(self, keys: Sequence[pa.Array]) -> list[CodeColumn]:
         return [
@@ -186,21 +138,21 @@ class BoundIndex:
         ]
 
 
-def _place(
+def _search(
     wanted: NDArray[Any], ascending: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Place of the first value that is not less, and whether it is equal."""
+    """Position of the first value that is not less, and whether it is equal."""
     if len(ascending) == 1:
         return (wanted > ascending[0]).astype(np.int64), wanted == ascending[0]
-    place = np.searchsorted(ascending, wanted)
-    return place, ascending[np.minimum(place, len(ascending) - 1)] == wanted
+    position = np.searchsorted(ascending, wanted)
+    return position, ascending[np.minimum(position, len(ascending) - 1)] == wanted
 
 
 def _group_keys(
     group: NDArray[np.int64],
-    place: NDArray[np.int64],
+    position: NDArray[np.int64],
     is_equal: NDArray[np.bool_],
     values: NDArray[Any],
 ) -> NDArray[np.int64]:
-    """One ascending number for a group and a place among values, or between two of them."""
-    return group * (2 * len(values) + 1) + 2 * place + is_equal
+    """One ascending number for a group and a position at or between ``values``."""
+    return group * (2 * len(values) + 1) + 2 * position + is_equal

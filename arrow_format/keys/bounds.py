@@ -1,4 +1,4 @@
-"""Bounds of ranges: as they are given, chosen from a sample, and written in the log. Pure."""
+"""Bounds of ranges: as users give them, sampled, and as text in the log; pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.selection import take
-from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.arrays.stored_types import data_schema, missing_column, normalise
 from arrow_format.errors import OptionError
-from arrow_format.format.ipc import check_array, check_stream
+from arrow_format.format.ipc import LayoutCheck, check_stream
 from arrow_format.keys.bound_search import bounds_of_sample, first_descent
 from arrow_format.keys.sort_keys import ORDERS, SortBy, key_fields, normalise_sort_by
 from arrow_format.options import check_num_subpartitions
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     Key = str | tuple[str, str]
 
 LEAST_BOUNDS_BYTES, MOST_BOUNDS_RATIO = 16 << 20, 256
-"""Bounds that would take more than this many bytes, and times those they have in the log, are
-refused before they are decompressed."""
+"""Bounds of more bytes than this, and than this times those in the log, are refused before they are
+decompressed."""
 
 WHAT = "range keys"
 """What the columns are called in messages."""
@@ -34,7 +34,7 @@ WHAT = "range keys"
 def sample_bounds(
     sample: pa.Table | pa.RecordBatch, keys: Sequence[Key] | str, num_subpartitions: int
 ) -> pa.RecordBatch:
-    """Choose bounds that split a sample into ranges of about equal numbers of rows. Pure.
+    """Choose bounds that split a sample into ranges of about equal numbers of rows.
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ def sample_bounds(
     Returns
     -------
     pyarrow.RecordBatch
-        The key columns of at most ``num_subpartitions - 1`` rows, ascending and all different.
+        The key columns of at most ``num_subpartitions - 1`` rows, ascending and distinct.
 
     Raises
     ------
     OptionError, SchemaError
-        A key is not of its form, not there, or its type has no order.
+        A key is malformed or missing, or its type has no order.
     """
     check_num_subpartitions(num_subpartitions)
     pairs = normalise_sort_by(keys, "keys")
@@ -63,20 +63,10 @@ def sample_bounds(
 
 
 def bounds_of_rows(rows: Sequence[Any], fields: Sequence[pa.Field]) -> pa.RecordBatch:
-    """Bounds as they may be written down, in the types of the key columns.
+    """Return bounds in the types of the key columns; a value that does not fit: OptionError.
 
-    Parameters
-    ----------
-    rows
-        One sequence of values per bound, such as come from JSON: dates, timestamps, times and
-        decimals may be text.
-    fields
-        Fields of the key columns.
-
-    Raises
-    ------
-    OptionError
-        A value does not fit.
+    ``rows`` has one sequence of values per bound, as from JSON: dates, timestamps, times and
+    decimals may be text.
     """
     inferred = _batch_of_rows(rows, tuple((field.name, ORDERS[0]) for field in fields))
     return cast_bounds(inferred, fields)
@@ -91,7 +81,7 @@ def as_bounds(bounds: pa.Table | pa.RecordBatch | Iterable[Any], keys: SortBy) -
     else:
         msg = f"bounds={bounds!r}: expected values, tuples, or a pyarrow table of the key columns"
         raise OptionError(msg)
-    # Copied: without the nulls' garbage and what a slice pins, equal bounds have equal bytes.
+    # Copied without garbage under nulls and around slices, so that equal bounds have equal bytes.
     return take(batch, to_arrow(np.arange(batch.num_rows)))
 
 
@@ -99,11 +89,9 @@ def _batch_of_columns(bounds: pa.Table | pa.RecordBatch, keys: SortBy) -> pa.Rec
     names = [name for name, _ in keys]
     missing = [name for name in names if name not in bounds.schema.names]
     if missing:
-        msg = (
-            f"key column {missing[0]!r} is not among the columns {', '.join(bounds.schema.names)} "
-            "of the bounds or sample that was given"
+        raise OptionError(
+            missing_column(missing[0], bounds.schema.names, "bounds or sample: key column")
         )
-        raise OptionError(msg)
     selected = bounds.select(names)
     schema = pa.schema([(f.name, _bare(f.type)) for f in data_schema(selected.schema)])
     parts = selected.to_batches() if isinstance(selected, pa.Table) else [selected]
@@ -131,7 +119,7 @@ def _batch_of_rows(bounds: Sequence[Any], keys: SortBy) -> pa.RecordBatch:
 
 
 def cast_bounds(bounds: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
-    """Return bounds in the types of the key columns; raises OptionError where one would change."""
+    """Return bounds in the types of the key columns; OptionError where one would change."""
     columns = [
         _cast(column, field.name, _bare(field.type))
         for column, field in zip(bounds.columns, fields, strict=True)
@@ -142,31 +130,29 @@ def cast_bounds(bounds: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.Record
 def _cast(column: pa.Array, name: str, type_: pa.DataType) -> pa.Array:
     if column.type.equals(type_):
         return column
-    why: object = "some would be cut"
+    why: object = "some would be truncated"
     try:
-        found = column.cast(type_)
+        cast = column.cast(type_)
     except pa.ArrowException as error:
         why = error
-        try:  # what Arrow does not cast it may still build, as decimals from whole numbers
-            found = pa.array(column.to_pylist(), type_)
+        try:  # what Arrow cannot cast it may still build: decimals from whole numbers
+            cast = pa.array(column.to_pylist(), type_)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            found = None
-    # A bound that lost its fraction or its time of day would part the rows elsewhere.
-    if found is None or not _is_same(found, column):
-        msg = (
-            f"bounds of key {name!r} are {column.type}, which does not fit its type {type_}: {why}"
-        )
+            cast = None
+    # A bound that lost its fraction or its time of day would split the rows elsewhere.
+    if cast is None or not _is_same(cast, column):
+        msg = f"bounds of key {name!r} are {column.type}, which does not fit {type_}: {why}"
         raise OptionError(msg)
-    return found
+    return cast
 
 
-def _is_same(found: pa.Array, given: pa.Array) -> bool:
-    """Whether bounds that were cast are still what was given."""
-    types = (found.type, given.type)
+def _is_same(cast: pa.Array, given: pa.Array) -> bool:
+    """Whether bounds kept their values when they were cast."""
+    types = (cast.type, given.type)
     if all(map(pa.types.is_struct, types)):
-        fields = {field.name for field in found.type}
+        fields = {field.name for field in cast.type}
         return all(
-            field.name in fields and _is_same(found.field(field.name), given.field(field.name))
+            field.name in fields and _is_same(cast.field(field.name), given.field(field.name))
             for field in given.type
         )
     if all(map(pa.types.is_floating, types)) or not all(
@@ -175,13 +161,13 @@ def _is_same(found: pa.Array, given: pa.Array) -> bool:
     ):
         return True
     try:
-        return bool(found.cast(given.type).equals(given))
+        return bool(cast.cast(given.type).equals(given))
     except pa.ArrowException:
-        return bool(found.to_pylist() == given.to_pylist())
+        return bool(cast.to_pylist() == given.to_pylist())
 
 
 def _bare(type_: pa.DataType) -> pa.DataType:
-    """Type without its labels: rows that may be appended may differ in them, and bounds do not."""
+    """Type without labels, in which rows to append may differ."""
     if pa.types.is_struct(type_):
         return pa.struct([(field.name, _bare(field.type)) for field in type_])
     if pa.types.is_timestamp(type_) and type_.tz is not None:
@@ -190,7 +176,7 @@ def _bare(type_: pa.DataType) -> pa.DataType:
 
 
 def check_ascending(bounds: pa.RecordBatch, keys: SortBy) -> None:
-    """Check that bounds ascend in the order of the keys; raises OptionError."""
+    """Raise OptionError unless bounds ascend in the order of the keys."""
     key_fields(bounds.schema, keys, "bounds")
     at = first_descent(bounds, [order for _, order in keys])
     if at is not None:
@@ -209,7 +195,7 @@ def check_ascending(bounds: pa.RecordBatch, keys: SortBy) -> None:
 
 
 def bounds_to_text(bounds: pa.RecordBatch) -> str:
-    """Return bounds as the log has them: an Arrow stream with zstd, in base64."""
+    """Return bounds as base64 of an Arrow IPC stream with zstd buffers, their form in the log."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, bounds.schema, options=options) as writer:
@@ -218,13 +204,7 @@ def bounds_to_text(bounds: pa.RecordBatch) -> str:
 
 
 def bounds_from_text(text: str) -> pa.RecordBatch:
-    """Inverse of :func:`bounds_to_text`.
-
-    Raises
-    ------
-    ValueError, pyarrow.ArrowException, CorruptShuffleError
-        It is none that was written, or would take far more memory than any.
-    """
+    """Parse the result of :func:`bounds_to_text`; ValueError or ArrowException if malformed."""
     stream = base64.b64decode(text, validate=True)
     check_stream(memoryview(stream), max(LEAST_BOUNDS_BYTES, MOST_BOUNDS_RATIO * len(stream)))
     with pa.ipc.open_stream(stream) as reader:
@@ -232,11 +212,12 @@ def bounds_from_text(text: str) -> pa.RecordBatch:
     if len(batches) != 1:
         msg = f"bounds in {len(batches)} batches, expected one"
         raise ValueError(msg)
-    for column in batches[0].columns:
-        check_array(column)
+    messages = pa.ipc.MessageReader.open_stream(stream)
+    messages.read_next_message()  # the schema
+    LayoutCheck(batches[0].schema).check(messages.read_next_message())
     return batches[0]
 
 
 def bounds_content(bounds: pa.RecordBatch | None) -> tuple[pa.Schema, bytes] | None:
-    """Return what bounds are compared by: bytes before compression, so that NaN equals itself."""
+    """Return what bounds are compared by: their bytes, so that NaN equals itself."""
     return None if bounds is None else (bounds.schema, bounds.serialize().to_pybytes())

@@ -1,8 +1,7 @@
-"""Whether shuffles are co-partitioned: equal keys stand in subpartitions of equal number. Pure.
+"""Whether shuffles are co-partitioned: equal keys are in subpartitions of equal number; pure.
 
-Two shuffles are when they place rows by the same rule, with values that the rule sees alike, over
-the same number of subpartitions. A broadcast shuffle goes with every other one: each subpartition
-reads all its rows.
+They are if they assign rows by the same rule, which treats the values alike, to the same number of
+subpartitions. A broadcast shuffle fits every other: each subpartition reads all its rows.
 """
 
 from __future__ import annotations
@@ -24,14 +23,12 @@ from arrow_format.keys.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.keys.spark_hash import MAX_LONG_DIGITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrow_format.model import MapOutput
-
-MAX_LONG_DIGITS = 18
-"""The largest decimal precision that Spark hashes as a long."""
 
 _INSTEAD = (
     "write one of them as the other, or read both with read_shuffle and let Spark bring their rows "
@@ -40,15 +37,15 @@ _INSTEAD = (
 
 
 class Partitioned(Protocol):
-    """What is looked at; a :class:`~arrow_format.read.shuffle.Shuffle` has it."""
+    """The properties compared; a :class:`~arrow_format.read.shuffle.Shuffle` has them."""
 
     @property
     def path(self) -> str:
-        """What to call it in messages."""
+        """Name in messages."""
 
     @property
     def num_subpartitions(self) -> int:
-        """How many subpartitions there are."""
+        """Number of subpartitions."""
 
     @property
     def partitioner(self) -> Partitioner | Mapping[str, Any]:
@@ -56,11 +53,11 @@ class Partitioned(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns as they are stored."""
+        """Stored columns."""
 
     @property
     def map_outputs(self) -> Sequence[MapOutput]:
-        """What the map tasks wrote."""
+        """Results of the map tasks."""
 
 
 def is_broadcast(shuffle: Partitioned) -> bool:
@@ -69,20 +66,16 @@ def is_broadcast(shuffle: Partitioned) -> bool:
 
 
 def has_broadcast_rows(shuffle: Partitioned) -> bool:
-    """Whether every subpartition reads some rows, or all of them.
-
-    A user's own partitioner may answer BROADCAST for a part of the rows.
-    """
+    """Whether some rows are read by every subpartition; a user's partitioner may broadcast some."""
     return is_broadcast(shuffle) or any(
         file.num_broadcast_rows for output in shuffle.map_outputs for file in output.files
     )
 
 
 def partition_keys(shuffle: Partitioned) -> tuple[str, ...] | None:
-    """Columns whose values decide the subpartition of a row, in the partitioner's order.
+    """Return the columns whose values decide the subpartition, in the partitioner's order.
 
-    Empty where no values do (broadcast, in turn); None where that is not known, which is so for a
-    user's own partitioner.
+    Empty for broadcast and round-robin; None for a user's own partitioner, whose are unknown.
     """
     partitioner = shuffle.partitioner
     if isinstance(partitioner, HashPartitioner):
@@ -97,18 +90,13 @@ def partition_keys(shuffle: Partitioned) -> tuple[str, ...] | None:
 
 
 def check_co_partitioned(shuffles: Sequence[Partitioned]) -> None:
-    """Check that rows with equal keys stand in subpartitions of equal number.
+    """Raise OptionError, with two shuffles and their difference, unless all are co-partitioned.
 
-    Names of key columns may differ, as may integers of up to 32 bits and decimals of one scale:
-    what counts is that equal values are placed alike. Partitioners by column and those of users
-    must have equal descriptions. One shuffle goes with itself alone, however it is partitioned.
-
-    Raises
-    ------
-    OptionError
-        They are not; it says which two, and what differs.
+    Names of key columns may differ, and so may types whose equal values are assigned alike:
+    integers of up to 32 bits, decimals of one scale. Partitioners by column and users' own must
+    have equal descriptions. A single shuffle is accepted, however it is partitioned.
     """
-    first, *others = [one for one in shuffles if not is_broadcast(one)] or shuffles[:1]
+    first, *others = [shuffle for shuffle in shuffles if not is_broadcast(shuffle)] or shuffles[:1]
     for other in others:
         why = _what_differs(first, other)
         if why:
@@ -116,22 +104,22 @@ def check_co_partitioned(shuffles: Sequence[Partitioned]) -> None:
             raise OptionError(msg)
 
 
-def _what_differs(one: Partitioned, other: Partitioned) -> str | None:
-    a, b = one.partitioner, other.partitioner
+def _what_differs(left: Partitioned, right: Partitioned) -> str | None:
+    a, b = left.partitioner, right.partitioner
     kinds = [_kind(partitioner) for partitioner in (a, b)]
     if kinds[0] != kinds[1]:
         return f"the left is partitioned by {kinds[0]}, the right by {kinds[1]}"
     if isinstance(a, RoundRobinPartitioner):
-        return "both place rows in turn, whatever their values"
-    if one.num_subpartitions != other.num_subpartitions:
+        return "both assign rows round-robin, whatever their values"
+    if left.num_subpartitions != right.num_subpartitions:
         return (
-            f"the left has {one.num_subpartitions} subpartitions, the right "
-            f"{other.num_subpartitions}"
+            f"the left has {left.num_subpartitions} subpartitions, the right "
+            f"{right.num_subpartitions}"
         )
     if isinstance(a, HashPartitioner) and isinstance(b, HashPartitioner):
-        return _keys_differ(one, other)
+        return _keys_differ(left, right)
     if isinstance(a, RangePartitioner) and isinstance(b, RangePartitioner):
-        why = _keys_differ(one, other)
+        why = _keys_differ(left, right)
         if why is None and _orders(a) != _orders(b):
             why = f"the left's keys go {', '.join(_orders(a))}, the right's {', '.join(_orders(b))}"
         if why is None and _unnamed(a) != _unnamed(b):
@@ -148,13 +136,13 @@ def _kind(partitioner: Partitioner | Mapping[str, Any]) -> str:
     return str(description["kind"])
 
 
-def _keys_differ(one: Partitioned, other: Partitioned) -> str | None:
-    keys = [partition_keys(shuffle) or () for shuffle in (one, other)]
+def _keys_differ(left: Partitioned, right: Partitioned) -> str | None:
+    keys = [partition_keys(shuffle) or () for shuffle in (left, right)]
     if len(keys[0]) != len(keys[1]):
         return f"the left's keys are {', '.join(keys[0])}, the right's {', '.join(keys[1])}"
     for pair in zip(*keys, strict=True):
         types = [
-            shuffle.schema.field(key).type for shuffle, key in zip((one, other), pair, strict=True)
+            shuffle.schema.field(key).type for shuffle, key in zip((left, right), pair, strict=True)
         ]
         if placed_as(types[0]) != placed_as(types[1]):
             return (
@@ -165,10 +153,10 @@ def _keys_differ(one: Partitioned, other: Partitioned) -> str | None:
 
 
 def placed_as(type_: pa.DataType) -> str:
-    """Return the name of the kind of value a partitioner sees: equal values of it hash alike.
+    """Return the name of the kind of value a partitioner sees; equal values of it hash alike.
 
-    Source: Spark's ``Murmur3Hash``, by which an int hashes otherwise than a long of the same value,
-    and a decimal by its unscaled value, as a long up to 18 digits and as bytes beyond.
+    Source: Spark's ``Murmur3Hash``: an int hashes differently from the same long, and a decimal by
+    its unscaled value, as a long up to 18 digits and as bytes beyond.
     """
     if pt.is_int8(type_) or pt.is_int16(type_) or pt.is_int32(type_):
         return "int"
@@ -190,21 +178,21 @@ def _orders(partitioner: RangePartitioner) -> list[str]:
 
 
 def _unnamed(partitioner: RangePartitioner) -> RangePartitioner:
-    """Return the partitioner with numbers for names, and with one type for each kind of value."""
+    """Return the partitioner with numbered keys, and with one type for each kind of value."""
     names = [str(i) for i in range(len(partitioner.keys))]
     keys = list(zip(names, _orders(partitioner), strict=True))
     bounds = partitioner.bounds
     if bounds is None:
         return RangePartitioner(keys=keys)
     columns = [column.cast(_widest(column.type)) for column in bounds.columns]
-    # Copied: what a slice or a null hides is no difference.
+    # Copied, so that garbage under nulls or around a slice makes no difference.
     rows = to_arrow(np.arange(bounds.num_rows))
     batch = take(pa.RecordBatch.from_arrays(columns, names=names), rows)
     return RangePartitioner(keys=keys, bounds=batch)
 
 
 def _widest(type_: pa.DataType) -> pa.DataType:
-    """Return the largest type whose values are placed as those of ``type_``."""
+    """Return the widest type of the same :func:`placed_as`."""
     if placed_as(type_) == "int":
         return pa.int32()
     if pt.is_decimal(type_):

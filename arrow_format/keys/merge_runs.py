@@ -1,8 +1,8 @@
-"""Merging sorted runs: streaming, stable, in about one batch per run, and without a loop over rows.
+"""Sorted runs merged: streaming, stably, with about one batch per run in memory.
 
-Rows up to the smallest of the last keys that the runs have at hand can be given out: whatever comes
-later is not smaller. So each round takes these, sorts them together and lets them go; what takes
-part in a round, and where it stands, is found by comparing first and last keys alone.
+Rows up to the smallest of the runs' last buffered keys can be yielded, since no later row is
+smaller. Each round sorts these rows together and yields them. Comparing only first and last keys
+shows which runs take part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arrow_format.arrays.batches import copied
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.row_sizes import most_items
-from arrow_format.arrays.selection import take
+from arrow_format.arrays.selection import joined, take
 from arrow_format.keys.spark_order import key_codes, sorting_bytes
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from arrow_format.keys.sort_keys import SortBy
 
 MIN_ROWS = 4_096
-"""Rows a run has at hand before each round, unless it ends: rounds of few rows cost as much."""
+"""Rows buffered per run before each round: a round of fewer rows costs as much."""
 
 MAX_BYTES = 64 << 20
-"""... or its share of this, where rows are large."""
+"""Bytes buffered in all runs together, where rows are large."""
 
 PIECE_BYTES = 4 << 20
-"""About what is gathered and given out at once."""
+"""About the bytes gathered and yielded together."""
 
 _PLACE_BYTES = 12
-"""Of each row in a round: its place in the order, and its run."""
+"""Per row in a round: its position in the order, and its run."""
 
 
 def merge_sorted(
@@ -46,25 +46,11 @@ def merge_sorted(
     min_rows: int = MIN_ROWS,
     max_bytes: int = MAX_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Merge runs that are sorted into one sequence of batches that is.
+    """Merge runs of batches, sorted by ``sort_by``; ties by number of the run, then its order.
 
-    Parameters
-    ----------
-    runs
-        Batches of one schema, the rows of each run in order; any number of rows per batch.
-    sort_by
-        The keys they are sorted by, at least one.
-    min_rows
-        Rows a run has at hand before each round, unless it ends.
-    max_bytes
-        Bytes at hand in all runs together, those of :func:`merging_bytes` included, unless one
-        batch of each is more.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        Rows in order, none without rows; ties by number of the run, then as they stand in it.
-        Memory is what the runs have at hand, and a few pieces of 4 MiB.
+    Each run buffers ``min_rows`` unless it ends; all together ``max_bytes``, with
+    :func:`merging_bytes`, unless one batch of each is more. Besides, memory holds a few slices of
+    :data:`PIECE_BYTES`. No batch yielded is empty.
     """
     heads = [_Head(run, sort_by) for run in runs]
     while True:
@@ -79,12 +65,12 @@ def merge_sorted(
 
 
 def merging_bytes(schema: pa.Schema, sort_by: SortBy) -> int:
-    """Bytes that a row at hand takes beside its own while it is merged."""
+    """Return the bytes per buffered row that merging takes besides the row."""
     return sorting_bytes([schema.field(name).type for name, _ in sort_by]) + _PLACE_BYTES
 
 
 class _Head:
-    """The rows of a run that are at hand."""
+    """The buffered rows of a run."""
 
     def __init__(self, run: Iterable[pa.RecordBatch], sort_by: SortBy) -> None:
         self._batches = iter(run)
@@ -93,19 +79,19 @@ class _Head:
         self._row_bytes: int | None = None
         self._held: list[pa.RecordBatch] = []
         self.nbytes = 0
-        """Bytes of the rows at hand and of merging them, and one more for each item of a list."""
+        """Bytes of the buffered rows and of merging them, and one for each item of a list."""
         self.num_rows = 0
         self.has_ended = False
         self._cut = False
-        """Whether the first batch at hand is the rest of a larger one."""
+        """Whether the first buffered batch is the rest of a larger one."""
 
     def fill(self, min_rows: int, max_bytes: int) -> None:
-        """Take batches until there are ``min_rows`` or ``max_bytes``, or the run ends."""
+        """Buffer batches up to ``min_rows`` or ``max_bytes``, or until the run ends."""
         while self.num_rows < min_rows and not self.has_ended:
             if self._held and self.nbytes >= max_bytes:
                 break
             if self._cut:
-                # What is left of a batch is less than a round's rows, and would keep it whole.
+                # The rest is less than a round's rows, and would pin the whole batch.
                 self._held[0], self._cut = copied(self._held[0]), False
             batch = next(self._batches, None)
             if batch is None:
@@ -115,22 +101,22 @@ class _Head:
                 self.num_rows += batch.num_rows
                 if self._row_bytes is None:
                     self._row_bytes = merging_bytes(batch.schema, self._sort_by)
-                # Nulls inside of lists take no bytes, and no batch has room for all too many.
+                # Items are charged too: nulls in lists take no bytes, but count towards offsets.
                 self.nbytes += batch.nbytes + most_items(batch)
                 self.nbytes += self._row_bytes * batch.num_rows
 
     def edge_keys(self) -> list[pa.RecordBatch]:
-        """Keys of the first row at hand, and of the last."""
+        """Return the keys of the first and the last buffered row."""
         first, last = self._held[0], self._held[-1]
         edges = [first.slice(0, 1), last.slice(last.num_rows - 1)]
         return [edge.select(self._names) for edge in edges]
 
     def key_columns(self) -> list[pa.RecordBatch]:
-        """Key columns of the rows at hand."""
+        """Return the key columns of the buffered rows."""
         return [batch.select(self._names) for batch in self._held]
 
     def give_out(self, num_rows: int) -> list[pa.RecordBatch]:
-        """Give out the first rows at hand."""
+        """Remove and return the first buffered rows."""
         self.nbytes -= self.nbytes * num_rows // max(self.num_rows, 1)
         self.num_rows -= num_rows
         taken = []
@@ -148,40 +134,40 @@ class _Head:
         return taken
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Give out everything: a run that is left alone needs no merging."""
+        """Yield all remaining rows: a single run needs no merging."""
         while self._held:
             yield self._held.pop(0)
         yield from (batch for batch in self._batches if batch.num_rows)
 
 
 def _round(heads: list[_Head], sort_by: SortBy) -> Iterator[pa.RecordBatch]:
-    """Take all rows that no later row can come before, in order, in pieces."""
+    """Yield, in order and in slices, the buffered rows that no later row can precede."""
     edges = _order([edge for head in heads for edge in head.edge_keys()], sort_by)
-    place = np.empty(len(edges), np.int64)
-    place[edges] = np.arange(len(edges))
-    # What has ended holds nobody up. When all have, the last of all rows is the limit.
+    rank = np.empty(len(edges), np.int64)
+    rank[edges] = np.arange(len(edges))
+    # A run that has ended limits no other. When all have, the last of all rows is the limit.
     open_heads = [i for i, head in enumerate(heads) if not head.has_ended]
     limit = (
-        min(open_heads, key=lambda i: place[2 * i + 1])
+        min(open_heads, key=lambda i: rank[2 * i + 1])
         if open_heads
-        else max(range(len(heads)), key=lambda i: place[2 * i + 1])
+        else max(range(len(heads)), key=lambda i: rank[2 * i + 1])
     )
-    part = [i for i in range(len(heads)) if place[2 * i] <= place[2 * limit + 1]]
+    part = [i for i in range(len(heads)) if rank[2 * i] <= rank[2 * limit + 1]]
     sizes = np.array([heads[i].num_rows for i in part])
     ends = np.cumsum(sizes)
     order = _order([keys for i in part for keys in heads[i].key_columns()], sort_by)
-    # The permutation is stable, so what stands up to the limit's last row is what comes before it
-    # by key, then run, then place: of each run its first rows.
+    # The permutation is stable, so up to the limit's last row are the rows before it by key, then
+    # run, then position: the first rows of each run.
     last_row = int(ends[part.index(limit)]) - 1
     order = order[: int(np.flatnonzero(order == last_row)[0]) + 1]
     run = np.searchsorted(ends, order, side="right")
     num_bytes = sum(heads[i].nbytes for i in part) * len(order) // int(ends[-1])
-    num_pieces = min(num_bytes // PIECE_BYTES + 1, len(order))
+    num_slices = min(num_bytes // PIECE_BYTES + 1, len(order))
     done = ends - sizes
     for rows, run_of in zip(
-        np.array_split(order, num_pieces), np.array_split(run, num_pieces), strict=True
+        np.array_split(order, num_slices), np.array_split(run, num_slices), strict=True
     ):
-        # Each run is in order, so what a piece takes of it are its next rows.
+        # Each run is sorted, so a slice takes its next rows.
         taken = np.bincount(run_of, minlength=len(part))
         batches = [
             batch
@@ -198,7 +184,7 @@ def _round(heads: list[_Head], sort_by: SortBy) -> Iterator[pa.RecordBatch]:
 
 
 def _order(batches: list[pa.RecordBatch], sort_by: SortBy) -> NDArray[np.uint32]:
-    """Permutation that sorts the rows of all batches by their keys, stably."""
-    keys = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    """Permutation that sorts the rows of all batches stably by their keys."""
+    keys = joined(batches)
     codes = key_codes([keys[name] for name, _ in sort_by], [order for _, order in sort_by])
     return sort_permutation(codes)

@@ -1,12 +1,11 @@
 """Spark's Murmur3 on NumPy arrays: the arithmetic, without Arrow types or nulls.
 
-Source: Spark's ``org.apache.spark.unsafe.hash.Murmur3_x86_32``. It is MurmurHash3_x86_32 but for
-the last ``length % 4`` bytes of a string, each of which gets a whole round of its own, as a
-*signed* byte.
+Source: Spark's ``org.apache.spark.unsafe.hash.Murmur3_x86_32``. It is MurmurHash3_x86_32 except for
+the last ``length % 4`` bytes of a string: each gets a whole round, as a *signed* byte.
 
-Every ``fold_*`` function replaces the running hash of a row, its seed, by the hash of the row's
-value, in place. NumPy does not fuse operations, so each step runs on a block of rows that stays in
-cache, and writes into scratch space; a fresh array per step would cost several times as much.
+Every ``fold_*`` function replaces the running hash of each row, its seed, by the hash of its value,
+in place. NumPy does not fuse operations, so each step runs on a block of rows that fits the cache,
+into scratch space; a new array per step would cost several times as much.
 """
 
 from __future__ import annotations
@@ -39,15 +38,7 @@ _S13, _S15, _S16, _S17, _S19 = (np.uint32(bits) for bits in (13, 15, 16, 17, 19)
 
 
 def fold_ints(hashes: Hashes, values: NDArray[np.int32]) -> None:
-    """Fold one 32-bit integer per row into the running hashes (``hashInt``).
-
-    Parameters
-    ----------
-    hashes
-        Running hashes, shape (num_rows,); changed in place.
-    values
-        The integers, shape (num_rows,).
-    """
+    """Fold one 32-bit integer per row into the running hashes (``hashInt``)."""
     words, scratch = _scratch(len(hashes))
     for start in range(0, len(hashes), BLOCK_ROWS):
         running = hashes[start : start + BLOCK_ROWS]
@@ -59,15 +50,7 @@ def fold_ints(hashes: Hashes, values: NDArray[np.int32]) -> None:
 
 
 def fold_longs(hashes: Hashes, values: NDArray[np.int64]) -> None:
-    """Fold one 64-bit integer per row into the running hashes (``hashLong``: low word first).
-
-    Parameters
-    ----------
-    hashes
-        Running hashes, shape (num_rows,); changed in place.
-    values
-        The integers, shape (num_rows,).
-    """
+    """Fold one 64-bit integer per row into the running hashes (``hashLong``: low word first)."""
     words, scratch = _scratch(2 * len(hashes))
     for start in range(0, len(hashes), BLOCK_ROWS // 2):
         running = hashes[start : start + BLOCK_ROWS // 2]
@@ -87,16 +70,7 @@ def fold_bytes(
 ) -> None:
     """Fold one byte string per row into the running hashes (``hashUnsafeBytes``).
 
-    Parameters
-    ----------
-    hashes
-        Running hashes, shape (num_rows,); changed in place.
-    content
-        The bytes that the strings lie in.
-    starts
-        First byte of each string in `content`, ascending, shape (num_rows,).
-    lengths
-        Bytes of each string, shape (num_rows,); strings do not overlap.
+    ``starts`` is the first byte of each string in ``content``, ascending; strings do not overlap.
     """
     for start in range(0, len(hashes), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
@@ -107,7 +81,7 @@ def fold_bytes(
         words = np.ndarray((max(len(octets) - 3, 0),), np.int32, octets, strides=(1,))
         if len(octets) <= _EXPAND_BYTES:
             # Gathering unaligned words costs 2.7 ns each. Aligning the words at all byte positions
-            # first, at 0.25 ns a byte, and then gathering at 0.6 ns is quicker.
+            # first, at 0.25 ns a byte, and then gathering at 0.6 ns is faster.
             words = words.copy()
         position = np.subtract(starts[rows], first, dtype=np.int64)
         _fold_pieces(running, words, 4, position, sizes >> 2)
@@ -124,10 +98,10 @@ def _fold_pieces(
     starts: NDArray[np.int64],
     counts: NDArray[np.integer],
 ) -> None:
-    """Fold every `step`-th piece from the start of each row on, one piece of all rows at a time.
+    """Fold every `step`-th piece of each row from its start, one piece of all rows at a time.
 
-    Rows are sorted by their count, so that those with a piece left are a shrinking suffix: the
-    work is proportional to the bytes there are, however uneven the lengths.
+    Rows are sorted by count, so those with a piece left are a shrinking suffix: work is
+    proportional to the bytes, however uneven the lengths.
     """
     num_rows, most = len(hashes), int(counts.max())
     order: NDArray[np.intp] | slice = slice(None)
@@ -153,7 +127,7 @@ def _fold_pieces(
 
 
 def _fold_one(running: int, pieces: NDArray[np.signedinteger]) -> int:
-    """Fold the pieces of one long string; only the chain of hashes is left to Python integers."""
+    """Fold the pieces of one long string; only the chain of hashes uses Python integers."""
     for start in range(0, len(pieces), _CHAIN_WORDS):
         k = pieces[start : start + _CHAIN_WORDS].astype(np.int32).view(np.uint32)
         _mix_words(k, np.empty_like(k))
@@ -164,13 +138,13 @@ def _fold_one(running: int, pieces: NDArray[np.signedinteger]) -> int:
 
 
 def _scratch(num_words: int) -> tuple[Hashes, Hashes]:
-    """Return two uninitialised arrays for the words of a block and for intermediate results."""
+    """Return uninitialised arrays for the words of a block and for intermediate results."""
     size = min(num_words, BLOCK_ROWS)
     return np.empty(size, np.uint32), np.empty(size, np.uint32)
 
 
 def _mix_words(k: Hashes, free: Hashes) -> None:
-    """Scramble words in place (``mixK1``); `free` is scratch space of the same shape."""
+    """Scramble words in place (``mixK1``); `free` is scratch space."""
     np.multiply(k, _C1, out=k)
     np.right_shift(k, _S17, out=free)
     np.left_shift(k, _S15, out=k)
@@ -179,7 +153,7 @@ def _mix_words(k: Hashes, free: Hashes) -> None:
 
 
 def _mix_hashes(hashes: Hashes, k: Hashes, free: Hashes) -> None:
-    """Take scrambled words into the hashes in place (``mixH1``)."""
+    """Mix scrambled words into the hashes in place (``mixH1``)."""
     np.bitwise_xor(hashes, k, out=hashes)
     np.right_shift(hashes, _S19, out=free)
     np.left_shift(hashes, _S13, out=hashes)

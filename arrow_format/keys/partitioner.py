@@ -1,7 +1,7 @@
-"""Partitioners: which subpartition a row belongs to.
+"""Partitioners, which decide the subpartition of a row.
 
-A partitioner is a small immutable value that can be written to JSON; :meth:`Partitioner.bind` makes
-the function a map task calls on each batch. Anything with these three methods is one:
+A partitioner is a small immutable value that can be written as JSON; :meth:`Partitioner.bind` makes
+the function that a map task calls on each batch. Any object with these three methods is one:
 
 .. code-block:: python
 
@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_numpy
+from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.spark_hash import check_hashable, hash_columns, subpartition_ids
@@ -39,8 +40,8 @@ from arrow_format.options import as_several
 from arrow_format.strict_json import parse_object, text
 
 Assign = Callable[[pa.RecordBatch], npt.NDArray[np.signedinteger[Any]]]
-"""Subpartition of each row of a batch, in ``[0, num_subpartitions)``, or
-:data:`~arrow_format.model.BROADCAST` for a row that all of them shall read."""
+"""Returns the subpartition of each row of a batch, in ``[0, num_subpartitions)``, or
+:data:`~arrow_format.model.BROADCAST` for a row that all of them read."""
 
 
 @runtime_checkable
@@ -48,41 +49,28 @@ class Partitioner(Protocol):
     """Decides the subpartition of every row."""
 
     def describe(self) -> dict[str, Any]:
-        """Value as JSON, with its ``kind``; equal descriptions mean equal partitioning."""
+        """Return the value as JSON, with its ``kind``; equal values partition equally."""
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise SchemaError when the data schema lacks what this partitioner needs."""
+        """Raise SchemaError if the data schema lacks what this partitioner needs."""
 
     def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
         """Return the function that assigns the rows of one map task, batch by batch.
 
-        It must give the same answer for the same rows when the task is retried.
+        It must return the same for the same rows when the task is retried.
         """
 
 
 def column_index(schema: pa.Schema, name: str) -> int:
-    """Position of the column ``name``.
-
-    Raises
-    ------
-    SchemaError
-        There is none; the message lists those there are.
-    """
+    """Return the position of a key column; SchemaError if it is missing."""
     index = schema.get_field_index(name)
     if index < 0:
-        msg = f"key column {name!r} is not there; columns are {', '.join(schema.names)}"
-        raise SchemaError(msg)
+        raise SchemaError(missing_column(name, schema.names, "key column"))
     return int(index)
 
 
 def as_names(value: str | Sequence[str], what: str = "keys") -> tuple[str, ...]:
-    """One name or several as a tuple.
-
-    Raises
-    ------
-    OptionError
-        Empty, not text, or the same name twice.
-    """
+    """Return one name or several as a tuple; OptionError if empty, not text, or one twice."""
     names = as_several(value)
     if not names or not all(isinstance(name, str) and name for name in names):
         msg = f"{what}={value!r}: expected one column name or several"
@@ -94,13 +82,7 @@ def as_names(value: str | Sequence[str], what: str = "keys") -> tuple[str, ...]:
 
 
 def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of key columns; None and an empty sequence are none.
-
-    Raises
-    ------
-    OptionError
-        They are no names, or one is named twice.
-    """
+    """Return key columns as :func:`as_names` does; none for None or an empty sequence."""
     if keys is None or (not isinstance(keys, str) and hasattr(keys, "__len__") and not len(keys)):
         return ()
     return as_names(keys)
@@ -110,28 +92,28 @@ def key_names(keys: str | Sequence[str] | None) -> tuple[str, ...]:
 class HashPartitioner:
     """``pmod(hash(keys), num_subpartitions)`` with Spark's Murmur3 hash, seed 42.
 
-    A row lands where ``df.repartition(num_subpartitions, *keys)`` would put it.
+    Rows get the subpartition that ``df.repartition(num_subpartitions, *keys)`` gives them.
 
     Source: Spark, ``HashPartitioning`` and ``Murmur3Hash``.
 
     Parameters
     ----------
     keys
-        Names of the columns to hash, in that order.
+        Names of the columns to hash, in order.
     """
 
     keys: tuple[str, ...]
 
     def __init__(self, *keys: str | Sequence[str]) -> None:
-        one = keys[0] if len(keys) == 1 else keys
-        object.__setattr__(self, "keys", as_names(one))  # type: ignore[arg-type]
+        names = keys[0] if len(keys) == 1 else keys
+        object.__setattr__(self, "keys", as_names(names))  # type: ignore[arg-type]
 
     def describe(self) -> dict[str, Any]:
-        """Value as JSON."""
+        """Return the value as JSON."""
         return {"kind": "hash", "keys": list(self.keys), "seed": 42}
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise SchemaError when a key is missing or its type has no Spark hash."""
+        """Raise SchemaError if a key is missing or Spark has no hash of its type."""
         for key in self.keys:
             check_hashable(schema.field(column_index(schema, key)))
 
@@ -149,23 +131,23 @@ class HashPartitioner:
 
 @dataclass(frozen=True)
 class RoundRobinPartitioner:
-    """Rows in turn, so that subpartitions differ by at most one row per map task.
+    """Rows round-robin: subpartitions differ by at most one row per map task.
 
-    Each map task starts at another subpartition. The same rows in the same order get the same
-    answer when the task is retried; an input whose order differs on retry does not.
+    Map tasks start at different subpartitions. A retried task assigns the same rows alike only if
+    they come in the same order.
 
     Source: Flink, ``RebalancePartitioner``.
     """
 
     def describe(self) -> dict[str, Any]:
-        """Value as JSON."""
+        """Return the value as JSON."""
         return {"kind": "roundrobin"}
 
     def check(self, schema: pa.Schema) -> None:
         """Accept every schema."""
 
     def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
-        """Return a function that goes on where the last batch ended."""
+        """Return a function that continues where the last batch ended."""
         del schema
         # A prime stride spreads the starts of neighbouring tasks.
         position = map_task * 7919 % num_subpartitions
@@ -181,7 +163,7 @@ class RoundRobinPartitioner:
 
 @dataclass(frozen=True)
 class ColumnPartitioner:
-    """The subpartition of a row is in an integer column, which is stored like any other.
+    """The subpartition of each row is in an integer column, which is stored too.
 
     Parameters
     ----------
@@ -192,15 +174,15 @@ class ColumnPartitioner:
     column: str
 
     def __post_init__(self) -> None:
-        """Check that the column is a name."""
+        """Check that ``column`` is a name."""
         as_names(self.column, "column")
 
     def describe(self) -> dict[str, Any]:
-        """Value as JSON."""
+        """Return the value as JSON."""
         return {"kind": "column", "column": self.column}
 
     def check(self, schema: pa.Schema) -> None:
-        """Raise SchemaError when the column is missing or not an integer."""
+        """Raise SchemaError if the column is missing or not an integer."""
         field = schema.field(column_index(schema, self.column))
         if not pa.types.is_integer(field.type):
             msg = (
@@ -235,20 +217,20 @@ class ColumnPartitioner:
 
 @dataclass(frozen=True)
 class BroadcastPartitioner:
-    """Every row to every subpartition; it is stored once.
+    """Every row to every subpartition; rows are stored once.
 
     Source: Flink, ``BroadcastPartitioner``.
     """
 
     def describe(self) -> dict[str, Any]:
-        """Value as JSON."""
+        """Return the value as JSON."""
         return {"kind": "broadcast"}
 
     def check(self, schema: pa.Schema) -> None:
         """Accept every schema."""
 
     def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
-        """Return the function that answers BROADCAST for each row."""
+        """Return the function that returns BROADCAST for each row."""
         del schema, num_subpartitions, map_task
         return lambda batch: np.full(batch.num_rows, BROADCAST, np.int32)
 
@@ -256,16 +238,10 @@ class BroadcastPartitioner:
 def choose_partitioner(
     keys: str | Sequence[str] | None, partitioner: Partitioner | None
 ) -> Partitioner:
-    """Resolve the two ways of naming a partitioner: exactly one must be given.
-
-    Raises
-    ------
-    OptionError
-        None or both are given, or ``partitioner`` is not one.
-    """
+    """Return ``partitioner``, or a hash partitioner of ``keys``; OptionError unless given one."""
     if (keys is None) == (partitioner is None):
-        found = "neither" if keys is None else "both"
-        msg = f"exactly one of keys and partitioner must be given, found {found}"
+        given = "neither" if keys is None else "both"
+        msg = f"exactly one of keys and partitioner must be given, found {given}"
         raise OptionError(msg)
     if keys is not None:
         return HashPartitioner(keys)
@@ -289,20 +265,16 @@ _KINDS: dict[str, type] = {
 
 
 def check_description(partitioner: Partitioner) -> None:
-    """Check that a partitioner can be told from the log.
+    """Raise OptionError unless readers of the log can parse a partitioner's description.
 
-    Raises
-    ------
-    OptionError
-        Its description is no JSON object with a ``kind`` that readers of the log take, or has a
-        kind of this module that it is not.
+    A user's own must not have a ``kind`` of this module.
     """
     try:
         kind = text(parse_object(json.dumps(partitioner.describe()).encode())["kind"])
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         msg = (
-            f"partitioner {partitioner!r}: describe() must give JSON with a 'kind' that is text, "
-            f"and numbers that are none of NaN and infinity ({type(error).__name__}: {error})"
+            f"partitioner {partitioner!r}: describe() must return JSON with a 'kind' that is text, "
+            f"and finite numbers ({type(error).__name__}: {error})"
         )
         raise OptionError(msg) from error
     if kind in _KINDS and not isinstance(partitioner, _KINDS[kind]):
@@ -311,35 +283,26 @@ def check_description(partitioner: Partitioner) -> None:
 
 
 def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner | None:
-    """Inverse of ``describe`` for the partitioners of this module; None for a user's own.
+    """Parse a description from the log; None if it is a user's own partitioner.
 
-    Raises
-    ------
-    CorruptShuffleError
-        It is of a kind of this module, and does not describe one.
+    Raises CorruptShuffleError if it has a kind of this module, but is malformed.
     """
+    kind = description.get("kind")
     try:
-        return _from_description(description)
+        if kind == "hash":
+            return HashPartitioner(list(description["keys"]))
+        if kind == "column":
+            return ColumnPartitioner(text(description["column"]))
+        if kind == "range":
+            return RangePartitioner.from_description(description)
     except (
         KeyError, TypeError, ValueError, OSError, pa.ArrowException, OptionError, SchemaError,
     ) as error:  # fmt: skip
         msg = (
-            f"the log describes a partitioner of kind {description['kind']!r} that is none "
+            f"the log describes a partitioner of kind {kind!r} that is malformed "
             f"({type(error).__name__}: {error}). Restore the log entry from a copy"
         )
         raise CorruptShuffleError(msg) from error
-
-
-def _from_description(description: Mapping[str, Any]) -> Partitioner | None:
-    kind = description.get("kind")
-    if kind == "hash":
-        return HashPartitioner(list(description["keys"]))
     if kind == "roundrobin":
         return RoundRobinPartitioner()
-    if kind == "column":
-        return ColumnPartitioner(text(description["column"]))
-    if kind == "range":
-        return RangePartitioner.from_description(description)
-    if kind == "broadcast":
-        return BroadcastPartitioner()
-    return None
+    return BroadcastPartitioner() if kind == "broadcast" else None

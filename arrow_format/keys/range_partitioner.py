@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RangePartitioner:
-    """Rows by ranges of their keys: subpartitions follow one another in the order of the keys.
+    """Rows by ranges of their keys: subpartitions are in the order of the keys.
 
-    The subpartition of a row is the number of bounds that are strictly less than it: a bound and
-    all that equals it belong to the subpartition before. With ``sort_by`` of the same keys, all
-    subpartitions one after the other are sorted.
+    The subpartition of a row is the number of bounds strictly less than it: rows that equal a bound
+    belong to the subpartition before it. With ``sort_by`` of the same keys, the subpartitions in
+    order are sorted as a whole.
 
     Parameters
     ----------
@@ -50,13 +50,13 @@ class RangePartitioner:
     bounds
         At most ``num_subpartitions - 1``, ascending in the order of the keys: values of the one
         key, tuples of the values of several, or a ``pyarrow`` table or record batch with the key
-        columns. When None, :func:`write_shuffle` samples its input, and an append takes those of
-        the shuffle that is there. A datetime without time zone is UTC.
+        columns. When None, :func:`write_shuffle` samples its input, and an append uses those of
+        the existing shuffle. A datetime without time zone is UTC.
 
     Raises
     ------
     OptionError
-        Keys or bounds are not of that form, or bounds do not ascend.
+        Keys or bounds are malformed, or bounds do not ascend.
 
     Source: Spark, ``RangePartitioner`` and ``RangePartitioning``.
     """
@@ -121,26 +121,20 @@ class RangePartitioner:
     def with_sample(
         self, sample: pa.Table | pa.RecordBatch, num_subpartitions: int
     ) -> RangePartitioner:
-        """Return this partitioner with bounds that split a sample of the keys evenly."""
+        """Return this partitioner with bounds that split a sample of rows evenly."""
         bounds = sample_bounds(sample, self.keys, num_subpartitions)
         return RangePartitioner(keys=self.keys, bounds=bounds)
 
     def fitted(self, schema: pa.Schema, num_subpartitions: int | None = None) -> RangePartitioner:
-        """Return this partitioner with its bounds in the types of the data.
+        """Return this partitioner with its bounds in the types of a data schema.
 
-        So that the same bounds have the same description, however they were given.
-
-        Parameters
-        ----------
-        schema
-            A data schema.
-        num_subpartitions
-            To check the number of bounds against; not checked when None.
+        The same bounds then have the same description, however they were given. The number of
+        bounds is checked if ``num_subpartitions`` is given.
 
         Raises
         ------
         OptionError
-            There are no bounds, too many, or one that the type of its column cannot hold.
+            Bounds are missing, too many, or do not fit the type of their column.
         SchemaError
             A key is missing or its type has no order.
         """
@@ -163,13 +157,13 @@ class RangePartitioner:
         return RangePartitioner(keys=self.keys, bounds=cast_bounds(self.bounds, fields))
 
     def describe(self) -> dict[str, Any]:
-        """Value as JSON: the bounds as base64 of an Arrow IPC stream with zstd buffers."""
+        """Return the value as JSON: bounds as base64 of an Arrow IPC stream with zstd buffers."""
         bounds = None if self.bounds is None else bounds_to_text(self.bounds)
         return {"kind": "range", "keys": [list(key) for key in self.keys], "bounds": bounds}
 
     @staticmethod
     def from_description(description: Mapping[str, Any]) -> RangePartitioner:
-        """Inverse of :meth:`describe`; raises an Arrow error or ValueError when it is none."""
+        """Parse the result of :meth:`describe`; ArrowException or ValueError if malformed."""
         text = description["bounds"]
         bounds = None if text is None else bounds_from_text(text)
         return RangePartitioner(keys=description["keys"], bounds=bounds)
@@ -181,7 +175,7 @@ class RangePartitioner:
     def bind(
         self, schema: pa.Schema, num_subpartitions: int, map_task: int
     ) -> Callable[[pa.RecordBatch], npt.NDArray[np.int32]]:
-        """Return the function that places the rows of a batch between the bounds."""
+        """Return the function that locates the rows of a batch between the bounds."""
         del map_task
         bounds = self.fitted(schema, num_subpartitions).bounds
         index = BoundIndex(bounds, [order for _, order in self.keys])
@@ -215,5 +209,5 @@ class RangePartitioner:
 
 
 def _is_pair(key: object) -> bool:
-    """Whether ``key`` is one key with its order, and not a sequence of keys."""
+    """Whether ``key`` is a key with its order, not a sequence of keys."""
     return isinstance(key, tuple) and len(key) == 2 and key[1] in ORDERS

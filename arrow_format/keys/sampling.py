@@ -1,11 +1,12 @@
-"""A sample of the key columns of a table or a dataset: the same rows whenever it is taken.
+"""Deterministic samples of key columns: reads tables and datasets, while bounds are pure.
 
-Source: Spark's ``RangePartitioner.sketch``; 100 rows per range is what it takes too
+Source: Spark's ``RangePartitioner.sketch``, which takes 100 rows per range too
 (``spark.sql.execution.rangeExchange.sampleSizePerPartition``).
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.conversion import can_be_taken
-from arrow_format.arrays.expansion import pieces
+from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.selection import take
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS_PER_RANGE = 100
-"""Rows of the sample per range: bounds are then off by a tenth of a range, typically."""
+"""Rows of the sample per range: bounds are typically off by a tenth of a range."""
 
 MIN_ROWS = 10_000
-"""... but not fewer rows than this, which cost nothing: few ranges become more even."""
+"""Rows of a sample at least; few ranges become more even at little cost."""
 
 MAX_ROWS = 1 << 20
 """Rows of a sample at most."""
@@ -37,17 +38,14 @@ SEED = 42
 
 
 def sample_size(num_ranges: int) -> int:
-    """Return how many rows a sample for so many ranges should have."""
+    """Return the rows a sample for so many ranges should have."""
     return min(max(ROWS_PER_RANGE * num_ranges, MIN_ROWS), MAX_ROWS)
 
 
 def sample_positions(num_rows: int, size: int) -> NDArray[np.int64]:
-    """One row at random from each of ``size`` equal stretches; all rows when there are fewer.
+    """Return a random row of each of ``size`` equal extents, ascending; all rows if fewer.
 
-    Returns
-    -------
-    NDArray[np.int64]
-        Ascending and all different, the same for the same arguments.
+    The same arguments give the same rows.
     """
     if num_rows <= size:
         return np.arange(num_rows, dtype=np.int64)
@@ -56,7 +54,7 @@ def sample_positions(num_rows: int, size: int) -> NDArray[np.int64]:
 
 
 def check_sampled(source: object) -> None:
-    """Check that rows can be taken of what they are to be taken of; raises OptionError."""
+    """Raise OptionError unless rows can be sampled from ``source``."""
     if not hasattr(source, "scanner") and not isinstance(source, pa.Table | pa.RecordBatch):
         msg = (
             f"source is {type(source).__name__}: only a pyarrow Table, RecordBatch or Dataset can "
@@ -68,27 +66,10 @@ def check_sampled(source: object) -> None:
 def sample_columns(
     source: pa.Table | pa.RecordBatch | ds.Dataset, names: Sequence[str], size: int
 ) -> pa.RecordBatch:
-    """Take some rows of some columns, spread over the whole source.
+    """Return ``size`` rows (all if fewer) of existing columns, in their stored types.
 
-    Parameters
-    ----------
-    source
-        A table, or a dataset, of which these columns are scanned once, batch by batch, after its
-        rows were counted.
-    names
-        Columns, all of which are there.
-    size
-        Rows wanted.
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        ``size`` rows, or all if there are fewer, in the types they are stored in.
-
-    Raises
-    ------
-    OptionError
-        The source is none of these.
+    They are spread over the whole source. The rows of a dataset are counted, then its columns are
+    scanned once, batch by batch.
     """
     check_sampled(source)
     batches: Iterable[pa.RecordBatch]
@@ -103,8 +84,8 @@ def sample_columns(
     positions = sample_positions(num_rows, size)
     taken = [pa.RecordBatch.from_arrays([no_rows(f.type) for f in schema], schema=schema)]
     if not all(can_be_taken(source.schema.field(name).type) for name in names):
-        # Then every row must become plain before any can be taken.
-        batches = (normalise(piece, schema) for batch in batches for piece in pieces(batch, schema))
+        # Then every row must be expanded before any can be taken.
+        batches = chain.from_iterable(stored_batches(batch, schema) for batch in batches)
     start = done = 0
     for batch in batches:
         start, first = start + batch.num_rows, start

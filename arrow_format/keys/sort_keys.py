@@ -1,7 +1,7 @@
-"""Sort keys: which columns rows are sorted by, in which direction, and where their nulls stand.
+"""Sort keys: the columns rows are sorted by, with direction and position of nulls.
 
-A sort order is a tuple of ``(column, order)`` pairs, the form it has in the log and in every index.
-Source: Spark's ``SortOrder``; where nulls stand by default is Spark's choice too.
+A sort order is a tuple of ``(column, order)`` pairs, as in the log and in every index.
+Source: Spark's ``SortOrder``, with Spark's default for nulls.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import types as pt
 
+from arrow_format.arrays.stored_types import ORDERED_TYPES, missing_column
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.options import as_several
 
@@ -28,24 +29,8 @@ ORDERS = (
 )
 """``ascending`` puts nulls first and ``descending`` puts them last, as Spark does."""
 
-_SORTABLE = (
-    pt.is_null,
-    pt.is_boolean,
-    pt.is_integer,
-    pt.is_floating,
-    pt.is_decimal,
-    pt.is_date,
-    pt.is_time,
-    pt.is_timestamp,
-    pt.is_duration,
-    pt.is_string,
-    pt.is_binary,
-    pt.is_fixed_size_binary,
-)
-"""Tests for the types whose values have Spark's order; structs of these are compared by field."""
-
 _TAGGED = {("metadata", b"variant"), ("wkb", b"geometry"), ("wkb", b"geography")}
-"""Fields by whose metadata a struct is known to be a Spark type that has no order."""
+"""Fields and metadata that mark a struct as a Spark type with neither an order nor a hash."""
 
 
 def is_descending(order: str) -> bool:
@@ -59,22 +44,12 @@ def puts_nulls_first(order: str) -> bool:
 
 
 def normalise_sort_by(value: object, what: str = "sort_by") -> SortBy:
-    """Sort keys as the user may write them, as pairs.
+    """Return a user's sort keys as pairs; OptionError if malformed, or a column is named twice.
 
-    Parameters
-    ----------
-    value
-        A column name, or several keys, each a column name or a pair of name and order, as in
-        ``("a", ("b", "descending"))``.
-    what
-        Name of the argument, for the message.
-
-    Raises
-    ------
-    OptionError
-        It is not of that form, an order is not one of :data:`ORDERS`, or a column is named twice.
+    ``value`` is a column name, or several keys, each a column name or a pair of name and order:
+    ``("a", ("b", "descending"))``. ``what`` is the argument's name in messages.
     """
-    keys = tuple(_key(one, value, what) for one in as_several(value))
+    keys = tuple(_key(key, value, what) for key in as_several(value))
     names = [name for name, _ in keys]
     if len(set(names)) < len(names):
         msg = f"{what}={value!r}: a column is named twice"
@@ -82,15 +57,15 @@ def normalise_sort_by(value: object, what: str = "sort_by") -> SortBy:
     return keys
 
 
-def _key(one: Any, value: object, what: str) -> tuple[str, str]:  # noqa: ANN401  from the user
-    pair = (one, ORDERS[0]) if isinstance(one, str) else one
+def _key(key: Any, value: object, what: str) -> tuple[str, str]:  # noqa: ANN401  from the user
+    pair = (key, ORDERS[0]) if isinstance(key, str) else key
     if (
         not isinstance(pair, tuple | list)
         or len(pair) != 2
         or not all(isinstance(part, str) and part for part in pair)
     ):
         msg = (
-            f"{what}={value!r}: {one!r} is no sort key; expected a column name, or a pair of name "
+            f"{what}={value!r}: {key!r} is no sort key; expected a column name, or a pair of name "
             f"and order such as ('a', {ORDERS[1]!r})"
         )
         raise OptionError(msg)
@@ -102,31 +77,11 @@ def _key(one: Any, value: object, what: str) -> tuple[str, str]:  # noqa: ANN401
 
 
 def key_fields(schema: pa.Schema, keys: SortBy, what: str = "sort_by") -> list[pa.Field]:
-    """Fields of the key columns, in the order of the keys.
-
-    Parameters
-    ----------
-    schema
-        A data schema.
-    keys
-        From :func:`normalise_sort_by`.
-    what
-        What the columns are keys of, for the message.
-
-    Raises
-    ------
-    SchemaError
-        A column is not there, or its values have no order.
-    """
+    """Return the fields of the key columns; SchemaError if missing, or their type has no order."""
     fields = []
     for name, _ in keys:
         if name not in schema.names:
-            alike = [one for one in schema.names if one.lower() == name.lower()]
-            hint = f" (did you mean {alike[0]!r}?)" if alike else ""
-            msg = (
-                f"{what}: column {name!r} is not there{hint}; columns are {', '.join(schema.names)}"
-            )
-            raise SchemaError(msg)
+            raise SchemaError(missing_column(name, schema.names, f"{what}: column"))
         field = schema.field(name)
         _check_sortable(field.type, name, what)
         fields.append(field)
@@ -134,31 +89,23 @@ def key_fields(schema: pa.Schema, keys: SortBy, what: str = "sort_by") -> list[p
 
 
 def check_sort_by(schema: pa.Schema, sort_by: Sequence[Any] | str) -> SortBy:
-    """Sort keys as pairs, checked against the data schema.
-
-    Raises
-    ------
-    OptionError
-        As :func:`normalise_sort_by`.
-    SchemaError
-        As :func:`key_fields`.
-    """
+    """Return sort keys as :func:`normalise_sort_by`, checked as :func:`key_fields`."""
     keys = normalise_sort_by(sort_by)
     key_fields(schema, keys)
     return keys
 
 
 def _check_sortable(type_: pa.DataType, path: str, what: str) -> None:
-    if any(is_sortable(type_) for is_sortable in _SORTABLE):
+    if any(is_ordered(type_) for is_ordered in ORDERED_TYPES):
         return
-    if pt.is_struct(type_) and not _tag(type_):
+    if pt.is_struct(type_) and not spark_struct(type_):
         for field in type_:
             _check_sortable(field.type, f"{path}.{field.name}", what)
         return
-    kind = _tag(type_) or str(type_)
+    kind = spark_struct(type_) or str(type_)
     if pt.is_map(type_):
         advice = "equal maps may list their entries in any order; use a value taken from it"
-    elif _tag(type_):
+    elif spark_struct(type_):
         advice = "Spark does not order it either; use a plain column derived from it"
     elif type_.num_fields:
         advice = "use a column of its own with the elements to sort by"
@@ -168,8 +115,8 @@ def _check_sortable(type_: pa.DataType, path: str, what: str) -> None:
     raise SchemaError(msg)
 
 
-def _tag(type_: pa.DataType) -> str | None:
-    """Name of the Spark type that a struct stands for; None for a plain one."""
+def spark_struct(type_: pa.DataType) -> str | None:
+    """Return the Spark type that a struct stores, such as ``variant``; None if it is plain."""
     if not pt.is_struct(type_):
         return None
     tags = {
@@ -178,5 +125,5 @@ def _tag(type_: pa.DataType) -> str | None:
         for tag, value in (field.metadata or {}).items()
         if value == b"true"
     }
-    found = tags & _TAGGED
-    return min(found)[1].decode() if found else None
+    marks = tags & _TAGGED
+    return min(marks)[1].decode() if marks else None

@@ -1,8 +1,8 @@
-"""Spark's ``hash(...)`` of Arrow columns: which subpartition `df.repartition(n, *keys)` picks.
+"""Spark's ``hash(...)`` of Arrow columns, which decides where `df.repartition(n, *keys)` puts rows.
 
 Source: Spark's ``org.apache.spark.sql.catalyst.expressions.Murmur3Hash``. The hash of a row starts
-at a seed and takes in one value after the other, each seeded by the hash so far; a null changes
-nothing. Types decide only how a value becomes integers or bytes; `murmur3` does the rest.
+at a seed and folds in one value after the other, each seeded by the hash so far; a null changes
+nothing. Types decide how a value becomes integers or bytes; `murmur3` does the rest.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from arrow_format.arrays.buffers import (
 from arrow_format.arrays.selection import take
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.murmur3 import fold_bytes, fold_ints, fold_longs
+from arrow_format.keys.sort_keys import spark_struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 SPARK_SEED = 42
 """The seed of ``hash(...)`` and of hash partitioning."""
 
-_MAX_LONG_DIGITS = 18
+MAX_LONG_DIGITS = 18
 """The largest decimal precision that Spark hashes as a long (``Decimal.MAX_LONG_DIGITS``)."""
 
 _INTS = {
@@ -47,31 +48,14 @@ _LONGS = {
     pa.time64("ns"): np.int64,
 }
 _OTHERS = {pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.binary()}
-_TAGGED = {("metadata", b"variant"), ("wkb", b"geometry"), ("wkb", b"geography")}
 
 
 def hash_columns(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> NDArray[np.int32]:
     """Hash rows as Spark's ``hash(*columns)`` does.
 
-    Time grows with the bytes of the values, and for lists with the longest one too: elements are
-    taken in position by position.
-
-    Parameters
-    ----------
-    columns
-        The key columns in order, all of the same length; slices are fine.
-    seed
-        The hash of a row before the first column, an int32.
-
-    Returns
-    -------
-    NDArray[np.int32]
-        One hash per row, shape (num_rows,).
-
-    Raises
-    ------
-    SchemaError
-        If there is no column, lengths differ, or a type cannot be a hash key.
+    Time grows with the bytes of the values, and with the longest list, since elements are folded
+    position by position. Raises SchemaError without columns, for different lengths, and for a type
+    that cannot be a hash key.
     """
     if len({len(column) for column in columns}) != 1:
         lengths = [len(column) for column in columns]
@@ -87,22 +71,7 @@ def hash_columns(columns: Sequence[pa.Array], seed: int = SPARK_SEED) -> NDArray
 def subpartition_ids(hashes: NDArray[np.int32], num_subpartitions: int) -> NDArray[np.int32]:
     """Map hashes to subpartitions as Spark's ``pmod(hash, n)`` does.
 
-    Parameters
-    ----------
-    hashes
-        One hash per row, shape (num_rows,).
-    num_subpartitions
-        How many subpartitions there are, at least 1.
-
-    Returns
-    -------
-    NDArray[np.int32]
-        Ids from 0 to ``num_subpartitions - 1``, shape (num_rows,).
-
-    Raises
-    ------
-    OptionError
-        If `num_subpartitions` is not a positive int32.
+    Raises OptionError if `num_subpartitions` is not a positive int32.
     """
     if not 1 <= num_subpartitions < 2**31:
         raise OptionError(
@@ -117,19 +86,9 @@ def subpartition_ids(hashes: NDArray[np.int32], num_subpartitions: int) -> NDArr
 
 
 def check_hashable(field: pa.Field) -> None:
-    """Refuse a column that cannot be a hash key.
+    """Raise SchemaError for a column that cannot be a hash key.
 
-    A collated string is refused by Spark's schema, not here: Arrow does not carry collations.
-
-    Parameters
-    ----------
-    field
-        The column's name, type and, for what is nested in it, metadata.
-
-    Raises
-    ------
-    SchemaError
-        If Spark refuses to hash the type, or the engine does not know it.
+    Collated strings are refused by Spark's schema: Arrow does not carry collations.
     """
     _check_type(f"column {field.name!r}", field.type)
 
@@ -137,18 +96,11 @@ def check_hashable(field: pa.Field) -> None:
 def _check_type(where: str, data_type: pa.DataType) -> None:
     """Raise SchemaError for the first type in `data_type` that has no hash."""
     children = [data_type.field(index) for index in range(data_type.num_fields)]
-    tags = {
-        (child.name, tag)
-        for child in children
-        for tag, value in (child.metadata or {}).items()
-        if value == b"true"
-    }
     if pa.types.is_map(data_type):
         advice = "Spark does not hash maps: use an entry of it, or its sorted entries as an array"
     elif pa.types.is_null(data_type):
         advice = "it holds only nulls, which hash all alike: leave it out, or cast it"
-    elif pa.types.is_struct(data_type) and tags & _TAGGED:
-        kind = min(tags & _TAGGED)[1].decode()
+    elif kind := spark_struct(data_type):
         raise SchemaError(
             f"{where} of type {kind} cannot be a hash key: use a plain column derived from it "
             "(variant_get, ST_AsBinary)."
@@ -206,7 +158,7 @@ def _fold(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
 def _fold_elements(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     """Fold the elements of lists, one position of all lists at a time.
 
-    Lists are sorted by length, so that those with an element left are a shrinking suffix.
+    Sorted by length, the lists with an element left are a shrinking suffix.
     """
     offsets = text_offsets(array).astype(np.int64)
     lengths = np.diff(offsets)
@@ -223,11 +175,11 @@ def _fold_decimals(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
     """Fold the unscaled values, as longs or as the shortest big-endian two's complement."""
     halves = fixed_width_values(array, np.dtype((np.uint64, 2)))
     low, high = halves[:, 0], halves[:, 1]
-    if array.type.precision <= _MAX_LONG_DIGITS:
+    if array.type.precision <= MAX_LONG_DIGITS:
         fold_longs(hashes, low.view(np.int64))
         return
-    # Without the bits that only repeat the sign, a byte is needed per 8 bits, and one bit for the
-    # sign itself (BigInteger.toByteArray).
+    # Without the bits that only repeat the sign, a byte per 8 bits, and one bit for the sign
+    # (BigInteger.toByteArray).
     signs = (high.view(np.int64) >> 63).view(np.uint64)
     has_high = (high ^ signs) != 0
     top = np.where(has_high, high, low) ^ signs
@@ -240,7 +192,7 @@ def _fold_decimals(array: pa.Array, hashes: NDArray[np.uint32]) -> None:
 
 
 def _canonical(bits: NDArray[Any], *, sign: int, infinity: int) -> NDArray[Any]:
-    """Return the bits of floating-point values with one NaN and one zero, as Java compares them.
+    """Bits of floating-point values with one NaN and one zero, as Java compares them.
 
     On integers, since a signalling NaN makes NumPy's floating-point arithmetic warn.
     """

@@ -1,8 +1,7 @@
-"""Codes whose order as unsigned integers is the order Spark gives to values.
+"""Codes whose order as unsigned integers is Spark's order of the values.
 
 Every column becomes *code columns*, the most significant first: whether the row has a value, then
-its value in one or more unsigned integers. Comparing rows is then comparing integers, whatever the
-types are.
+its value in one or more unsigned integers. Comparing rows is then comparing integers.
 
 Source: Spark's ``InterpretedOrdering`` and ``SortOrder``. NaN is the largest number and equal to
 itself, -0.0 equals 0.0, text and binary are compared as unsigned bytes, structs field by field with
@@ -45,13 +44,13 @@ Rows = slice | np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 """Which rows: all of them, or their numbers."""
 
 CodeColumn = Callable[[Rows], Codes]
-"""Gives the codes of the rows asked for, so that a reader may ask for few."""
+"""Returns the codes of the given rows, so that a caller may ask for few."""
 
 ALL_ROWS = slice(None)
 
 WORD_BYTES = 7
-"""Bytes of text in one word; its lowest byte tells how many of them there are, or that more come:
-``a`` is less than ``a`` with a zero byte after it."""
+"""Bytes of text in one word; its lowest byte is their number, or says that more come: ``a`` is less
+than ``a`` with a zero byte after it."""
 
 MOST_WORDS = 3
 """Text up to 21 bytes is sorted by its words, longer text by its rank."""
@@ -60,37 +59,25 @@ RANK_WORDS = 16
 """Text that agrees in this many words is ranked by comparing it whole."""
 
 _WORKING_BYTES = 28
-"""Memory per row that sorting takes at most beside the codes: digits of the radix sort and words to
-be sorted, 8 bytes each, a shifted code of 8, and a permutation of 4."""
+"""Memory per row that sorting takes at most besides the codes: digits of the radix sort and words,
+8 bytes each, a shifted code of 8, and a permutation of 4."""
 
 _TEXT_WORKING_BYTES = 40
-"""... and with text, of which starts, lengths and words are wide while they are made."""
+"""The same with text, whose starts, lengths and words are wide while they are made."""
 
 
 def order_codes(array: pa.Array, order: str) -> list[Codes]:
-    """Codes of a column whose lexicographic unsigned order is the sort order of its rows.
+    """Return codes, the most significant first, whose lexicographic order is that of the rows.
 
-    Codes can be compared within the result of one call only: what is to be compared has to be
-    concatenated first. Rows are equal in all codes exactly if Spark holds their values equal.
-
-    Parameters
-    ----------
-    array
-        Values of a type that :func:`~arrow_format.keys.sort_keys.key_fields` accepts; a slice is
-        fine.
-    order
-        One of :data:`~arrow_format.keys.sort_keys.ORDERS`.
-
-    Returns
-    -------
-    list of arrays
-        The most significant first, each of shape (num_rows,).
+    They compare within one call only: concatenate first what is to be compared. Rows are equal in
+    all codes exactly if Spark considers their values equal. ``order`` is one of
+    :data:`~arrow_format.keys.sort_keys.ORDERS`.
     """
     return [read(ALL_ROWS) for read in _columns(array, order, _sorting_text)]
 
 
 def key_codes(arrays: Sequence[pa.Array], orders: Sequence[str]) -> list[Codes]:
-    """Codes of several columns, the most significant column first; see :func:`order_codes`."""
+    """Return the :func:`order_codes` of several columns, the most significant first."""
     return [
         codes
         for array, order in zip(arrays, orders, strict=True)
@@ -99,7 +86,7 @@ def key_codes(arrays: Sequence[pa.Array], orders: Sequence[str]) -> list[Codes]:
 
 
 def sorting_bytes(types: Sequence[pa.DataType]) -> int:
-    """Memory per row, in bytes, that sorting by keys of these types takes while it lasts."""
+    """Return the bytes of memory per row that sorting by keys of these types takes."""
     working = _TEXT_WORKING_BYTES if any(map(_has_text, types)) else _WORKING_BYTES
     return sum(map(_code_bytes, types)) + working
 
@@ -119,25 +106,16 @@ def _code_bytes(type_: pa.DataType) -> int:
 
 
 def comparable_codes(array: pa.Array, order: str, num_words: int) -> list[CodeColumn]:
-    """Code columns that can be compared with those of other arrays of the same type.
+    """Return code columns that compare with those of other arrays of the same type.
 
-    Text is compared by its first words only: exactly so with text of fewer words, which
-    :func:`num_text_words` counts.
-
-    Parameters
-    ----------
-    array
-        As in :func:`order_codes`.
-    order
-        One of :data:`~arrow_format.keys.sort_keys.ORDERS`.
-    num_words
-        Words to look at, the same for all that is to be compared.
+    Text is compared by its first ``num_words`` words, the same number for all arrays: exactly so
+    with text of fewer words, which :func:`num_text_words` counts.
     """
     return list(_columns(array, order, partial(_words_of_text, num_words=num_words)))
 
 
 def num_text_words(array: pa.Array) -> int:
-    """Words in which the longest text inside ``array`` ends, at least 1."""
+    """Return the words in which the longest text inside ``array`` ends, at least 1."""
     if pt.is_struct(array.type):
         inside = (num_text_words(array.field(i)) for i in range(array.type.num_fields))
         return max(inside, default=1)
@@ -153,7 +131,7 @@ def num_text_words(array: pa.Array) -> int:
 def _columns(
     array: pa.Array, order: str, text: Callable[[pa.Array], list[CodeColumn]]
 ) -> Iterator[CodeColumn]:
-    """Code columns of an array; those of its nulls are all zero but for the flag."""
+    """Code columns of an array; except for the flag, those of nulls are zero."""
     valid = validity(array)
     null, value = (0, 1) if puts_nulls_first(order) else (1, 0)
     flags = (
@@ -209,7 +187,7 @@ def _fixed_width_codes(array: pa.Array) -> list[Codes]:
 
 
 def _signed_codes(bits: Codes) -> Codes:
-    """Two's complement with its sign turned, so that negative numbers come first."""
+    """Two's complement with the sign inverted, so that negative numbers come first."""
     return bits ^ bits.dtype.type(1 << (8 * bits.itemsize - 1))
 
 
@@ -225,7 +203,7 @@ def _float_codes(bits: Codes) -> Codes:
 
 
 def _decimal_codes(array: pa.Array, width: int) -> list[Codes]:
-    """Unscaled values: in one word where the precision says that one holds them, else in limbs."""
+    """Unscaled values: one word if the precision fits into it, else limbs."""
     if width <= 8:
         return [_signed_codes(fixed_width_values(array, f"u{width}"))]
     num_limbs = width // 8
@@ -253,13 +231,13 @@ class _Text:
         self._offsets = text_offsets(array)
         octets = text_octets(array)
         self._num_octets = len(octets)
-        # The eight bytes at every position; reading them unaligned is quicker than copying them.
+        # The eight bytes at every position; reading them unaligned is faster than copying them.
         self._at: NDArray[np.uint64] = np.ndarray(
             (len(octets) - 7,), np.dtype("<u8"), octets, strides=(1,)
         )
 
     def words(self, number: int, rows: Rows) -> Codes:
-        """Word ``number`` of each row, counted from 0; zero where the text has ended before."""
+        """Return word ``number`` (from 0) of each row; zero where the text has ended."""
         starts = self._offsets[:-1][rows].astype(np.int64)
         starts += number * WORD_BYTES
         remaining = self._offsets[1:][rows] - starts
@@ -267,7 +245,7 @@ class _Text:
         last = len(self._at) - 1
         words = self._at[np.minimum(starts, last)].byteswap()
         if len(starts) and int(starts.max()) > last:
-            # Near the end, the word read begins before the text; what ended has a mask of zero.
+            # Near the end, the word read begins before the text; text that ended is masked to 0.
             behind = np.minimum(starts, self._num_octets - 1) - last
             words <<= np.maximum(behind, 0).astype(np.uint64) * np.uint64(8)
         words &= _KEPT[remaining]
@@ -288,7 +266,7 @@ def _words_of_text(array: pa.Array, num_words: int) -> list[CodeColumn]:
 
 
 def _sorting_text(array: pa.Array) -> list[CodeColumn]:
-    """Words where there are few, else one column of ranks."""
+    """Words of short text, else one column of ranks."""
     num_words = num_text_words(array)
     if num_words <= MOST_WORDS:
         return _words_of_text(array, num_words)
@@ -296,9 +274,9 @@ def _sorting_text(array: pa.Array) -> list[CodeColumn]:
 
 
 def _text_ranks(array: pa.Array) -> NDArray[np.uint32]:
-    """How many rows have smaller text, for each row.
+    """Count, for each row, the rows with smaller text.
 
-    Rows that agree so far are told apart by one more word, until they differ or end.
+    Rows that are equal so far are compared by one more word, until they differ or end.
     """
     text = _Text(array)
     ranks = np.zeros(len(array), np.uint32)
@@ -317,7 +295,7 @@ def _text_ranks(array: pa.Array) -> NDArray[np.uint32]:
 def _refined(
     ranks: NDArray[np.uint32], codes: Codes
 ) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-    """Ranks after rows of the same rank were told apart by a code, and which still are not."""
+    """Ranks after rows of equal rank were compared by a code, and which rows are still tied."""
     order = sort_permutation([ranks, codes])
     before, codes = ranks[order], codes[order]
     places = np.arange(len(order), dtype=np.uint32)

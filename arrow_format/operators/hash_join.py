@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.row_sizes import row_sizes
+from arrow_format.arrays.row_sizes import row_sizes, runs_within
 from arrow_format.arrays.selection import take, without_slices
 from arrow_format.operators.key_index import NO_ROW, KeyIndex
 
@@ -167,12 +167,7 @@ class _Joined:
             yield 0, num_rows
             return
         ends = np.cumsum(np.sum([source.sizes(rows) for source, rows in taken], axis=0))
-        first = before = 0
-        while first < num_rows:
-            limit = before + self._max_bytes
-            end = max(int(np.searchsorted(ends, limit, side="right")), first + 1)
-            yield first, end
-            first, before = end, int(ends[end - 1])
+        yield from runs_within(ends, self._max_bytes)
 
     def _batch(self, other: _TakenRows | None, build: _TakenRows | None) -> pa.RecordBatch:
         left, right = (build, other) if self._build_is_left else (other, build)

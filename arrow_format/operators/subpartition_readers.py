@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from arrow_format.arrays.batch_stream import reader_of
+from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.errors import ClosedError
 from arrow_format.keys.co_partitioning import is_broadcast
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.arrays.batches import Rows
     from arrow_format.read.shuffle import Shuffle
 
@@ -133,7 +132,7 @@ class _Turn:
     def reader(self, source: RowSource) -> BatchReader:
         batches = _TurnBatches(self, source.batches_of(self.subpartition))
         self._readers.append(batches)
-        return reader_of(source.schema, batches)
+        return BatchReader(source.schema, batches)
 
     def end(self) -> None:
         """Stop the readers, and free what half-read ones keep."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from arrow_format.arrays.row_sizes import runs_within
 from arrow_format.errors import OptionError
 
 if TYPE_CHECKING:
@@ -197,12 +198,7 @@ def coalesce_adjacent(
     subpartitions
         Those wanted, ascending without repetition.
     """
-    total = np.cumsum(weights[subpartitions])
-    groups = []
-    start = 0
-    while start < len(subpartitions):
-        before = int(total[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(total, before + most, side="right")), start + 1)
-        groups.append(adjacent_ranges(subpartitions[start:stop]))
-        start = stop
-    return groups
+    return [
+        adjacent_ranges(subpartitions[start:stop])
+        for start, stop in runs_within(np.cumsum(weights[subpartitions]), most)
+    ]

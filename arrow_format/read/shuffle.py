@@ -6,7 +6,7 @@ import os
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.arrays.batch_stream import reader_of
+from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import (
     ORDERING_BYTES,
     HeldRuns,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.arrays.batches import Rows
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.entry import LogEntry
@@ -286,7 +285,7 @@ class Shuffle:
                     max_bytes=self._options.batch_bytes,
                 )
 
-        return reader_of(schema, batches())
+        return BatchReader(schema, batches())
 
     def rows(
         self,

@@ -16,6 +16,7 @@ from arrow_format.arrays.batches import HeldRuns, Rows
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.radix_sort import sort_permutation
+from arrow_format.arrays.selection import joined
 from arrow_format.keys.merge_runs import merge_sorted, merging_bytes
 from arrow_format.keys.spark_order import key_codes
 
@@ -91,7 +92,7 @@ def _only(rows: Rows, columns: Sequence[str] | None) -> Rows:
 def _sorted(runs: list[Rows], sort_by: SortBy) -> Rows:
     """All rows by subpartition and keys, stably; takes the list over and empties it."""
     ids = np.concatenate([run.subpartitions for run in runs])
-    batch = runs[0].batch if len(runs) == 1 else pa.concat_batches([run.batch for run in runs])
+    batch = joined([run.batch for run in runs])
     runs.clear()
     codes = key_codes([batch[name] for name, _ in sort_by], [order for _, order in sort_by])
     order = sort_permutation(codes, ids)

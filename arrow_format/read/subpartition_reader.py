@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import Rows, copied
+from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import SchemaError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.log.reader import translate_expired
@@ -273,8 +274,7 @@ def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int
         raise SchemaError(msg)
     missing = [name for name in columns if schema.get_field_index(name) < 0]
     if missing:
-        msg = f"column {missing[0]!r} is not there; columns are {', '.join(schema.names)}"
-        raise SchemaError(msg)
+        raise SchemaError(missing_column(missing[0], schema.names))
     return [schema.get_field_index(name) for name in columns]
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_scalar
+from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -145,9 +146,7 @@ class EventTime:
     def check(self, schema: pa.Schema) -> None:
         """Raise SchemaError where the column is missing or has another type."""
         if self.name not in schema.names:
-            columns = ", ".join(schema.names)
-            msg = f"timestamp={self.name!r}: there is no such column; columns are {columns}"
-            raise SchemaError(msg)
+            raise SchemaError(missing_column(self.name, schema.names, "timestamp: column"))
         type_ = schema.field(self.name).type
         if not (pt.is_integer(type_) or pt.is_timestamp(type_) or pt.is_date(type_)):
             msg = (

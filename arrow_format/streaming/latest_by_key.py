@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrow_format.arrays.expansion import pieces
-from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.arrays.expansion import stored_batches
+from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import ClosedError, SchemaError
 from arrow_format.keys.partitioner import HashPartitioner, key_names
 from arrow_format.options import MAX_REGION_BYTES, check_integer
@@ -129,9 +129,8 @@ class LatestPerKey:
         return self._in_memory.num_bytes
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Cut a batch into slices that stay small in the stored schema, and convert them to it."""
-        for piece in pieces(batch, self.schema):
-            yield normalise(piece, self.schema)
+        """Return the batch as slices that stay small in the stored schema, converted to it."""
+        return stored_batches(batch, self.schema)
 
     def append(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
         """Take rows of the stored schema, see :meth:`pieces`.

@@ -16,7 +16,7 @@ from arrow_format.arrays.batches import copied
 from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.gather import gather
 from arrow_format.arrays.row_sizes import has_items, num_items
-from arrow_format.arrays.selection import keep
+from arrow_format.arrays.selection import joined, keep
 from arrow_format.operators.hash_passes import HashPass
 from arrow_format.streaming.last_rows import last_rows
 from arrow_format.write.sort_buffer import SortBuffer
@@ -165,7 +165,7 @@ def _selected(
     if rows is not None and len(rows) < num_rows:
         mask = np.zeros(num_rows, np.bool_)
         mask[rows] = True
-    joined = []
+    arrays = []
     for field in schema:
         slices = columns.pop(0)
         if mask is not None and rows is not None:
@@ -176,10 +176,10 @@ def _selected(
                 else list(_filtered(slices, mask))
             )
         if slices:
-            joined.append(slices[0] if len(slices) == 1 else pa.concat_arrays(slices))
+            arrays.append(joined(slices))
         else:
-            joined.append(no_rows(field.type))
-    return pa.RecordBatch.from_arrays(joined, schema=schema)
+            arrays.append(no_rows(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _filtered(slices: list[pa.Array], mask: NDArray[np.bool_]) -> Iterator[pa.Array]:

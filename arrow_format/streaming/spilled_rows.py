@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.gather import gather
+from arrow_format.arrays.gather import gathered
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.model import PartitionedFileMetadata, RegionKind
@@ -103,9 +103,8 @@ class SpilledRows:
         if clustering.permutation is not None:
             indices = to_arrow(clustering.permutation)
             for i, column in enumerate(columns):
-                pieces = gather(column, indices)
-                columns[i] = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
-                del column, pieces
+                columns[i] = gathered(column, indices)
+                del column
         rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         del columns
         self._writer.write_region(RegionKind.UNICAST, SortedRegion(rows, clustering))

@@ -16,6 +16,7 @@ import pyarrow as pa
 from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.gather import gather
 from arrow_format.arrays.row_sizes import MAX_ITEMS, has_items, num_items
+from arrow_format.arrays.selection import joined
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.keys.spark_order import order_codes, sorting_bytes
 from arrow_format.write.clustering import Clustering, cluster
@@ -230,7 +231,7 @@ class SortBuffer:
             del chunks
             pieces = [column] if indices is None else gather(column, indices)
             del column
-            gathered.append(pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces))
+            gathered.append(joined(pieces))
             if len(pieces) > 1:
                 del pieces
                 # Small allocations that were let go; the allocator would keep all of them for long.

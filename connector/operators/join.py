@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField, StructType
 
-from arrow_format.arrays.batch_stream import reader_of
+from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError, SchemaError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.operators.join_plan import JoinKind, JoinPlan
     from arrow_format.options import ReadOptions
     from arrow_format.read.shuffle import Shuffle
@@ -207,7 +206,7 @@ class ThenOfGroup:
     def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
         """Yield what the function gives."""
         with closing(self.join(subpartitions)) as batches:
-            reader = reader_of(self.joined, (conform(batch, self.joined) for batch in batches))
+            reader = BatchReader(self.joined, (conform(batch, self.joined) for batch in batches))
             where = f"subpartitions {subpartitions[0]} to {subpartitions[-1]} of {self.join}"
             yield from results_of(
                 lambda: self.then(reader), self.schema, caller="join_shuffles", where=where

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import types as pt
 
-from arrow_format.arrays.expansion import pieces
+from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.selection import keep
 from arrow_format.arrays.stored_types import normalise, same_but_labels
 from arrow_format.errors import OptionError, StorageError
@@ -261,8 +261,7 @@ class _Fit:
         schema = self._wanted.schema
         columns = [self._column(batch, field) for field in schema]
         fitted = pa.RecordBatch.from_arrays(columns, names=schema.names)
-        for piece in pieces(fitted, schema):
-            yield normalise(piece, schema)
+        return stored_batches(fitted, schema)
 
     def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that pass the filter."""

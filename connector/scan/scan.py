@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import types as pt
 
-from arrow_format.arrays.stored_types import refuse_duplicates
+from arrow_format.arrays.stored_types import missing_column, refuse_duplicates
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.options import check_integer
 from connector.scan.files import RowSize, read_file
@@ -209,9 +209,7 @@ def _selected(schema: pa.Schema, columns: Sequence[str] | str | None) -> list[st
     names = [columns] if isinstance(columns, str) else list(columns)
     for name in names:
         if name not in schema.names:
-            there = ", ".join(map(repr, schema.names))
-            msg = f"columns: the dataset has no column {name!r}; its columns are {there}"
-            raise SchemaError(msg)
+            raise SchemaError(missing_column(name, schema.names, "columns: column"))
     if not names:
         msg = "columns is empty: expected at least one name, or None for all columns"
         raise SchemaError(msg)

@@ -5,7 +5,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from arrow_format.arrays.batch_stream import reader_of
+from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.errors import ClosedError, CorruptShuffleError
 
 BATCH = pa.record_batch({"a": [1, 2]})
@@ -33,7 +33,7 @@ def failing(error):
 
 
 def test_a_sound_one_ends():
-    reader = reader_of(BATCH.schema, iter([BATCH, BATCH]))
+    reader = BatchReader(BATCH.schema, iter([BATCH, BATCH]))
     assert reader.schema == BATCH.schema
     assert reader.read_all().num_rows == 4
     with pytest.raises(StopIteration):
@@ -41,7 +41,7 @@ def test_a_sound_one_ends():
 
 
 def test_an_error_comes_again():
-    reader = reader_of(BATCH.schema, failing(CorruptShuffleError("chunk 3 is damaged")))
+    reader = BatchReader(BATCH.schema, failing(CorruptShuffleError("chunk 3 is damaged")))
     assert reader.read_next_batch() == BATCH
     for _ in range(3):
         with pytest.raises(CorruptShuffleError, match="chunk 3 is damaged"):
@@ -50,7 +50,7 @@ def test_an_error_comes_again():
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
 def test_what_was_interrupted_does_not_end_as_if_complete(error):
-    reader = reader_of(BATCH.schema, failing(error))
+    reader = BatchReader(BATCH.schema, failing(error))
     reader.read_next_batch()
     with pytest.raises(type(error)):
         reader.read_next_batch()
@@ -62,7 +62,7 @@ def test_what_was_interrupted_does_not_end_as_if_complete(error):
 @pytest.mark.parametrize("first", USES)
 @pytest.mark.parametrize("second", USES)
 def test_a_second_use_is_an_error_and_not_an_empty_result(first, second):
-    reader = reader_of(BATCH.schema, iter([BATCH, BATCH]))
+    reader = BatchReader(BATCH.schema, iter([BATCH, BATCH]))
     assert USES[first](reader) == 4
     for _ in range(2):
         with pytest.raises(USE_ERRORS, match="gives its rows once"):
@@ -71,26 +71,26 @@ def test_a_second_use_is_an_error_and_not_an_empty_result(first, second):
 
 @pytest.mark.parametrize("use", USES)
 def test_one_without_rows_may_be_read_again_since_none_is_the_right_answer(use):
-    reader = reader_of(BATCH.schema, iter([]))
+    reader = BatchReader(BATCH.schema, iter([]))
     assert [USES[use](reader) for _ in range(2)] == [0, 0]
 
 
 @pytest.mark.parametrize("use", USES)
 def test_whoever_looked_at_the_first_batch_gets_the_rest(use):
-    reader = reader_of(BATCH.schema, iter([BATCH, BATCH]))
+    reader = BatchReader(BATCH.schema, iter([BATCH, BATCH]))
     assert next(reader) == BATCH
     assert USES[use](reader) == 2
-    reader = reader_of(BATCH.schema, iter([BATCH, BATCH]))
+    reader = BatchReader(BATCH.schema, iter([BATCH, BATCH]))
     for _ in reader:
         break
     assert USES[use](reader) == 2
-    reader = reader_of(BATCH.schema, iter([BATCH]))
+    reader = BatchReader(BATCH.schema, iter([BATCH]))
     assert next(reader) == BATCH
     assert USES[use](reader) == 0
 
 
 def test_streams_taken_before_either_was_read_are_two_uses():
-    reader = reader_of(BATCH.schema, iter([BATCH, BATCH]))
+    reader = BatchReader(BATCH.schema, iter([BATCH, BATCH]))
     one, other = (pa.RecordBatchReader.from_stream(reader) for _ in range(2))
     assert one.read_all().num_rows == 4
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_streams_taken_before_either_was_read_are_two_uses():
 
 
 def test_an_error_comes_again_through_a_stream():
-    reader = reader_of(BATCH.schema, failing(CorruptShuffleError("chunk 3 is damaged")))
+    reader = BatchReader(BATCH.schema, failing(CorruptShuffleError("chunk 3 is damaged")))
     stream = pa.RecordBatchReader.from_stream(reader)
     stream.read_next_batch()
     for _ in range(3):
@@ -109,7 +109,7 @@ def test_an_error_comes_again_through_a_stream():
 
 
 def test_a_loop_keeps_to_the_rules_of_iterators():
-    batches = iter(reader_of(BATCH.schema, iter([BATCH, BATCH])))
+    batches = iter(BatchReader(BATCH.schema, iter([BATCH, BATCH])))
     assert [next(batches, None), *batches] == [BATCH, BATCH]
     assert next(batches, None) is None
     assert list(batches) == []
@@ -117,12 +117,12 @@ def test_a_loop_keeps_to_the_rules_of_iterators():
 
 def test_a_stream_takes_the_schema_that_is_asked_for():
     wanted = pa.schema({"a": pa.int8()})
-    reader = reader_of(BATCH.schema, iter([BATCH]))
+    reader = BatchReader(BATCH.schema, iter([BATCH]))
     assert pa.RecordBatchReader.from_stream(reader, schema=wanted).read_all().schema == wanted
 
 
 def test_a_cast_is_checked_before_any_row_is_read():
-    reader = reader_of(BATCH.schema, iter([BATCH]))
+    reader = BatchReader(BATCH.schema, iter([BATCH]))
     with pytest.raises(ValueError, match="names"):
         reader.cast(pa.schema({"b": pa.int32()}))
     assert reader.cast(pa.schema({"a": pa.int32()})).read_all()["a"].to_pylist() == [1, 2]
@@ -137,7 +137,7 @@ def test_a_closed_one_lets_go_and_cannot_be_mistaken_for_complete():
         finally:
             closed.append(True)
 
-    with reader_of(BATCH.schema, batches()) as reader:
+    with BatchReader(BATCH.schema, batches()) as reader:
         next(reader)
         assert not closed
     assert closed
@@ -168,14 +168,14 @@ def streamed(reader):
 @pytest.mark.parametrize("use", [*USES.values(), next], ids=[*USES, "next"])
 def test_a_use_after_a_stream_that_stopped_early_is_an_error(first, use):
     """What it had read ahead is missing from the rest, and nothing says how much that is."""
-    reader = reader_of(LONG[0].schema, iter(LONG))
+    reader = BatchReader(LONG[0].schema, iter(LONG))
     first(reader)
     with pytest.raises(USE_ERRORS, match="gives its rows once"):
         use(reader)
 
 
 def test_of_two_streams_one_gets_the_rows():
-    reader = reader_of(LONG[0].schema, iter(LONG))
+    reader = BatchReader(LONG[0].schema, iter(LONG))
     one, other = (pa.RecordBatchReader.from_stream(reader) for _ in range(2))
     first = one.read_next_batch()
     with pytest.raises(pa.ArrowException, match="gives its rows once"):
@@ -184,6 +184,6 @@ def test_of_two_streams_one_gets_the_rows():
 
 
 def test_a_reader_that_was_peeked_at_gives_the_rest():
-    reader = reader_of(LONG[0].schema, iter(LONG))
+    reader = BatchReader(LONG[0].schema, iter(LONG))
     assert next(reader).num_rows == 100_000
     assert pl.DataFrame(reader).height == 1_900_000

@@ -164,3 +164,16 @@ def test_runs_are_held_while_their_lists_have_few_items(monkeypatch):
     assert held.add(Rows(flags([3, 4]), np.zeros(2, np.int32)))
     assert held.add(Rows(flags([3]), np.zeros(1, np.int32)))
     assert not held.add(Rows(flags([1]), np.zeros(1, np.int32)))
+
+
+def test_runs_are_held_up_to_so_many_bytes():
+    batch = pa.record_batch({"a": pa.array(range(100), pa.int64())})
+    ids = np.zeros(100, np.int32)
+    held = HeldRuns(2 * 16 * 100)
+    assert held.add(Rows(batch, ids))
+    assert held.add(Rows(batch, ids))
+    assert not held.add(Rows(batch, ids))
+    tenth = Rows(batch.slice(0, 10), ids[:10])
+    held = HeldRuns(10 * 16 * 10)
+    assert all(held.add(tenth) for _ in range(10)), "a slice counts what it shows"
+    assert not held.add(tenth)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.arrays import expansion
-from arrow_format.arrays.expansion import EXPANDED_BYTES, pieces
+from arrow_format.arrays.expansion import EXPANDED_BYTES, expandable_slices, stored_batches
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import SchemaError
 from tests.unit.arrays.test_stored_types import ROWS, encoded_forms, one_column
@@ -17,7 +17,7 @@ LONG = "x" * 300_000
 
 def plain_pieces(batch):
     schema = data_schema(batch.schema)
-    return [normalise(piece, schema) for piece in pieces(batch, schema)]
+    return list(stored_batches(batch, schema))
 
 
 def rows_of(batch):
@@ -83,7 +83,7 @@ def test_a_row_of_more_is_a_piece_of_its_own(monkeypatch):
 
 def test_what_does_not_grow_is_not_cut():
     batch = pa.record_batch({"a": np.arange(1_000_000)})
-    (only,) = pieces(batch, data_schema(batch.schema))
+    (only,) = expandable_slices(batch, data_schema(batch.schema))
     assert only is batch
 
 
@@ -96,4 +96,4 @@ def test_a_batch_of_another_type_is_cut_all_the_same_and_then_refused():
     schema = pa.schema([("c", pa.string())])
     for array in [pa.array([1, None]), pa.nulls(2), pa.array([0, 1]).dictionary_encode()]:
         with pytest.raises(SchemaError, match="'c' has type"):
-            [normalise(piece, schema) for piece in pieces(one_column(array), schema)]
+            list(stored_batches(one_column(array), schema))

@@ -151,7 +151,7 @@ ODD = pa.array([7], NS)
 )
 def test_a_value_that_would_change_is_refused_by_name(array, tmp_path):
     table = pa.table({"k": range(len(array)), "c": array})
-    message = r"column 'c' has type .*, and a value that .* does not hold: .*for_spark=False"
+    message = r"column 'c' of type .* has a value that does not fit into .*for_spark=False"
     with pytest.raises(SchemaError, match=message):
         write_shuffle(table, tmp_path / "s", keys="k", num_subpartitions=2, options=FAST)
     assert not (tmp_path / "s").exists()
@@ -171,7 +171,7 @@ def test_what_spark_has_nothing_for_is_refused_by_name(type_):
         (pa.schema([("c", type_)]), "c"),
         (pa.schema([("c", pa.list_(type_))]), "c.element"),
     ):
-        message = rf"column '{path}' has type .*, and Spark has none .*for_spark=False"
+        message = rf"column '{path}' has type .*, and Spark has no type .*for_spark=False"
         with pytest.raises(SchemaError, match=message):
             schema_for_spark(schema)
 

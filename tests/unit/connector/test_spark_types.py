@@ -277,7 +277,7 @@ def test_a_collated_key_is_refused_with_its_collation():
 def test_a_missing_key_is_refused_with_the_columns_there_are():
     schema = StructType([StructField("id", LongType()), StructField("b", LongType())])
 
-    with pytest.raises(SchemaError, match="key column 'z' is not there; columns are 'id', 'b'"):
+    with pytest.raises(SchemaError, match="key column 'z' is not there; columns are id, b"):
         check_keys(schema, ["id", "z"])
     with pytest.raises(SchemaError, match=r"'ID' is not there \(did you mean 'id'\?\)"):
         check_keys(schema, ["ID"])

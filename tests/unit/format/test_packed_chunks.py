@@ -284,7 +284,7 @@ def test_the_bound_of_what_a_packed_chunk_becomes_is_that_of_the_format(type_, v
     unpacker = Unpacker(pa.schema([("c", type_)]))
     num_rows = most // value_bytes
     assert unpacker.unpack(packed(num_rows, (0, 0, 1)), num_rows).num_rows == num_rows
-    with pytest.raises(ValueError, match="become too many"):
+    with pytest.raises(ValueError, match="expand to too many"):
         unpacker.unpack(packed(num_rows + 1, (0, 0, 1)), num_rows + 1)
 
 
@@ -292,7 +292,7 @@ def test_lengths_count_four_bytes_towards_the_bound_and_stored_values_nothing():
     most = ((8 << 20) + 16 * 24) // 4
     unpacker = Unpacker(pa.schema([("c", pa.string())]))
     assert unpacker.unpack(packed(most, (0, 0, 0)), most).num_rows == most
-    with pytest.raises(ValueError, match="become too many"):
+    with pytest.raises(ValueError, match="expand to too many"):
         unpacker.unpack(packed(most + 1, (0, 0, 0)), most + 1)
     stored = (8 << 20) + (1 << 20)
     message = packed(stored // 8, (0, 255, 0), buffers=bytes(stored))

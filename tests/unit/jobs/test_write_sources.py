@@ -17,7 +17,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.arrays.batch_stream import reader_of
+from arrow_format.arrays.batch_stream import BatchReader
 from tests.support.small_shuffles import FAST, files_below
 
 TABLE = pa.table({"k": [3, 1, 2], "v": ["x", None, "a text of more than 12 bytes"]})
@@ -34,7 +34,7 @@ def write(rows, path, **arguments):
         lambda: TABLE,
         lambda: TABLE.to_reader(),
         lambda: TABLE.to_batches(),
-        lambda: reader_of(TABLE.schema, TABLE.to_batches()),
+        lambda: BatchReader(TABLE.schema, TABLE.to_batches()),
         lambda: pl.DataFrame(TABLE),
         lambda: TABLE.to_pandas(),
         lambda: duckdb.sql('SELECT * FROM "TABLE"'),
@@ -122,7 +122,7 @@ def test_a_real_frame_of_spark_is_refused(spark, tmp_path):
         (pl.DataFrame({"k": [1]}), "polars DataFrame"),
         (TABLE, "pyarrow Table"),
         (TABLE.to_reader(), "pyarrow RecordBatchReader"),
-        (reader_of(TABLE.schema, TABLE.to_batches()), "arrow_format BatchReader"),
+        (BatchReader(TABLE.schema, TABLE.to_batches()), "arrow_format BatchReader"),
         (None, "source is NoneType"),
     ],
     ids=["pandas", "polars", "table", "reader", "our reader", "nothing"],

@@ -75,7 +75,7 @@ def test_these_go_together(partitioners):
         (HashPartitioner("d18"), HashPartitioner("d20"), "'d20' is decimal128(20, 2), and equal"),
         (HashPartitioner("t"), HashPartitioner("n"), "placed differently"),
         (HASH, HashPartitioner("b"), "is string, and"),
-        (RoundRobinPartitioner(), RoundRobinPartitioner(), "both place rows in turn"),
+        (RoundRobinPartitioner(), RoundRobinPartitioner(), "both assign rows round-robin"),
         (RANGE, RangePartitioner("i", bounds=[3, 8]), "the bounds differ"),
         (RANGE, RangePartitioner("i", bounds=[3]), "the bounds differ"),
         (RangePartitioner("i", bounds=[3]), RangePartitioner(("i", "descending"), bounds=[3]),

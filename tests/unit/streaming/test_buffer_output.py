@@ -348,7 +348,7 @@ def test_bad_options_are_named(options, said):
     ("options", "said"),
     [
         ({"keys": "nope"}, "'nope' is not there"),
-        ({"timestamp": "nope"}, "timestamp='nope': there is no such column; columns are k, time"),
+        ({"timestamp": "nope"}, "timestamp: column 'nope' is not there; columns are k, time"),
         ({"timestamp": "s"}, "timestamp='s': the column is string"),
         ({"keys": ["m"]}, "'m' of type map"),
     ],

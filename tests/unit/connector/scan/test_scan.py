@@ -589,9 +589,9 @@ def test_files_that_vanish_or_change(tmp_path):
     dataset = ds.dataset(tmp_path)
     scan = plan(dataset)
     (tmp_path / "b.parquet").unlink()
-    with pytest.raises(StorageError, match=r"b\.parquet: does not exist, but had [\d,]+ bytes when"):
+    with pytest.raises(StorageError, match=r"b\.parquet: does not exist, but had [\d,]+ bytes"):
         read(scan)
-    with pytest.raises(StorageError, match=r"b\.parquet: the dataset names this file, which does not exist"):
+    with pytest.raises(StorageError, match=r"b\.parquet: the dataset names this file, which"):
         plan(dataset)
     pq.write_table(table(51), tmp_path / "b.parquet")
     with pytest.raises(StorageError, match=r"b\.parquet: has [\d,]+ bytes, but had"):
@@ -619,8 +619,8 @@ def test_a_file_replaced_by_one_of_the_same_size(tmp_path):
     assert read(scan).num_rows == 1_000
     assert write_fixed(file, 5_000, then + 1) == size
     replaced = (
-        r"x\.parquet: was modified at 2023-11-14 22:13:20\.123456790 UTC, but had last been modified at "
-        r"2023-11-14 22:13:20\.123456789 UTC when .* write again"
+        r"x\.parquet: was modified at 2023-11-14 22:13:20\.123456790 UTC, but had last "
+        r"been modified at 2023-11-14 22:13:20\.123456789 UTC when .* write again"
     )
     for task in range(2):
         with pytest.raises(StorageError, match=replaced):
@@ -699,7 +699,7 @@ def test_damaged_files_are_named(tmp_path, kind):
         (
             {"columns": ["k", "no"]},
             SchemaError,
-            "the dataset has no column 'no'; its columns are 'k'",
+            "columns: column 'no' is not there .*; columns are k, s",
         ),
         ({"columns": []}, SchemaError, "columns is empty"),
         ({"columns": ["k", "k"]}, SchemaError, "columns with the same name: 'k'"),
