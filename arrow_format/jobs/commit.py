@@ -16,7 +16,7 @@ from arrow_format.errors import (
     CorruptShuffleError,
     ShuffleError,
 )
-from arrow_format.jobs.back_pressure import await_room
+from arrow_format.jobs.back_pressure import await_consumers
 from arrow_format.jobs.cleanup import abort_job, clean_up, remove_losers
 from arrow_format.jobs.decision import decide_commit, withdraw
 from arrow_format.jobs.map_outputs import check_files, complete_outputs, total_subpartitions
@@ -217,7 +217,7 @@ def _await_consumers(
         return
     if is_appended or (there.type.has_back_pressure and ConsumerRegistry(job.storage).names()):
         num_bytes = sum(output.num_bytes for output in outputs)
-        await_room(job.storage, result, num_bytes, job.options.back_pressure_timeout)
+        await_consumers(job.storage, result, num_bytes, job.options.back_pressure_timeout)
 
 
 def _committed_entry(job: ShuffleJob, log: CommitLog) -> LogEntry | None:

@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError, ShuffleNotFoundError
 from arrow_format.jobs.gc_files import GcReport, JobFiles, Removal, jobs_there, stored
-from arrow_format.jobs.gc_plan import (
-    job_of_totals,
-    oldest_live,
-)
-from arrow_format.jobs.job import MAP_OUTPUT_DIRECTORY
+from arrow_format.jobs.gc_plan import oldest_live
 from arrow_format.jobs.map_outputs import check_files
 from arrow_format.jobs.retention import (
     DueRelease,
@@ -33,7 +29,13 @@ from arrow_format.jobs.retention import (
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry
-from arrow_format.log.names import LOG_DIRECTORY, LogIndex, entry_path
+from arrow_format.log.names import (
+    LOG_DIRECTORY,
+    MAP_OUTPUT_DIRECTORY,
+    LogIndex,
+    entry_path,
+    job_of_totals,
+)
 from arrow_format.log.pending import last_pending, pending_by_entries
 from arrow_format.log.record import Fence, entry_of
 from arrow_format.log.release import commit_ids
@@ -164,7 +166,7 @@ class _Collection:
         if not owners_are_gone(owners, committed_ms, self.cutoff_ms):
             return None
         by = f"the application that made it has ended: {', '.join(map(str, owners))}"
-        return DueRelease(by, found=commit_ids(newest, waiting))
+        return DueRelease(by, expected=commit_ids(newest, waiting))
 
     def give_up_jobs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fence unfinished jobs that were silent for long; return those, and the other unfinished.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from arrow_format.jobs.decision import DECISION_NAME
-from arrow_format.jobs.gc_plan import TEMPORARY, LogGarbage, live_files, log_garbage, roots_of_jobs
-from arrow_format.jobs.job import MAP_OUTPUT_DIRECTORY
+from arrow_format.jobs.gc_plan import LogGarbage, live_files, log_garbage, roots_of_jobs
 from arrow_format.jobs.receipt import format_bytes
-from arrow_format.log.consumers import CONSUMER_DIRECTORY
 from arrow_format.log.entry import LogEntry
+from arrow_format.log.names import CONSUMER_DIRECTORY, JOB_ID, MAP_OUTPUT_DIRECTORY, TEMPORARY
 from arrow_format.storage.local_dir_removal import holds_garbage, is_root_or_rest
 from arrow_format.storage.local_dirs import (
     MARKER_NAME,
@@ -115,8 +113,6 @@ class GcReport:
 _LAST = (ROOT_LIST_NAME, DECISION_NAME)
 """Files of a job that go after all others: what a collection that is killed needs to go on."""
 
-_JOB_ID = re.compile(r"[0-9a-f]{32}")
-
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
@@ -138,7 +134,7 @@ def stored(
 
 def jobs_there(storage: Storage) -> set[str]:
     """Return the jobs that have files in a shuffle."""
-    return set(filter(_JOB_ID.fullmatch, storage.list(MAP_OUTPUT_DIRECTORY)))
+    return set(filter(JOB_ID.fullmatch, storage.list(MAP_OUTPUT_DIRECTORY)))
 
 
 def by_job(listed: Mapping[str, ObjectStat]) -> dict[str, dict[str, ObjectStat]]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from arrow_format.log.names import LOG_DIRECTORY, checkpoint_path, entry_path, oldest_path
+from arrow_format.log.names import (
+    LOG_DIRECTORY,
+    TEMPORARY,
+    checkpoint_path,
+    entry_path,
+    job_of_totals,
+    oldest_path,
+)
 from arrow_format.log.record import entry_of
 from arrow_format.storage.local_dirs import is_root_of, root_name
 
@@ -17,10 +23,6 @@ if TYPE_CHECKING:
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.names import LogIndex
     from arrow_format.log.record import LogRecord
-
-_JOB_TOTALS = re.compile(r"totals-([0-9a-f]{32})-[0-9a-f]{32}\.arrow")
-TEMPORARY = ".tmp-"
-"""What the names of files begin with that a put has not finished."""
 
 
 def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:
@@ -71,12 +73,6 @@ def roots_of_jobs(
         if job_id in found and is_root_of(root, job_id):
             found[job_id].append(root)
     return {job_id: tuple(several) for job_id, several in found.items()}
-
-
-def job_of_totals(name: str) -> str | None:
-    """Return the job whose totals a file of the log holds; None when it is none of that kind."""
-    match = _JOB_TOTALS.fullmatch(name)
-    return None if match is None else match[1]
 
 
 @dataclass(frozen=True, slots=True)

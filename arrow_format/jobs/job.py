@@ -24,6 +24,7 @@ from arrow_format.keys.partitioner import check_description
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions
 from arrow_format.process_identity import this_process
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.process_identity import ProcessIdentity
-
-MAP_OUTPUT_DIRECTORY = "map_outputs"
 
 HELD_BROADCAST_BYTES = 4 << 20
 """Bytes of rows for every subpartition that are held until they make a region."""

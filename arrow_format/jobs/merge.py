@@ -24,7 +24,7 @@ from arrow_format.log.commit_log import CommitLog, Snapshot
 from arrow_format.log.entry import LogEntry, TotalsFile
 from arrow_format.log.names import totals_path
 from arrow_format.log.reader import has_expired
-from arrow_format.log.replacement import PlacedOutputs, Replacement, join_outputs, replace_outputs
+from arrow_format.log.snapshot import PlacedOutputs, Replacement, join_outputs, replace_outputs
 from arrow_format.log.totals_file import encode_totals, put_totals
 from arrow_format.model import MapOutput, PartitionedFileMetadata
 from arrow_format.options import WriteOptions

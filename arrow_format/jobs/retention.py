@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.release import Found
+    from arrow_format.log.release import CommitIds
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.process_identity import ProcessIdentity
     from arrow_format.storage.open import Storage
@@ -40,7 +40,7 @@ class DueRelease:
 
     by: str
     through: int | None = None
-    found: Found | None = None
+    expected: CommitIds | None = None
     consumed: int | None = None
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class DueRelease:
             storage,
             by=self.by,
             through=self.through,
-            found=self.found,
+            expected=self.expected,
             consumed=self.consumed,
             sync=sync,
         )
@@ -102,7 +102,7 @@ def find_consumed(storage: Storage, *, at_least: int = 1) -> DueRelease | None:
         # Nobody has consumed what is pending: it is still to become a version.
         if needed > consumed or last_pending(log) is not None:
             return None
-        return DueRelease(by, found=commit_ids(newest.newest, None), consumed=needed)
+        return DueRelease(by, expected=commit_ids(newest.newest, None), consumed=needed)
     if not _is_worth_a_release(newest, consumed, at_least):
         return None
     left = log.read(lambda index: unconsumed_entries(log, index, consumed))

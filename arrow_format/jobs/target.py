@@ -14,11 +14,10 @@ from arrow_format.errors import (
     ShuffleExistsError,
     StorageError,
 )
-from arrow_format.jobs.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.log.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
-from arrow_format.log.consumers import CONSUMER_DIRECTORY
+from arrow_format.log.commit_log import CommitLog, Snapshot
+from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
 from arrow_format.options import check_mode
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.entry import LogEntry
     from arrow_format.storage.open import Place
 

@@ -153,7 +153,7 @@ def flush_pending(
     last = _joined(entries)
     job = _job(storage, log, last, options or WriteOptions())
     keys = _keys(storage, job)
-    mode = "overwrite" if there.begins_anew else "append"
+    mode = "overwrite" if there.overwrites else "append"
     open_target(job, mode)
     job = replace(job, has_directory=True)
     try:

@@ -759,7 +759,7 @@ def test_an_overwrite_or_another_merge_meanwhile_fails_it(path, what, monkeypatc
         left.append(set(files_below(path)))
 
     meanwhile(monkeypatch, other)
-    with pytest.raises(CommitConflictError, match="overwritten or merged meanwhile"):
+    with pytest.raises(CommitConflictError, match="overwrote or merged the shuffle meanwhile"):
         merge_shuffle(path, policy=NEVER, options=TINY)
     mine = left[0] - set(files_below(path))
     assert set(files_below(path)) < left[0]

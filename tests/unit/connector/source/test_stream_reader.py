@@ -306,9 +306,9 @@ def test_a_shuffle_made_anew_is_an_error(path):
         shutil.rmtree(path)
         for first in range(count):
             add(path, first)
-        with pytest.raises(CorruptShuffleError, match="was removed and made anew"):
+        with pytest.raises(CorruptShuffleError, match="was removed and written again"):
             reader.latestOffset(end, ALL)
-        with pytest.raises(CorruptShuffleError, match="was removed and made anew"):
+        with pytest.raises(CorruptShuffleError, match="was removed and written again"):
             reader.partitions(start, end)
     with pytest.raises(CorruptShuffleError, match="the directory was replaced"):
         list(reader.read(planned[0]))
