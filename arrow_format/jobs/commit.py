@@ -57,18 +57,16 @@ def commit_job(
 
     Parameters
     ----------
-    job
-        From :func:`begin_job`.
-    statuses
-        One per map task, numbered from 0 without gaps.
+    job, statuses
+        From :func:`begin_job`; one status per map task, numbered from 0 without gaps.
     mode
         errorifexists, overwrite, append or ignore; with ``ignore`` and an existing shuffle, the
         job's files are removed and the receipt is that of the newest version.
     expected_map_outputs
         How many there must be, when that is known.
     transaction
-        The transaction this commit belongs to. Where it, or a later one of the same application, is
-        in the log already, the receipt is that of its commit.
+        Where it, or a later one of the same application, is in the log already, the receipt is that
+        of its commit.
     pending
         Commit as part of no version yet, see :mod:`arrow_format.log.pending`; the receipt has the
         number in the log in the place of a version.

@@ -17,15 +17,10 @@ from typing import TYPE_CHECKING
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.jobs.gc_files import GcReport, JobFiles, Removal, jobs_there, stored
+from arrow_format.jobs.gc_files import GcReport, JobFiles, Removal, jobs_with_files, stored
 from arrow_format.jobs.gc_plan import oldest_live
 from arrow_format.jobs.map_outputs import check_files
-from arrow_format.jobs.retention import (
-    DueRelease,
-    find_consumed,
-    first_to_keep,
-    owners_are_gone,
-)
+from arrow_format.jobs.retention import DueRelease, find_consumed, first_to_keep, owners_are_gone
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry
@@ -200,7 +195,7 @@ class _Collection:
             if job_id is not None and job_id not in ended:
                 totals.setdefault(job_id, []).append(f"{LOG_DIRECTORY}/{name}")
         listed = self.storage.files(LOG_DIRECTORY) if totals else {}
-        unfinished = sorted((jobs_there(self.storage) | totals.keys()) - ended.keys())
+        unfinished = sorted((jobs_with_files(self.storage) | totals.keys()) - ended.keys())
 
         def modified_ms(job_id: str) -> int:
             times = [
@@ -374,7 +369,7 @@ def _remove_released(storage: Storage, log: CommitLog, index: LogIndex) -> None:
     if all(number >= oldest for number in index.entries):
         return
     jobs = _committed_before(log, index, records, oldest)
-    with_files = sorted(jobs & jobs_there(storage))
+    with_files = sorted(jobs & jobs_with_files(storage))
     chosen = with_files[:MOST_JOBS]
     calls = [partial(storage.files, f"{MAP_OUTPUT_DIRECTORY}/{job_id}") for job_id in chosen]
     listings = run_concurrently(calls, storage.max_requests)

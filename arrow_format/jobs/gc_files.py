@@ -55,7 +55,7 @@ def stored(
     return [StoredFile(storage, path, stat.num_bytes, stat.modified_ms) for path, stat in stats]
 
 
-def jobs_there(storage: Storage) -> set[str]:
+def jobs_with_files(storage: Storage) -> set[str]:
     """Return the jobs that have files in a shuffle."""
     return set(filter(JOB_ID.fullmatch, storage.list(MAP_OUTPUT_DIRECTORY)))
 
@@ -152,18 +152,12 @@ class JobFiles:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file that was removed, or would be.
-
-    Parameters
-    ----------
-    path
-        Absolute path or URI.
-    num_bytes
-        Its size; 0 where the store does not say it.
-    """
+    """A file that was removed, or would be."""
 
     path: str
+    """Absolute path or URI."""
     num_bytes: int
+    """0 where the store does not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +205,9 @@ class Removal:
         listed: dict[str, dict[str, ObjectStat]] = {}
         for path, stat in in_jobs.items():
             listed.setdefault(path.split("/")[1], {})[path] = stat
-        with_files = jobs_there(storage).union(job_id for job_id, paths in roots.items() if paths)
+        with_files = jobs_with_files(storage).union(
+            job_id for job_id, paths in roots.items() if paths
+        )
         jobs = [
             JobFiles.of(storage, job_id, roots[job_id], listed.get(job_id, {}))
             for job_id in sorted(ended & with_files)

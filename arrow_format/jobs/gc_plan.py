@@ -28,16 +28,10 @@ if TYPE_CHECKING:
 def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:
     """Return the oldest version to keep; those that were superseded by ``cutoff_ms`` expire.
 
-    Clocks of writers may differ. A version that is superseded "before" it was committed counts as
-    superseded when it was committed, and no version expires before an older one.
-
-    Parameters
-    ----------
-    versions
-        Number and time of the commit, milliseconds since 1970, of each version; ascending, and at
-        least one. The last is the newest, which never expires.
-    cutoff_ms
-        Milliseconds since 1970.
+    ``versions`` has number and time of the commit (ms since 1970) of each version, ascending, at
+    least one; the newest never expires. Clocks of writers may differ: a version that is superseded
+    "before" it was committed counts as superseded when it was committed, and no version expires
+    before an older one.
     """
     latest = versions[0][1]
     for (version, _), (_, superseded) in pairwise(versions):
@@ -96,16 +90,8 @@ def log_garbage(
 ) -> LogGarbage:
     """Find what may be removed from the log once all versions before ``oldest`` have expired.
 
-    Parameters
-    ----------
-    names, index
-        A listing of the log's directory.
-    records
-        Entries and fences by number; those from before the oldest version may be missing.
-    oldest
-        The oldest version to keep.
-    ended
-        Jobs that were committed or fenced, which put no more totals.
+    ``names`` and ``index`` are a listing of the log's directory. ``records`` may lack those before
+    the oldest version. ``ended`` jobs, committed or fenced, put no more totals.
     """
     live: set[str] = set()
     expired: set[str] = set()

@@ -138,25 +138,10 @@ def begin_job(
 ) -> ShuffleJob:
     """Check everything that can be checked before any row is read, and return a new job.
 
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle, or its storage.
-    schema
-        Schema of the batches to come; what is stored is its
-        :func:`~arrow_format.arrays.stored_types.data_schema`.
-    num_subpartitions
-        1 to 1,000,000.
-    partitioner
-        Decides the subpartition of each row.
-    sort_by
-        Keys by which the rows of each subpartition are sorted; in order of arrival when empty.
-    options
-        How to write; defaults when None.
-    spark_schema
-        Spark's JSON of the schema, for reading through Spark.
-    owner
-        The application that makes the result; this process when None.
+    The parameters are those of :func:`~arrow_format.write_shuffle`. ``schema`` is that of the
+    batches to come; what is stored is its :func:`~arrow_format.arrays.stored_types.data_schema`.
+    ``spark_schema`` is Spark's JSON of it, for reading through Spark. ``owner`` is the application
+    that makes the result; this process when None.
     """
     num_subpartitions = check_num_subpartitions(num_subpartitions)
     if options is not None and not isinstance(options, WriteOptions):

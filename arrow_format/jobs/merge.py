@@ -46,24 +46,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What merging a version would do.
-
-    Parameters
-    ----------
-    path
-        Absolute path or URI of the shuffle.
-    version
-        The version that was examined, the newest.
-    merges
-        Ranges of its map outputs, in reading order; empty when nothing is worth it.
-    facts
-        Of the inputs of each merge.
-    """
+    """What merging the newest version would do."""
 
     path: str
+    """Absolute path or URI of the shuffle."""
     version: int
     merges: tuple[PlannedMerge, ...]
+    """Ranges of its map outputs, in reading order; empty when no merge is worth it."""
     facts: tuple[Facts, ...]
+    """Of the inputs of each merge."""
 
     @property
     def num_bytes(self) -> int:
@@ -303,29 +294,13 @@ def commit_replacements(
     """Publish merged map outputs in the place of their inputs, as a version of the same rows.
 
     What another writer appended meanwhile is part of the new version, behind the rest.
+    ``added_bytes`` are the bytes per subpartition that the merged files have more than their
+    inputs. Returns the version that was replaced, and the new entry.
 
-    Parameters
-    ----------
-    job
-        The merge.
-    replacements
-        In reading order, at least one.
-    added_bytes
-        Bytes per subpartition that the merged files have more than their inputs.
-
-    Returns
-    -------
-    tuple
-        The version that was replaced, and the new entry.
-
-    Raises
-    ------
-    CommitConflictError
-        An input is not part of the newest version any more; nothing was committed.
-    StorageError
-        The entry could not be written; or it was, and may not survive a power failure.
-    UnsettledCommitError
-        The store did not answer; the merged files are kept, since the entry may still appear.
+    Raises CommitConflictError where an input is not part of the newest version any more,
+    StorageError where the entry could not be written, or may not survive a power failure, and
+    UnsettledCommitError where the store did not answer: the merged files are kept, since the entry
+    may still appear.
     """
     log = CommitLog(job.storage)
     rounds: list[tuple[Snapshot, LogEntry]] = []

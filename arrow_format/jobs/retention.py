@@ -121,14 +121,8 @@ def first_to_keep(versions: Sequence[LogEntry], oldest: int, slowest: int | None
     nothing. Of a bounded one, versions that wait for the first consumer are kept too: the bound
     counts versions.
 
-    Parameters
-    ----------
-    versions
-        All versions that can be opened, ascending, at least one.
-    oldest
-        The oldest of them within the retention.
-    slowest
-        The version up to which the slowest consumer has consumed; None without consumers.
+    ``versions`` can all be opened, ascending, at least one. ``oldest`` is the oldest of them within
+    the retention. The slowest consumer has consumed up to ``slowest``; None without consumers.
     """
     newest = versions[-1]
     kind = newest.result.type

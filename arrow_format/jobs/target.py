@@ -20,7 +20,6 @@ from arrow_format.log.commit_log import CommitLog, Snapshot
 from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
-from arrow_format.options import check_mode
 from arrow_format.storage.local_dir_removal import clear_roots, remove_root_list
 from arrow_format.storage.open import open_storage
 from arrow_format.storage.protocol import ObjectNotFoundError
@@ -38,17 +37,11 @@ if TYPE_CHECKING:
 def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapshot | None:
     """Check the path against the write mode; return the newest version at it, if any.
 
-    ``pending`` says whether the job will commit as pending.
-
-    Raises
-    ------
-    ShuffleExistsError
-        The path is a file, holds something else than a shuffle, or a shuffle that the mode refuses.
-    SchemaError, OptionError
-        Schema, partitioner, number of subpartitions, sort order or result type differ from those of
-        the shuffle that is appended to, or of pending map outputs.
+    ``pending`` says whether the job will commit as pending. Raises ShuffleExistsError where the
+    path is a file, or holds something else than a shuffle, or a shuffle that the mode refuses;
+    SchemaError or OptionError where the job does not fit the shuffle it is appended to, or what is
+    pending.
     """
-    check_mode(mode)
     storage = job.storage
     stat = storage.stat("")
     if stat is not None and not stat.is_directory:

@@ -99,30 +99,13 @@ def plan_changes(
 ) -> VersionSpan:
     """Return the span of the rows that were added after version ``start``, up to version ``end``.
 
-    The span means the same rows for as long as none of its versions expires.
+    The span means the same rows for as long as none of its versions expires. From the beginning (0)
+    it includes the oldest version as a whole. ``overwrites``, one of :data:`OVERWRITES`, says what
+    to do with a version after ``start`` that overwrites; with ``begins`` the first after ``start``
+    may, since nothing was read before it.
 
-    Parameters
-    ----------
-    log, index
-        The log, and a listing of it.
-    start
-        A version; 0 for the beginning. Where the first versions have expired, the beginning is
-        the oldest version, as a whole.
-    end
-        A version, ``start`` or later.
-    overwrites
-        What to do with a version after ``start`` that overwrites, one of :data:`OVERWRITES`.
-    begins
-        Whether nothing was read before the version after ``start``, which then may overwrite.
-
-    Raises
-    ------
-    ShuffleOverwrittenError
-        A version after ``start`` overwrites.
-    OptionError
-        ``end`` is before ``start``.
-    ShuffleNotFoundError
-        ``end`` does not exist, or versions have expired, or were released.
+    Raises ShuffleOverwrittenError where a version overwrites, OptionError where ``end`` is before
+    ``start``, and ShuffleNotFoundError where a version does not exist, has expired or was released.
     """
     if end < start:
         msg = f"{log.root}: version {end} is before version {start}; give a later version to end at"
@@ -154,13 +137,8 @@ def plan_changes(
 def changes_of(log: LogReader, span: VersionSpan) -> Snapshot:
     """Return the rows of a span, with the schema in which all of them can be read.
 
-    Raises
-    ------
-    SchemaError
-        A version that overwrote others has another schema, number of subpartitions, partitioner or
-        sort order.
-    ShuffleNotFoundError
-        One of its versions does not exist, or has expired.
+    Raises SchemaError where versions differ in schema, number of subpartitions, partitioner or sort
+    order, and ShuffleNotFoundError where one does not exist or has expired.
     """
     return log.read(lambda index: _changes_of(log, index, span))
 

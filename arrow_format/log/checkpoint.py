@@ -136,23 +136,11 @@ def body_bytes(header: bytes) -> int:
 
 
 def decode_checkpoint(header: bytes, body: bytes, num_bytes: int) -> Checkpoint:
-    """Verify and parse a checkpoint, but for its totals.
+    """Verify and parse a checkpoint of ``num_bytes``, but for its totals.
 
-    Parameters
-    ----------
-    header
-        The first :data:`HEADER_BYTES` bytes of the file.
-    body
-        What follows, as many bytes as :func:`body_bytes` says.
-    num_bytes
-        Length of the file.
-
-    Raises
-    ------
-    CorruptShuffleError
-        Any of these bytes differs from what was written, or the file is longer or shorter.
-    FormatVersionError
-        A newer release wrote it.
+    ``header`` is the first :data:`HEADER_BYTES` bytes, ``body`` the :func:`body_bytes` after it.
+    Raises CorruptShuffleError where any byte differs from what was written, or the file is longer
+    or shorter, and FormatVersionError where a newer release wrote it.
     """
     _, length, crc32, _ = _HEADER.unpack(header)
     if len(body) != length or zlib.crc32(body) != crc32:

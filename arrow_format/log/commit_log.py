@@ -19,12 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from arrow_format.errors import CommitConflictError, ShuffleError
-from arrow_format.log.checkpoint import (
-    Checkpoint,
-    compose,
-    decode_with_totals,
-    encode_checkpoint,
-)
+from arrow_format.log.checkpoint import Checkpoint, compose, decode_with_totals, encode_checkpoint
 from arrow_format.log.framing import readable
 from arrow_format.log.names import LogIndex, checkpoint_path, entry_path, oldest_path
 from arrow_format.log.pending import pending_numbers
@@ -70,19 +65,13 @@ class CommitLog(LogReader):
         Parameters
         ----------
         decide
-            Given the newest version (None: nothing yet) it returns the entry or fence to add, whose
-            version number is set here; returns None to commit nothing; or raises, which ends the
-            commit. It is called again with the new state when another writer was faster.
+            Given the newest version (None: nothing yet) it returns the record to add, whose number
+            is set here; returns None to commit nothing; or raises, which ends the commit. It is
+            called again with the new state when another writer was faster.
         sync
             Whether the record is durable on return.
         job_id, after
-            The job that commits, which must not have been fenced, and the number of the log when it
-            began.
-
-        Returns
-        -------
-        LogEntry, Pending, Fence or None
-            What was added.
+            The job that commits, and the number of the log when it began.
 
         Raises
         ------

@@ -58,12 +58,8 @@ class ConsumerRegistry:
     def progress(self, name: str) -> int | None:
         """Return the version up to which a consumer has consumed; None if it is not registered.
 
-        Raises
-        ------
-        CorruptShuffleError
-            The file that says so is damaged.
-        StorageError
-            Each file that was listed was removed before it was read, ten times.
+        Raises CorruptShuffleError where the file that says so is damaged, and StorageError where
+        each file that was listed was removed before it was read, ten times.
         """
         for _ in range(_MAX_READS):
             versions = self._versions(name)

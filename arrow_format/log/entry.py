@@ -136,17 +136,13 @@ class LogEntry:
 
 def entry_to_json(entry: LogEntry) -> dict[str, Any]:
     """Encode an entry; fields that came after the first release are left out where unset."""
-    later: dict[str, Any] = {}
-    if entry.transaction is not None:
-        later["transaction"] = asdict(entry.transaction)
-    if entry.result != PERSISTENT:
-        later["result"] = result_to_json(entry.result)
-    if entry.released is not None:
-        later["released"] = released_to_json(entry.released)
-    if entry.flushed is not None:
-        later["flushed"] = entry.flushed
-    if entry.content is not None:
-        later["content"] = entry.content
+    later = {
+        "transaction": asdict(entry.transaction) if entry.transaction else None,
+        "result": result_to_json(entry.result) if entry.result != PERSISTENT else None,
+        "released": released_to_json(entry.released) if entry.released else None,
+        "flushed": entry.flushed,
+        "content": entry.content,
+    }
     return {
         "format_version": entry.format_version,
         "version": entry.version,
@@ -169,7 +165,7 @@ def entry_to_json(entry: LogEntry) -> dict[str, Any]:
             "crc32": entry.totals.crc32,
         },
         "map_outputs": [output_to_json(output) for output in entry.map_outputs],
-        **later,
+        **{name: value for name, value in later.items() if value is not None},
     }
 
 

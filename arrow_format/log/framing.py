@@ -31,12 +31,8 @@ def to_lines(value: Mapping[str, Any]) -> bytes:
 def from_lines(data: bytes) -> dict[str, Any]:
     """Verify the trailer and format version, and parse the JSON; its fields are not checked.
 
-    Raises
-    ------
-    CorruptShuffleError
-        Any byte differs from what was written.
-    FormatVersionError
-        A newer release wrote it.
+    Raises CorruptShuffleError where any byte differs from what was written, and FormatVersionError
+    where a newer release wrote it.
     """
     body, newline, trailer = data.partition(b"\n")
     match = _TRAILER.fullmatch(trailer)

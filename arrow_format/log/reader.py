@@ -69,13 +69,7 @@ class LogReader:
         return self._storage.max_requests
 
     def index(self) -> LogIndex:
-        """List the log.
-
-        Raises
-        ------
-        CorruptShuffleError
-            Entries are missing between the oldest version and the newest.
-        """
+        """List the log; CorruptShuffleError where entries are missing between oldest and newest."""
         missing: list[int] = []
         for _ in range(_MAX_LISTINGS):
             index = LogIndex.of(self._storage.list(LOG_DIRECTORY))
@@ -146,11 +140,8 @@ class LogReader:
         read it before. The checkpoint and the marker were put before the number became free, so a
         listing shows them now; the old listing lacks one of them.
 
-        Raises
-        ------
-        ObjectNotFoundError
-            A number is below a marker that is new, or that came with a new checkpoint. Such records
-            are forgotten; :meth:`read` reads again with another listing.
+        Raises ObjectNotFoundError where a number is below a marker that is new, or that came with a
+        new checkpoint. Such records are forgotten; :meth:`read` reads again with another listing.
         """
         before = self._read_index
         if before is None or not self._unconfirmed:
@@ -175,10 +166,8 @@ class LogReader:
     def record(self, number: int) -> LogRecord:
         """Read one entry or fence, verified.
 
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            It is damaged, missing, or from a newer format version.
+        Raises CorruptShuffleError or FormatVersionError where it is damaged, missing, or from a
+        newer format version.
         """
         cached = self._records.get(number)
         if cached is not None:
@@ -231,14 +220,8 @@ class LogReader:
         """Read the entry of one version, verified.
 
         An entry with the expected ``commit_id`` is believed without reading the rest of the log;
-        any other is returned as if none was expected.
-
-        Raises
-        ------
-        ShuffleNotFoundError
-            The version has expired, or is a fence, or pending.
-        CorruptShuffleError, FormatVersionError
-            It is damaged, missing, or from a newer format version.
+        any other is returned as if none was expected. Raises ShuffleNotFoundError where the version
+        has expired, or is a fence, or pending; else as :meth:`record`.
         """
         if commit_id is not None:
             with contextlib.suppress(ObjectNotFoundError):
@@ -283,13 +266,7 @@ class LogReader:
             raise ShuffleNotFoundError(msg)
 
     def checkpoint(self, number: int) -> Checkpoint:
-        """Read a checkpoint, verified.
-
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            It is damaged, missing, or from a newer format version.
-        """
+        """Read a checkpoint, verified; raises as :meth:`record`."""
         if self._checkpoint is not None and self._checkpoint.number == number:
             return self._checkpoint
         path = checkpoint_path(number)
@@ -326,10 +303,7 @@ class LogReader:
     def snapshot(self, version: int | None = None) -> Snapshot | None:
         """Return the given or the newest version; None when nothing was ever committed.
 
-        Raises
-        ------
-        ShuffleNotFoundError
-            There is no such version, or it has expired.
+        Raises ShuffleNotFoundError where the version does not exist, or has expired.
         """
         return self.read(lambda index: self.snapshot_of(index, version))
 
@@ -385,13 +359,9 @@ class LogReader:
     def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
         """Rows and bytes per subpartition of a version, or of some entries (two int64 arrays).
 
-        Raises
-        ------
-        ObjectNotFoundError
-            They were removed. Those of a whole version are read from the checkpoint that replaced
-            its entries, if any; those of a part are nowhere else.
-        ShuffleNotFoundError
-            They were removed, and are those of a span of versions of which some have expired.
+        Where the files of a whole version were removed, they are read from the checkpoint that
+        replaced its entries. Those of a part are nowhere else: ObjectNotFoundError, or
+        ShuffleNotFoundError for a span of versions of which some have expired.
         """
         try:
             return self._totals(snapshot)

@@ -150,12 +150,8 @@ def encode_record(record: LogRecord) -> bytes:
 def decode_record(data: bytes) -> LogRecord:
     """Verify and parse a record.
 
-    Raises
-    ------
-    CorruptShuffleError
-        Any byte differs from what was written.
-    FormatVersionError
-        A newer release wrote it, or its operation is unknown.
+    Raises CorruptShuffleError where any byte differs from what was written, and FormatVersionError
+    where a newer release wrote it, or its operation is unknown.
     """
     value = from_lines(data)
     try:

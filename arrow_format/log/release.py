@@ -39,21 +39,9 @@ def unconsumed_entries(
 ) -> tuple[LogEntry, ...] | None:
     """Return the entries after ``version`` that added rows, oldest first.
 
-    Parameters
-    ----------
-    log, index
-        The log, and a listing of it.
-    version
-        Entries up to this one are left out.
-    apart
-        Whether they must be files of the newest version, separate from those up to ``version``; a
-        merge may have joined them. False: all that a consumer gets, also merged or overwritten
-        since.
-
-    Returns
-    -------
-    tuple or None
-        None where the entries expired, or a merge joined them with earlier ones.
+    With ``apart`` they are files of the newest version, separate from those up to ``version``, with
+    which a merge may have joined them. Without, they are all that a consumer gets, also where it
+    was merged or overwritten since. None where entries expired, or a merge joined them.
     """
     entries: list[LogEntry] = []
     number, last = index.newest, version
@@ -105,11 +93,6 @@ def release_versions(
         since; without consumers nothing is released. None: do not ask.
     sync
         Whether the release is durable on return.
-
-    Returns
-    -------
-    LogEntry or None
-        The release; None when there was nothing to release.
     """
     log = CommitLog(storage)
     written: list[str] = []

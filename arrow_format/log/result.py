@@ -38,25 +38,12 @@ PERSISTENT = ResultDescription()
 
 
 def describe_result(
-    options: WriteOptions,
-    owners: tuple[ProcessIdentity, ...],
-    existing: ResultDescription | None,
+    options: WriteOptions, owners: tuple[ProcessIdentity, ...], existing: ResultDescription | None
 ) -> ResultDescription:
-    """Return what a commit says of its result.
+    """Return what a commit with ``options``, by the applications ``owners``, says of its result.
 
-    Parameters
-    ----------
-    options
-        How it is written.
-    owners
-        The applications that write it.
-    existing
-        The result that is appended to, with its owners that still run; None for a new result.
-
-    Raises
-    ------
-    OptionError
-        The existing result is of another type.
+    ``existing`` is the result that is appended to, with its owners that still run; None for a new
+    one. Raises OptionError where that is of another type.
     """
     if options.result_type is not None:
         kind = check_result_type(options.result_type)
@@ -119,14 +106,13 @@ def released_error(root: str, released: Released) -> ResultReleasedError:
 
 def result_to_json(result: ResultDescription) -> dict[str, Any]:
     """Encode a description."""
-    value: dict[str, Any] = {"type": result.type.name}
-    if result.max_unconsumed_bytes is not None:
-        value["max_unconsumed_bytes"] = result.max_unconsumed_bytes
-    if result.max_unconsumed_versions is not None:
-        value["max_unconsumed_versions"] = result.max_unconsumed_versions
-    if result.owners:
-        value["owners"] = [owner.to_json() for owner in result.owners]
-    return value
+    value = {
+        "type": result.type.name,
+        "max_unconsumed_bytes": result.max_unconsumed_bytes,
+        "max_unconsumed_versions": result.max_unconsumed_versions,
+        "owners": [owner.to_json() for owner in result.owners] or None,
+    }
+    return {name: field for name, field in value.items() if field is not None}
 
 
 def result_from_json(value: Mapping[str, Any] | None) -> ResultDescription:

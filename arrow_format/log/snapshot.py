@@ -122,22 +122,11 @@ class Replacement:
 
 
 def replace_outputs(current: PlacedOutputs, replacements: Sequence[Replacement]) -> PlacedOutputs:
-    """Replace map outputs of the newest version by merged ones.
+    """Replace map outputs of the newest version by merged ones: ``replacements`` in reading order.
 
     A merge calls this again whenever another writer was faster: what that writer appended stays,
-    behind; what it overwrote cannot be replaced any more.
-
-    Parameters
-    ----------
-    current
-        All map outputs of the newest version.
-    replacements
-        Disjoint, in reading order; each with at least one input.
-
-    Raises
-    ------
-    CommitConflictError
-        The inputs are no longer in the newest version, unchanged and adjacent.
+    behind; what it overwrote cannot be replaced any more. Raises CommitConflictError where inputs
+    are no longer in the newest version, unchanged and adjacent.
     """
     # The same file of the same directory must compare equal, whatever numbers its roots had.
     parts = [part for change in replacements for part in (change.inputs, change.output)]

@@ -208,7 +208,9 @@ def test_no_task_runs_for_what_does_not_fit_what_is_pending(
     with pytest.raises((SchemaError, OptionError), match=message) as raised:
         writer_of(tmp_path, overwrite=overwrite, **HELD | change)
     if overwrite or not is_there:
-        assert "waits to be flushed: write as it was written, or flush it" in str(raised.value)
+        assert "wait to be flushed have these: write with the same, or flush them" in str(
+            raised.value
+        )
     assert files_below(tmp_path) == there
     flush_pending(tmp_path, options=FAST)
     if overwrite:
