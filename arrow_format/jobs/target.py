@@ -25,7 +25,7 @@ from arrow_format.storage.open import open_storage
 from arrow_format.storage.protocol import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
@@ -114,7 +114,18 @@ def _check_result_of_first(job: ShuffleJob, waiting: LogEntry) -> None:
 
 
 def _check_appendable(job: ShuffleJob, existing: LogEntry) -> None:
-    root = job.storage.root
+    for difference in _differences(job, existing):
+        msg = f"{job.storage.root}: {difference}"
+        raise SchemaError(msg)
+    try:
+        describe_result(job.options, job.owners, existing.result)
+    except OptionError as error:
+        msg = f"{job.storage.root}: {error}"
+        raise OptionError(msg) from error
+
+
+def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
+    """Yield why the rows of a job cannot be appended, if anything."""
     if not is_appendable(existing.data_schema, job.data_schema):
         types = {
             name: (_type_of(existing.data_schema, name), _type_of(job.data_schema, name))
@@ -125,46 +136,33 @@ def _check_appendable(job: ShuffleJob, existing: LogEntry) -> None:
             for name, (theirs, ours) in types.items()
             if theirs != ours
         )
-        msg = (
-            f"{root}: cannot append rows of another schema: "
+        yield (
+            "cannot append rows of another schema: "
             f"{differing or 'the columns are in another order'}"
         )
-        raise SchemaError(msg)
     if existing.spark_schema and job.spark_schema:
         ours, theirs = json.loads(job.spark_schema), json.loads(existing.spark_schema)
         if not same_spark_type(theirs, ours):
-            msg = (
-                f"{root}: cannot append rows of other Spark types: {theirs['fields']} there, "
+            yield (
+                f"cannot append rows of other Spark types: {theirs['fields']} there, "
                 f"{ours['fields']} here"
             )
-            raise SchemaError(msg)
     if existing.num_subpartitions != job.num_subpartitions:
-        msg = (
-            f"{root}: has {existing.num_subpartitions} subpartitions; cannot append with "
+        yield (
+            f"has {existing.num_subpartitions} subpartitions; cannot append with "
             f"{job.num_subpartitions}"
         )
-        raise SchemaError(msg)
     # As the log gives it back: JSON knows no tuples.
-    partitioner = json.loads(json.dumps(job.partitioner.describe()))
-    if dict(existing.partitioner) != partitioner and not _same_ranges(
-        existing.partitioner, job.partitioner
-    ):
-        msg = (
-            f"{root}: is partitioned by {_shown(existing.partitioner)}; cannot append rows "
-            f"partitioned by {_shown(partitioner)}"
+    ours, theirs = json.loads(json.dumps(job.partitioner.describe())), existing.partitioner
+    if dict(theirs) != ours and not _same_ranges(theirs, job.partitioner):
+        yield (
+            f"is partitioned by {_shown(theirs)}; cannot append rows partitioned by {_shown(ours)}"
         )
-        raise SchemaError(msg)
     if existing.sort_by != job.sort_by:
-        msg = (
-            f"{root}: is sorted by {list(existing.sort_by)}; cannot append rows sorted by "
+        yield (
+            f"is sorted by {list(existing.sort_by)}; cannot append rows sorted by "
             f"{list(job.sort_by)}. Give the same sort_by"
         )
-        raise SchemaError(msg)
-    try:
-        describe_result(job.options, job.owners, existing.result)
-    except OptionError as error:
-        msg = f"{root}: {error}"
-        raise OptionError(msg) from error
 
 
 def _same_ranges(described: Mapping[str, Any], partitioner: Partitioner) -> bool:

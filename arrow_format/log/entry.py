@@ -37,7 +37,7 @@ from arrow_format.options import is_absolute_directory, normal_directory
 from arrow_format.strict_json import natural, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 OPERATIONS = ("overwrite", "append", "replace", "release")
 """``overwrite`` starts a version from nothing, ``append`` adds map outputs to the version before,
@@ -269,7 +269,8 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
         flushed=natural(value["flushed"]) if "flushed" in value else None,
         content=natural(value["content"]) if "content" in value else None,
     )
-    _check(entry)
+    for problem in _problems(entry):
+        raise ValueError(problem)
     stated = natural(value["num_rows"]), natural(value["num_bytes"])
     if stated != (entry.num_rows, entry.num_bytes):
         msg = "totals differ from the sum over map outputs"
@@ -295,42 +296,29 @@ def _pairs(keys: object) -> list[tuple[str, str]]:
     return [(text(name), text(order)) for name, order in keys]
 
 
-def _check(entry: LogEntry) -> None:
-    """Check the fields of an entry against each other."""
+def _problems(entry: LogEntry) -> Iterator[str]:
+    """Yield what is wrong with the fields of an entry, if anything."""
     files = [file for output in entry.map_outputs for file in output.files]
     last = max((file.root for file in files), default=0)
     if last > len(entry.roots):
-        msg = f"a file is in root {last}, and the entry names {len(entry.roots)}"
-        raise ValueError(msg)
+        yield f"a file is in root {last}, and the entry names {len(entry.roots)}"
     roots = ("", *map(normal_directory, entry.roots))
     if len({(roots[file.root], file.path) for file in files}) < len(files):
-        msg = "a file is named twice"
-        raise ValueError(msg)
+        yield "a file is named twice"
     if entry.num_subpartitions < 1:
-        msg = "there are no subpartitions"
-        raise ValueError(msg)
-    natural(entry.delivered_rows)
-    natural(entry.num_bytes)
-    natural(sum(file.raw_bytes for file in files))
+        yield "there are no subpartitions"
+    for number in (entry.delivered_rows, entry.num_bytes, sum(file.raw_bytes for file in files)):
+        natural(number)
     if (entry.released is not None) != (entry.operation == "release"):
-        msg = "a release names what was released, and no other operation does"
-        raise ValueError(msg)
+        yield "a release names what was released, and no other operation does"
     if entry.released is not None and entry.released.through >= entry.version:
-        msg = f"version {entry.version} cannot release version {entry.released.through}"
-        raise ValueError(msg)
+        yield f"version {entry.version} cannot release version {entry.released.through}"
     if entry.flushed is not None and entry.flushed >= entry.version:
-        msg = f"version {entry.version} cannot have flushed number {entry.flushed}"
-        raise ValueError(msg)
-    if entry.content is not None and not (
-        entry.operation in ("replace", "release") and entry.content < entry.version
-    ):
-        msg = f"version {entry.version} ({entry.operation}) cannot have content {entry.content}"
-        raise ValueError(msg)
-    if entry.operation in ("replace", "release"):
-        return
+        yield f"version {entry.version} cannot have flushed number {entry.flushed}"
+    is_rewritten = entry.operation in ("replace", "release")
+    if entry.content is not None and not (is_rewritten and entry.content < entry.version):
+        yield f"version {entry.version} ({entry.operation}) cannot have content {entry.content}"
     tasks = [output.map_task for output in entry.map_outputs]
-    if tasks != list(range(len(tasks))) or {output.job_id for output in entry.map_outputs} - {
-        entry.job_id
-    }:
-        msg = f"map outputs are not those of job {entry.job_id}, each once and in order"
-        raise ValueError(msg)
+    jobs = {output.job_id for output in entry.map_outputs}
+    if not is_rewritten and (tasks != list(range(len(tasks))) or jobs - {entry.job_id}):
+        yield f"map outputs are not those of job {entry.job_id}, each once and in order"
