@@ -478,7 +478,7 @@ def test_a_consumer_that_cannot_go_on_is_told_what_it_takes(path):
         reader = reader_of(path, consumer="a", **options)
         start = reader.initialOffset()
         end = reader.latestOffset(start, ALL)
-        with pytest.raises(ShuffleOverwrittenError, match=r"'a' goes on where .* --forget a\) and"):
+        with pytest.raises(ShuffleOverwrittenError, match=r"'a' resumes where .* --forget a\) and"):
             reader.partitions(start, end)
         reader.stop()
     assert forget_consumer(path, "a")
