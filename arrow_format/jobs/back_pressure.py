@@ -126,8 +126,8 @@ def _message(
     ]
     versions = count_of(waiting.num_versions, "version")
     return (
-        f"{storage.root}: waited {timeout:g} s for {whom}; unconsumed: {versions} of "
-        f"{format_bytes(waiting.num_bytes)}, to be added: {format_bytes(num_bytes)}, bounds: "
+        f"{storage.root}: waited {timeout:g} s for {whom}; {versions} of "
+        f"{format_bytes(waiting.num_bytes)} unconsumed, {format_bytes(num_bytes)} to add; bounds: "
         f"{' and '.join(filter(None, bounds))}. "
         f"Nothing was committed. {advice}, wait longer (backPressureTimeout; arrow-shuffle flush "
         "--timeout), or set wider bounds"

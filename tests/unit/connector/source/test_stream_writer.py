@@ -292,5 +292,5 @@ def test_bad_options(tmp_path, options, error, message):
 
 def test_a_path_that_is_something_else(tmp_path):
     (tmp_path / "mine.txt").touch()
-    with pytest.raises(ShuffleExistsError, match=r"holds 'mine.txt' and is no shuffle"):
+    with pytest.raises(ShuffleExistsError, match=r"holds 'mine.txt' and is not a shuffle"):
         writer_of(tmp_path)
