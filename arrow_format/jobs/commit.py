@@ -24,20 +24,18 @@ from arrow_format.log.entry import LogEntry, TotalsFile
 from arrow_format.log.names import totals_path
 from arrow_format.log.pending import last_pending, pending_numbers
 from arrow_format.log.record import PENDING, PENDING_OVERWRITE, Pending, entry_of
-from arrow_format.log.result import describe_result, released_error
+from arrow_format.log.result import ResultDescription, describe_result, released_error
 from arrow_format.log.totals_file import encode_totals, put_totals
 from arrow_format.log.transactions import find_transaction
 from arrow_format.options import check_mode
-from arrow_format.storage.open import ObjectNotFoundError
+from arrow_format.storage.open import ObjectNotFoundError, Storage
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.log.result import ResultDescription
     from arrow_format.model import Int64Array, MapOutput, MapStatus, Transaction
-    from arrow_format.storage.open import Storage
 
 
 def commit_job(

@@ -31,19 +31,16 @@ from arrow_format.log.names import (
     entry_path,
     job_of_totals,
 )
-from arrow_format.log.pending import last_pending, pending_by_entries
-from arrow_format.log.record import Fence, entry_of
+from arrow_format.log.pending import PendingOutputs, last_pending, pending_by_entries
+from arrow_format.log.record import Fence, LogRecord, entry_of
 from arrow_format.log.release import commit_ids
-from arrow_format.storage.open import Place, Storage, open_storage
+from arrow_format.storage.open import ObjectStat, Place, Storage, open_storage
 from arrow_format.write.merger import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from arrow_format.log.pending import PendingOutputs
-    from arrow_format.log.record import LogRecord
     from arrow_format.log.snapshot import Snapshot
-    from arrow_format.storage.open import ObjectStat
 
 DEFAULT_RETENTION = timedelta(hours=24)
 

@@ -19,7 +19,7 @@ from arrow_format.storage.local_dirs import (
     read_root_list,
     root_name,
 )
-from arrow_format.storage.open import Storage, open_made_directory
+from arrow_format.storage.open import ObjectStat, Storage, open_made_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from arrow_format.log.commit_log import CommitLog
     from arrow_format.log.names import LogIndex
     from arrow_format.log.record import LogRecord
-    from arrow_format.storage.open import ObjectStat
 
 _LAST = (ROOT_LIST_NAME, DECISION_NAME)
 """Files of a job that are removed last: the collection after one that was killed needs them."""

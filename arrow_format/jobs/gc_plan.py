@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 from arrow_format.log.names import (
     LOG_DIRECTORY,
     TEMPORARY,
+    LogIndex,
     checkpoint_path,
     entry_path,
     job_of_totals,
     oldest_path,
 )
-from arrow_format.log.record import entry_of
+from arrow_format.log.record import LogRecord, entry_of
 from arrow_format.storage.local_dirs import is_root_of, root_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.names import LogIndex
-    from arrow_format.log.record import LogRecord
 
 
 def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:

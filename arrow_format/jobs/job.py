@@ -19,14 +19,14 @@ from arrow_format.arrays.expansion import pieces
 from arrow_format.arrays.selection import keep
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.keys.partitioner import check_description
+from arrow_format.keys.partitioner import Partitioner, check_description
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.keys.sort_keys import check_sort_by
+from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions
-from arrow_format.process_identity import this_process
+from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage.local_dirs import (
     check_local_dirs,
     find_roots,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from arrow_format.keys.partitioner import Partitioner
-    from arrow_format.keys.sort_keys import SortBy
-    from arrow_format.process_identity import ProcessIdentity
 
 HELD_BROADCAST_BYTES = 4 << 20
 """Bytes of rows for every subpartition that are held until they make a region."""

@@ -25,7 +25,7 @@ from arrow_format.log.names import totals_path
 from arrow_format.log.reader import has_expired
 from arrow_format.log.snapshot import PlacedOutputs, Replacement, join_outputs, replace_outputs
 from arrow_format.log.totals_file import encode_totals, put_totals
-from arrow_format.model import FORMAT_VERSION, MapOutput
+from arrow_format.model import FORMAT_VERSION, Int64Array, MapOutput
 from arrow_format.options import WriteOptions
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.shuffle import Shuffle, open_shuffle
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.keys.partitioner import Assign
-    from arrow_format.model import Int64Array
     from arrow_format.storage.open import Place
 
 

@@ -21,7 +21,7 @@ from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
 from arrow_format.storage.local_dir_removal import clear_roots, remove_root_list
-from arrow_format.storage.open import open_storage
+from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.protocol import ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.entry import LogEntry
-    from arrow_format.storage.open import Place
 
 
 def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapshot | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,10 @@ from arrow_format.jobs.target import newest_entry, open_target, settle_bounds
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import WriteMode, WriteOptions, check_mode
-from arrow_format.storage.open import open_storage
+from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from arrow_format.jobs.receipt import ShuffleReceipt
-    from arrow_format.storage.open import Place, Storage
 
 
 def write_shuffle(

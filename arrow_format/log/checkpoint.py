@@ -30,13 +30,12 @@ from arrow_format.log.names import checkpoint_path
 from arrow_format.log.record import JobEnd, LastCommit, PendingNumbers
 from arrow_format.log.snapshot import PlacedOutputs
 from arrow_format.log.totals_file import decode_totals, encode_totals
-from arrow_format.model import FORMAT_VERSION
+from arrow_format.model import FORMAT_VERSION, Int64Array
 from arrow_format.strict_json import check_format_version, natural, parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from arrow_format.model import Int64Array
 
 MAGIC = b"ASHFCHK1"
 _HEADER = struct.Struct("<8sQII")

@@ -27,12 +27,11 @@ from arrow_format.log.reader import LogReader
 from arrow_format.log.record import Fence, LogRecord, decode_record, encode_record, numbered
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.log.transactions import all_last_commits
-from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError
+from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from arrow_format.storage.open import Storage
 
 __all__ = ["CHECKPOINT_INTERVAL", "CommitLog", "Snapshot"]
 

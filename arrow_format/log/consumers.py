@@ -11,17 +11,13 @@ import contextlib
 import re
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleError, StorageError
 from arrow_format.log.framing import from_lines, readable, to_lines
 from arrow_format.log.names import CONSUMER_DIRECTORY
 from arrow_format.model import FORMAT_VERSION, MAX_INTEGER, SAFE_NAME
 from arrow_format.options import check_integer
-from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError
-
-if TYPE_CHECKING:
-    from arrow_format.storage.open import Storage
+from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, Storage
 
 _PROGRESS = re.compile(r"progress-([0-9]{20})")
 _MAX_READS = 10

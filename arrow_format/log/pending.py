@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from arrow_format.concurrency import ReadAhead
 from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
 from arrow_format.log.entry import LogEntry
-from arrow_format.log.names import entry_path
+from arrow_format.log.names import LogIndex, entry_path
 from arrow_format.log.record import PENDING_OVERWRITE, Pending, PendingNumbers
 
 if TYPE_CHECKING:
-    from arrow_format.log.names import LogIndex
     from arrow_format.log.reader import LogReader
 
 

@@ -19,14 +19,13 @@ from arrow_format.errors import ShuffleError
 from arrow_format.log.commit_log import CommitLog, Snapshot
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry, TotalsFile
-from arrow_format.log.names import totals_path
+from arrow_format.log.names import LogIndex, totals_path
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import Released
 from arrow_format.log.snapshot import PlacedOutputs
 from arrow_format.log.totals_file import encode_totals, put_totals
 
 if TYPE_CHECKING:
-    from arrow_format.log.names import LogIndex
     from arrow_format.log.reader import LogReader
     from arrow_format.storage.open import Storage
 

@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError, ResultReleasedError
-from arrow_format.options import ResultPartitionType, check_result_type
+from arrow_format.options import ResultPartitionType, WriteOptions, check_result_type
 from arrow_format.process_identity import ProcessIdentity
 from arrow_format.strict_json import natural, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from arrow_format.options import WriteOptions
 
 
 @dataclass(frozen=True, slots=True)

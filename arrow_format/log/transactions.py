@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrow_format.log.checkpoint import Checkpoint
-from arrow_format.log.record import LastCommit, entry_of
+from arrow_format.log.record import LastCommit, LogRecord, entry_of
 
 if TYPE_CHECKING:
     from arrow_format.log.names import LogIndex
     from arrow_format.log.reader import LogReader
-    from arrow_format.log.record import LogRecord
     from arrow_format.model import Transaction
 
 
