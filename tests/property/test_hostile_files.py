@@ -410,8 +410,8 @@ def shuffle(tmp_path):
         ({"partitioner": [["kind", "hash"]]}, "not an object with a kind"),
         ({"partitioner": {"kind": None}}, "not an object with a kind"),
         ({"spark_schema": {}}, "is no text"),
-        ({"roots": ["/a\0b"]}, "no absolute directory"),
-        ({"roots": ["/s3://x"]}, "no absolute directory"),
+        ({"roots": ["/a\0b"]}, "not an absolute directory"),
+        ({"roots": ["/s3://x"]}, "not an absolute directory"),
     ],
 )  # fmt: skip
 def test_entries_that_were_accepted_once(shuffle, changes, message):
