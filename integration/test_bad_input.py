@@ -356,7 +356,7 @@ def test_another_writer_was_faster(spark: SparkSession, tmp_path: Path):
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_the_directory_holds_something_else(trap: DataFrame, tmp_path: Path, mode: str):
     (tmp_path / "thesis.tex").write_text("precious")
-    message = f"{tmp_path}: holds 'thesis.tex' and is no shuffle; nothing was touched"
+    message = f"{tmp_path}: holds 'thesis.tex' and is not a shuffle; nothing was changed"
 
     with refused(message, ShuffleExistsError):
         write(trap, tmp_path, mode=mode)

@@ -491,6 +491,6 @@ def test_a_commit_that_went_through_and_failed_after_it_says_that_it_stays(place
     monkeypatch.setattr(ObjectStorage, "put_if_absent", put)
     with pytest.raises(StorageError, match=r"committed as version 1, .*Do not write") as error:
         commit_job(job, statuses)
-    assert "is there for good" in str(error.value)
+    assert "durably, but the commit ended" in str(error.value)
     assert "power" not in str(error.value)
     assert place.values() == list(range(1_000, 1_010))

@@ -94,7 +94,9 @@ def test_nothing_there_and_local_directories(place, tmp_path):
             rows(), path, options=WriteOptions(local_dirs=(str(tmp_path),)), storage_options=given
         )
     open_storage(path, given).put_if_absent("readme", b"", sync=False)
-    with pytest.raises(arrow_format.ShuffleExistsError, match="holds 'readme' and is no shuffle"):
+    with pytest.raises(
+        arrow_format.ShuffleExistsError, match="holds 'readme' and is not a shuffle"
+    ):
         write(rows(), path, storage_options=given)
 
 

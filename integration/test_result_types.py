@@ -232,9 +232,9 @@ def test_bad_options_of_reads_are_named(spark, tmp_path, name, value, expected):
 def test_an_append_of_another_type_is_refused(spark, tmp_path):
     path = tmp_path / "s"
     write_by_function(numbers(spark, 0, 3), path, result_type="PIPELINED")
-    with pytest.raises(OptionError, match="what is there is PIPELINED"):
+    with pytest.raises(OptionError, match="the existing result is PIPELINED"):
         write_by_function(numbers(spark, 3, 5), path, result_type="BLOCKING")
-    with pytest.raises(Exception, match="what is there is PIPELINED"):
+    with pytest.raises(Exception, match="the existing result is PIPELINED"):
         write_by_data_source(numbers(spark, 3, 5), path, result_type="BLOCKING")
     assert values(connector.read_shuffle(spark, path)) == [0, 1, 2]
 

@@ -1,6 +1,6 @@
 """Back pressure of a bounded result: its producer waits for its slowest consumer.
 
-A commit waits while what nobody, or not everybody, has consumed would be more than the bounds of
+A commit waits while the versions that not all consumers have consumed would exceed the bounds of
 the result. One version is let through whatever its size: it could never be committed otherwise.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.concurrency import poll_until
 from arrow_format.errors import BackPressureTimeoutError
-from arrow_format.jobs.receipt import format_bytes
+from arrow_format.jobs.receipt import count_of, format_bytes
 from arrow_format.log.checkpoint import compose
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from arrow_format.storage.open import Storage
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds for which a producer waits for consumers where nothing else is said."""
+"""Seconds for which a producer waits for consumers by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unconsumed:
-    """What the slowest consumer has still before it."""
+    """What the slowest consumer has not consumed yet."""
 
     consumer: str | None
     """The slowest one; None while none is registered."""
@@ -40,10 +40,7 @@ class Unconsumed:
 
 
 def unconsumed(storage: Storage, log: CommitLog | None = None) -> Unconsumed:
-    """Return what is unconsumed of a result, for the consumer that has most of it before it.
-
-    Whoever looks again and again gives the same log, which reads each of its entries once.
-    """
+    """Return what the slowest consumer has not consumed; pass ``log`` again when polling."""
     progress = ConsumerRegistry(storage).all_progress()
     slowest = min(progress, key=lambda name: progress[name], default=None)
     return unconsumed_after(
@@ -52,21 +49,20 @@ def unconsumed(storage: Storage, log: CommitLog | None = None) -> Unconsumed:
 
 
 def unconsumed_after(log: CommitLog, consumed: int, consumer: str | None) -> Unconsumed:
-    """Return what a consumer that has consumed up to a version has still before it."""
+    """Return what a consumer that has consumed up to a version has not consumed yet."""
 
     def measure(index: LogIndex) -> Unconsumed:
         entries = unconsumed_entries(log, index, consumed, apart=False)
-        if entries is None:  # expired before anybody asked: the oldest counts for what it holds
+        if entries is None:  # some have expired: the oldest version counts as one entry
             entries = (
                 *_left_of_oldest(log, index, consumed),
                 *(unconsumed_entries(log, index, index.oldest, apart=False) or ()),
             )
-        if consumer is None:  # what was overwritten before anybody came nobody gets
-            anew = [place for place, one in enumerate(entries) if one.operation == "overwrite"]
-            entries = entries[max(anew, default=0) :]
-        return Unconsumed(
-            consumer, consumed, len(entries), sum(entry.num_bytes for entry in entries)
-        )
+        if consumer is None:  # a first consumer does not get what was overwritten before
+            overwrites = [at for at, entry in enumerate(entries) if entry.operation == "overwrite"]
+            entries = entries[max(overwrites, default=0) :]
+        num_bytes = sum(entry.num_bytes for entry in entries)
+        return Unconsumed(consumer, consumed, len(entries), num_bytes)
 
     return log.read(measure)
 
@@ -83,73 +79,56 @@ def _left_of_oldest(log: CommitLog, index: LogIndex, consumed: int) -> tuple[Log
     return (compose(whole.entries),)
 
 
-def has_room(result: ResultDescription, there: Unconsumed, num_bytes: int) -> bool:
-    """Whether a version of so many bytes may be added: pure."""
-    if there.num_versions == 0:
+def fits_bounds(result: ResultDescription, waiting: Unconsumed, num_bytes: int) -> bool:
+    """Whether a version of ``num_bytes`` may be added to a bounded result: pure."""
+    if waiting.num_versions == 0:
         return True
-    max_bytes, most_versions = result.max_unconsumed_bytes, result.max_unconsumed_versions
-    return (most_versions is None or there.num_versions < most_versions) and (
-        max_bytes is None or there.num_bytes + num_bytes <= max_bytes
+    max_bytes, max_versions = result.max_unconsumed_bytes, result.max_unconsumed_versions
+    return (max_versions is None or waiting.num_versions < max_versions) and (
+        max_bytes is None or waiting.num_bytes + num_bytes <= max_bytes
     )
 
 
-def await_room(
+def await_consumers(
     storage: Storage, result: ResultDescription, num_bytes: int, timeout: float | None = None
 ) -> None:
-    """Wait until a version of so many bytes may be added to a bounded result.
+    """Wait until a version of ``num_bytes`` stored bytes may be added to a bounded result.
 
-    Parameters
-    ----------
-    storage
-        Where the result is.
-    result
-        Its bounds.
-    num_bytes
-        Stored bytes of the version.
-    timeout
-        Seconds to wait; :data:`DEFAULT_TIMEOUT` when None.
-
-    Raises
-    ------
-    BackPressureTimeoutError
-        There was no room in time; the message names the consumer that was waited for.
+    Raises BackPressureTimeoutError, which names the slowest consumer, after ``timeout`` seconds
+    (:data:`DEFAULT_TIMEOUT` when None).
     """
     timeout = DEFAULT_TIMEOUT if timeout is None else timeout
     last: list[Unconsumed] = []
     log = CommitLog(storage)
 
-    def look() -> bool | None:
+    def poll() -> bool | None:
         last[:] = [unconsumed(storage, log)]
-        return has_room(result, last[0], num_bytes) or None
+        return fits_bounds(result, last[0], num_bytes) or None
 
-    if poll_until(look, timeout) is None:
+    if poll_until(poll, timeout) is None:
         raise BackPressureTimeoutError(_message(storage, result, last[0], num_bytes, timeout))
 
 
 def _message(
-    storage: Storage,
-    result: ResultDescription,
-    there: Unconsumed,
-    num_bytes: int,
-    timeout: float,
+    storage: Storage, result: ResultDescription, waiting: Unconsumed, num_bytes: int, timeout: float
 ) -> str:
-    if there.consumer is None:
-        whom = "any consumer: none is registered"
-        advice = "Start one"
-    else:
-        whom = f"consumer {there.consumer!r}, which has consumed up to version {there.consumed}"
+    whom, advice = "any consumer: none is registered", "Start one"
+    if waiting.consumer is not None:
+        whom = f"consumer {waiting.consumer!r}, which has consumed up to version {waiting.consumed}"
         advice = (
-            "See whether it runs, forget it where it never comes back (arrow-shuffle consumers "
+            "Check that it runs, forget it if it never comes back (arrow-shuffle consumers "
             "--forget)"
         )
+    max_bytes, max_versions = result.max_unconsumed_bytes, result.max_unconsumed_versions
     bounds = [
-        f"{result.max_unconsumed_versions} versions" if result.max_unconsumed_versions else "",
-        format_bytes(result.max_unconsumed_bytes) if result.max_unconsumed_bytes else "",
+        count_of(max_versions, "version") if max_versions else "",
+        format_bytes(max_bytes) if max_bytes else "",
     ]
+    versions = count_of(waiting.num_versions, "version")
     return (
-        f"{storage.root}: waited {timeout:g} s for {whom}; {there.num_versions} versions of "
-        f"{format_bytes(there.num_bytes)} are unconsumed, {format_bytes(num_bytes)} were to come, "
-        f"and the bounds are {' and '.join(filter(None, bounds))}. Nothing was committed. "
-        f"{advice}, wait longer (backPressureTimeout; arrow-shuffle flush --timeout), or set wider "
-        "bounds"
+        f"{storage.root}: waited {timeout:g} s for {whom}; {versions} of "
+        f"{format_bytes(waiting.num_bytes)} unconsumed, {format_bytes(num_bytes)} to add; bounds: "
+        f"{' and '.join(filter(None, bounds))}. "
+        f"Nothing was committed. {advice}, wait longer (backPressureTimeout; arrow-shuffle flush "
+        "--timeout), or set wider bounds"
     )

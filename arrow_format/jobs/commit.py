@@ -1,22 +1,18 @@
-"""The commit of a job: its map outputs become a version, or wait to become one."""
+"""The commit of a job: its map outputs become a version, or are pending until a flush."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import uuid
-import zlib
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.schema_evolution import widen, widen_spark_schema
-from arrow_format.errors import (
-    CorruptShuffleError,
-    ShuffleError,
-)
-from arrow_format.jobs.back_pressure import await_room
+from arrow_format.errors import CorruptShuffleError, ShuffleError
+from arrow_format.jobs.back_pressure import await_consumers
 from arrow_format.jobs.cleanup import abort_job, clean_up, remove_losers
 from arrow_format.jobs.decision import decide_commit, withdraw
 from arrow_format.jobs.map_outputs import check_files, complete_outputs, total_subpartitions
@@ -28,20 +24,18 @@ from arrow_format.log.entry import LogEntry, TotalsFile
 from arrow_format.log.names import totals_path
 from arrow_format.log.pending import last_pending, pending_numbers
 from arrow_format.log.record import PENDING, PENDING_OVERWRITE, Pending, entry_of
-from arrow_format.log.result import describe_result, released_error
+from arrow_format.log.result import ResultDescription, describe_result, released_error
 from arrow_format.log.totals_file import encode_totals, put_totals
 from arrow_format.log.transactions import find_transaction
 from arrow_format.options import check_mode
-from arrow_format.storage.open import ObjectNotFoundError
+from arrow_format.storage.open import ObjectNotFoundError, Storage
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.log.result import ResultDescription
     from arrow_format.model import Int64Array, MapOutput, MapStatus, Transaction
-    from arrow_format.storage.open import Storage
 
 
 def commit_job(
@@ -56,44 +50,42 @@ def commit_job(
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
-    Committing a job again gives the receipt of the first time. So does committing a transaction
+    Committing a job again returns the receipt of the first commit. So does committing a transaction
     again, in whatever job: that job's files are removed.
 
     Parameters
     ----------
-    job
-        From :func:`begin_job`.
-    statuses
-        One per map task, numbered from 0 without gaps.
+    job, statuses
+        From :func:`begin_job`; one status per map task, numbered from 0 without gaps.
     mode
-        errorifexists, overwrite, append or ignore; with ``ignore`` and a shuffle that is there,
-        the job's files are removed and the receipt is that of the newest version found.
+        errorifexists, overwrite, append or ignore; with ``ignore`` and an existing shuffle, the
+        job's files are removed and the receipt is that of the newest version.
     expected_map_outputs
         How many there must be, when that is known.
     transaction
-        What this commit is a part of. Where it, or a later one of the same application, is in the
-        log already, the receipt is that of the version that came of that.
+        Where it, or a later one of the same application, is in the log already, the receipt is that
+        of its commit.
     pending
-        Commit them as part of no version yet, see :mod:`arrow_format.log.pending`; the receipt has
-        the number in the log in the place of a version.
+        Commit as part of no version yet, see :mod:`arrow_format.log.pending`; the receipt has the
+        number in the log in the place of a version.
     flushes
-        Numbers that are pending and that this version takes up. Where they are so no more, somebody
-        else has flushed them: the job's files are removed, and the receipt is that of the newest
-        version.
+        Pending numbers of the log that this version publishes. If they are no longer pending,
+        another process has published them: this job's files are removed and the newest version's
+        receipt is returned.
 
     Raises
     ------
     ShuffleNotFoundError
         The job, or the transaction, was committed before, and that version has expired since.
     ShuffleError
-        A map task is missing, there twice, or of another job; the job was aborted, or another
-        process is committing it; or readers would refuse what is to be put.
+        The map outputs are incomplete or of another job; the job was aborted, or another process is
+        committing it; or readers would refuse the entry.
     CorruptShuffleError
-        A file of a map output is not there any more.
+        A file of a map output was removed or changed.
     ShuffleExistsError, SchemaError
         As :func:`check_target`; another writer may have been faster.
     BackPressureTimeoutError
-        The consumers of a bounded result left no room for it in time.
+        The consumers of a bounded result did not consume enough of it in time.
     ResultReleasedError
         What was to be flushed was released meanwhile.
     """
@@ -104,20 +96,20 @@ def commit_job(
         return receipt_of(job.storage, earlier)
     before = None if transaction is None else find_transaction(log, transaction)
     if before is not None:
-        with contextlib.suppress(ShuffleError):  # what is left is collected some day
+        with contextlib.suppress(ShuffleError):  # garbage collection removes what is left
             abort_job(job, failed=False)
         return receipt_of(job.storage, log.committed(before.version))
     outputs = complete_outputs(job, statuses, expected_map_outputs)
     rows, sizes = total_subpartitions(job, statuses)
     commit_id = uuid.uuid4().hex
     totals = encode_totals(rows, sizes)
-    described = TotalsFile(totals_path(job.job_id, commit_id), len(totals), zlib.crc32(totals))
+    described = TotalsFile.of(totals_path(job.job_id, commit_id), totals)
     written = False
 
     def decide(newest: Snapshot | None) -> LogEntry | Pending | None:
         nonlocal before, written
-        # Each time, since another job of the same transaction may have been faster. This looks at
-        # the log again, so it sees all that is before the number that is tried.
+        # Each time, since another job of the same transaction may have been faster. This lists the
+        # log again, so it sees all that is before the number that is tried.
         before = None if transaction is None else find_transaction(log, transaction)
         if before is not None:
             return None
@@ -127,21 +119,21 @@ def commit_job(
         if pending or (not flushes and is_added_to(mode, newest)):
             check_fits_pending(job, log, pending=pending)
         if newest is not None and newest.ended is not None:
-            newest = None  # a result that was released as a whole is no shuffle any more
+            newest = None  # a result that was released as a whole can be written again
         if newest is not None and mode == "ignore":
             return None
         appended_to = newest if mode == "append" else None
-        # The version that comes of all that is pending is of one type, and of all its owners.
+        # All that is pending becomes one version, of one type, and has the owners of all.
         waiting = last_pending(log) if pending else None
         like = waiting or (None if appended_to is None else appended_to.newest)
         options = job.options
         if flushes and like is not None and like.version > flushes[-1]:
-            # Whoever wrote after what is flushed has set the bounds.
+            # A later commit than those that are flushed has set the bounds.
             options = replace(options, max_unconsumed_bytes=None, max_unconsumed_versions=None)
-        there = None if like is None else _with_owners_left(like.result)
-        result = describe_result(options, job.owners, there)
+        existing = None if like is None else _without_dead_owners(like.result)
+        result = describe_result(options, job.owners, existing)
         if newest is not None and not pending:
-            # Here, where the number to be taken is settled: no other can slip in while this waits.
+            # Here, where the number is chosen: a commit that comes during the wait takes it first.
             _await_consumers(job, outputs, newest.newest.result, result, mode)
         entry = replace(
             _entry(job, commit_id, outputs, described, appended_to),
@@ -154,12 +146,12 @@ def commit_job(
             written = True
         if not pending:
             return entry
-        waits = PENDING if mode == "append" else PENDING_OVERWRITE
-        return Pending(replace(entry, operation=waits))
+        operation = PENDING if mode == "append" else PENDING_OVERWRITE
+        return Pending(replace(entry, operation=operation))
 
     decide_commit(job, commit_id)
     try:
-        # Whoever held the decision before may have committed and let go of it since.
+        # Another process may have held the decision, committed the job and withdrawn it since.
         entry = _committed_entry(job, log)
         if entry is None:
             check_files(
@@ -181,54 +173,48 @@ def commit_job(
             return receipt_of(job.storage, log.committed(before.version))
         newest = log.snapshot()
         if newest is None:
-            msg = f"{job.storage.root}: the shuffle that was there is gone"
+            msg = f"{job.storage.root}: the shuffle was removed during the commit. Write it again"
             raise CorruptShuffleError(msg)
-        if newest.ended is not None:  # with what was to be flushed
+        if newest.ended is not None:  # it was released with what was to be flushed
             raise released_error(job.storage.root, newest.ended)
         return receipt_of(job.storage, newest.newest)
-    # The version is out: whatever fails from here on must not look like a failed write.
+    # The version is published: a failure from here on must not look like a failed write.
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
     return _receipt(job.storage, entry, rows, sizes)
 
 
-def _with_owners_left(result: ResultDescription) -> ResultDescription:
-    """Return a result without owners that are dead for sure, so that they do not add up for ever.
-
-    Of others none may be left out: it may be the only one that still runs.
-    """
-    left = tuple(one for one in result.owners if one.is_alive() is not False)
-    return replace(result, owners=left)
+def _without_dead_owners(result: ResultDescription) -> ResultDescription:
+    """Drop owners that have certainly ended, so that they do not accumulate; keep all others."""
+    alive = tuple(owner for owner in result.owners if owner.is_alive() is not False)
+    return replace(result, owners=alive)
 
 
 def _await_consumers(
     job: ShuffleJob,
     outputs: Sequence[MapOutput],
-    there: ResultDescription,
+    existing: ResultDescription,
     result: ResultDescription,
     mode: str,
 ) -> None:
-    """Wait until the consumers of a bounded result have left room for what is committed.
+    """Wait until the consumers of a bounded result have consumed enough to add these outputs.
 
-    What is overwritten is kept for consumers that are known, and delivered. Without any it is not.
+    An overwrite waits only for registered consumers, which get the overwritten rows too.
     """
-    is_appended = mode == "append"
     if not result.type.has_back_pressure:
         return
-    if is_appended or (there.type.has_back_pressure and ConsumerRegistry(job.storage).names()):
+    if mode == "append" or (
+        existing.type.has_back_pressure and ConsumerRegistry(job.storage).names()
+    ):
         num_bytes = sum(output.num_bytes for output in outputs)
-        await_room(job.storage, result, num_bytes, job.options.back_pressure_timeout)
+        await_consumers(job.storage, result, num_bytes, job.options.back_pressure_timeout)
 
 
 def _committed_entry(job: ShuffleJob, log: CommitLog) -> LogEntry | None:
-    """Return the entry that committed a job; None: none did.
+    """Return the entry that committed a job, if any.
 
-    Raises
-    ------
-    CommitConflictError
-        Garbage collection has given the job up.
-    ShuffleNotFoundError
-        The version was committed and has expired since.
+    Raises CommitConflictError where garbage collection has given the job up, and
+    ShuffleNotFoundError where the version has expired since.
     """
     end = log.find_job(job.job_id, after=job.base_version)
     if end is None:
@@ -245,7 +231,7 @@ def _entry(
     totals: TotalsFile,
     appended_to: Snapshot | None,
 ) -> LogEntry:
-    """Return the entry of a commit, still without its version number and its result."""
+    """Return the entry of a commit; its version and result are set later."""
     schema, spark_schema = job.data_schema, job.spark_schema
     if appended_to is not None:
         schema = widen(appended_to.newest.data_schema, schema)
@@ -269,13 +255,7 @@ def _entry(
 
 
 def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
-    """Return the receipt of an entry that is in the log.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        Its version has expired meanwhile.
-    """
+    """Return the receipt of an entry in the log; ShuffleNotFoundError if its version expired."""
     log = CommitLog(storage)
     try:
         rows, sizes = log.totals(Snapshot((entry,)))

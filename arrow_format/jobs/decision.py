@@ -2,7 +2,8 @@
 
 A file in the job's directory, created put-if-absent before the first step of either. Spark may
 abort a job while its commit still runs in another process; without this the abort could delete
-files that the commit is just publishing. See ``docs/format/v1.md``.
+files that the commit is just publishing. Both sides of that race are here, and alone, so that they
+are read together. See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 DECISION_NAME = "decision"
 _ABORT = "abort"
 _ABORTS = (_ABORT, "")
-"""The second takes no room: what a full disk holds of a job must be removable all the same."""
+"""An empty file is an abort too, which a full disk still takes: its files must be removable."""
 
 
 def _path(job: ShuffleJob) -> str:
     return f"{job.directory}/{DECISION_NAME}"
 
 
-def _found(job: ShuffleJob) -> str | None:
-    """Return what was decided; None when that was withdrawn meanwhile."""
+def _decided(job: ShuffleJob) -> str | None:
+    """Return the content of the decision; None when it was withdrawn meanwhile."""
     stat = job.storage.stat(_path(job))
     if stat is None:
         return None
@@ -41,17 +42,14 @@ def _found(job: ShuffleJob) -> str | None:
 def decide_commit(job: ShuffleJob, commit_id: str) -> None:
     """Take the decision to commit, as ``commit_id``.
 
-    Raises
-    ------
-    ShuffleError
-        The job was aborted, or another process is committing it.
+    Raises ShuffleError where the job was aborted, or another process is committing it.
     """
     try:
         job.storage.put_if_absent(_path(job), commit_id.encode(), sync=job.options.sync)
     except ObjectExistsError as error:
         what = (
             "was aborted, and its files are removed"
-            if _found(job) in _ABORTS
+            if _decided(job) in _ABORTS
             else "is being committed by another process, or was when that process died"
         )
         msg = f"{job.storage.root}: job {job.job_id} {what}; write the rows again"
@@ -59,23 +57,23 @@ def decide_commit(job: ShuffleJob, commit_id: str) -> None:
     except BaseException:
         # Its answer may be lost. No entry is under way yet, so an abort may remove the files.
         with contextlib.suppress(ShuffleError):
-            if _found(job) == commit_id:
+            if _decided(job) == commit_id:
                 withdraw(job)
         raise
 
 
 def decide_abort(job: ShuffleJob) -> bool:
-    """Take the decision to abort; False when a commit is under way, which then decides alone."""
+    """Take the decision to abort; False while a commit is under way, which then decides alone."""
     try:
         try:
             job.storage.put_if_absent(_path(job), _ABORT.encode(), sync=False)
         except OutOfDiskError:
             job.storage.put_if_absent(_path(job), b"", sync=False)
     except ObjectExistsError:
-        return _found(job) in _ABORTS
+        return _decided(job) in _ABORTS
     return True
 
 
 def withdraw(job: ShuffleJob) -> None:
-    """Take back a decision that came to nothing."""
+    """Remove a decision that was not carried out."""
     job.storage.delete(_path(job))

@@ -1,8 +1,8 @@
 """Garbage collection: gives up old versions and dead jobs in the log, then removes their files.
 
-First the log says what nobody can open or commit any more, then files go, and what tells which
-files those are goes last. A collection that is killed anywhere is finished by the next one, and any
-number of them may run beside writers and readers. See ``docs/adr/0008-garbage-collection.md``.
+First the log says which versions and jobs are given up, then their files are removed, and last what
+names those files. The next collection finishes one that was killed anywhere, and any number of them
+may run concurrently with writers and readers. See ``docs/adr/0008-garbage-collection.md``.
 """
 
 from __future__ import annotations
@@ -17,48 +17,43 @@ from typing import TYPE_CHECKING
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError, ShuffleNotFoundError
-from arrow_format.jobs.gc_files import GcReport, JobFiles, Removal, jobs_there, stored
-from arrow_format.jobs.gc_plan import (
-    job_of_totals,
-    oldest_live,
-)
-from arrow_format.jobs.job import MAP_OUTPUT_DIRECTORY
+from arrow_format.jobs.gc_files import GcReport, JobFiles, Removal, jobs_with_files, stored
+from arrow_format.jobs.gc_plan import oldest_live
 from arrow_format.jobs.map_outputs import check_files
-from arrow_format.jobs.retention import (
-    DueRelease,
-    find_consumed,
-    first_to_keep,
-    owners_are_gone,
-)
+from arrow_format.jobs.retention import DueRelease, find_consumed, first_to_keep, owners_are_gone
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry
-from arrow_format.log.names import LOG_DIRECTORY, LogIndex, entry_path
-from arrow_format.log.pending import last_pending, pending_by_entries
-from arrow_format.log.record import Fence, entry_of
+from arrow_format.log.names import (
+    LOG_DIRECTORY,
+    MAP_OUTPUT_DIRECTORY,
+    LogIndex,
+    entry_path,
+    job_of_totals,
+)
+from arrow_format.log.pending import PendingOutputs, last_pending, pending_by_entries
+from arrow_format.log.record import Fence, LogRecord, entry_of
 from arrow_format.log.release import commit_ids
-from arrow_format.storage.open import Place, Storage, open_storage
+from arrow_format.storage.open import ObjectStat, Place, Storage, open_storage
 from arrow_format.write.merger import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from arrow_format.log.pending import PendingOutputs
-    from arrow_format.log.record import LogRecord
     from arrow_format.log.snapshot import Snapshot
-    from arrow_format.storage.open import ObjectStat
 
 DEFAULT_RETENTION = timedelta(hours=24)
 
 MOST_AHEAD_MS = 3_600_000
-"""What a writer's clock is believed to be ahead of the storage's at most."""
+"""How far a writer's clock is believed to be ahead of the storage's at most."""
 
+# Bounds of the collection that is part of a consumer's acknowledgement.
 MOST_LOOKED_AT = 1_000
-"""Numbers of the log, and files of the newest version, that an acknowledgement looks at."""
+"""Numbers of the log, and files of the newest version, that it reads."""
 MOST_JOBS = 100
-"""Jobs of which an acknowledgement removes files."""
+"""Jobs of which it removes files."""
 MOST_REMOVED = 10_000
-"""Files that an acknowledgement removes."""
+"""Files that it removes."""
 
 
 def collect_garbage(
@@ -71,22 +66,22 @@ def collect_garbage(
 ) -> GcReport:
     """Remove versions that were superseded long ago, and what unfinished jobs left.
 
-    The newest version stays whatever its age, and so does everything that a version within the
-    retention names, and of a pipelined result every version that a known consumer has before it.
-    What was released goes whatever its age. Rows of a version that stays are never touched.
+    The newest version is kept whatever its age, and so is everything that a version within the
+    retention names, and of a pipelined result every version that a known consumer has not consumed.
+    What was released is removed whatever its age. Rows of a version that is kept are never touched.
 
     Parameters
     ----------
     path
         Directory or URI of the shuffle.
     retention
-        How long a version can still be opened and read after another took its place; and for how
+        How long a version can still be opened and read after another superseded it; and for how
         long an unfinished job may have written nothing before it is given up. A job that is given
         up fails when it commits, if it still runs. Choose more than the longest read, and than the
         longest time in which no task of a running job writes anything.
     dry_run
-        Change nothing, and say what would be done. Where a result would be released, it says so,
-        and what would expire and be removed without that.
+        Change nothing, and report what would be done. Where a result would be released, the report
+        says so, and what would expire and be removed without that.
     on_bytes
         Called with the bytes of each file that was removed, for progress.
     storage_options
@@ -100,14 +95,14 @@ def collect_garbage(
     Raises
     ------
     OptionError
-        The retention is none.
+        The retention is not a timedelta, or negative.
     ShuffleNotFoundError
-        There is neither a shuffle nor anything a job left.
+        The path holds neither a shuffle nor files of a job.
     CorruptShuffleError, FormatVersionError
-        The log is damaged: nothing can be told to be garbage. Or the newest version lacks a file:
-        an older one may be all that is left. Nothing was removed.
+        The log is damaged, so that nothing is known to be garbage. Or the newest version lacks a
+        file: an older one may be all that is left. Nothing was removed.
     StorageError
-        Something could not be removed. What is left goes the next time.
+        Something could not be removed. The next collection tries again.
     """
     if not isinstance(retention, timedelta) or retention < timedelta(0):
         msg = f"retention={retention!r}: expected a datetime.timedelta, not negative"
@@ -140,11 +135,11 @@ class _Collection:
 
     @property
     def cutoff_ms(self) -> int:
-        """What happened then or before is past retention."""
+        """Milliseconds since 1970: what happened by then is past retention."""
         return self.now_ms - self.retention // timedelta(milliseconds=1)
 
     def release_results(self) -> str | None:
-        """Release ephemeral results that were consumed, or whose application is gone; say which."""
+        """Release an ephemeral result that was consumed, or whose applications ended; say which."""
         for find in (partial(find_consumed, self.storage), self._find_abandoned):
             due = find()
             if due is not None and (self.dry_run or due.carry_out(self.storage) is not None):
@@ -152,28 +147,28 @@ class _Collection:
         return None
 
     def _find_abandoned(self) -> DueRelease | None:
-        """Find a result that belongs to applications which have all ended."""
+        """Find a result whose applications have all ended."""
         snapshot = self.log.snapshot()
         newest = None if snapshot is None or snapshot.ended else snapshot.newest
-        waiting = last_pending(self.log)  # may be all there is
-        parts = [one for one in (newest, waiting) if one is not None]
-        if not all(one.result.owners for one in parts):
-            return None  # one that belongs to nobody stays, and a release takes both
-        owners = dict.fromkeys(owner for one in parts for owner in one.result.owners)
+        waiting = last_pending(self.log)  # a result may have nothing else
+        parts = [entry for entry in (newest, waiting) if entry is not None]
+        if not all(part.result.owners for part in parts):
+            return None  # a result without owners is kept, and a release takes both
+        owners = dict.fromkeys(owner for part in parts for owner in part.result.owners)
         committed_ms = max(self._committed_ms(parts, {}), default=0)
         if not owners_are_gone(owners, committed_ms, self.cutoff_ms):
             return None
         by = f"the application that made it has ended: {', '.join(map(str, owners))}"
-        return DueRelease(by, found=commit_ids(newest, waiting))
+        return DueRelease(by, expected=commit_ids(newest, waiting))
 
     def give_up_jobs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Fence unfinished jobs that were silent for long; return those, and the other unfinished.
 
-        Their age only chooses them. Whether they are committed, the log decides: the fence takes a
-        number of it, as a commit does, and whoever comes second sees who came first.
+        Their age only chooses them. The log decides whether they are committed: the fence takes a
+        number of it, as a commit does, and the later of the two sees the earlier.
         """
         unfinished = self.log.read(self._unfinished)
-        silent = tuple(one for one, when in unfinished.items() if when <= self.cutoff_ms)
+        silent = tuple(job_id for job_id, when in unfinished.items() if when <= self.cutoff_ms)
         fenced: tuple[str, ...] = ()
 
         def decide(_: Snapshot | None) -> Fence | None:
@@ -189,7 +184,7 @@ class _Collection:
         return fenced, tuple(job_id for job_id in unfinished if job_id not in silent)
 
     def _unfinished(self, index: LogIndex) -> dict[str, int]:
-        """Jobs that left something and did not end, and when they last wrote (ms since 1970)."""
+        """Return jobs with files that did not end, and when they last wrote (ms since 1970)."""
         ended = self.log.all_ends(index, index.newest)
         totals: dict[str, list[str]] = {}
         for name in self.storage.list(LOG_DIRECTORY):
@@ -197,7 +192,7 @@ class _Collection:
             if job_id is not None and job_id not in ended:
                 totals.setdefault(job_id, []).append(f"{LOG_DIRECTORY}/{name}")
         listed = self.storage.files(LOG_DIRECTORY) if totals else {}
-        unfinished = sorted((jobs_there(self.storage) | totals.keys()) - ended.keys())
+        unfinished = sorted((jobs_with_files(self.storage) | totals.keys()) - ended.keys())
 
         def modified_ms(job_id: str) -> int:
             times = [
@@ -209,8 +204,8 @@ class _Collection:
             ]
             return max((when for when in times if when is not None), default=self.now_ms)
 
-        looks = [partial(modified_ms, job_id) for job_id in unfinished]
-        times = run_concurrently(looks, self.storage.max_requests)
+        calls = [partial(modified_ms, job_id) for job_id in unfinished]
+        times = run_concurrently(calls, self.storage.max_requests)
         return dict(zip(unfinished, times, strict=True))
 
     def collect(
@@ -221,21 +216,15 @@ class _Collection:
         index: LogIndex,
     ) -> GcReport:
         """Let versions expire, and remove what neither they nor unfinished jobs need."""
-        # Not only those of the listing, which is no snapshot: it may show an entry and not the one
-        # put just before, and what no record names would be taken for garbage.
-        numbers = index.entries.union(range(index.oldest, index.newest + 1))
-        records = self.log.records(sorted(numbers))
-        # What comes after these listings goes the next time.
+        records = self.log.records(_numbers(index))
+        # Files that are put after these listings are for the next collection.
         in_log = self.storage.files(LOG_DIRECTORY)
         in_jobs = self.storage.files(MAP_OUTPUT_DIRECTORY, depth=2)
-        entries = [records[number] for number in sorted(records)]
-        versions = [
-            one for one in entries if isinstance(one, LogEntry) and one.version >= index.oldest
-        ]
+        versions = _versions(index, records)
         oldest = index.oldest
         if versions:
             times = self._committed_ms(versions, in_log)
-            aged = [(one.version, when) for one, when in zip(versions, times, strict=True)]
+            aged = [(entry.version, when) for entry, when in zip(versions, times, strict=True)]
             oldest = oldest_live(aged, self.cutoff_ms)
         pending = pending_by_entries(self.log, index)
         oldest = _first_needed(self.storage, index, versions, oldest, pending)
@@ -263,7 +252,7 @@ class _Collection:
             retention=self.retention,
             oldest_version=max(oldest, versions[0].version) if versions else 0,
             newest_version=versions[-1].version if versions else 0,
-            expired_versions=tuple(one.version for one in versions if one.version < oldest),
+            expired_versions=tuple(entry.version for entry in versions if entry.version < oldest),
             fenced_jobs=fenced,
             running_jobs=running,
             files=removed,
@@ -272,18 +261,33 @@ class _Collection:
     def _committed_ms(
         self, records: Iterable[LogRecord], in_log: Mapping[str, ObjectStat]
     ) -> Iterator[int]:
-        """When versions were committed, by the later of two clocks: its writer's, the storage's.
+        """Yield when versions were committed, by the later clock: its writer's or the storage's.
 
-        A writer's that is far ahead would keep everything before that version for as long.
+        A writer's clock that is far ahead would keep everything before that version for as long.
         """
         for record in records:
             path = entry_path(record.version)
-            stat = in_log.get(path) or self.storage.stat(path)  # a listing may miss what is there
+            stat = in_log.get(path) or self.storage.stat(path)  # a listing may lack it
             modified = stat.modified_ms if stat else None
             if modified is None:
                 yield record.committed_at_ms
             else:
                 yield max(modified, min(record.committed_at_ms, modified + MOST_AHEAD_MS))
+
+
+def _numbers(index: LogIndex) -> list[int]:
+    """Return the numbers of all records of a listing, ascending.
+
+    Not only those that it shows: a listing is not a snapshot, and may show an entry without the one
+    put just before. Files that no record names would be taken for garbage.
+    """
+    return sorted(index.entries.union(range(index.oldest, index.newest + 1)))
+
+
+def _versions(index: LogIndex, records: Mapping[int, LogRecord]) -> list[LogEntry]:
+    """Return the versions that can be opened, ascending."""
+    entries = (records[number] for number in sorted(records) if number >= index.oldest)
+    return [entry for entry in entries if isinstance(entry, LogEntry)]
 
 
 def _first_needed(
@@ -293,15 +297,15 @@ def _first_needed(
     oldest: int,
     pending: PendingOutputs,
 ) -> int:
-    """Return the oldest version to keep, where retention keeps those from ``oldest`` on."""
+    """Return the oldest version to keep: ``oldest`` by retention, or what is still needed."""
     if versions:
         slowest = None
         if not versions[-1].result.type.is_persistent:
             progress = ConsumerRegistry(storage).all_progress().values()
             slowest = min(progress, default=None)
         oldest = first_to_keep(versions, oldest, slowest)
-    if pending.entries:  # they stay, and the log that tells of them
-        before = (one.version for one in versions if one.version < pending.numbers[0])
+    if pending.entries:  # they are kept, and the log that names them
+        before = (entry.version for entry in versions if entry.version < pending.numbers[0])
         oldest = min(oldest, max(before, default=index.oldest))
     return oldest
 
@@ -315,25 +319,23 @@ def _let_expire(
     *,
     dry_run: bool,
 ) -> None:
-    """Put the marker of the oldest version that stays, where the newest version lacks no file.
+    """Put the marker of the oldest version to keep; CorruptShuffleError if the newest lacks files.
 
-    Raises
-    ------
-    CorruptShuffleError
-        It lacks a file.
+    ``in_jobs`` is a listing of the files of jobs, if the caller has one.
     """
     if oldest > index.oldest:
         newest = log.content_at(index, index.newest)
+        entries = newest.entries if newest else ()
         check_files(
             storage,
-            [(o, e.roots) for e in (newest.entries if newest else ()) for o in e.map_outputs],
+            [(output, entry.roots) for entry in entries for output in entry.map_outputs],
             "the newest version needs it, so versions before may be all that is left, and "
             "nothing was removed. Restore the file from a copy, or overwrite the shuffle, and "
             "collect again",
             in_jobs,
         )
     log.confirm()  # from here on things change
-    # Also to finish what another collection began: its checkpoint may have gone since.
+    # Also to finish another collection, whose checkpoint may have been removed since.
     if not dry_run and any(number < oldest for number in index.entries):
         log.put_oldest(oldest, sync=True)
 
@@ -341,43 +343,34 @@ def _let_expire(
 def remove_released(storage: Storage) -> None:
     """Remove what consumers have released and nothing else needs: a bounded part of a collection.
 
-    It gives up no job, expires nothing by its age, and looks at no job but those whose map outputs
-    were released. Where that is more than an acknowledgement should take, the rest is for
-    :func:`collect_garbage`, as what a collection leaves that is killed.
-
-    Raises
-    ------
-    ShuffleError
-        The log cannot be read, the newest version lacks a file, or something cannot be removed.
+    It gives up no job, lets nothing expire by age, and reads only jobs whose map outputs were
+    released. What exceeds the bounds is for :func:`collect_garbage`, like what a killed collection
+    leaves. Raises ShuffleError where the log cannot be read, the newest version lacks a file, or
+    something cannot be removed.
     """
     log = CommitLog(storage)
     log.read(partial(_remove_released, storage, log))
 
 
 def _remove_released(storage: Storage, log: CommitLog, index: LogIndex) -> None:
-    numbers = index.entries.union(range(index.oldest, index.newest + 1))
+    numbers = _numbers(index)
     if len(numbers) > MOST_LOOKED_AT:
         return
-    records = log.records(sorted(numbers))
+    records = log.records(numbers)
     newest = log.content_at(index, index.newest)
-    if newest is None or sum(len(one.files) for one in newest.map_outputs) > MOST_LOOKED_AT:
+    if newest is None or sum(len(out.files) for out in newest.map_outputs) > MOST_LOOKED_AT:
         return
-    versions = [
-        record
-        for number, record in sorted(records.items())
-        if isinstance(record, LogEntry) and number >= index.oldest
-    ]
+    versions = _versions(index, records)
     pending = pending_by_entries(log, index)
     oldest = _first_needed(storage, index, versions, index.oldest, pending)
     if all(number >= oldest for number in index.entries):
         return
     jobs = _committed_before(log, index, records, oldest)
-    there = sorted(jobs & jobs_there(storage))
-    some = there[:MOST_JOBS]
-    looks = [partial(storage.files, f"{MAP_OUTPUT_DIRECTORY}/{job_id}") for job_id in some]
-    in_jobs = dict(
-        chain(*(files.items() for files in run_concurrently(looks, storage.max_requests)))
-    )
+    with_files = sorted(jobs & jobs_with_files(storage))
+    chosen = with_files[:MOST_JOBS]
+    calls = [partial(storage.files, f"{MAP_OUTPUT_DIRECTORY}/{job_id}") for job_id in chosen]
+    listings = run_concurrently(calls, storage.max_requests)
+    in_jobs = dict(chain.from_iterable(files.items() for files in listings))
     _let_expire(storage, log, index, oldest, None, dry_run=False)
     removal = Removal(
         storage,
@@ -386,11 +379,11 @@ def _remove_released(storage: Storage, log: CommitLog, index: LogIndex) -> None:
         records,
         oldest,
         waiting=pending.entries,
-        ended=jobs if some == there else set(some),
+        ended=jobs if chosen == with_files else set(chosen),
         dry_run=False,
     )
     groups = removal.garbage_of_jobs(in_jobs)
-    if some == there:  # else the log has to tell of the others
+    if chosen == with_files:  # else the log must still name the others
         groups = chain(groups, removal.garbage_of_log(storage.files(LOG_DIRECTORY)))
     removal.remove(groups, ignore, most=MOST_REMOVED)
 
@@ -398,12 +391,12 @@ def _remove_released(storage: Storage, log: CommitLog, index: LogIndex) -> None:
 def _committed_before(
     log: CommitLog, index: LogIndex, records: Mapping[int, LogRecord], oldest: int
 ) -> set[str]:
-    """Return the jobs that versions before ``oldest`` are of."""
+    """Return the jobs that committed versions before ``oldest``."""
     first = log.content_at(index, index.oldest)
     entries = list(first.entries) if first is not None and oldest > index.oldest else []
     entries += filter(None, (entry_of(record) for n, record in records.items() if n < oldest))
     jobs = {output.job_id for entry in entries for output in entry.map_outputs}
     jobs.update(entry.job_id for entry in entries)
-    # What is below the marker a collection left, or a late writer put, whose job has not ended.
+    # Entries below the marker may be of a late writer, whose job has not ended.
     ended = log.all_ends(index, index.newest)
     return {job_id for job_id in jobs if job_id in ended and not ended[job_id].fenced}

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from arrow_format.log.names import LOG_DIRECTORY, checkpoint_path, entry_path, oldest_path
-from arrow_format.log.record import entry_of
+from arrow_format.log.names import (
+    LOG_DIRECTORY,
+    TEMPORARY,
+    LogIndex,
+    checkpoint_path,
+    entry_path,
+    job_of_totals,
+    oldest_path,
+)
+from arrow_format.log.record import LogRecord, entry_of
 from arrow_format.storage.local_dirs import is_root_of, root_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.names import LogIndex
-    from arrow_format.log.record import LogRecord
-
-_JOB_TOTALS = re.compile(r"totals-([0-9a-f]{32})-[0-9a-f]{32}\.arrow")
-TEMPORARY = ".tmp-"
-"""What the names of files begin with that a put has not finished."""
 
 
 def oldest_live(versions: Sequence[tuple[int, int]], cutoff_ms: int) -> int:
-    """Return the oldest version that stays: a version expires some time after it was superseded.
+    """Return the oldest version to keep; those that were superseded by ``cutoff_ms`` expire.
 
-    Clocks of writers may differ. A version that is superseded "before" it was committed counts as
-    superseded when it was committed, and none expires before one that is older.
-
-    Parameters
-    ----------
-    versions
-        Number and time of the commit, milliseconds since 1970, of each version; ascending, and at
-        least one. The last is the newest, which never expires.
-    cutoff_ms
-        What was superseded at that time or before has expired.
+    ``versions`` has number and time of the commit (ms since 1970) of each version, ascending, at
+    least one; the newest never expires. Clocks of writers may differ: a version that is superseded
+    "before" it was committed counts as superseded when it was committed, and no version expires
+    before an older one.
     """
     latest = versions[0][1]
     for (version, _), (_, superseded) in pairwise(versions):
@@ -64,24 +59,17 @@ def roots_of_jobs(
 ) -> dict[str, tuple[str, ...]]:
     """Return the local roots of each job that entries of the log name."""
     entries = filter(None, map(entry_of, records))
-    roots = {root for entry in entries for root in entry.roots}
-    found: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
-    for root in sorted(roots):
+    roots: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    for root in sorted({root for entry in entries for root in entry.roots}):
         job_id = root_name(root).removeprefix("arrow-shuffle-")
-        if job_id in found and is_root_of(root, job_id):
-            found[job_id].append(root)
-    return {job_id: tuple(several) for job_id, several in found.items()}
-
-
-def job_of_totals(name: str) -> str | None:
-    """Return the job whose totals a file of the log holds; None when it is none of that kind."""
-    match = _JOB_TOTALS.fullmatch(name)
-    return None if match is None else match[1]
+        if job_id in roots and is_root_of(root, job_id):
+            roots[job_id].append(root)
+    return {job_id: tuple(paths) for job_id, paths in roots.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class LogGarbage:
-    """Files of the log that nobody needs, relative to the shuffle."""
+    """Files of the log that are no longer needed, relative to the shuffle."""
 
     totals: tuple[str, ...]
     entries: tuple[str, ...]
@@ -89,7 +77,7 @@ class LogGarbage:
     checkpoints: tuple[str, ...]
     markers: tuple[str, ...]
     temporaries: tuple[str, ...]
-    """Of puts; they may still be going on."""
+    """Of puts, which may still be under way."""
 
 
 def log_garbage(
@@ -99,20 +87,10 @@ def log_garbage(
     oldest: int,
     ended: Collection[str],
 ) -> LogGarbage:
-    """Find what may go from the log once all versions before ``oldest`` have expired.
+    """Find what may be removed from the log once all versions before ``oldest`` have expired.
 
-    Parameters
-    ----------
-    names
-        A listing of its directory.
-    index
-        What they are.
-    records
-        Entries and fences by number, those from before the oldest version as far as they are there.
-    oldest
-        The oldest version that stays.
-    ended
-        Jobs that were committed or fenced: none of them puts totals any more.
+    ``names`` and ``index`` are a listing of the log's directory. ``records`` may lack those before
+    the oldest version. ``ended`` jobs, committed or fenced, put no more totals.
     """
     live: set[str] = set()
     expired: set[str] = set()
@@ -135,9 +113,9 @@ def log_garbage(
             totals.append(path)
     return LogGarbage(
         tuple(totals),
-        tuple(entry_path(one) for one in sorted(index.entries) if one < oldest),
-        # The last one stands for all that came before the oldest version.
-        tuple(checkpoint_path(one) for one in sorted(index.checkpoints) if one < oldest - 1),
-        tuple(oldest_path(one) for one in sorted(index.markers) if one < oldest),
+        tuple(entry_path(number) for number in sorted(index.entries) if number < oldest),
+        # The last one replaces all entries before the oldest version.
+        tuple(checkpoint_path(at) for at in sorted(index.checkpoints) if at < oldest - 1),
+        tuple(oldest_path(number) for number in sorted(index.markers) if number < oldest),
         tuple(temporaries),
     )

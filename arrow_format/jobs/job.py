@@ -1,8 +1,7 @@
-"""One write of a shuffle: the job, and its map tasks, as Spark and one process share them.
+"""One write of a shuffle: the job and its map tasks, for Spark and for one process.
 
 ``begin_job`` on the driver, ``run_map_task`` for every map task; then ``commit.commit_job`` or
-``job_removal.abort_job`` on the driver. Nothing is visible to readers before the commit,
-and everything after it.
+``cleanup.abort_job`` on the driver. Readers see nothing before the commit, and everything after.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.selection import keep
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.keys.partitioner import check_description
+from arrow_format.keys.partitioner import Partitioner, check_description
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.keys.sort_keys import check_sort_by
+from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
 from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions
-from arrow_format.process_identity import this_process
+from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage.local_dirs import (
     check_local_dirs,
     find_roots,
@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from arrow_format.keys.partitioner import Partitioner
-    from arrow_format.keys.sort_keys import SortBy
-    from arrow_format.process_identity import ProcessIdentity
-
-MAP_OUTPUT_DIRECTORY = "map_outputs"
 
 HELD_BROADCAST_BYTES = 4 << 20
 """Bytes of rows for every subpartition that are held until they make a region."""
@@ -69,14 +64,14 @@ class ShuffleJob:
     makes_root: bool
     """Whether there was nothing at the path when the job began."""
     base_version: int
-    """Newest version when the job began: where it was committed, it was committed after that."""
+    """Newest version when the job began: it can only be committed after that."""
     sort_by: SortBy = ()
     """Pairs of column and order by which the rows of each subpartition are sorted."""
     owners: tuple[ProcessIdentity, ...] = ()
-    """The applications whose result it is, where that is released with them."""
+    """The applications whose result it is, and with which it is released."""
     has_directory: bool = False
-    """Whether the driver made :attr:`directory` before any task. Then a task that finds it gone
-    fails, because the job was aborted, where making it anew would leave files for ever."""
+    """Whether the driver made :attr:`directory` before any task. Then a task that does not find it
+    fails, because the job was aborted; if it made it again, its files would never be removed."""
 
     @property
     def directory(self) -> str:
@@ -86,33 +81,41 @@ class ShuffleJob:
     @property
     def local_roots(self) -> tuple[str, ...]:
         """Directories of the roots 1, 2, ... that this job's files are spread over."""
-        return tuple(root_path(one, self.job_id) for one in self.options.local_dirs)
+        return tuple(root_path(path, self.job_id) for path in self.options.local_dirs)
 
     def make_directories(self) -> None:
         """Make the directories of this job's map outputs; local ones only where that is possible.
 
-        Raises
-        ------
-        StorageError
-            The shuffle's own cannot be made, where the commit happens; or a local one is another's.
+        Raises StorageError if the shuffle's own cannot be made, or a local one is another job's.
         """
         self.storage.make_directory(self.directory, sync=self.options.sync)
         put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
         make_roots(self.local_roots, self.job_id, sync=self.options.sync)
 
-    def open_local_roots(self) -> list[Storage | None]:
-        """Return the storages of the roots 1, 2, ...; None stands for one that takes no files.
+    def metadata(self, map_task: int, attempt: int) -> PartitionedFileMetadata:
+        """Return what the index of a file of this job says."""
+        return PartitionedFileMetadata(
+            shuffle_id=self.shuffle_id,
+            job_id=self.job_id,
+            map_task=map_task,
+            attempt=attempt,
+            data_schema=self.data_schema,
+            num_subpartitions=self.num_subpartitions,
+            partitioner=self.partitioner.describe(),
+            sort_by=self.sort_by,
+        )
 
-        Raises
-        ------
-        StorageError
-            One is another's.
+    def open_local_roots(self) -> list[Storage | None]:
+        """Return the storages of the roots 1, 2, ...; None for one that takes no files.
+
+        Raises StorageError if one is another job's.
         """
         if self.has_directory:
             roots = find_roots(self.local_roots, self.job_id)
         else:
-            # Anew where collection gave the job up and removed it: it must find these roots too.
-            # After that once more: the list may have been removed before the roots were there.
+            # Write the root list again if garbage collection expired this job and deleted it, so
+            # that a later collection finds these roots. Once more after making them: the list may
+            # have been removed before they existed.
             put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
             roots = make_roots(self.local_roots, self.job_id, sync=self.options.sync)
             put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
@@ -130,33 +133,12 @@ def begin_job(
     spark_schema: str | None = None,
     owner: ProcessIdentity | None = None,
 ) -> ShuffleJob:
-    """Check what can be checked before any row moves, and name the job.
+    """Check everything that can be checked before any row is read, and return a new job.
 
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle, or its storage.
-    schema
-        Schema of the batches to come; what is stored is its
-        :func:`~arrow_format.arrays.stored_types.data_schema`.
-    num_subpartitions
-        1 to 1,000,000.
-    partitioner
-        Decides the subpartition of each row.
-    sort_by
-        Keys by which the rows of each subpartition are sorted, see
-        :func:`~arrow_format.keys.sort_keys.normalise_sort_by`; as they arrived when empty.
-    options
-        How to write; defaults when None.
-    spark_schema
-        Spark's JSON of the schema, kept for reading back through Spark.
-    owner
-        The application that makes the result; this process when None.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something does not fit; the message names it.
+    The parameters are those of :func:`~arrow_format.write_shuffle`. ``schema`` is that of the
+    batches to come; what is stored is its :func:`~arrow_format.arrays.stored_types.data_schema`.
+    ``spark_schema`` is Spark's JSON of it, for reading through Spark. ``owner`` is the application
+    that makes the result; this process when None.
     """
     num_subpartitions = check_num_subpartitions(num_subpartitions)
     if options is not None and not isinstance(options, WriteOptions):
@@ -189,43 +171,14 @@ def begin_job(
 def run_map_task(
     job: ShuffleJob, map_task: int, attempt: int, batches: Iterable[pa.RecordBatch]
 ) -> MapStatus:
-    """Write the rows of one attempt of a map task.
+    """Write the rows of one attempt of a map task, and return its status for :func:`commit_job`.
 
-    Parameters
-    ----------
-    job
-        From :func:`begin_job`.
-    map_task
-        Number of the task, from 0.
-    attempt
-        Which try this is; attempts never share a file.
-    batches
-        The rows. They are brought to the data schema here.
-
-    Returns
-    -------
-    MapStatus
-        For :func:`commit_job`. On an exception nothing of this attempt is left.
-
-    Raises
-    ------
-    OptionError
-        A number is none, or below 0.
-    SchemaError
-        A batch does not fit the data schema, or an item of ``batches`` is none.
+    Attempts of a task never share a file. Rows are converted to the data schema. On an exception
+    nothing of this attempt is left.
     """
     map_task = check_integer("map_task", map_task, 0, MAX_INTEGER, "a map task")
     attempt = check_integer("attempt", attempt, 0, MAX_INTEGER, "an attempt")
-    metadata = PartitionedFileMetadata(
-        shuffle_id=job.shuffle_id,
-        job_id=job.job_id,
-        map_task=map_task,
-        attempt=attempt,
-        data_schema=job.data_schema,
-        num_subpartitions=job.num_subpartitions,
-        partitioner=job.partitioner.describe(),
-        sort_by=job.sort_by,
-    )
+    metadata = job.metadata(map_task, attempt)
     assign = job.partitioner.bind(job.data_schema, job.num_subpartitions, map_task)
     storage = job.storage
     if job.has_directory:

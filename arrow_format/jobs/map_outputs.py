@@ -1,4 +1,4 @@
-"""What must be true of the map outputs of a job before they may become a version."""
+"""Checks of the map outputs of a job before they are committed, and their totals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.format.totals import subpartition_totals
-from arrow_format.log.entry import output_from_json, output_to_json
+from arrow_format.log.entry import MALFORMED, output_from_json, output_to_json
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.local_dirs import ReadRoots
 
@@ -28,28 +28,26 @@ def complete_outputs(
 ) -> tuple[MapOutput, ...]:
     """Return the map outputs by map task.
 
-    Raises
-    ------
-    ShuffleError
-        One is missing, there twice, of another job, or put together from several attempts.
+    Raises ShuffleError where one is missing, of another job, or of several attempts, or there is
+    more than one of a map task.
     """
     outputs = sorted((status.output for status in statuses), key=lambda output: output.map_task)
-    strange = [output for output in outputs if output.job_id != job.job_id]
-    if strange:
+    foreign = [output for output in outputs if output.job_id != job.job_id]
+    if foreign:
         msg = (
-            f"{job.storage.root}: map task {strange[0].map_task} is of job {strange[0].job_id}, "
+            f"{job.storage.root}: map task {foreign[0].map_task} is of job {foreign[0].job_id}, "
             f"not of {job.job_id}; nothing was committed"
         )
         raise ShuffleError(msg)
     count = len(outputs) if expected is None else expected
-    found = [output.map_task for output in outputs]
-    times = Counter(found)
-    if found != list(range(count)):
-        missing = sorted(set(range(count)) - set(found))
+    tasks = [output.map_task for output in outputs]
+    times = Counter(tasks)
+    if tasks != list(range(count)):
+        missing = sorted(set(range(count)) - set(tasks))
         twice = sorted(task for task, count in times.items() if count > 1)
         msg = (
             f"{job.storage.root}: expected one map output of each of {count} map tasks, found "
-            f"{len(found)} (missing: {missing[:5] or 'none'}, more than once: "
+            f"{len(tasks)} (missing: {missing[:5] or 'none'}, more than once: "
             f"{twice[:5] or 'none'}); nothing was committed"
         )
         raise ShuffleError(msg)
@@ -60,19 +58,13 @@ def complete_outputs(
 
 
 def _check_described(job: ShuffleJob, output: MapOutput) -> None:
-    """Check that readers of the log will take what it is to say of a map output.
-
-    Raises
-    ------
-    ShuffleError
-        They would refuse a number, a counter or a path.
-    """
+    """Check that readers would accept the numbers, counters and paths of a map output."""
     try:
         output_from_json(output_to_json(output))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         msg = (
             f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt!r}, has a "
-            f"status that no reader would take ({error}); nothing was committed. Pass map statuses "
+            f"status that readers would refuse ({error}); nothing was committed. Pass map statuses "
             "on as the tasks gave them"
         )
         raise ShuffleError(msg) from error
@@ -81,13 +73,8 @@ def _check_described(job: ShuffleJob, output: MapOutput) -> None:
 def _check_attempt(job: ShuffleJob, output: MapOutput) -> None:
     """Check that one attempt wrote all files of a map output, by the names it gave them.
 
-    Each attempt chooses a random id of its own. Its files are numbered; what stands there twice
+    Each attempt chooses a random id of its own and numbers its files; a file that is named twice
     would be read twice.
-
-    Raises
-    ------
-    ShuffleError
-        Several attempts wrote them, or a file is there twice.
     """
     names = [file.path.rpartition("/")[2] for file in output.files]
     attempts = {name.rpartition("-")[0] for name in names}
@@ -137,7 +124,7 @@ def total_subpartitions(
 def _own_totals(
     status: MapStatus, num_subpartitions: int
 ) -> list[tuple[Int64Array, Int64Array]] | None:
-    """Return the totals a status brings, if it brings any and they add up."""
+    """Return the totals of a status, if it has any and they add up."""
     rows, sizes = status.subpartition_rows, status.subpartition_bytes
     if rows is None or sizes is None or not len(rows) == len(sizes) == num_subpartitions:
         return None
@@ -151,7 +138,7 @@ def check_files(
     advice: str,
     listed: Mapping[str, ObjectStat] | None = None,
 ) -> None:
-    """Check that every file of map outputs is there, and as long as it was written.
+    """Check that every file of map outputs exists and has its length; else CorruptShuffleError.
 
     Parameters
     ----------
@@ -160,23 +147,20 @@ def check_files(
     outputs
         Map outputs, each with the directories of the roots 1, 2, ... that its files name.
     advice
-        What it means when one is not, and what to do.
+        Appended to the error when a file is missing: likely cause and remedy.
     listed
-        Files of the shuffle that were listed already: they are not looked at one by one.
-
-    Raises
-    ------
-    CorruptShuffleError
-        One is not.
+        Files of the shuffle from a listing; only those that it lacks are looked up one by one.
     """
     roots = ReadRoots(storage)
     known = {path: stat.num_bytes for path, stat in (listed or {}).items()}
     checks = [
-        partial(_check_file, roots.storage_of(file, named, output.job_id), output, *one, advice)
+        partial(
+            _check_file, roots.storage_of(file, named, output.job_id), output, path, size, advice
+        )
         for output, named in outputs
         for file in output.files
-        for one in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
-        if file.root or known.get(one[0]) != one[1]
+        for path, size in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
+        if file.root or known.get(path) != size
     ]
     run_concurrently(checks, storage.max_requests)
 
@@ -184,9 +168,9 @@ def check_files(
 def _check_file(storage: Storage, output: MapOutput, path: str, expected: int, advice: str) -> None:
     stat = storage.stat(path)
     if stat is None or stat.num_bytes != expected:
-        found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
+        problem = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
         msg = (
             f"{storage.root}/{path} (map task {output.map_task}, attempt {output.attempt}): "
-            f"{found}, expected {expected} bytes; {advice}"
+            f"{problem}, expected {expected} bytes; {advice}"
         )
         raise CorruptShuffleError(msg)

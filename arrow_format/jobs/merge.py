@@ -1,7 +1,7 @@
-"""Merging the map outputs of a committed shuffle: the result is a version of the same rows.
+"""Merging the map outputs of a committed shuffle into a new version of the same rows.
 
-The files of versions before stay, and whoever reads them goes on. A merge that fails or dies leaves
-the shuffle as it was. Source: FLIP-148, ``PartitionedFileMerger``; here after the commit as well.
+The files of earlier versions are kept, and their readers go on. A merge that fails or dies leaves
+the shuffle unchanged. Source: FLIP-148, ``PartitionedFileMerger``; here after the commit as well.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import contextlib
 import secrets
 import time
 import uuid
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +23,9 @@ from arrow_format.log.commit_log import CommitLog, Snapshot
 from arrow_format.log.entry import LogEntry, TotalsFile
 from arrow_format.log.names import totals_path
 from arrow_format.log.reader import has_expired
-from arrow_format.log.replacement import PlacedOutputs, Replacement, join_outputs, replace_outputs
+from arrow_format.log.snapshot import PlacedOutputs, Replacement, join_outputs, replace_outputs
 from arrow_format.log.totals_file import encode_totals, put_totals
-from arrow_format.model import MapOutput, PartitionedFileMetadata
+from arrow_format.model import FORMAT_VERSION, Int64Array, MapOutput
 from arrow_format.options import WriteOptions
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.shuffle import Shuffle, open_shuffle
@@ -41,134 +40,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.keys.partitioner import Assign
-    from arrow_format.model import Int64Array
     from arrow_format.storage.open import Place
-
-
-def commit_replacements(
-    job: ShuffleJob, replacements: Sequence[Replacement], added_bytes: Int64Array
-) -> tuple[Snapshot, LogEntry]:
-    """Publish merged map outputs in the place of their inputs, as a version of the same rows.
-
-    What another writer appended meanwhile is part of the new version, behind the rest.
-
-    Parameters
-    ----------
-    job
-        The merge.
-    replacements
-        In reading order, at least one.
-    added_bytes
-        Bytes per subpartition that the merged files have more than their inputs.
-
-    Returns
-    -------
-    tuple
-        The version that was replaced, and the new entry.
-
-    Raises
-    ------
-    CommitConflictError
-        An input is not part of the newest version any more; nothing was committed.
-    StorageError
-        The entry could not be written; or it was, and may not survive a power failure.
-    UnsettledCommitError
-        The store did not answer; the merged files stay, since the entry may still appear.
-    """
-    log = CommitLog(job.storage)
-    rounds: list[tuple[Snapshot, LogEntry]] = []
-
-    def decide(newest: Snapshot | None) -> LogEntry:
-        if newest is None:
-            msg = f"{job.storage.root}: the shuffle is gone; nothing was committed"
-            raise CommitConflictError(msg)
-        outputs = replace_outputs(PlacedOutputs.of(newest.entries), replacements)
-        rows, sizes = log.totals(newest)
-        if rounds:
-            # Another writer was faster, and its rows are part of the totals now.
-            job.storage.delete(rounds[-1][1].totals.path)
-        commit_id = uuid.uuid4().hex
-        totals = encode_totals(rows, shared_again(sizes + added_bytes))
-        described = TotalsFile(totals_path(job.job_id, commit_id), len(totals), zlib.crc32(totals))
-        rounds.append((newest, _entry(newest.newest, job, commit_id, outputs, described)))
-        put_totals(job.storage, rounds[-1][1], totals, sync=job.options.sync)
-        return rounds[-1][1]
-
-    try:
-        # No other process commits this job. But where this one is interrupted while its put is
-        # under way, an abort must not remove what that put may still publish: it asks the decision.
-        decide_commit(job, job.job_id)
-        committed = log.append(
-            decide, sync=job.options.sync, job_id=job.job_id, after=job.base_version
-        )
-    except BaseException as error:
-        clean_up(job, log, rounds[-1][1].totals if rounds else None, error)
-        raise
-    replaced, entry = rounds[-1]
-    return replaced, committed or entry
-
-
-def shared_again(sizes: Int64Array) -> Int64Array:
-    """Return bytes per subpartition of the same sum of which none is below 0.
-
-    How the bytes of its files are shared out is each writer's affair, so that what a merge saves of
-    one subpartition may be more than another writer had counted for it.
-    """
-    missing = -int(np.minimum(sizes, 0).sum())
-    shared: Int64Array = np.maximum(sizes, 0)
-    shared -= np.diff(np.minimum(np.cumsum(shared), missing), prepend=0)
-    return shared
-
-
-def _entry(
-    newest: LogEntry, job: ShuffleJob, commit_id: str, outputs: PlacedOutputs, totals: TotalsFile
-) -> LogEntry:
-    """Return the entry, still without its version number: what is not replaced stays as it is."""
-    return LogEntry(
-        version=0,
-        operation="replace",
-        shuffle_id=newest.shuffle_id,
-        job_id=job.job_id,
-        commit_id=commit_id,
-        committed_at_ms=time.time_ns() // 1_000_000,
-        data_schema=newest.data_schema,
-        spark_schema=newest.spark_schema,
-        num_subpartitions=newest.num_subpartitions,
-        partitioner=newest.partitioner,
-        map_outputs=outputs.outputs,
-        totals=totals,
-        sort_by=newest.sort_by,
-        roots=outputs.roots,
-        result=newest.result,
-        content=newest.content_version,
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What merging a version would do.
-
-    Parameters
-    ----------
-    path
-        Absolute path or URI of the shuffle.
-    version
-        The version that was looked at, the newest.
-    merges
-        Ranges of its map outputs, in reading order; empty when nothing is worth it.
-    facts
-        Of the inputs of each merge.
-    """
+    """What merging the newest version would do."""
 
     path: str
+    """Absolute path or URI of the shuffle."""
     version: int
     merges: tuple[PlannedMerge, ...]
+    """Ranges of its map outputs, in reading order; empty when no merge is worth it."""
     facts: tuple[Facts, ...]
+    """Of the inputs of each merge."""
 
     @property
     def num_bytes(self) -> int:
         """Bytes of data to be merged."""
-        return sum(one.data_bytes for one in self.facts)
+        return sum(facts.data_bytes for facts in self.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +74,9 @@ class MergeReport:
     num_map_outputs
         Before and after; as seen in the version that was committed, appends included.
     before
-        Sums over the files of the version that was looked at.
+        Sums over the files of the version that was replaced.
     after
-        Sums over the files that took their place.
+        Sums over the files of the version that was committed.
     """
 
     plan: MergePlan
@@ -197,10 +87,10 @@ class MergeReport:
 
 
 def plan_merge(shuffle: Shuffle, policy: MergePolicy) -> MergePlan:
-    """Decide what to merge; reads no file."""
+    """Decide what to merge, from the log alone."""
     outputs = shuffle.map_outputs
     merges = policy.plan_version(outputs, shuffle.num_subpartitions)
-    facts = tuple(_facts(outputs[one.first : one.end]) for one in merges)
+    facts = tuple(_facts(outputs[merge.first : merge.end]) for merge in merges)
     return MergePlan(shuffle.path, shuffle.version, merges, facts)
 
 
@@ -218,8 +108,8 @@ def merge_shuffle(
 ) -> MergeReport:
     """Merge map outputs of the newest version, where that is worth it, into a new version.
 
-    Rows, subpartitions and order of rows stay. The version of before stays readable, and its files
-    on disk.
+    Rows, subpartitions and order of rows are kept. Earlier versions stay readable, and their files
+    are kept.
 
     Parameters
     ----------
@@ -229,7 +119,7 @@ def merge_shuffle(
         What is worth it; the default policy when None.
     options
         Memory, chunk size, level, sync, and local directories to spread the new files over;
-        defaults when None. Its codec plays no part: files keep theirs.
+        defaults when None. Its codec is not used: files keep theirs.
     storage_options
         Of an object store: credentials, region, endpoint, as obstore names them. They win over the
         environment, and are never shown.
@@ -240,7 +130,7 @@ def merge_shuffle(
     Returns
     -------
     MergeReport
-        What was done; nothing when nothing was worth it.
+        What was done; nothing when no merge was worth it.
 
     Raises
     ------
@@ -249,7 +139,7 @@ def merge_shuffle(
     CorruptShuffleError, FormatVersionError
         A file to be merged is damaged or missing; nothing was changed.
     CommitConflictError
-        What was merged was overwritten meanwhile, or merged by another; nothing was changed.
+        Another writer overwrote or merged the inputs meanwhile; nothing was changed.
     StorageError, OutOfDiskError
         The files could not be written; nothing was changed.
     """
@@ -266,8 +156,8 @@ def merge_shuffle(
     try:
         job.make_directories()
         merge = _Merge(job, Snapshot(shuffle.entries), policy, on_bytes)
-        replacements = [merge.run(number, one) for number, one in enumerate(plan.merges)]
-        found, entry = commit_replacements(job, replacements, merge.added_bytes)
+        replacements = [merge.run(number, planned) for number, planned in enumerate(plan.merges)]
+        replaced, entry = commit_replacements(job, replacements, merge.added_bytes)
     except BaseException as error:
         abort_after(job, error)
         if isinstance(error, CorruptShuffleError) and has_expired(job.storage, shuffle.version):
@@ -277,14 +167,14 @@ def merge_shuffle(
             )
             raise CommitConflictError(msg) from error
         raise
-    # The version is out: whatever fails from here on must not look like a failed merge.
+    # The version is published: a failure from here on must not look like a failed merge.
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
     return MergeReport(
         plan,
         entry.version,
-        (len(found.map_outputs), len(entry.map_outputs)),
-        _facts(found.map_outputs),
+        (len(replaced.map_outputs), len(entry.map_outputs)),
+        _facts(replaced.map_outputs),
         _facts(entry.map_outputs),
     )
 
@@ -297,7 +187,7 @@ def _check_type(name: str, value: object, expected: type) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """The partitioner as it was written down: a merge moves no row to another subpartition."""
+    """The partitioner as the log describes it: a merge assigns no row to a subpartition."""
 
     description: Mapping[str, Any]
 
@@ -314,7 +204,7 @@ class _Described:
 
 
 def _job(shuffle: Shuffle, options: WriteOptions) -> ShuffleJob:
-    """Name a job like one that writes; its map tasks are the merges."""
+    """Return a job whose map tasks are the merges."""
     newest = shuffle.entries[-1]
     storage = shuffle.storage
     check_local_dirs(storage.root, options.local_dirs)
@@ -345,7 +235,7 @@ class _Merge:
         on_bytes: Callable[[int], None],
     ) -> None:
         self._job = job
-        self._places = [
+        self._outputs = [
             (entry, output) for entry in snapshot.entries for output in entry.map_outputs
         ]
         self._max_fan_in = policy.max_fan_in
@@ -359,53 +249,113 @@ class _Merge:
         """Write the map output of one merge."""
         started = time.perf_counter_ns()
         job = self._job
-        places = self._places[planned.first : planned.end]
+        inputs = self._outputs[planned.first : planned.end]
         name = f"{number:05d}-0-{secrets.token_hex(6)}-0"
-        told = 0
+        reported = 0
 
-        def tell(num_bytes: int) -> None:
-            nonlocal told
-            told += num_bytes
+        def report(num_bytes: int) -> None:
+            nonlocal reported
+            reported += num_bytes
             self._on_bytes(num_bytes)
 
         merged = merge_files(
             [
                 self._indexes.index_of(entry, output, file)
-                for entry, output in places
+                for entry, output in inputs
                 for file in output.files
             ],
             rewrite=planned.rewrite,
             max_fan_in=self._max_fan_in,
             roots=self._roots,
             path_in=lambda root: name if root else f"{job.directory}/{name}",
-            metadata=_metadata(job, number),
+            metadata=job.metadata(number, 0),
             options=job.options,
-            on_bytes=tell,
+            on_bytes=report,
         )
-        # What stands between chunks, and what a region's bytes lost to rounding.
-        self._on_bytes(sum(output.num_bytes for _, output in places) - told)
+        # Bytes between chunks, and what the bytes of regions lost to rounding.
+        self._on_bytes(sum(output.num_bytes for _, output in inputs) - reported)
         self.added_bytes += merged.added_bytes
-        counters = sum_counters(output.counters for _, output in places) | {
+        counters = sum_counters(output.counters for _, output in inputs) | {
             "num_regions": merged.file.num_regions,
             "stored_bytes": merged.file.data_bytes,
             "merge_ns": time.perf_counter_ns() - started,
         }
         output = MapOutput(job.job_id, number, 0, (merged.file,), counters)
         return Replacement(
-            join_outputs([PlacedOutputs((one,), entry.roots) for entry, one in places]),
+            join_outputs([PlacedOutputs((source,), entry.roots) for entry, source in inputs]),
             PlacedOutputs((output,), job.local_roots),
         )
 
 
-def _metadata(job: ShuffleJob, number: int) -> PartitionedFileMetadata:
-    """Return what the index of a merged file says: the merge is its map task."""
-    return PartitionedFileMetadata(
-        shuffle_id=job.shuffle_id,
-        job_id=job.job_id,
-        map_task=number,
-        attempt=0,
-        data_schema=job.data_schema,
-        num_subpartitions=job.num_subpartitions,
-        partitioner=job.partitioner.describe(),
-        sort_by=job.sort_by,
-    )
+def commit_replacements(
+    job: ShuffleJob, replacements: Sequence[Replacement], added_bytes: Int64Array
+) -> tuple[Snapshot, LogEntry]:
+    """Publish merged map outputs in the place of their inputs, as a version of the same rows.
+
+    What another writer appended meanwhile is part of the new version, behind the rest.
+    ``added_bytes`` are the bytes per subpartition that the merged files have more than their
+    inputs. Returns the version that was replaced, and the new entry.
+
+    Raises CommitConflictError where an input is not part of the newest version any more,
+    StorageError where the entry could not be written, or may not survive a power failure, and
+    UnsettledCommitError where the store did not answer: the merged files are kept, since the entry
+    may still appear.
+    """
+    log = CommitLog(job.storage)
+    rounds: list[tuple[Snapshot, LogEntry]] = []
+
+    def decide(newest: Snapshot | None) -> LogEntry:
+        if newest is None:
+            msg = f"{job.storage.root}: the shuffle was removed; nothing was committed"
+            raise CommitConflictError(msg)
+        outputs = replace_outputs(PlacedOutputs.of(newest.entries), replacements)
+        rows, sizes = log.totals(newest)
+        if rounds:
+            # Another writer was faster, and its rows are part of the totals now.
+            job.storage.delete(rounds[-1][1].totals.path)
+        commit_id = uuid.uuid4().hex
+        totals = encode_totals(rows, without_negatives(sizes + added_bytes))
+        entry = replace(
+            newest.newest,
+            version=0,
+            operation="replace",
+            job_id=job.job_id,
+            commit_id=commit_id,
+            committed_at_ms=time.time_ns() // 1_000_000,
+            map_outputs=outputs.outputs,
+            totals=TotalsFile.of(totals_path(job.job_id, commit_id), totals),
+            roots=outputs.roots,
+            transaction=None,
+            released=None,
+            flushed=None,
+            format_version=FORMAT_VERSION,
+            content=newest.newest.content_version,
+        )
+        rounds.append((newest, entry))
+        put_totals(job.storage, entry, totals, sync=job.options.sync)
+        return entry
+
+    try:
+        # No other process commits this job. But where this one is interrupted while its put is
+        # under way, an abort must not remove what that put may still publish: it asks the decision.
+        decide_commit(job, job.job_id)
+        committed = log.append(
+            decide, sync=job.options.sync, job_id=job.job_id, after=job.base_version
+        )
+    except BaseException as error:
+        clean_up(job, log, rounds[-1][1].totals if rounds else None, error)
+        raise
+    replaced, entry = rounds[-1]
+    return replaced, committed or entry
+
+
+def without_negatives(sizes: Int64Array) -> Int64Array:
+    """Return bytes per subpartition of the same sum, none of them negative.
+
+    Each writer shares out the bytes of its files in its own way, so that a merge may save more of
+    one subpartition than another writer had counted for it.
+    """
+    missing = -int(np.minimum(sizes, 0).sum())
+    shared: Int64Array = np.maximum(sizes, 0)
+    shared -= np.diff(np.minimum(np.cumsum(shared), missing), prepend=0)
+    return shared

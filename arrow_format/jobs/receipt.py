@@ -27,7 +27,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Say how many, with the noun in the plural unless there is one."""
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

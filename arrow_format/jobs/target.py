@@ -14,47 +14,33 @@ from arrow_format.errors import (
     ShuffleExistsError,
     StorageError,
 )
-from arrow_format.jobs.job import MAP_OUTPUT_DIRECTORY, ShuffleJob
 from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.log.commit_log import LOG_DIRECTORY, CommitLog, Snapshot
-from arrow_format.log.consumers import CONSUMER_DIRECTORY
+from arrow_format.log.commit_log import CommitLog, Snapshot
+from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
-from arrow_format.options import check_mode
 from arrow_format.storage.local_dir_removal import clear_roots, remove_root_list
-from arrow_format.storage.open import open_storage
+from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.protocol import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
+    from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.entry import LogEntry
-    from arrow_format.storage.open import Place
 
 
 def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapshot | None:
-    """Check the path against the write mode; return the newest version there, if any.
+    """Check the path against the write mode; return the newest version at it, if any.
 
-    Parameters
-    ----------
-    job, mode
-        Who writes, and how.
-    pending
-        Whether it is to be pending when it is committed, with what is so already.
-
-    Raises
-    ------
-    ShuffleExistsError
-        The path is a file, holds something that is no shuffle, or a shuffle where the mode wants
-        none.
-    SchemaError
-        Mode append, or what is pending, with this or to be added to it: schema, partitioner or
-        number of subpartitions differ.
+    ``pending`` says whether the job will commit as pending. Raises ShuffleExistsError where the
+    path is a file, or holds something else than a shuffle, or a shuffle that the mode refuses;
+    SchemaError or OptionError where the job does not fit the shuffle it is appended to, or what is
+    pending.
     """
-    check_mode(mode)
     storage = job.storage
     stat = storage.stat("")
     if stat is not None and not stat.is_directory:
@@ -74,15 +60,12 @@ def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> 
     if snapshot is not None and snapshot.ended is not None:
         return
     if snapshot is None:
-        foreign = set(storage.list("")) - {
-            LOG_DIRECTORY,
-            MAP_OUTPUT_DIRECTORY,
-            CONSUMER_DIRECTORY,
-        }
+        own = {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY, CONSUMER_DIRECTORY}
+        foreign = set(storage.list("")) - own
         if foreign:
             msg = (
-                f"{storage.root}: holds {min(foreign)!r} and is no shuffle; nothing was touched. "
-                "Give a new or empty directory"
+                f"{storage.root}: holds {min(foreign)!r} and is not a shuffle; nothing was "
+                "changed. Give a new or empty directory"
             )
             raise ShuffleExistsError(msg)
     elif mode == "errorifexists":
@@ -92,100 +75,97 @@ def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> 
         )
         raise ShuffleExistsError(msg)
     elif mode == "append":
-        _check_appendable(job, snapshot)
+        _check_appendable(job, snapshot.newest)
 
 
 def is_added_to(mode: str, snapshot: Snapshot | None) -> bool:
-    """Whether what is pending is to be added to what a job makes: all that is there then."""
+    """Whether a job starts the shuffle again, so that what is pending will be added to it."""
     return mode == "overwrite" or snapshot is None or snapshot.ended is not None
 
 
 def check_fits_pending(job: ShuffleJob, log: CommitLog, *, pending: bool) -> None:
-    """Check that what is pending, if anything is, can be flushed together with a job, or after it.
+    """Check that pending map outputs, if any, can be flushed together with a job, or after it.
 
-    Parameters
-    ----------
-    job, log
-        The job and the log.
-    pending
-        Whether it is to be pending itself; otherwise it makes all that is there.
-
-    Raises
-    ------
-    SchemaError, OptionError
-        Its schema, partitioner, number of subpartitions or result type is another.
+    ``pending`` says whether the job is to be pending itself; otherwise it starts the shuffle again.
+    Raises SchemaError or OptionError.
     """
-    there = last_pending(log)
-    if there is None:
+    waiting = last_pending(log)
+    if waiting is None:
         return
     try:
-        _check_appendable(job, Snapshot((there,)))
+        _check_appendable(job, waiting)
         if not pending:
-            _check_result_of_first(job, there)
+            _check_result_of_first(job, waiting)
     except (SchemaError, OptionError) as error:
         msg = (
-            f"{error}. That is what waits to be flushed: write as it was written, or flush it "
+            f"{error}. Rows that wait to be flushed have these: write with the same, or flush them "
             f"(arrow-shuffle flush {job.storage.root}) and overwrite the shuffle"
         )
         raise type(error)(msg) from error
 
 
 def _check_result_of_first(job: ShuffleJob, waiting: LogEntry) -> None:
-    """Check that the first version is of the type that what waits is to be added to."""
+    """Check that the first version has the result type of what is pending."""
     made, kind = describe_result(job.options, job.owners, None).type, waiting.result.type
     if made is not kind:
         msg = f"{job.storage.root}: result type {made.name} is not {kind.name}"
         raise OptionError(msg)
 
 
-def _check_appendable(job: ShuffleJob, snapshot: Snapshot) -> None:
-    there = snapshot.newest
-    if not is_appendable(there.data_schema, job.data_schema):
-        differing = [
-            f"{name}: {_field(there.data_schema, name)} there, {_field(job.data_schema, name)} here"
-            for name in dict.fromkeys([*there.data_schema.names, *job.data_schema.names])
-            if _field(there.data_schema, name) != _field(job.data_schema, name)
-        ]
-        found = "; ".join(differing) or "the columns stand in another order"
-        msg = f"{job.storage.root}: cannot append rows of another schema: {found}"
-        raise SchemaError(msg)
-    if there.spark_schema and job.spark_schema:
-        ours, theirs = json.loads(job.spark_schema), json.loads(there.spark_schema)
-        if not same_spark_type(theirs, ours):
-            msg = (
-                f"{job.storage.root}: cannot append rows of other Spark types: {theirs['fields']} "
-                f"there, {ours['fields']} here"
-            )
-            raise SchemaError(msg)
-    if there.num_subpartitions != job.num_subpartitions:
-        msg = (
-            f"{job.storage.root}: has {there.num_subpartitions} subpartitions; cannot append with "
-            f"{job.num_subpartitions}"
-        )
-        raise SchemaError(msg)
-    # As the log gives it back: JSON knows no tuples.
-    here = json.loads(json.dumps(job.partitioner.describe()))
-    if dict(there.partitioner) != here and not _same_ranges(there.partitioner, job.partitioner):
-        msg = (
-            f"{job.storage.root}: is partitioned by {_shown(there.partitioner)}; cannot append "
-            f"rows partitioned by {_shown(here)}"
-        )
-        raise SchemaError(msg)
-    if there.sort_by != job.sort_by:
-        msg = (
-            f"{job.storage.root}: is sorted by {list(there.sort_by)}; cannot append rows sorted by "
-            f"{list(job.sort_by)}. Give the same sort_by"
-        )
+def _check_appendable(job: ShuffleJob, existing: LogEntry) -> None:
+    for difference in _differences(job, existing):
+        msg = f"{job.storage.root}: {difference}"
         raise SchemaError(msg)
     try:
-        describe_result(job.options, job.owners, there.result)
+        describe_result(job.options, job.owners, existing.result)
     except OptionError as error:
         msg = f"{job.storage.root}: {error}"
         raise OptionError(msg) from error
 
 
+def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
+    """Yield why the rows of a job cannot be appended, if anything."""
+    if not is_appendable(existing.data_schema, job.data_schema):
+        types = {
+            name: (_type_of(existing.data_schema, name), _type_of(job.data_schema, name))
+            for name in (*existing.data_schema.names, *job.data_schema.names)
+        }
+        differing = "; ".join(
+            f"{name}: {theirs} there, {ours} here"
+            for name, (theirs, ours) in types.items()
+            if theirs != ours
+        )
+        yield (
+            "cannot append rows of another schema: "
+            f"{differing or 'the columns are in another order'}"
+        )
+    if existing.spark_schema and job.spark_schema:
+        ours, theirs = json.loads(job.spark_schema), json.loads(existing.spark_schema)
+        if not same_spark_type(theirs, ours):
+            yield (
+                f"cannot append rows of other Spark types: {theirs['fields']} there, "
+                f"{ours['fields']} here"
+            )
+    if existing.num_subpartitions != job.num_subpartitions:
+        yield (
+            f"has {existing.num_subpartitions} subpartitions; cannot append with "
+            f"{job.num_subpartitions}"
+        )
+    # As the log gives it back: JSON knows no tuples.
+    ours, theirs = json.loads(json.dumps(job.partitioner.describe())), existing.partitioner
+    if dict(theirs) != ours and not _same_ranges(theirs, job.partitioner):
+        yield (
+            f"is partitioned by {_shown(theirs)}; cannot append rows partitioned by {_shown(ours)}"
+        )
+    if existing.sort_by != job.sort_by:
+        yield (
+            f"is sorted by {list(existing.sort_by)}; cannot append rows sorted by "
+            f"{list(job.sort_by)}. Give the same sort_by"
+        )
+
+
 def _same_ranges(described: Mapping[str, Any], partitioner: Partitioner) -> bool:
-    """Whether bounds are equal that another release of a library compressed otherwise."""
+    """Whether bounds are equal, though another release of a library compressed them otherwise."""
     return (
         isinstance(partitioner, RangePartitioner)
         and partitioner_from_description(described) == partitioner
@@ -199,16 +179,15 @@ def _shown(described: Mapping[str, Any]) -> str:
     return repr(dict(described))
 
 
-def _field(schema: pa.Schema, name: str) -> str:
+def _type_of(schema: pa.Schema, name: str) -> str:
     index = schema.get_field_index(name)
     return "absent" if index < 0 else str(schema.field(index).type)
 
 
 def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
-    """Check the target and make the job's directories.
+    """Check the target as :func:`check_target` does, and make the job's directories.
 
-    So that a path that cannot be written fails here and not in every task; raises what
-    :func:`check_target` raises, and StorageError.
+    A path that cannot be written then fails here, with StorageError, and not in every task.
     """
     snapshot = check_target(job, mode)
     if snapshot is not None and snapshot.ended is not None:
@@ -229,7 +208,7 @@ def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
 
 
 def newest_entry(path: Place) -> LogEntry | None:
-    """Newest log entry at a path; None when there is no shuffle, or it was released."""
+    """Return the newest log entry at a path; None without a shuffle, or if it was released."""
     storage = open_storage(path)
     stat = storage.stat("")
     if stat is None or not stat.is_directory:
@@ -238,24 +217,15 @@ def newest_entry(path: Place) -> LogEntry | None:
     return None if snapshot is None or snapshot.ended is not None else snapshot.newest
 
 
-def inherit_bounds(partitioner: Partitioner, there: LogEntry | None) -> Partitioner:
-    """Give a range partitioner without bounds those of the shuffle that is there.
+def inherit_bounds(partitioner: Partitioner, existing: LogEntry | None) -> Partitioner:
+    """Return a range partitioner without bounds with those of the existing shuffle.
 
-    Parameters
-    ----------
-    partitioner
-        Any; only a range partitioner without bounds is changed.
-    there
-        Newest log entry of the shuffle.
-
-    Returns
-    -------
-    Partitioner
-        As it was when there is no shuffle, or it has no ranges of the same keys in the same order.
+    Any other partitioner is returned unchanged, as is one without a shuffle or where that has no
+    ranges of the same keys in the same order.
     """
     if not isinstance(partitioner, RangePartitioner) or partitioner.bounds is not None:
         return partitioner
-    old = None if there is None else partitioner_from_description(there.partitioner)
+    old = None if existing is None else partitioner_from_description(existing.partitioner)
     if isinstance(old, RangePartitioner) and old.keys == partitioner.keys:
         return old
     return partitioner
@@ -267,29 +237,16 @@ def settle_bounds(
     mode: str,
     sample: Callable[[RangePartitioner], RangePartitioner],
 ) -> Partitioner:
-    """Give a range partitioner its bounds before a write: those that are there, or from a sample.
+    """Return a range partitioner without bounds with bounds for a write; others unchanged.
 
-    Parameters
-    ----------
-    partitioner
-        Any; only a range partitioner without bounds is changed.
-    path
-        Where the shuffle will be written.
-    mode
-        The write mode. An append takes the bounds of the shuffle that is there.
-    sample
-        Called at most once, and only if the write can go on: gives the partitioner its bounds.
-
-    Raises
-    ------
-    CorruptShuffleError, FormatVersionError
-        The commit log at the path cannot be read.
+    An append takes the bounds of the existing shuffle. Otherwise ``sample`` gives the partitioner
+    its bounds; it is called at most once, and only if the write can go on.
     """
     if not isinstance(partitioner, RangePartitioner) or partitioner.bounds is not None:
         return partitioner
-    there = newest_entry(path)
-    if there is not None and mode in ("errorifexists", "ignore"):
-        # Nothing will be written: whoever checks the mode says so, and needs no sample for it.
+    existing = newest_entry(path)
+    if existing is not None and mode in ("errorifexists", "ignore"):
+        # Nothing will be written: the check of the mode says so, and needs no sample.
         return RangePartitioner(keys=partitioner.keys, bounds=[])
-    inherited = inherit_bounds(partitioner, there if mode == "append" else None)
+    inherited = inherit_bounds(partitioner, existing if mode == "append" else None)
     return sample(partitioner) if inherited is partitioner else inherited

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,10 @@ from arrow_format.jobs.target import newest_entry, open_target, settle_bounds
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import WriteMode, WriteOptions, check_mode
-from arrow_format.storage.open import open_storage
+from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from arrow_format.jobs.receipt import ShuffleReceipt
-    from arrow_format.storage.open import Place, Storage
 
 
 def write_shuffle(
@@ -48,8 +45,8 @@ def write_shuffle(
     ----------
     batches
         A table, a reader, anything with an Arrow C stream, or record batches of one schema (at
-        least one, since the schema is taken from it). A Spark DataFrame is refused: its rows would
-        all pass through this process, and ``connector.write_shuffle`` writes them in tasks.
+        least one, since the schema is taken from it). A Spark DataFrame is refused: all its rows
+        would pass through this process, and ``connector.write_shuffle`` writes them in tasks.
     path
         Directory or URI of the shuffle.
     num_subpartitions
@@ -58,11 +55,11 @@ def write_shuffle(
         Column name or names to hash as Spark does; or give ``partitioner``.
     partitioner
         Decides the subpartition of each row. A RangePartitioner without bounds gets them from a
-        sample of ``batches`` if that is a table, or when appending from the shuffle that is there.
+        sample of ``batches`` if that is a table, or when appending from the existing shuffle.
     sort_by
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
         column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
-        ``ascending nulls last`` or ``descending nulls first``. When empty, as they come.
+        ``ascending nulls last`` or ``descending nulls first``. When empty, in order of arrival.
     mode
         errorifexists, overwrite, append or ignore.
     for_spark
@@ -70,7 +67,7 @@ def write_shuffle(
         in microseconds, unsigned integers as larger signed ones, and so on, see ``docs/types.md``.
         No value changes: one that would, as a timestamp with nanoseconds, is a SchemaError. False:
         all types are stored as they are, which other readers take and Spark may not. An append
-        keeps to the types of the shuffle that is there.
+        keeps the types of the existing shuffle.
     options
         How to write; defaults when None.
     storage_options
@@ -80,12 +77,12 @@ def write_shuffle(
     Returns
     -------
     ShuffleReceipt
-        What was written. With mode ``ignore`` and a shuffle that is there, its newest version's.
+        What was written; with mode ``ignore`` and an existing shuffle, its newest version.
 
     Raises
     ------
     OptionError, SchemaError, ShuffleExistsError, StorageError
-        Something does not fit; nothing is left behind.
+        An argument, the rows or the path do not fit, as the message says; nothing is left behind.
     """
     check_mode(mode)
     if not isinstance(for_spark, bool):
@@ -114,9 +111,9 @@ def write_shuffle(
         sort_by=sort_by,
         options=options,
     )
-    there = open_target(job, mode)
-    if there is not None and mode == "ignore":
-        return receipt_of(job.storage, there.newest)
+    existing = open_target(job, mode)
+    if existing is not None and mode == "ignore":
+        return receipt_of(job.storage, existing.newest)
     try:
         return commit_job(job, [run_map_task(job, 0, 0, stream)], mode=mode)
     except BaseException as error:
@@ -127,10 +124,7 @@ def write_shuffle(
 def _changes_for_spark(
     schema: pa.Schema, storage: Storage, mode: str, subpartition: str | None
 ) -> bool:
-    """Whether rows are stored as other types so that Spark reads them.
-
-    A shuffle that has the types as they are is appended to as it is.
-    """
+    """Whether rows are converted for Spark; an append keeps the shuffle's types if they fit."""
     plain = data_schema(schema)
     try:
         if schema_for_spark(schema, subpartition).equals(plain):
@@ -138,14 +132,14 @@ def _changes_for_spark(
     except SchemaError:
         if mode != "append":
             raise
-    there = newest_entry(storage) if mode == "append" else None
-    return there is None or not is_appendable(there.data_schema, plain)
+    existing = newest_entry(storage) if mode == "append" else None
+    return existing is None or not is_appendable(existing.data_schema, plain)
 
 
 def _sampled(
     ranges: RangePartitioner, batches: object, num_subpartitions: int, *, converts: bool
 ) -> RangePartitioner:
-    """Range partitioner with bounds from the rows to write, which only a table shows beforehand."""
+    """Return a range partitioner with bounds from a sample, for which the rows must be a table."""
     if not isinstance(batches, pa.Table | pa.RecordBatch):
         msg = (
             f"{ranges!r} has no bounds, and batches is {type(batches).__name__}, which can be read "
@@ -153,18 +147,18 @@ def _sampled(
             "RangePartitioner.sampled(table_or_dataset, keys, num_subpartitions)"
         )
         raise OptionError(msg)
-    found = RangePartitioner.sampled(batches, ranges.keys, num_subpartitions)
-    if found.bounds is None or not converts:
-        return found
-    bounds = rows_for_spark([found.bounds], found.bounds.schema)
+    sampled = RangePartitioner.sampled(batches, ranges.keys, num_subpartitions)
+    if sampled.bounds is None or not converts:
+        return sampled
+    bounds = rows_for_spark([sampled.bounds], sampled.bounds.schema)
     return RangePartitioner(
-        keys=found.keys,
-        bounds=pa.Table.from_batches(bounds, schema_for_spark(found.bounds.schema)),
+        keys=sampled.keys,
+        bounds=pa.Table.from_batches(bounds, schema_for_spark(sampled.bounds.schema)),
     )
 
 
 def _check_source(batches: object) -> None:
-    """Refuse a DataFrame of Spark, which has an Arrow C stream that collects all of its rows."""
+    """Refuse a Spark DataFrame, whose Arrow C stream collects all of its rows."""
     if any(cls.__module__.partition(".")[0] == "pyspark" for cls in type(batches).__mro__):
         msg = (
             f"batches is a Spark {type(batches).__name__}: all its rows would pass through this "

@@ -1,12 +1,12 @@
 """The commit log: which map outputs make up which version. One writer wins each version.
 
-Entries and fences are files that are created put-if-absent, so each number has one winner, and
-whoever was slower looks at what is there and decides anew. Nothing else keeps writers apart: the
-storage must refuse to create what exists, whoever asks and from wherever, and show a file whole or
-not at all. On a POSIX file system that is ``link``; on an object store a conditional put; on HDFS
-a rename that does not overwrite. A storage that has nothing of the kind must refuse
-``put_if_absent`` rather than imitate it by looking first: two writers that look at once would both
-win, and one of them would lose its rows without an error.
+Entries and fences are files that are created put-if-absent, so each number has one winner; a slower
+writer reads the log again and decides again. Nothing else keeps writers apart: the storage must
+refuse to create a file that exists, for any writer on any machine, and show a file whole or not at
+all. On a POSIX file system that is ``link``; on an object store a conditional put; on HDFS a rename
+that does not overwrite. A storage that has nothing of the kind must refuse ``put_if_absent`` rather
+than imitate it by a check beforehand: two writers that check concurrently would both win, and one
+of them would lose its rows without an error.
 """
 
 from __future__ import annotations
@@ -19,27 +19,21 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from arrow_format.errors import CommitConflictError, ShuffleError
-from arrow_format.log.checkpoint import (
-    Checkpoint,
-    compose,
-    decode_with_totals,
-    encode_checkpoint,
-)
+from arrow_format.log.checkpoint import Checkpoint, compose, decode_with_totals, encode_checkpoint
 from arrow_format.log.framing import readable
-from arrow_format.log.names import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path, oldest_path
+from arrow_format.log.names import LogIndex, checkpoint_path, entry_path, oldest_path
 from arrow_format.log.pending import pending_numbers
 from arrow_format.log.reader import LogReader
 from arrow_format.log.record import Fence, LogRecord, decode_record, encode_record, numbered
 from arrow_format.log.snapshot import Snapshot
 from arrow_format.log.transactions import all_last_commits
-from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError
+from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from arrow_format.storage.open import Storage
 
-__all__ = ["CHECKPOINT_INTERVAL", "LOG_DIRECTORY", "CommitLog", "Snapshot"]
+__all__ = ["CHECKPOINT_INTERVAL", "CommitLog", "Snapshot"]
 
 CHECKPOINT_INTERVAL = 100
 """Entries after which the next commit puts a checkpoint."""
@@ -55,7 +49,7 @@ class CommitLog(LogReader):
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._is_unanswered = False
-        """Whether a put of an entry ended without an answer: it may still be carried out."""
+        """Whether a put of an entry ended without an answer: the store may still carry it out."""
 
     def append(
         self,
@@ -65,25 +59,18 @@ class CommitLog(LogReader):
         job_id: str | None = None,
         after: int = 0,
     ) -> Record | None:
-        """Commit what ``decide`` makes of the newest version, again and again until it wins.
+        """Commit what ``decide`` makes of the newest version; try again until it wins.
 
         Parameters
         ----------
         decide
-            Given the newest version (None: nothing yet) it returns the entry or fence to add, whose
-            version number is set here; returns None to commit nothing; or raises, which ends the
-            commit. It is called again with the new state when another writer was faster.
+            Given the newest version (None: nothing yet) it returns the record to add, whose number
+            is set here; returns None to commit nothing; or raises, which ends the commit. It is
+            called again with the new state when another writer was faster.
         sync
-            Whether the entry is durable on return.
-        job_id
-            The job that commits; it must not have been fenced.
-        after
-            Number of the log when that job began.
-
-        Returns
-        -------
-        LogEntry, Pending, Fence or None
-            What was added.
+            Whether the record is durable on return.
+        job_id, after
+            The job that commits, and the number of the log when it began.
 
         Raises
         ------
@@ -93,8 +80,8 @@ class CommitLog(LogReader):
             Readers would refuse the entry; nothing was put.
         """
         for attempt in range(_ATTEMPTS):
-            # Whoever puts something after this look takes the number that is tried here.
-            index, newest = self.read(partial(self._look, job_id, after))
+            # A writer that puts something after this read takes the number that is tried here.
+            index, newest = self.read(partial(self._newest_for, job_id, after))
             after = max(after, index.newest)
             record = decide(newest)
             if record is None:
@@ -107,10 +94,10 @@ class CommitLog(LogReader):
                 self._storage.put_if_absent(path, data, sync=sync)
             except ObjectNotFoundError:
                 self._is_unanswered = False
-                continue  # the temporary file went: garbage collection took it for a dead one
+                continue  # garbage collection removed the temporary file as one of a dead writer
             except ObjectExistsError:
                 self._is_unanswered = False
-                # A put that was retried below us may have won without our knowing.
+                # The storage may have retried a put that had won.
                 if self._commit_id(record.version) != record.commit_id:
                     time.sleep(random.uniform(0, min(0.01 * 2**attempt, 1.0)))
                     continue
@@ -121,27 +108,22 @@ class CommitLog(LogReader):
             return record
         msg = (
             f"{self._storage.root}: other writers committed {_ATTEMPTS} versions while this one "
-            "tried; run it again when fewer write at once"
+            "tried; run it again when fewer write concurrently"
         )
         raise CommitConflictError(msg)
 
     def settle(self, *, sync: bool) -> None:
-        """After a commit that failed: let no put of an entry come true later.
+        """After a failed commit, make sure that its put has succeeded by now or never will.
 
-        A request whose answer did not come may still be on its way. A fence of no job takes its
-        number, so that it fails or has succeeded by now.
-
-        Raises
-        ------
-        ShuffleError
-            That is not possible either; the put may still come true.
+        A request without an answer may still be on its way. A fence of no job takes its number.
+        Raises ShuffleError where that fails too: the put may still succeed.
         """
         if self._is_unanswered:
             now_ms = time.time_ns() // 1_000_000
             self.append(lambda _: Fence(0, uuid.uuid4().hex, now_ms, ()), sync=sync)
 
     def _commit_id(self, number: int) -> str | None:
-        """Return whose a number is; None when its version has expired and is gone already."""
+        """Return the commit id of a number; None when it has expired and was removed."""
         try:
             return self.record(number).commit_id
         except ObjectNotFoundError:
@@ -150,10 +132,10 @@ class CommitLog(LogReader):
             return None
 
     def _was_dropped(self, number: int) -> bool:
-        """Whether a number that was just put had been another's, whose version has expired since.
+        """Delete a record that was just put at a number that had expired; whether it was so.
 
-        Its name was free again. The marker was put before the other's entry was removed, so it is
-        there to be seen now; no reader believes what was put, and it is taken back.
+        The name was free again because the expired entry was removed. The marker was put before
+        that, so a listing shows it now, and readers do not believe the record.
         """
         # A bare listing may show neither a marker that is about to go nor the one put before that.
         if number >= self.index().oldest:
@@ -161,10 +143,10 @@ class CommitLog(LogReader):
         self._storage.delete(entry_path(number))
         return True
 
-    def _look(
+    def _newest_for(
         self, job_id: str | None, after: int, index: LogIndex
     ) -> tuple[LogIndex, Snapshot | None]:
-        """Return the newest version of a listing, unless the job has ended in it."""
+        """Return the newest version of a listing; CommitConflictError if the job has ended."""
         end = None if job_id is None else self.end_of(index, job_id, after=after)
         if end is not None and end.fenced:
             raise self.fenced_error(str(job_id), end.version)
@@ -176,7 +158,7 @@ class CommitLog(LogReader):
         return index, self.snapshot_of(index)
 
     def fenced_error(self, job_id: str, number: int) -> CommitConflictError:
-        """Return the error of a job that garbage collection has given up."""
+        """Return the error of a job that garbage collection gave up with fence ``number``."""
         return CommitConflictError(
             f"{self._storage.root}: job {job_id} was given up by garbage collection (fence "
             f"{number} of the commit log), since it had written nothing for the time of its "
@@ -186,36 +168,24 @@ class CommitLog(LogReader):
 
     def _checkpoint_if_due(self, index: LogIndex, number: int) -> None:
         if number - max(index.checkpoints, default=0) >= CHECKPOINT_INTERVAL:
-            # The commit is out. Who comes next will try again.
+            # The commit is published. The next writer will try again.
             with contextlib.suppress(ShuffleError):
-                # Durable always: durable entries may be removed because it is there.
+                # Durable always: durable entries may be removed because of it.
                 self.put_checkpoint(number, sync=True)
 
     def put_checkpoint(self, number: int, *, sync: bool) -> None:
-        """Put the checkpoint of a number of the log, unless it is there.
-
-        Raises
-        ------
-        ShuffleError
-            The log cannot be read up to there, or the checkpoint not be written.
-        """
+        """Put the checkpoint of a number of the log, unless it exists."""
         self.read(partial(self._put_checkpoint, number, sync))
 
     def put_oldest(self, version: int, *, sync: bool) -> None:
-        """Let all versions before ``version`` expire; it must be one itself.
+        """Let all versions before ``version``, which must be one itself, expire.
 
-        Their entries may be removed after that: a checkpoint stands for them, and can be read.
-
-        Raises
-        ------
-        CorruptShuffleError
-            It is damaged: the entries are all there is.
-        ShuffleError
-            As :meth:`put_checkpoint`.
+        Their entries may be removed after that: a checkpoint replaces them, and was read back.
+        Raises CorruptShuffleError where it is damaged, since only the entries are left then.
         """
         if version > 1:
             self.put_checkpoint(version - 1, sync=sync)
-            stored = LogReader(self._storage)  # not what this one remembers
+            stored = LogReader(self._storage)  # reads the checkpoint back, not from memory
             whole = stored.checkpoint(version - 1).entry
             if whole is not None:
                 stored.totals(Snapshot((whole,)))

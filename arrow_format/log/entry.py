@@ -1,15 +1,19 @@
 """One entry of the commit log, to and from JSON.
 
-The per-subpartition totals stand in a file of their own beside it, named with length and CRC by the
-entry. See ``docs/format/v1.md``.
+The totals per subpartition are in a file of their own; the entry names its path, length and CRC.
+See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.ipc import schema_from_text, schema_to_text
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.log.result import (
@@ -33,31 +37,40 @@ from arrow_format.options import is_absolute_directory, normal_directory
 from arrow_format.strict_json import natural, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping
 
 OPERATIONS = ("overwrite", "append", "replace", "release")
-"""``overwrite`` starts a version from nothing, ``append`` adds map outputs to the one before,
-``replace`` names all map outputs anew that together hold the rows of the one before, ``release``
-those that are left after others were consumed or given up."""
+"""``overwrite`` starts a version from nothing, ``append`` adds map outputs to the version before,
+``replace`` names all map outputs of a merged version, which has the rows of the one before, and
+``release`` names those that are left after others were consumed or given up."""
+
+MALFORMED: tuple[type[Exception], ...] = (
+    KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError, OptionError,
+    SchemaError,
+)  # fmt: skip
+"""What parsing a record raises where its JSON is well-formed and its fields are not."""
 
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
 _LATER = ("num_broadcast_rows",)
-"""Fields of a file that the first entries did not have; 0 where they are missing."""
+"""Fields of a file that the first entries lack; 0 there."""
 _END_OF_TIME_MS = 253_402_300_799_000
 """The last second that has a date in Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class TotalsFile:
-    """Where the rows and bytes per subpartition of one entry stand."""
+    """Where the rows and bytes per subpartition of one entry are stored."""
 
     path: str
     length: int
     crc32: int
     offset: int = 0
     """Byte of the file at which they start; not 0 in a checkpoint."""
+
+    @staticmethod
+    def of(path: str, data: bytes) -> TotalsFile:
+        """Describe a file of totals, given all its bytes."""
+        return TotalsFile(path, len(data), zlib.crc32(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +95,26 @@ class LogEntry:
     roots: tuple[str, ...] = ()
     """Directories of the roots 1, 2, ... of :attr:`PartitionedFile.root`, absolute."""
     transaction: Transaction | None = None
-    """What this commit is a part of; None when it stands for itself."""
+    """The transaction this commit belongs to, if any."""
     format_version: int = field(default=FORMAT_VERSION)
     result: ResultDescription = PERSISTENT
     released: Released | None = None
-    """What was released; of a release only."""
+    """What was released; only releases have it."""
     flushed: int | None = None
-    """Number of the last pending map outputs that this version has taken up, and with them all
-    before; None: it has taken up none."""
+    """Number of the last pending commit that this version published, with all before it; None: it
+    published none."""
     content: int | None = None
-    """Of a merge, and of a release after which more may come: the last version before it that
-    brought anything; None where none was noted."""
+    """Last earlier version that added rows. Set on merges and on releases of unfinished results;
+    None if not recorded."""
 
     @property
     def content_version(self) -> int:
-        """The last version that brought anything, which neither a merge nor a release does."""
+        """The last version that added rows, which neither a merge nor a release does."""
         return self.version if self.content is None else self.content
 
     @property
     def is_whole(self) -> bool:
-        """Whether it names all map outputs of its version, so that none before it are needed.
-
-        One that is pending is of no version.
-        """
+        """Whether it names all map outputs of a version, so that no entry before it is needed."""
         return self.operation in OPERATIONS and self.operation != "append"
 
     @property
@@ -114,7 +124,7 @@ class LogEntry:
 
     @property
     def delivered_rows(self) -> int:
-        """Rows that all subpartitions together read of it."""
+        """Rows that all subpartitions together read; a broadcast row counts in each."""
         n = self.num_subpartitions
         return sum(output.delivered_rows(n) for output in self.map_outputs)
 
@@ -125,18 +135,14 @@ class LogEntry:
 
 
 def entry_to_json(entry: LogEntry) -> dict[str, Any]:
-    """JSON of an entry; what came later is left out where it says nothing."""
-    later: dict[str, Any] = {}
-    if entry.transaction is not None:
-        later["transaction"] = asdict(entry.transaction)
-    if entry.result != PERSISTENT:
-        later["result"] = result_to_json(entry.result)
-    if entry.released is not None:
-        later["released"] = released_to_json(entry.released)
-    if entry.flushed is not None:
-        later["flushed"] = entry.flushed
-    if entry.content is not None:
-        later["content"] = entry.content
+    """Encode an entry; fields that came after the first release are left out where unset."""
+    later = {
+        "transaction": asdict(entry.transaction) if entry.transaction else None,
+        "result": result_to_json(entry.result) if entry.result != PERSISTENT else None,
+        "released": released_to_json(entry.released) if entry.released else None,
+        "flushed": entry.flushed,
+        "content": entry.content,
+    }
     return {
         "format_version": entry.format_version,
         "version": entry.version,
@@ -159,12 +165,12 @@ def entry_to_json(entry: LogEntry) -> dict[str, Any]:
             "crc32": entry.totals.crc32,
         },
         "map_outputs": [output_to_json(output) for output in entry.map_outputs],
-        **later,
+        **{name: value for name, value in later.items() if value is not None},
     }
 
 
 def output_to_json(output: MapOutput) -> dict[str, Any]:
-    """JSON of a map output."""
+    """Encode a map output."""
     return {
         "job_id": output.job_id,
         "map_task": output.map_task,
@@ -178,13 +184,7 @@ def output_to_json(output: MapOutput) -> dict[str, Any]:
 
 
 def output_from_json(value: Mapping[str, Any]) -> MapOutput:
-    """Inverse of :func:`output_to_json`.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        It is not of that form, or a path would leave the shuffle's directory.
-    """
+    """Inverse of :func:`output_to_json`; raises :data:`MALFORMED`."""
     files = []
     for described in value["files"]:
         integers = {
@@ -203,7 +203,7 @@ def output_from_json(value: Mapping[str, Any]) -> MapOutput:
 
 
 def _consistent(file: PartitionedFile) -> PartitionedFile:
-    """Return ``file`` if its numbers go together: every region has rows, less than 2**31."""
+    """Return ``file`` if each of its regions can have rows, fewer than 2**31."""
     if (
         not file.num_regions <= file.num_rows < max(file.num_regions, 1) << 31
         or file.num_broadcast_rows > file.num_rows
@@ -214,45 +214,34 @@ def _consistent(file: PartitionedFile) -> PartitionedFile:
 
 
 def _root(root: object) -> str:
-    """Return ``root`` if it is an absolute directory."""
     if not isinstance(root, str) or not is_absolute_directory(root):
-        msg = f"root {root!r} is no absolute directory"
+        msg = f"root {root!r} is not an absolute directory"
         raise ValueError(msg)
     return root
 
 
 def _safe_path(path: object) -> str:
-    """Return ``path`` if it stays below the directory it is relative to.
-
-    Each file has one path: collections, and the check that none is named twice, compare texts.
-    """
+    """Return ``path`` if it stays below its directory and is normalised: paths are compared."""
     if (
         not isinstance(path, str)
         or not _SAFE_PATH.fullmatch(path)
         or {".", ".."} & set(path.split("/"))
     ):
-        msg = f"path {path!r} would leave the shuffle's directory, or is not its only spelling"
+        msg = f"path {path!r} would leave the shuffle's directory, or is not normalised"
         raise ValueError(msg)
     return path
 
 
 def safe_name(name: object) -> str:
-    """Return ``name`` if it may stand in a path."""
+    """Return ``name`` if it may be part of a path; raises ValueError."""
     if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-        msg = f"{name!r} is no name of a job, shuffle, commit or application"
+        msg = f"{name!r} is not a name of a job, shuffle, commit or application"
         raise ValueError(msg)
     return name
 
 
 def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
-    """Inverse of :func:`entry_to_json`.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError, AttributeError, ArrowException, OSError, OptionError,
-    SchemaError
-        It is not of that form.
-    """
+    """Inverse of :func:`entry_to_json`; raises :data:`MALFORMED`."""
     totals = value["totals"]
     data_schema = schema_from_text(value["data_schema"])
     spark_schema = value["spark_schema"]
@@ -280,7 +269,8 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
         flushed=natural(value["flushed"]) if "flushed" in value else None,
         content=natural(value["content"]) if "content" in value else None,
     )
-    _check(entry)
+    for problem in _problems(entry):
+        raise ValueError(problem)
     stated = natural(value["num_rows"]), natural(value["num_bytes"])
     if stated != (entry.num_rows, entry.num_bytes):
         msg = "totals differ from the sum over map outputs"
@@ -289,62 +279,46 @@ def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
 
 
 def _described(partitioner: object) -> dict[str, Any]:
-    """Return the description of a partitioner if it is one."""
     if not isinstance(partitioner, dict) or not isinstance(partitioner.get("kind"), str):
-        msg = "the partitioner is no object with a kind"
+        msg = "the partitioner is not an object with a kind"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     return partitioner
 
 
 def _transaction(value: Mapping[str, Any]) -> Transaction:
-    """Return what a commit is a part of."""
     return Transaction(safe_name(value["application_id"]), natural(value["number"]))
 
 
 def _pairs(keys: object) -> list[tuple[str, str]]:
-    """Return sort keys in the one form they have in a file."""
     if not isinstance(keys, list):
-        msg = "sort_by is no list"
+        msg = "sort_by is not a list"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     return [(text(name), text(order)) for name, order in keys]
 
 
-def _check(entry: LogEntry) -> None:
-    """Check what the numbers of an entry must keep to beside each other."""
+def _problems(entry: LogEntry) -> Iterator[str]:
+    """Yield what is wrong with the fields of an entry, if anything."""
     files = [file for output in entry.map_outputs for file in output.files]
     last = max((file.root for file in files), default=0)
     if last > len(entry.roots):
-        msg = f"a file is in root {last}, of {len(entry.roots)} that are named"
-        raise ValueError(msg)
+        yield f"a file is in root {last}, and the entry names {len(entry.roots)}"
     roots = ("", *map(normal_directory, entry.roots))
     if len({(roots[file.root], file.path) for file in files}) < len(files):
-        msg = "a file is named twice"
-        raise ValueError(msg)
+        yield "a file is named twice"
     if entry.num_subpartitions < 1:
-        msg = "there are no subpartitions"
-        raise ValueError(msg)
-    natural(entry.delivered_rows)
-    natural(entry.num_bytes)
-    natural(sum(file.raw_bytes for file in files))
+        yield "there are no subpartitions"
+    for number in (entry.delivered_rows, entry.num_bytes, sum(file.raw_bytes for file in files)):
+        natural(number)
     if (entry.released is not None) != (entry.operation == "release"):
-        msg = "what was released belongs to a release, and to nothing else"
-        raise ValueError(msg)
+        yield "a release names what was released, and no other operation does"
     if entry.released is not None and entry.released.through >= entry.version:
-        msg = f"version {entry.version} cannot release version {entry.released.through}"
-        raise ValueError(msg)
+        yield f"version {entry.version} cannot release version {entry.released.through}"
     if entry.flushed is not None and entry.flushed >= entry.version:
-        msg = f"version {entry.version} cannot have flushed number {entry.flushed}"
-        raise ValueError(msg)
-    if entry.content is not None and not (
-        entry.operation in ("replace", "release") and entry.content < entry.version
-    ):
-        msg = f"version {entry.version}, of {entry.operation}, cannot hold what {entry.content} had"
-        raise ValueError(msg)
-    if entry.operation in ("replace", "release"):
-        return
+        yield f"version {entry.version} cannot have flushed number {entry.flushed}"
+    is_rewritten = entry.operation in ("replace", "release")
+    if entry.content is not None and not (is_rewritten and entry.content < entry.version):
+        yield f"version {entry.version} ({entry.operation}) cannot have content {entry.content}"
     tasks = [output.map_task for output in entry.map_outputs]
-    if tasks != list(range(len(tasks))) or {output.job_id for output in entry.map_outputs} - {
-        entry.job_id
-    }:
-        msg = f"map outputs are not those of job {entry.job_id}, each once and in order"
-        raise ValueError(msg)
+    jobs = {output.job_id for output in entry.map_outputs}
+    if not is_rewritten and (tasks != list(range(len(tasks))) or jobs - {entry.job_id}):
+        yield f"map outputs are not those of job {entry.job_id}, each once and in order"

@@ -1,6 +1,7 @@
-"""How a record of the commit log stands in its file: a line of JSON, and a trailer that proves it.
+"""The frame of a small file: a line of JSON, and a trailer with its length and CRC.
 
-See ``docs/format/v1.md``.
+Apart from the log's records, since the files of consumers and leases have the same frame. See
+``docs/format/v1.md``.
 """
 
 from __future__ import annotations
@@ -22,20 +23,16 @@ _TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 
 
 def to_lines(value: Mapping[str, Any]) -> bytes:
-    """Bytes of a record."""
+    """Encode an object as a line of JSON and its trailer."""
     body = json.dumps(value, separators=(",", ":")).encode()
     return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
 
 
 def from_lines(data: bytes) -> dict[str, Any]:
-    """Inverse of :func:`to_lines`; what the JSON holds is still to be checked.
+    """Verify the trailer and format version, and parse the JSON; its fields are not checked.
 
-    Raises
-    ------
-    CorruptShuffleError
-        Any byte differs from what was written.
-    FormatVersionError
-        A newer version wrote it.
+    Raises CorruptShuffleError where any byte differs from what was written, and FormatVersionError
+    where a newer release wrote it.
     """
     body, newline, trailer = data.partition(b"\n")
     match = _TRAILER.fullmatch(trailer)
@@ -58,27 +55,14 @@ def from_lines(data: bytes) -> dict[str, Any]:
 
 
 def readable(data: Bytes, decode: Callable[[Bytes], object], where: str) -> Bytes:
-    """Return what is to be put, once the parser of its readers has taken it.
+    """Return the bytes of a file to be put, once the readers' parser has accepted them.
 
-    What they refuse is there for good, and no version after it can be opened.
-
-    Parameters
-    ----------
-    data
-        All bytes of the file.
-    decode
-        What readers do with them.
-    where
-        Path of the file, for the message.
-
-    Raises
-    ------
-    ShuffleError
-        Readers would refuse it.
+    A file in the log is permanent: one that readers refuse makes every later version unreadable.
+    Raises ShuffleError, which names the path ``where``.
     """
     try:
         decode(data)
     except (CorruptShuffleError, FormatVersionError) as error:
-        msg = f"{where}: was not put, since no reader would take it ({error})"
+        msg = f"{where}: was not put, since readers would refuse it ({error})"
         raise ShuffleError(msg) from error
     return data

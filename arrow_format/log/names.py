@@ -1,4 +1,4 @@
-"""What the commit log consists of, told from the names in its directory alone: pure."""
+"""Names of the directories and files of a shuffle, and what a listing of its log shows: pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 LOG_DIRECTORY = "commit_log"
+MAP_OUTPUT_DIRECTORY = "map_outputs"
+CONSUMER_DIRECTORY = "consumers"
+
+TEMPORARY = ".tmp-"
+"""What the names of files begin with that a put has not finished."""
+
+JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 _NAME = re.compile(r"([0-9]{20})\.(json|checkpoint|oldest)")
-_MOST_MISSING = 100
+_TOTALS = re.compile(rf"totals-({JOB_ID.pattern})-{JOB_ID.pattern}\.arrow")
+_MAX_MISSING = 100
 
 
 def entry_path(number: int) -> str:
@@ -22,7 +30,7 @@ def entry_path(number: int) -> str:
 
 
 def checkpoint_path(number: int) -> str:
-    """Path of the checkpoint that stands for everything up to that number."""
+    """Path of the checkpoint that replaces everything up to that number."""
     return f"{LOG_DIRECTORY}/{number:020d}.checkpoint"
 
 
@@ -36,9 +44,15 @@ def totals_path(job_id: str, commit_id: str) -> str:
     return f"{LOG_DIRECTORY}/totals-{job_id}-{commit_id}.arrow"
 
 
+def job_of_totals(name: str) -> str | None:
+    """Return the job whose totals a file of the log holds; None of any other file."""
+    match = _TOTALS.fullmatch(name)
+    return None if match is None else match[1]
+
+
 @dataclass(frozen=True, slots=True)
 class LogIndex:
-    """Which entries, checkpoints and markers are there."""
+    """The numbers of the entries, checkpoints and markers that a listing shows."""
 
     entries: frozenset[int]
     checkpoints: frozenset[int]
@@ -46,11 +60,11 @@ class LogIndex:
 
     @staticmethod
     def of(names: Iterable[str]) -> LogIndex:
-        """Sort the names of a listing; what is none of the log's is left out."""
-        found: dict[str, set[int]] = {"json": set(), "checkpoint": set(), "oldest": set()}
+        """Sort the names of a listing; names that are not the log's are ignored."""
+        numbers: dict[str, set[int]] = {"json": set(), "checkpoint": set(), "oldest": set()}
         for match in filter(None, map(_NAME.fullmatch, names)):
-            found[match[2]].add(int(match[1]))
-        return LogIndex(*(frozenset(numbers) for numbers in found.values()))
+            numbers[match[2]].add(int(match[1]))
+        return LogIndex(*map(frozenset, numbers.values()))
 
     @property
     def oldest(self) -> int:
@@ -59,16 +73,13 @@ class LogIndex:
 
     @property
     def newest(self) -> int:
-        """Number of the newest entry or fence; 0 when there is none."""
+        """Number of the newest entry or fence; 0 in an empty log."""
         return max(self.entries | self.checkpoints | self.markers, default=0)
 
     def missing(self) -> list[int]:
-        """Return numbers that should be there and are not, ascending; the first 100 at most."""
-        return list(islice(self._missing(), _MOST_MISSING))
-
-    def _missing(self) -> Iterator[int]:
-        first, newest = self.oldest, self.newest
-        expected = newest - first + 1
-        if sum(number >= first for number in self.entries) == expected:
-            return
-        yield from (number for number in range(first, newest + 1) if number not in self.entries)
+        """Return the numbers without an entry from oldest to newest, ascending; at most 100."""
+        oldest, newest = self.oldest, self.newest
+        if sum(number >= oldest for number in self.entries) == newest - oldest + 1:
+            return []
+        expected = range(oldest, newest + 1)
+        return list(islice((n for n in expected if n not in self.entries), _MAX_MISSING))

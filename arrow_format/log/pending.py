@@ -1,8 +1,8 @@
 """Pending map outputs: the durable buffer of a stream that is flushed once per interval.
 
-A micro-batch is committed as pending, exactly once like any other, and no reader sees it. A flush
-takes up all that is pending and makes one version of it. Between the two, and wherever a process
-dies, the log says what is pending. Source: FLIP-365, with a log in the place of a state backend.
+A micro-batch is committed as pending, exactly once like any other, and readers do not see it. A
+flush publishes all that is pending as one version. Between the two, and wherever a process dies,
+the log says what is pending. Source: FLIP-365, with a log in the place of a state backend.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from arrow_format.concurrency import ReadAhead
 from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
 from arrow_format.log.entry import LogEntry
-from arrow_format.log.names import entry_path
+from arrow_format.log.names import LogIndex, entry_path
 from arrow_format.log.record import PENDING_OVERWRITE, Pending, PendingNumbers
 
 if TYPE_CHECKING:
-    from arrow_format.log.names import LogIndex
     from arrow_format.log.reader import LogReader
 
 
@@ -27,7 +26,7 @@ class PendingOutputs:
     """What waits to be flushed."""
 
     entries: tuple[LogEntry, ...]
-    """Of each commit that is pending, oldest first."""
+    """Of each pending commit, oldest first."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -36,44 +35,36 @@ class PendingOutputs:
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes that the rows that count take in Arrow."""
+        """Bytes that the rows of :attr:`counting` take in Arrow."""
         return sum(output.raw_bytes for entry in self.counting for output in entry.map_outputs)
 
     @property
-    def begins_anew(self) -> bool:
-        """Whether the version that comes of it takes the place of what is there."""
+    def overwrites(self) -> bool:
+        """Whether the flushed version overwrites the newest one."""
         return any(entry.operation == PENDING_OVERWRITE for entry in self.entries)
 
     @property
     def counting(self) -> tuple[LogEntry, ...]:
-        """The entries whose rows count: from the last one on that begins anew, if any does."""
-        anew = (
-            place
-            for place, entry in enumerate(self.entries)
+        """The entries whose rows are flushed: from the last one that overwrites, if any."""
+        overwrites = (
+            position
+            for position, entry in enumerate(self.entries)
             if entry.operation == PENDING_OVERWRITE
         )
-        return self.entries[max(anew, default=0) :]
+        return self.entries[max(overwrites, default=0) :]
 
 
 def pending_numbers(log: LogReader, index: LogIndex, number: int | None = None) -> PendingNumbers:
-    """Return what was pending when the log had come to a number: few reads, however long it is.
-
-    Parameters
-    ----------
-    log, index
-        The log, and a listing of it.
-    number
-        The newest when None.
-    """
+    """Return what was pending at ``number`` of the log, or is at the newest: few reads."""
     number = index.newest if number is None else number
-    found: list[int] = []
+    numbers: list[int] = []
     flushed_at_ms: int | None = None
     last = 0
     ahead = ReadAhead(log.record, log.max_requests, index.checkpoints, floor=index.oldest - 1)
     while number > last:
         before = log.checkpoint(number).pending if number in index.checkpoints else None
         if before is not None:
-            found += (one for one in reversed(before.numbers) if one > last)
+            numbers += (earlier for earlier in reversed(before.numbers) if earlier > last)
             if flushed_at_ms is None:
                 flushed_at_ms = before.flushed_at_ms
             break
@@ -82,16 +73,16 @@ def pending_numbers(log: LogReader, index: LogIndex, number: int | None = None) 
         ahead.come_to(number)
         record = log.record(number)
         if isinstance(record, Pending):
-            found.append(number)
+            numbers.append(number)
         elif isinstance(record, LogEntry) and record.flushed is not None:
-            # What was put while it was flushed stands before it, and is pending still.
+            # What was put during that flush comes before it, and is still pending.
             last = max(last, record.flushed)
             if flushed_at_ms is None:
                 flushed_at_ms = record.committed_at_ms
         elif isinstance(record, LogEntry) and record.released and record.released.ended:
-            last = number  # the result was given up as a whole, with what was pending
+            last = number  # the result was released as a whole, with what was pending
         number -= 1
-    return PendingNumbers(tuple(reversed(found)), flushed_at_ms)
+    return PendingNumbers(tuple(reversed(numbers)), flushed_at_ms)
 
 
 def pending_outputs(log: LogReader, index: LogIndex) -> PendingOutputs:
@@ -102,23 +93,15 @@ def pending_outputs(log: LogReader, index: LogIndex) -> PendingOutputs:
 
 
 def pending_by_entries(log: LogReader, index: LogIndex) -> PendingOutputs:
-    """Return what is pending as :func:`pending_outputs`, of whoever has read all entries anyway.
+    """Return what is pending, without checkpoints; for a collector, which reads all entries.
 
-    What is removed for good is not decided by a copy of what they say.
+    Deletion must not rely on a checkpoint, so read the entries themselves.
     """
     return pending_outputs(log, replace(index, checkpoints=frozenset()))
 
 
 def no_version_error(log: LogReader, advice: str) -> ShuffleNotFoundError:
-    """Return the error of whoever looks for a version where there is none.
-
-    Parameters
-    ----------
-    log
-        Of the shuffle.
-    advice
-        What to say where nothing is pending either.
-    """
+    """Return the error of a reader that finds no version, with ``advice`` if nothing is pending."""
     waiting = len(log.read(partial(pending_numbers, log)).numbers)
     if waiting:
         advice = (
@@ -129,7 +112,7 @@ def no_version_error(log: LogReader, advice: str) -> ShuffleNotFoundError:
 
 
 def last_pending(log: LogReader) -> LogEntry | None:
-    """Return the entry of what was committed last of all that is pending; None: nothing is."""
+    """Return the entry of the last pending commit, if any."""
 
     def last(index: LogIndex) -> LogEntry | None:
         numbers = pending_numbers(log, index).numbers
@@ -139,13 +122,7 @@ def last_pending(log: LogReader) -> LogEntry | None:
 
 
 def pending_entry(log: LogReader, number: int) -> LogEntry:
-    """Read the entry of a number that is pending.
-
-    Raises
-    ------
-    CorruptShuffleError
-        It is not, or damaged, or missing.
-    """
+    """Read the entry of a pending number; CorruptShuffleError if it is not pending."""
     record = log.record(number)
     if not isinstance(record, Pending):
         msg = (

@@ -2,9 +2,9 @@
 
 Entries and fences are files ``commit_log/<number>.json``, numbered from 1 without gaps. A version
 is the newest whole entry (``overwrite`` or ``replace``) at or before it, and every ``append`` after
-that; a checkpoint in between stands for all that is before. Garbage collection may remove entries
+that; a checkpoint in between replaces all entries before it. Garbage collection may remove entries
 while they are read, and a late writer may put another at a number that is free again: a reader that
-misses an entry, or used one whose number is below the marker by then, looks at the log again.
+misses an entry, or used one whose number is below the marker by then, lists the log again.
 """
 
 from __future__ import annotations
@@ -38,53 +38,14 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 
-def has_expired(storage: Storage, version: int) -> bool:
-    """Whether garbage collection gave a version up; False where the log cannot be looked at."""
-    with contextlib.suppress(ShuffleError):
-        return LogReader(storage).has_expired(version)
-    return False
-
-
-def expired_error(storage: Storage, version: int) -> ShuffleNotFoundError:
-    """Return the error of a version that expired while it was read."""
-    return ShuffleNotFoundError(
-        f"{storage.root}: version {version} has expired and was removed by garbage collection "
-        "while it was read; nothing is damaged. Open the newest version, and collect with a "
-        "retention longer than reading takes"
-    )
-
-
-@contextlib.contextmanager
-def translate_expired(storage: Storage, version: int) -> Iterator[None]:
-    """Say that a version has expired where reading it finds damage because of that.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        In the place of a CorruptShuffleError, when the version has expired.
-    """
-    try:
-        yield
-    except CorruptShuffleError as error:
-        if has_expired(storage, version):
-            raise expired_error(storage, version) from error
-        raise
-
-
-_LOOKS = 10
-"""How often the log is looked at again because entries vanished from it meanwhile."""
+_MAX_LISTINGS = 10
+"""How often one read lists the log because entries vanished from it meanwhile."""
 
 T = TypeVar("T")
 
 
 class LogReader:
-    """Reads the log of one shuffle; what it read of it once it keeps.
-
-    Parameters
-    ----------
-    storage
-        Where the shuffle is.
-    """
+    """Reads the log of one shuffle, and keeps every record that it has read."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -94,7 +55,7 @@ class LogReader:
         self._expected: dict[int, str] = {}
         """Commit ids by which records are known to be right, by their numbers."""
         self._read_index: LogIndex | None = None
-        """The listing of the read that is going on; None while none is."""
+        """The listing of the present read; None between reads."""
         self._checkpoint: Checkpoint | None = None
 
     @property
@@ -104,61 +65,49 @@ class LogReader:
 
     @property
     def max_requests(self) -> int:
-        """How many entries are read at once; 1 where reading one is no waiting."""
+        """How many entries are read concurrently; 1 where a read needs no waiting."""
         return self._storage.max_requests
 
     def index(self) -> LogIndex:
-        """List the log.
-
-        Raises
-        ------
-        CorruptShuffleError
-            Entries are missing between the oldest version and the newest.
-        """
+        """List the log; CorruptShuffleError where entries are missing between oldest and newest."""
         missing: list[int] = []
-        for _ in range(_LOOKS):
-            found = LogIndex.of(self._storage.list(LOG_DIRECTORY))
-            # A listing is no snapshot: it may show an entry and not the one put just before.
-            paths = {number: entry_path(number) for number in found.missing()}
+        for _ in range(_MAX_LISTINGS):
+            index = LogIndex.of(self._storage.list(LOG_DIRECTORY))
+            # A listing is not a snapshot: it may show an entry and not the one put just before.
+            paths = {number: entry_path(number) for number in index.missing()}
             gone = [number for number, path in paths.items() if self._storage.stat(path) is None]
             if not gone:
-                return found
+                return index
             # Nor does it always show the marker that was put before entries were removed.
             if gone == missing:
                 break
             missing = gone
         msg = (
-            f"{self._storage.root}: commit log has version {found.newest} but not {missing[0]}; "
+            f"{self._storage.root}: commit log has version {index.newest} but not {missing[0]}; "
             "an entry was deleted. Restore it from a backup"
         )
         raise CorruptShuffleError(msg)
 
     def newest_version(self) -> int:
-        """Return the number of the newest entry or fence; 0 when nothing was ever committed.
-
-        Raises
-        ------
-        CorruptShuffleError
-            Entries are missing between the oldest version and the newest.
-        """
+        """Return the number of the newest entry or fence; 0 when nothing was ever committed."""
         return self.index().newest
 
     def has_expired(self, version: int) -> bool:
         """Whether garbage collection gave a version up."""
-        # By a bare listing it would not, where one marker came after that had passed its name.
+        # Not by a bare listing: it may have passed the name of a marker that was put meanwhile.
         return version < self.index().oldest
 
     def read(self, of: Callable[[LogIndex], T]) -> T:
-        """Read what is there according to a listing, again when that has changed meanwhile.
+        """Return what ``of`` makes of a listing; call it again when the log changes meanwhile.
 
-        What ``of`` read is confirmed before its result, or its error, is believed. One that changes
-        anything calls :meth:`confirm` before it does. A read within a read is a part of it, by the
-        same listing.
+        The records that ``of`` read are confirmed before its result, or its error, is believed. A
+        function that changes anything calls :meth:`confirm` first. A read within a read is part of
+        it, and has the same listing.
         """
         if self._read_index is not None:
             return of(self._read_index)
         index = self.index()
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_LISTINGS):
             try:
                 return self._read_by(index, of)
             except ObjectNotFoundError:
@@ -168,34 +117,31 @@ class LogReader:
         return self._read_by(index, of)
 
     def _read_by(self, index: LogIndex, of: Callable[[LogIndex], T]) -> T:
-        self._forget(self._unconfirmed)  # of before: it was read by no listing
+        self._forget(self._unconfirmed)  # read before, outside of any listing
         self._read_index = index
         try:
-            found = of(index)
+            result = of(index)
             self.confirm()
         except ObjectNotFoundError:
             raise
         except ShuffleError:
-            self.confirm()  # what it says may come of a record that is none
+            self.confirm()  # the error may come of a record that its writer takes back
             raise
         else:
-            return found
+            return result
         finally:
             self._read_index = None
 
     def confirm(self) -> None:
-        """Make sure that what this read has read of the log is what its numbers are.
+        """Check that the records of this read are those that their numbers stay.
 
-        A writer that looked at the log long ago may put an entry at a number whose version has
-        expired and whose entry was removed. It takes that back, but a reader with an old listing
-        may have read it before. The checkpoint and the marker were put before the number became
-        free, so they are there now; the old listing lacks one of them.
+        A writer that listed the log long ago may put an entry at a number whose version has expired
+        and whose entry was removed. It takes that back, but a reader with an old listing may have
+        read it before. The checkpoint and the marker were put before the number became free, so a
+        listing shows them now; the old listing lacks one of them.
 
-        Raises
-        ------
-        ObjectNotFoundError
-            A number lies below a marker that is new, or that came with a new checkpoint. Such
-            records are forgotten; :meth:`read` reads by another listing.
+        Raises ObjectNotFoundError where a number is below a marker that is new, or that came with a
+        new checkpoint. Such records are forgotten; :meth:`read` reads again with another listing.
         """
         before = self._read_index
         if before is None or not self._unconfirmed:
@@ -206,8 +152,8 @@ class LogReader:
             self._forget(gone)
             msg = (
                 f"{self._storage.root}/{entry_path(min(gone))}: was read while its version "
-                "expired, and may be of a writer that takes it back; the log changes faster than "
-                "it is read. Read again"
+                "expired, and its writer may take it back; the log changes faster than it is "
+                "read. Read again"
             )
             raise ObjectNotFoundError(msg)
         self._unconfirmed.clear()
@@ -220,14 +166,12 @@ class LogReader:
     def record(self, number: int) -> LogRecord:
         """Read one entry or fence, verified.
 
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            It is damaged, missing, or from a newer format version.
+        Raises CorruptShuffleError or FormatVersionError where it is damaged, missing, or from a
+        newer format version.
         """
-        kept = self._records.get(number)
-        if kept is not None:
-            return kept
+        cached = self._records.get(number)
+        if cached is not None:
+            return cached
         path = entry_path(number)
         data = self._storage.read(path)
         try:
@@ -244,37 +188,40 @@ class LogReader:
         return record
 
     def expect(self, number: int, commit_id: str) -> None:
-        """Say whose a number is: a record of that commit id needs no confirmation."""
+        """Set the commit id of a number: a record that has it needs no confirmation."""
         self._expected[number] = commit_id
 
     def records(self, numbers: Sequence[int]) -> dict[int, LogRecord]:
-        """Read entries and fences, several at once where each waits for a store.
+        """Read entries and fences, concurrently where each waits for a store.
 
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            As :meth:`record`; of several that are damaged, for the first of ``numbers``.
+        Raises as :meth:`record`; of several that are damaged, for the first of ``numbers``.
         """
         reads = [partial(self.record, number) for number in numbers]
         return dict(zip(numbers, run_concurrently(reads, self._storage.max_requests), strict=True))
 
+    def walk_down(
+        self, index: LogIndex, number: int, *, floor: int = 0, width: int = 1
+    ) -> Iterator[LogRecord | Checkpoint]:
+        """Yield the records from ``number`` down to above ``floor``, or to the first checkpoint.
+
+        The checkpoint comes last, and in the place of the record of its number. ``width`` records
+        are read ahead first; see :class:`~arrow_format.concurrency.ReadAhead`.
+        """
+        stops, requests = index.checkpoints, self._storage.max_requests
+        ahead = ReadAhead(self.record, requests, stops, floor=floor, width=width)
+        for at in range(number, floor, -1):
+            if at in stops:
+                yield self.checkpoint(at)
+                return
+            ahead.come_to(at)
+            yield self.record(at)
+
     def entry(self, version: int, commit_id: str | None = None) -> LogEntry:
         """Read the entry of one version, verified.
 
-        Parameters
-        ----------
-        version
-            Its number.
-        commit_id
-            The one that is expected. An entry that has it is the right one without a look at the
-            rest of the log; any other is returned as if none was expected.
-
-        Raises
-        ------
-        ShuffleNotFoundError
-            The version has expired, or is a fence, or pending.
-        CorruptShuffleError, FormatVersionError
-            It is damaged, missing, or from a newer format version.
+        An entry with the expected ``commit_id`` is believed without reading the rest of the log;
+        any other is returned as if none was expected. Raises ShuffleNotFoundError where the version
+        has expired, or is a fence, or pending; else as :meth:`record`.
         """
         if commit_id is not None:
             with contextlib.suppress(ObjectNotFoundError):
@@ -319,13 +266,7 @@ class LogReader:
             raise ShuffleNotFoundError(msg)
 
     def checkpoint(self, number: int) -> Checkpoint:
-        """Read a checkpoint, verified.
-
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            It is damaged, missing, or from a newer format version.
-        """
+        """Read a checkpoint, verified; raises as :meth:`record`."""
         if self._checkpoint is not None and self._checkpoint.number == number:
             return self._checkpoint
         path = checkpoint_path(number)
@@ -336,7 +277,7 @@ class LogReader:
             (header,) = reader.get_ranges([(0, HEADER_BYTES)])
             length = body_bytes(header.to_pybytes())
             (body,) = reader.get_ranges([(HEADER_BYTES, length)])
-            found = decode_checkpoint(header.to_pybytes(), body.to_pybytes(), num_bytes)
+            checkpoint = decode_checkpoint(header.to_pybytes(), body.to_pybytes(), num_bytes)
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{self._storage.root}/{path}: {error}"
             if isinstance(error, CorruptShuffleError):
@@ -344,28 +285,25 @@ class LogReader:
             raise type(error)(msg) from error
         finally:
             reader.close()
-        if found.number != number:
-            msg = f"{self._storage.root}/{path}: is the checkpoint of version {found.number}"
+        if checkpoint.number != number:
+            msg = f"{self._storage.root}/{path}: is the checkpoint of version {checkpoint.number}"
             raise CorruptShuffleError(msg)
-        self._checkpoint = found
-        return found
+        self._checkpoint = checkpoint
+        return checkpoint
 
     def _advice(self, number: int) -> str:
-        """Say what to do about a damaged checkpoint."""
+        """Return the remedy of a damaged checkpoint."""
         index = LogIndex.of(self._storage.list(LOG_DIRECTORY))
-        if not all(one in index.entries for one in range(1, number + 1)):
-            return "Entries it stands for are gone: restore it from a backup"
+        if not index.entries.issuperset(range(1, number + 1)):
+            return "Entries that it replaces were removed: restore it from a backup"
         if number < index.oldest:  # totals go before entries
-            return "Garbage collection began to remove what it stands for: restore it from a backup"
-        return "All entries it stands for are there: delete it, and they are read instead"
+            return "Garbage collection began to remove what it replaces: restore it from a backup"
+        return "All entries that it replaces exist: delete it, and they are read instead"
 
     def snapshot(self, version: int | None = None) -> Snapshot | None:
         """Return the given or the newest version; None when nothing was ever committed.
 
-        Raises
-        ------
-        ShuffleNotFoundError
-            There is no such version, or it has expired.
+        Raises ShuffleNotFoundError where the version does not exist, or has expired.
         """
         return self.read(lambda index: self.snapshot_of(index, version))
 
@@ -375,18 +313,18 @@ class LogReader:
             return self.content_at(index, index.newest)
         if not 1 <= version <= index.newest:
             newest = self.content_at(index, index.newest)  # the last numbers may be fences
-            there = f"versions {index.oldest} to {newest.version}" if newest else "none"
-            msg = f"{self._storage.root}: version {version} is not there; there are {there}"
+            versions = f"versions {index.oldest} to {newest.version}" if newest else "none"
+            msg = f"{self._storage.root}: version {version} is not there; there are {versions}"
             raise ShuffleNotFoundError(msg)
         self.entry_at(index, version)  # not a fence
         return self.content_at(index, version)
 
     def content_at(self, index: LogIndex, number: int) -> Snapshot | None:
-        """Return the version that the log had come to at a number; None: none yet."""
+        """Return the newest version at or before a number of the log; None where there is none."""
         entries: list[LogEntry] = []
         ahead = ReadAhead(self.record, self._storage.max_requests, index.checkpoints)
         while number > 0:
-            # The newest entry is always read itself: a checkpoint says less of who committed what.
+            # The newest entry itself is always read: a checkpoint says less about the commit.
             if entries and number in index.checkpoints:
                 whole = self.checkpoint(number).entry
                 if whole is None:
@@ -412,7 +350,7 @@ class LogReader:
         theirs = (entry.shuffle_id, entry.num_subpartitions, entry.sort_by)
         if ours != theirs or not is_appendable(newest.data_schema, entry.data_schema):
             msg = (
-                f"{self._storage.root}/{entry_path(newest.version)}: does not go on from version "
+                f"{self._storage.root}/{entry_path(newest.version)}: does not continue version "
                 f"{entry.version}: another shuffle, number of subpartitions, schema or sort order. "
                 "Restore the entries from a copy"
             )
@@ -421,13 +359,9 @@ class LogReader:
     def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
         """Rows and bytes per subpartition of a version, or of some entries (two int64 arrays).
 
-        Raises
-        ------
-        ObjectNotFoundError
-            They are gone. Where they went with entries of an expired version, a checkpoint has
-            those of a whole version, and they come from there; those of a part nothing has.
-        ShuffleNotFoundError
-            They are gone, and are those of a span of versions of which some have expired.
+        Where the files of a whole version were removed, they are read from the checkpoint that
+        replaced its entries. Those of a part are nowhere else: ObjectNotFoundError, or
+        ShuffleNotFoundError for a span of versions of which some have expired.
         """
         try:
             return self._totals(snapshot)
@@ -436,7 +370,7 @@ class LogReader:
                 self._check_not_expired(self.index(), snapshot.oldest_needed)
             if not snapshot.is_version:
                 raise
-            # They may have gone with entries of expired versions that a checkpoint stands for now.
+            # They may have gone with entries of expired versions that a checkpoint replaces now.
             fresh = self.snapshot(snapshot.version)
             if (
                 fresh is None
@@ -463,7 +397,7 @@ class LogReader:
         return rows, sizes
 
     def totals_of(self, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
-        """Rows and bytes per subpartition of what one entry names, from the file it names alone."""
+        """Rows and bytes per subpartition of one entry, from the file that it names."""
         where = entry.totals
         if where.offset:  # in a checkpoint, whose own length was checked
             (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
@@ -476,36 +410,50 @@ class LogReader:
             raise CorruptShuffleError(msg) from error
 
     def find_job(self, job_id: str, *, after: int = 0) -> JobEnd | None:
-        """Return how a job ended in the log after number ``after``; None: it did not."""
+        """Return how a job ended in the log after number ``after``; None if it has not."""
         return self.read(lambda index: self.end_of(index, job_id, after=after))
 
     def end_of(self, index: LogIndex, job_id: str, *, after: int) -> JobEnd | None:
         """Return how a job ended according to a listing; see :meth:`find_job`."""
-        ahead = ReadAhead(self.record, self._storage.max_requests, index.checkpoints, floor=after)
-        for number in range(index.newest, after, -1):
-            if number in index.checkpoints:
-                end = self.checkpoint(number).jobs.get(job_id)
+        for record in self.walk_down(index, index.newest, floor=after):
+            if isinstance(record, Checkpoint):
+                end = record.jobs.get(job_id)
                 return end if end is not None and end.version > after else None
-            ahead.come_to(number)
-            end = ends_of(self.record(number)).get(job_id)
+            end = ends_of(record).get(job_id)
             if end is not None:
                 return end
         return None
 
     def all_ends(self, index: LogIndex, number: int) -> dict[str, JobEnd]:
         """Return how every job ended that ended up to a number of the log."""
-        records: list[LogRecord] = []
         ends: dict[str, JobEnd] = {}
-        ahead = ReadAhead(
-            self.record, self._storage.max_requests, index.checkpoints, width=max(number, 1)
-        )
-        while number > 0:
-            if number in index.checkpoints:
-                ends = dict(self.checkpoint(number).jobs)
-                break
-            ahead.come_to(number)
-            records.append(self.record(number))
-            number -= 1
-        for record in reversed(records):
-            ends |= ends_of(record)
+        for record in reversed(list(self.walk_down(index, number, width=max(number, 1)))):
+            ends |= record.jobs if isinstance(record, Checkpoint) else ends_of(record)
         return ends
+
+
+def has_expired(storage: Storage, version: int) -> bool:
+    """Whether garbage collection gave a version up; False where the log cannot be read."""
+    with contextlib.suppress(ShuffleError):
+        return LogReader(storage).has_expired(version)
+    return False
+
+
+def expired_error(storage: Storage, version: int) -> ShuffleNotFoundError:
+    """Return the error of a version that expired while it was read."""
+    return ShuffleNotFoundError(
+        f"{storage.root}: version {version} has expired and was removed by garbage collection "
+        "while it was read; nothing is damaged. Open the newest version, and collect with a "
+        "retention longer than reading takes"
+    )
+
+
+@contextlib.contextmanager
+def translate_expired(storage: Storage, version: int) -> Iterator[None]:
+    """Replace a CorruptShuffleError by :func:`expired_error` where the version has expired."""
+    try:
+        yield
+    except CorruptShuffleError as error:
+        if has_expired(storage, version):
+            raise expired_error(storage, version) from error
+        raise

@@ -1,9 +1,10 @@
 """What one number of the log holds: an entry, which publishes a version, a fence, or neither.
 
 A *fence* names jobs that can never commit from there on. It has a number of the log like any entry,
-so that a job's commit and its fence can never both succeed: whichever is later sees the earlier.
-See ``docs/adr/0008-garbage-collection.md``. *Pending* map outputs are committed, durable, and seen
-by no reader until another entry has taken them up: the buffer of a stream with a flush interval.
+so that a job's commit and its fence can never both succeed: the later one sees the earlier.
+See ``docs/adr/0008-garbage-collection.md``. *Pending* map outputs are committed and durable, and
+readers do not see them until another entry publishes them: the buffer of a stream with a flush
+interval.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
-
-from arrow_format.errors import CorruptShuffleError, FormatVersionError, OptionError, SchemaError
-from arrow_format.log.entry import OPERATIONS, LogEntry, entry_from_json, entry_to_json, safe_name
+from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.log.entry import (
+    MALFORMED,
+    OPERATIONS,
+    LogEntry,
+    entry_from_json,
+    entry_to_json,
+    safe_name,
+)
 from arrow_format.log.framing import from_lines, to_lines
 from arrow_format.model import FORMAT_VERSION
 from arrow_format.strict_json import natural, text
@@ -25,41 +31,36 @@ if TYPE_CHECKING:
 FENCE = "fence"
 """The operation of a fence."""
 PENDING, PENDING_OVERWRITE = "pending", "pending-overwrite"
-"""The operations of map outputs that wait to be flushed: what comes of the second takes the place
-of all that is there, and of what is pending before it."""
+"""The operations of map outputs that wait to be flushed. The second overwrites the newest version,
+and all that is pending before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Jobs that were given up: none of them is committed before, and none after."""
+    """Jobs that were given up: they are not committed before it, and cannot be after it."""
 
     version: int
-    """Its number in the log; the rows of the shuffle stay those of the version before."""
+    """Its number in the log; it changes no rows."""
     commit_id: str
     committed_at_ms: int
     """Milliseconds since 1970 by the clock of the machine that put it."""
     job_ids: tuple[str, ...]
     failed: bool = False
-    """Whether these jobs failed, by their own account, of which whoever waits for them learns; else
-    garbage collection has given them up."""
+    """Whether the jobs themselves reported that they failed, for consumers that wait for them; else
+    garbage collection gave them up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Map outputs that are committed and wait to be flushed: part of no version, and kept."""
+    """Map outputs that are committed and wait to be flushed: in no version, and never garbage."""
 
     entry: LogEntry
     """As that of a version, with the operation :data:`PENDING` or :data:`PENDING_OVERWRITE`."""
 
     @property
     def version(self) -> int:
-        """Its number in the log; the rows of the shuffle stay those of the version before."""
+        """Its number in the log; it changes no rows until it is flushed."""
         return self.entry.version
-
-    @property
-    def begins_anew(self) -> bool:
-        """Whether it makes what was there before it superfluous."""
-        return self.entry.operation == PENDING_OVERWRITE
 
     @property
     def commit_id(self) -> str:
@@ -76,14 +77,14 @@ LogRecord: TypeAlias = LogEntry | Fence | Pending
 
 
 def entry_of(record: LogRecord) -> LogEntry | None:
-    """Return the entry that names map outputs, of a version or pending; None of a fence."""
+    """Return the entry of a version or of pending map outputs; None of a fence."""
     if isinstance(record, Pending):
         return record.entry
     return record if isinstance(record, LogEntry) else None
 
 
 def numbered(record: LogRecord, number: int) -> LogRecord:
-    """Return a record under a number of the log."""
+    """Return a record with its number in the log set."""
     if isinstance(record, Pending):
         return Pending(replace(record.entry, version=number))
     return replace(record, version=number)
@@ -105,7 +106,7 @@ class LastCommit:
     version: int
     """Number of the entry."""
     number: int
-    """The largest that is committed, see :class:`~arrow_format.model.Transaction`."""
+    """The largest committed one, see :attr:`arrow_format.model.Transaction.number`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +116,15 @@ class PendingNumbers:
     numbers: tuple[int, ...] = ()
     """Numbers of the log that are pending, ascending."""
     flushed_at_ms: int | None = None
-    """When the last flush was committed, milliseconds since 1970; None: there was none."""
+    """When the last flush was committed, milliseconds since 1970; None before the first."""
 
     def begins_with(self, numbers: tuple[int, ...]) -> bool:
-        """Whether these numbers are pending still, and none before them is."""
+        """Whether these numbers are still pending, and none before them."""
         return bool(numbers) and self.numbers[: len(numbers)] == numbers
 
 
 def ends_of(record: LogRecord) -> dict[str, JobEnd]:
-    """Return the jobs that ended with a record."""
+    """Return the jobs that a record commits or fences."""
     if isinstance(record, Fence):
         return {job_id: JobEnd(record.version, fenced=True) for job_id in record.job_ids}
     entry = record.entry if isinstance(record, Pending) else record
@@ -131,7 +132,7 @@ def ends_of(record: LogRecord) -> dict[str, JobEnd]:
 
 
 def encode_record(record: LogRecord) -> bytes:
-    """Bytes of a record."""
+    """Encode a record as the bytes of its file."""
     if not isinstance(record, Fence):
         entry = record.entry if isinstance(record, Pending) else record
         return to_lines(entry_to_json(entry))
@@ -149,12 +150,8 @@ def encode_record(record: LogRecord) -> bytes:
 def decode_record(data: bytes) -> LogRecord:
     """Verify and parse a record.
 
-    Raises
-    ------
-    CorruptShuffleError
-        Any byte differs from what was written.
-    FormatVersionError
-        A newer version wrote it, or its operation is not known here.
+    Raises CorruptShuffleError where any byte differs from what was written, and FormatVersionError
+    where a newer release wrote it, or its operation is unknown.
     """
     value = from_lines(data)
     try:
@@ -165,10 +162,7 @@ def decode_record(data: bytes) -> LogRecord:
             return Pending(entry_from_json(value))
         if operation in OPERATIONS:
             return entry_from_json(value)
-    except (
-        KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError, OptionError,
-        SchemaError,
-    ) as error:  # fmt: skip
+    except MALFORMED as error:
         msg = f"log entry is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
     msg = (

@@ -1,4 +1,4 @@
-"""The file beside a log entry that says how many rows and bytes each subpartition has.
+"""The file next to a log entry that says how many rows and bytes each subpartition has.
 
 See ``docs/format/v1.md``.
 """
@@ -27,7 +27,7 @@ _TOTALS_SCHEMA = pa.schema(
 
 
 def encode_totals(num_rows: Int64Array, num_bytes: Int64Array) -> bytes:
-    """Rows and bytes per subpartition as an Arrow IPC file with zstd buffers."""
+    """Encode rows and bytes per subpartition as an Arrow IPC file with zstd buffers."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(sink, _TOTALS_SCHEMA, options=options) as writer:
@@ -40,19 +40,9 @@ def encode_totals(num_rows: Int64Array, num_bytes: Int64Array) -> bytes:
 
 
 def read_totals(data: pa.Buffer, num_subpartitions: int) -> tuple[Int64Array, Int64Array]:
-    """Inverse of :func:`encode_totals`.
+    """Inverse of :func:`encode_totals`; raises ValueError or an Arrow exception.
 
-    Parameters
-    ----------
-    data
-        Bytes of the file.
-    num_subpartitions
-        How many there must be; what would take more memory is refused before it is read.
-
-    Raises
-    ------
-    ValueError, pyarrow.ArrowException
-        It is not of that form.
+    A file that would take more memory than ``num_subpartitions`` rows is refused before it is read.
     """
     # A stream with a footer: read from its start, so that the footer cannot lead elsewhere.
     stream = memoryview(data)[len(_IPC_MAGIC) :]
@@ -74,13 +64,10 @@ def read_totals(data: pa.Buffer, num_subpartitions: int) -> tuple[Int64Array, In
 def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
     """Verify and parse the totals of ``entry``: rows and bytes per subpartition (int64).
 
-    Raises
-    ------
-    CorruptShuffleError
-        They are not those the entry names.
+    Raises CorruptShuffleError where they differ from what the entry says.
     """
     if data.size != entry.totals.length or zlib.crc32(data) != entry.totals.crc32:
-        msg = f"totals of version {entry.version} are not those that were committed"
+        msg = f"totals of version {entry.version} differ from those that were committed"
         raise CorruptShuffleError(msg)
     try:
         rows, sizes = read_totals(data, entry.num_subpartitions)
@@ -88,7 +75,7 @@ def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Ar
         msg = f"totals of version {entry.version} are not of this format ({error})"
         raise CorruptShuffleError(msg) from error
     expected = entry.delivered_rows, entry.num_bytes
-    # Too large to be summed in 64 bits is too large altogether.
+    # Values too large to be summed in 64 bits are too large altogether.
     is_small = max(float(rows.sum(dtype=float)), float(sizes.sum(dtype=float))) < 1 << 62
     if not is_small or (int(rows.sum()), int(sizes.sum())) != expected:
         msg = (
@@ -100,23 +87,9 @@ def decode_totals(data: pa.Buffer, entry: LogEntry) -> tuple[Int64Array, Int64Ar
 
 
 def put_totals(storage: Storage, entry: LogEntry, totals: bytes, *, sync: bool) -> None:
-    """Put the totals that an entry names, before the entry itself.
+    """Put the totals that an entry names, before the entry itself; durable with ``sync``.
 
-    Parameters
-    ----------
-    storage
-        The shuffle.
-    entry
-        What is to be committed.
-    totals
-        As of :func:`encode_totals`.
-    sync
-        Whether they are durable on return.
-
-    Raises
-    ------
-    ShuffleError
-        Readers would refuse them: they do not add up to what the entry says.
+    Raises ShuffleError where readers would refuse them: they do not add up to what the entry says.
     """
     path = entry.totals.path
     where = f"{storage.root}/{path}"

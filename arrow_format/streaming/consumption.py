@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Self
 from arrow_format.errors import ClosedError, ConsumerError, ShuffleError
 from arrow_format.jobs.back_pressure import unconsumed_after
 from arrow_format.jobs.garbage import collect_garbage, remove_released
-from arrow_format.jobs.job import MAP_OUTPUT_DIRECTORY
 from arrow_format.jobs.retention import RELEASED_TOGETHER, release_consumed
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry, check_consumer, consumer_directory
-from arrow_format.log.names import LOG_DIRECTORY
+from arrow_format.log.names import LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.release import release_versions
 from arrow_format.options import check_seconds
 from arrow_format.read.shuffle import Shuffle, check_there

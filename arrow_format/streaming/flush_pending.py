@@ -151,7 +151,7 @@ def flush_pending(
             "key must be in one subpartition, as with keys"
         )
         raise OptionError(msg)
-    mode = "overwrite" if pending.begins_anew else "append"
+    mode = "overwrite" if pending.overwrites else "append"
     open_target(job, mode)
     job = replace(job, has_directory=True)
     try:

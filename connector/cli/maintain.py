@@ -97,8 +97,7 @@ def consumers(
 
 def _check_is_shuffle(path: str) -> None:
     """Raise ShuffleNotFoundError unless the path has a log, or a consumer waits for one."""
-    from arrow_format.log.consumers import CONSUMER_DIRECTORY
-    from arrow_format.log.names import LOG_DIRECTORY
+    from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY
     from arrow_format.storage.open import open_storage
 
     storage = open_storage(path)

@@ -32,7 +32,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.jobs import merge as merge_commit
+from arrow_format.jobs import merge
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
@@ -717,7 +717,7 @@ def test_sorted_shuffles_stay_sorted(path):
 
 def meanwhile(monkeypatch, action):
     """Run `action` once, between the merge and its commit."""
-    replace_outputs, done = merge_commit.replace_outputs, []
+    replace_outputs, done = merge.replace_outputs, []
 
     def late(*arguments):
         result = replace_outputs(*arguments)
@@ -726,7 +726,7 @@ def meanwhile(monkeypatch, action):
             action()
         return result
 
-    monkeypatch.setattr(merge_commit, "replace_outputs", late)
+    monkeypatch.setattr(merge, "replace_outputs", late)
 
 
 @POLICIES
@@ -759,7 +759,7 @@ def test_an_overwrite_or_another_merge_meanwhile_fails_it(path, what, monkeypatc
         left.append(set(files_below(path)))
 
     meanwhile(monkeypatch, other)
-    with pytest.raises(CommitConflictError, match="overwritten or merged meanwhile"):
+    with pytest.raises(CommitConflictError, match="overwrote or merged the shuffle meanwhile"):
         merge_shuffle(path, policy=NEVER, options=TINY)
     mine = left[0] - set(files_below(path))
     assert set(files_below(path)) < left[0]

@@ -403,15 +403,15 @@ def shuffle(tmp_path):
         ({"committed_at_ms": 1 << 60}, "is not a whole number"),
         ({"format_version": float("nan")}, "NaN is no number"),
         ({"format_version": -1}, "-1 is not a whole number"),
-        ({"job_id": "../x"}, "is no name"),
-        ({"shuffle_id": "a/b"}, "is no name"),
+        ({"job_id": "../x"}, "is not a name"),
+        ({"shuffle_id": "a/b"}, "is not a name"),
         ({"sort_by": [["nope", "ascending"]]}, "column 'nope' is not there"),
         ({"sort_by": [["v", "sideways"]]}, "order 'sideways' is not one of"),
-        ({"partitioner": [["kind", "hash"]]}, "no object with a kind"),
-        ({"partitioner": {"kind": None}}, "no object with a kind"),
+        ({"partitioner": [["kind", "hash"]]}, "not an object with a kind"),
+        ({"partitioner": {"kind": None}}, "not an object with a kind"),
         ({"spark_schema": {}}, "is no text"),
-        ({"roots": ["/a\0b"]}, "no absolute directory"),
-        ({"roots": ["/s3://x"]}, "no absolute directory"),
+        ({"roots": ["/a\0b"]}, "not an absolute directory"),
+        ({"roots": ["/s3://x"]}, "not an absolute directory"),
     ],
 )  # fmt: skip
 def test_entries_that_were_accepted_once(shuffle, changes, message):
@@ -473,7 +473,7 @@ def test_an_append_of_another_shape_is_refused(shuffle):
         {"data_schema": schema_to_text(other)},
     ):
         changed(shuffle, **changes)
-        with pytest.raises(CorruptShuffleError, match="does not go on from version 1"):
+        with pytest.raises(CorruptShuffleError, match="does not continue version 1"):
             open_shuffle(shuffle)
         newest.write_bytes(kept)
     assert open_shuffle(shuffle).num_rows == 5

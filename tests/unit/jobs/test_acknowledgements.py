@@ -9,7 +9,7 @@ import pytest
 from arrow_format import collect_garbage, list_consumers, open_shuffle
 from arrow_format.errors import ShuffleNotFoundError
 from arrow_format.jobs import garbage
-from arrow_format.jobs.gc_files import jobs_there
+from arrow_format.jobs.gc_files import jobs_with_files
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.record import Fence
@@ -51,7 +51,7 @@ def path(tmp_path):
 def test_it_removes_what_was_released(path):
     acknowledge(path, 12)
     assert files_of_jobs(path) == []
-    assert jobs_there(open_storage(path)) == set()
+    assert jobs_with_files(open_storage(path)) == set()
     index = log_of(path).index()
     assert (index.oldest, index.newest, sorted(index.entries)) == (13, 13, [13])
     totals = open_shuffle(path).entries[0].totals.path

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import ColumnPartitioner, CorruptShuffleError, ShuffleError, open_shuffle
-from arrow_format.jobs import cleanup as job_removal
+from arrow_format.jobs import cleanup
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.decision import decide_abort, decide_commit
@@ -185,7 +185,7 @@ def test_a_commit_tried_again_is_not_aborted_though_its_directory_was_pruned(tmp
 def test_no_commit_comes_between_the_files_of_an_abort(tmp_path, monkeypatch):
     """Until the last file is gone, also in local directories, the decision stands."""
     job, statuses = begin_in_local_directory(tmp_path, monkeypatch)
-    real, refused = job_removal.clear_roots, []
+    real, refused = cleanup.clear_roots, []
 
     def clear(*arguments):
         with pytest.raises(ShuffleError, match="was aborted"):
@@ -193,7 +193,7 @@ def test_no_commit_comes_between_the_files_of_an_abort(tmp_path, monkeypatch):
         refused.append(True)
         real(*arguments)
 
-    monkeypatch.setattr(job_removal, "clear_roots", clear)
+    monkeypatch.setattr(cleanup, "clear_roots", clear)
     abort_job(job)
     assert refused
     assert files_below(tmp_path) == ["local"]

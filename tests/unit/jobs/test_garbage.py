@@ -741,7 +741,7 @@ class TestTheRun:
         whole[place] ^= 1
         checkpoint.write_bytes(whole)
         before = files_below(tmp_path)
-        said = "began to remove what it stands for: restore" if place > 0 else r"checkpoint|totals"
+        said = "began to remove what it replaces: restore" if place > 0 else r"checkpoint|totals"
         with pytest.raises(CorruptShuffleError, match=said):
             collect_garbage(tmp_path, retention=NONE)
         assert files_below(tmp_path) == before

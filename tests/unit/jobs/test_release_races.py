@@ -15,7 +15,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.errors import RequestTimeoutError
-from arrow_format.jobs import retention as keeping
+from arrow_format.jobs import retention
 from arrow_format.jobs.back_pressure import unconsumed
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.release import release_versions
@@ -44,7 +44,7 @@ def test_what_comes_while_a_consumed_result_is_released_stays(tmp_path, mode):
     write(tmp_path, 1, result_type="BLOCKING")
     ConsumerRegistry(open_storage(tmp_path)).advance("a", 1)
     come = Interrupted(tmp_path, lambda: write(tmp_path, 2, mode=mode, result_type="BLOCKING"))
-    assert keeping.release_consumed(come, sync=False) is None
+    assert retention.release_consumed(come, sync=False) is None
     assert take(tmp_path, "a") == ([1, 2] if mode == "append" else [2])
 
 
@@ -97,7 +97,7 @@ def test_a_collection_amid_the_decision_of_a_release_is_no_error(tmp_path):
         collect_garbage(tmp_path, retention=NONE)
 
     with around_listing_of_a_decision(come, consume_and_collect) as acted:
-        keeping.release_consumed(open_storage(tmp_path), sync=False)
+        retention.release_consumed(open_storage(tmp_path), sync=False)
     assert acted
     assert rows(open_shuffle(tmp_path)) == [5]
     assert open_shuffle(tmp_path).verify().ok

@@ -86,7 +86,7 @@ def test_ignore_does_not_consume_its_input(path):
         (SCHEMA.remove(2), "s: string there, absent here"),
         (SCHEMA.append(pa.field("x", pa.int8())), "x: absent there, int8 here"),
         (SCHEMA.set(1, pa.field("v", pa.int32())), "v: int64 there, int32 here"),
-        (pa.schema([SCHEMA.field(i) for i in (0, 2, 1)]), "columns stand in another order"),
+        (pa.schema([SCHEMA.field(i) for i in (0, 2, 1)]), "the columns are in another order"),
     ],
 )
 def test_append_of_another_schema(path, schema, message):
@@ -140,7 +140,9 @@ def test_a_path_that_is_a_file_or_holds_something_else(path, mode):
     path.unlink()
     path.mkdir()
     (path / "thesis.tex").write_bytes(b"mine")
-    with pytest.raises(ShuffleExistsError, match=r"holds 'thesis\.tex' and is no shuffle; nothing"):
+    with pytest.raises(
+        ShuffleExistsError, match=r"holds 'thesis\.tex' and is not a shuffle; nothing"
+    ):
         write_tasks(path, [[numbered([1])]], N, mode=mode)
     assert files_below(path) == ["thesis.tex"]
 

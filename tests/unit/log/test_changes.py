@@ -197,12 +197,12 @@ def test_a_shuffle_made_anew_is_noticed(path, tmp_path_factory):
     log = log_of(path)
     assert commit_id_of(log, log.index(), 5) is not None, "by the checkpoint"
     assert commit_id_of(log, log.index(), 1) is None
-    with pytest.raises(CorruptShuffleError, match="made anew"):
+    with pytest.raises(CorruptShuffleError, match="removed and written again"):
         check_commit_id(log, log.index(), 5, ids[6])
     other = tmp_path_factory.mktemp("other")
     add(other, 0)
     for version in (1, 6):
-        with pytest.raises(CorruptShuffleError, match="made anew"):
+        with pytest.raises(CorruptShuffleError, match="removed and written again"):
             check_commit_id(log_of(other), log_of(other).index(), version, ids[version])
 
 

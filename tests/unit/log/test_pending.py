@@ -326,10 +326,10 @@ def test_a_first_version_that_what_is_pending_could_not_follow_is_refused(tmp_pa
     path = tmp_path / "s"
     put(path, [(1, 1)], result_type="PIPELINED")
     schema = "cannot append rows of another schema: v: int64 there"
-    with pytest.raises(SchemaError, match=f"{schema}.*waits to be flushed"):
+    with pytest.raises(SchemaError, match=f"{schema}.*wait to be flushed"):
         write(["x"])
     kind = "result type BLOCKING_PERSISTENT is not PIPELINED"
-    with pytest.raises(OptionError, match=f"{kind}.*waits to be flushed"):
+    with pytest.raises(OptionError, match=f"{kind}.*wait to be flushed"):
         write([2])
     write([2], "PIPELINED")
     flush(path)
@@ -356,7 +356,7 @@ def test_an_overwrite_that_what_is_pending_could_not_follow_waits_for_its_flush(
 
     put(path, [(0, 0)], pending=False)
     put(path, [(1, 1)])
-    with pytest.raises(SchemaError, match=r"append with 5\. That is what waits to be flushed"):
+    with pytest.raises(SchemaError, match=r"append with 5\. Rows that wait to be flushed"):
         overwrite()
     flush(path)
     assert rows(path) == [(0, 0), (1, 1)]

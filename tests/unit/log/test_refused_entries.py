@@ -107,7 +107,7 @@ def test_a_description_that_changes_is_found_at_the_commit(path):
 
 @pytest.mark.parametrize("place", ["/data/a://b", "/data/\0", "/data/\ud800", "data", 5, ""])
 def test_local_directories_that_no_reader_takes(place):
-    with pytest.raises(ValueError, match="is no absolute directory"):
+    with pytest.raises(ValueError, match="is not an absolute directory"):
         _root(place)
     with pytest.raises(OptionError, match=r"local_dirs=.*expected a tuple of different absolute"):
         WriteOptions(local_dirs=(place,))

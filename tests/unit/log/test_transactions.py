@@ -167,10 +167,10 @@ def test_a_transaction_comes_back():
         ([], "log entry is not of this format"),
         ({}, "KeyError: 'application_id'"),
         ({"application_id": "a"}, "KeyError: 'number'"),
-        ({"application_id": "../a", "number": 1}, "is no name"),
-        ({"application_id": "", "number": 1}, "is no name"),
-        ({"application_id": "x" * 101, "number": 1}, "is no name"),
-        ({"application_id": 5, "number": 1}, "is no name"),
+        ({"application_id": "../a", "number": 1}, "is not a name"),
+        ({"application_id": "", "number": 1}, "is not a name"),
+        ({"application_id": "x" * 101, "number": 1}, "is not a name"),
+        ({"application_id": 5, "number": 1}, "is not a name"),
         ({"application_id": "a", "number": -1}, "is not a whole number"),
         ({"application_id": "a", "number": True}, "is not a whole number"),
         ({"application_id": "a", "number": 1.0}, "is not a whole number"),
@@ -196,5 +196,5 @@ def test_a_hostile_last_commit_is_refused(last):
     with pytest.raises(CorruptShuffleError, match="checkpoint is not of this format"):
         decode_checkpoint(data[:24], data[24:], len(data))
     data = encode_checkpoint(Checkpoint(3, None, {}, {"a/b": LastCommit(1, 0)}), None)
-    with pytest.raises(CorruptShuffleError, match="is no name"):
+    with pytest.raises(CorruptShuffleError, match="is not a name"):
         decode_checkpoint(data[:24], data[24:], len(data))

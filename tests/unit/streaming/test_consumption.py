@@ -42,7 +42,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
     StorageError,
 )
-from arrow_format.jobs.back_pressure import Unconsumed, has_room
+from arrow_format.jobs.back_pressure import Unconsumed, fits_bounds
 from arrow_format.jobs.cleanup import abort_after
 from arrow_format.jobs.job import begin_job
 from arrow_format.jobs.target import open_target
@@ -176,7 +176,9 @@ def test_bad_options_are_named(options, message):
 
 def test_an_append_of_another_type_is_refused(tmp_path):
     write(tmp_path / "s", 1, result_type="PIPELINED")
-    with pytest.raises(OptionError, match=r"s: result_type=BLOCKING: what is there is PIPELINED"):
+    with pytest.raises(
+        OptionError, match=r"s: result_type=BLOCKING: the existing result is PIPELINED"
+    ):
         write(tmp_path / "s", 2, result_type="BLOCKING")
     assert rows(open_shuffle(tmp_path / "s")) == [1]
     write(tmp_path / "s", 2, mode="overwrite", result_type="BLOCKING")
@@ -1022,7 +1024,7 @@ def test_who_overwrites_waits_for_consumers_that_get_every_version(tmp_path):
 )
 def test_when_there_is_room(bounds, unconsumed, num_bytes, expected):
     result = ResultDescription(ResultPartitionType.PIPELINED_BOUNDED, *bounds)
-    assert has_room(result, Unconsumed("a", 0, *unconsumed), num_bytes) is expected
+    assert fits_bounds(result, Unconsumed("a", 0, *unconsumed), num_bytes) is expected
 
 
 def test_the_producer_waits_for_the_slowest_consumer_and_names_it(tmp_path):

@@ -306,9 +306,9 @@ def test_a_shuffle_made_anew_is_an_error(path):
         shutil.rmtree(path)
         for first in range(count):
             add(path, first)
-        with pytest.raises(CorruptShuffleError, match="was removed and made anew"):
+        with pytest.raises(CorruptShuffleError, match="was removed and written again"):
             reader.latestOffset(end, ALL)
-        with pytest.raises(CorruptShuffleError, match="was removed and made anew"):
+        with pytest.raises(CorruptShuffleError, match="was removed and written again"):
             reader.partitions(start, end)
     with pytest.raises(CorruptShuffleError, match="the directory was replaced"):
         list(reader.read(planned[0]))
@@ -478,7 +478,7 @@ def test_a_consumer_that_cannot_go_on_is_told_what_it_takes(path):
         reader = reader_of(path, consumer="a", **options)
         start = reader.initialOffset()
         end = reader.latestOffset(start, ALL)
-        with pytest.raises(ShuffleOverwrittenError, match=r"'a' goes on where .* --forget a\) and"):
+        with pytest.raises(ShuffleOverwrittenError, match=r"'a' resumes where .* --forget a\) and"):
             reader.partitions(start, end)
         reader.stop()
     assert forget_consumer(path, "a")

@@ -208,7 +208,9 @@ def test_no_task_runs_for_what_does_not_fit_what_is_pending(
     with pytest.raises((SchemaError, OptionError), match=message) as raised:
         writer_of(tmp_path, overwrite=overwrite, **HELD | change)
     if overwrite or not is_there:
-        assert "waits to be flushed: write as it was written, or flush it" in str(raised.value)
+        assert "wait to be flushed have these: write with the same, or flush them" in str(
+            raised.value
+        )
     assert files_below(tmp_path) == there
     flush_pending(tmp_path, options=FAST)
     if overwrite:
@@ -290,5 +292,5 @@ def test_bad_options(tmp_path, options, error, message):
 
 def test_a_path_that_is_something_else(tmp_path):
     (tmp_path / "mine.txt").touch()
-    with pytest.raises(ShuffleExistsError, match=r"holds 'mine.txt' and is no shuffle"):
+    with pytest.raises(ShuffleExistsError, match=r"holds 'mine.txt' and is not a shuffle"):
         writer_of(tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 from arrow_format import CommitConflictError
-from arrow_format.log.replacement import PlacedOutputs, Replacement, join_outputs, replace_outputs
+from arrow_format.log.snapshot import PlacedOutputs, Replacement, join_outputs, replace_outputs
 from arrow_format.model import MapOutput, PartitionedFile
 
 
@@ -41,7 +41,7 @@ def test_several():
     "current", [(), (C,), (A, C), (B, A), (A, C, B), (MERGED,), (A, output_of("B", task=7))]
 )
 def test_inputs_that_are_not_there_as_they_were(current):
-    with pytest.raises(CommitConflictError, match="overwritten or merged meanwhile"):
+    with pytest.raises(CommitConflictError, match="overwrote or merged the shuffle meanwhile"):
         replace_outputs(placed(*current), [change([A, B])])
 
 
