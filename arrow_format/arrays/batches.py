@@ -50,22 +50,22 @@ class HeldRuns:
     def __init__(self, max_bytes: int) -> None:
         self.runs: list[Rows] = []
         self._max_bytes = max_bytes
-        self._max_bytes = 0
-        """They are no more than this."""
+        self._num_bytes = 0
+        """Upper bound of the bytes of all runs; exact once it was more than ``max_bytes``."""
         self._num_items = 0
 
     def add(self, run: Rows) -> bool:
         """Keep a run; False when all of them are too much."""
         self.runs.append(run)
         # Exact sizes take fifty times as long to find as what the buffers have in all.
-        self._max_bytes += run.batch.get_total_buffer_size() + ORDERING_BYTES * run.batch.num_rows
-        if self._max_bytes > self._max_bytes:
-            self._max_bytes = sum(
-                one.batch.nbytes + ORDERING_BYTES * one.batch.num_rows for one in self.runs
+        self._num_bytes += run.batch.get_total_buffer_size() + ORDERING_BYTES * run.batch.num_rows
+        if self._num_bytes > self._max_bytes:
+            self._num_bytes = sum(
+                held.batch.nbytes + ORDERING_BYTES * held.batch.num_rows for held in self.runs
             )
         self._num_items += most_items(run.batch)
         can_be_joined = self._num_items <= MAX_ITEMS or len(self.runs) == 1
-        return can_be_joined and self._max_bytes <= self._max_bytes
+        return can_be_joined and self._num_bytes <= self._max_bytes
 
 
 def as_batches(

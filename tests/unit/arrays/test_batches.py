@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import arrow_format.arrays.batches as batching_module
 from arrow_format.arrays.batches import (
+    ORDERING_BYTES,
     SLICE_ROWS,
     HeldRuns,
     Rows,
@@ -164,3 +165,14 @@ def test_runs_are_held_while_their_lists_have_few_items(monkeypatch):
     assert held.add(Rows(flags([3, 4]), np.zeros(2, np.int32)))
     assert held.add(Rows(flags([3]), np.zeros(1, np.int32)))
     assert not held.add(Rows(flags([1]), np.zeros(1, np.int32)))
+
+
+def test_runs_are_held_while_their_bytes_are_few():
+    run = Rows(flags([1] * 100), np.zeros(100, np.int32))
+    num_bytes = run.batch.nbytes + ORDERING_BYTES * 100
+    held = HeldRuns(3 * num_bytes)
+    assert [held.add(run) for _ in range(4)] == [True, True, True, False]
+    assert not HeldRuns(num_bytes - 1).add(run)
+    part = Rows(run.batch.slice(0, 10), run.subpartitions[:10])  # of larger buffers
+    held = HeldRuns(10 * (part.batch.nbytes + ORDERING_BYTES * 10))
+    assert [held.add(part) for _ in range(11)] == [True] * 10 + [False]
