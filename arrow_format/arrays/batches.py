@@ -76,27 +76,17 @@ def as_batches(
     min_rows: int,
     max_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Join runs of rows into batches worth handing on.
+    """Join runs of rows into batches of a size worth delivering, see :func:`rebatched`.
 
-    Parameters
-    ----------
-    rows
-        In the order wanted.
-    schema
-        Schema of the batches; with ``with_subpartition`` its last column is the subpartition.
-    min_rows, max_bytes
-        See :func:`rebatched`.
+    With ``with_subpartition`` the last column of ``schema`` is the subpartition of each row.
     """
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for run in rows:
-            if with_subpartition:
-                columns = [*run.batch.columns, to_arrow(run.subpartitions)]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-            else:
-                yield run.batch
-
-    return rebatched(batches(), min_rows=min_rows, max_bytes=max_bytes)
+    batches = (
+        pa.RecordBatch.from_arrays([*run.batch.columns, to_arrow(run.subpartitions)], schema=schema)
+        if with_subpartition
+        else run.batch
+        for run in rows
+    )
+    return rebatched(batches, min_rows=min_rows, max_bytes=max_bytes)
 
 
 def rebatched(
@@ -119,7 +109,7 @@ def rebatched(
             continue
         held_items += most_items(batch)
         if held and held_items > MAX_ITEMS:
-            yield from _cut(_taken(held), max_bytes)
+            yield from _joined_and_cut(held, max_bytes)
             held_rows = held_bytes = num_sized = 0
             held_items = most_items(batch)
         held.append(batch)
@@ -132,25 +122,20 @@ def rebatched(
             num_sized = len(held)
         del batch  # nothing but the joined rows is kept while the consumer works on them
         if held_rows >= min_rows or held_bytes >= max_bytes:
-            yield from _cut(_taken(held), max_bytes)
+            yield from _joined_and_cut(held, max_bytes)
             held_rows = held_bytes = held_items = num_sized = 0
     if held:
-        yield from _cut(_taken(held), max_bytes)
+        yield from _joined_and_cut(held, max_bytes)
 
 
-def _taken(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join batches and empty their list."""
-    joined = _joined(held)
+def _joined_and_cut(held: list[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Join batches and empty their list; slice the result evenly where it is much too large."""
+    batch = _joined(held)
     held.clear()
-    return joined
-
-
-def _cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that is much larger than ``max_bytes`` into even pieces."""
-    pieces = max(min(batch.nbytes // max_bytes, batch.num_rows), 1)
-    rows = -(-batch.num_rows // pieces)
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+    num_slices = max(min(batch.nbytes // max_bytes, batch.num_rows), 1)
+    num_rows = -(-batch.num_rows // num_slices)
+    for start in range(0, batch.num_rows, num_rows):
+        yield batch.slice(start, num_rows)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -249,7 +249,7 @@ def dealer_of(
     SchemaError
         A column is not there.
     """
-    schema = shuffle.reader(0, 0, columns).schema
+    schema = shuffle.schema_of(columns)
     if not is_broadcast(shuffle):
         return RowsInOrder(schema, shuffle.rows(subpartitions, columns))
 
