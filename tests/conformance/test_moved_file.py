@@ -160,7 +160,7 @@ def test_none_takes_the_regions(tmp_path, monkeypatch):
     Disk(monkeypatch, "d1", fails=["index"], max_bytes=1_000_000)
     Disk(monkeypatch, "s", max_bytes=400_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
-    with pytest.raises(OutOfDiskError, match="none of 2 directories has room"):
+    with pytest.raises(OutOfDiskError, match="none of 2 directories has free space"):
         run_map_task(job, 0, 0, table_of().to_batches())
     assert data_files(tmp_path) == []
 
