@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +17,8 @@ from arrow_format.storage.open import ObjectNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from arrow_format.log.entry import LogEntry
     from arrow_format.log.snapshot import Snapshot
-    from arrow_format.model import Int64Array, MapOutput, PartitionedFile, Region
+    from arrow_format.model import Int64Array, MapOutput
     from arrow_format.read.index_cache import IndexCache
     from arrow_format.storage.open import Storage
 
@@ -56,17 +55,6 @@ class VerifyReport:
         return not self.problems
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What was verified so far."""
-
-    num_files: int = 0
-    num_chunks: int = 0
-    num_rows: int = 0
-    num_bytes: int = 0
-    problems: list[ShuffleError] = field(default_factory=list)
-
-
 def verify_snapshot(
     storage: Storage,
     snapshot: Snapshot,
@@ -76,75 +64,59 @@ def verify_snapshot(
     on_output: Callable[[MapOutput], None] | None = None,
 ) -> VerifyReport:
     """Verify a version; see :meth:`arrow_format.read.shuffle.Shuffle.verify`."""
-    tally = _Tally()
+    report = VerifyReport(storage.root, snapshot.version, 0, 0, 0, 0)
+    problems: list[ShuffleError] = []
     total_rows = np.zeros(snapshot.newest.num_subpartitions, np.int64)
     missing_totals: ShuffleError | None = None
     for entry in snapshot.entries:
         n = entry.num_subpartitions
-        num_rows = np.zeros(n, np.int64)
-        num_problems = len(tally.problems)
+        entry_rows = np.zeros(n, np.int64)
+        num_problems = len(problems)
         for output in entry.map_outputs:
             for file in output.files:
                 try:
-                    regions = _verify_file(entry, output, file, indexes, tally)
+                    index = indexes.index_of(entry, output, file)
+                    ChunkReader(index, ChunkDecoder(entry.data_schema)).check()
                 except (CorruptShuffleError, FormatVersionError, StorageError) as error:
                     if raise_on_damage:
                         raise
-                    tally.problems.append(error)
+                    problems.append(error)
                     continue
-                num_rows += subpartition_totals(regions, n, file.data_bytes)[0]
+                report = replace(
+                    report,
+                    num_files=report.num_files + 1,
+                    num_chunks=report.num_chunks + sum(len(r.chunks) for r in index.regions),
+                    num_rows=report.num_rows + file.num_rows,
+                    num_bytes=report.num_bytes + file.data_bytes,
+                )
+                entry_rows += subpartition_totals(index.regions, n, file.data_bytes)[0]
             if on_output is not None:
                 on_output(output)
         try:
             # Totals can only be compared when every index of the entry could be read.
             if entry.map_outputs:
-                is_whole = len(tally.problems) == num_problems
+                is_whole = len(problems) == num_problems
                 rows, _ = CommitLog(storage).totals_of(entry)
-                _compare(storage, entry.version, rows, num_rows if is_whole else None)
+                _compare(storage, entry.version, rows, entry_rows if is_whole else None)
         except ObjectNotFoundError as error:
             missing_totals = missing_totals or error
         except (CorruptShuffleError, StorageError) as error:
             if raise_on_damage:
                 raise
-            tally.problems.append(error)
-        total_rows += num_rows
+            problems.append(error)
+        total_rows += entry_rows
     if missing_totals is not None:
         try:
             if not snapshot.is_version:
                 raise missing_totals
             # A checkpoint may have the totals that the entries have lost.
             rows, _ = CommitLog(storage).totals(snapshot)
-            _compare(storage, snapshot.version, rows, None if tally.problems else total_rows)
+            _compare(storage, snapshot.version, rows, None if problems else total_rows)
         except (CorruptShuffleError, StorageError) as error:
             if raise_on_damage:
                 raise
-            tally.problems.append(error)
-    return VerifyReport(
-        storage.root,
-        snapshot.version,
-        tally.num_files,
-        tally.num_chunks,
-        tally.num_rows,
-        tally.num_bytes,
-        tuple(tally.problems),
-    )
-
-
-def _verify_file(
-    entry: LogEntry,
-    output: MapOutput,
-    file: PartitionedFile,
-    indexes: IndexCache,
-    tally: _Tally,
-) -> tuple[Region, ...]:
-    """Verify one data file; return its regions."""
-    index = indexes.index_of(entry, output, file)
-    ChunkReader(index, ChunkDecoder(entry.data_schema)).check()
-    tally.num_files += 1
-    tally.num_rows += file.num_rows
-    tally.num_chunks += sum(len(region.chunks) for region in index.regions)
-    tally.num_bytes += file.data_bytes
-    return index.regions
+            problems.append(error)
+    return replace(report, problems=tuple(problems))
 
 
 def _compare(

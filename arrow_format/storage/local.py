@@ -33,6 +33,7 @@ from arrow_format.storage.protocol import (
     ObjectStat,
     ObjectWriter,
     check_length,
+    truncated_error,
 )
 
 if TYPE_CHECKING:
@@ -138,9 +139,9 @@ class PosixStorage:
         try:
             writer.writev([data])
             writer.close()
-            with os_errors("create it", target), _links_needed(target):
+            with os_errors("create it", target):
                 with parent_of(self._base, path) as (directory, name):
-                    _link(directory, temporary, name)
+                    _link(directory, temporary, name, target)
                 if sync:
                     sync_directory(self._base, directory_path)
         finally:
@@ -349,11 +350,7 @@ def _check_ranges(ranges: Sequence[tuple[int, int]], num_bytes: int, path: Path)
     """Refuse ranges outside the file before anything is allocated: damage may name any length."""
     for offset, length in ranges:
         if offset < 0 or length < 0 or offset + length > num_bytes:
-            msg = (
-                f"{path}: has {num_bytes} bytes, expected at least {offset + length}; "
-                "it was truncated or replaced after the commit"
-            )
-            raise CorruptShuffleError(msg)
+            raise truncated_error(path, num_bytes, offset + length)
 
 
 def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:
@@ -380,7 +377,7 @@ def unlink(root: Root, path: str) -> None:
         os.unlink(name, dir_fd=directory)
 
 
-def _link(directory: int, source: str, name: str) -> None:
+def _link(directory: int, source: str, name: str, target: Path) -> None:
     """Give a file of a directory a second name; raises OSError where it did not get that.
 
     Over NFS the answer of the server may be lost. Then the request is repeated and fails, because
@@ -389,9 +386,16 @@ def _link(directory: int, source: str, name: str) -> None:
     """
     try:
         os.link(source, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError:
-        if not _is_linked(directory, source, name):
+    except OSError as error:
+        if _is_linked(directory, source, name):
+            return
+        if error.errno not in _NO_LINKS:
             raise
+        msg = (
+            f"{target}: this file system has no hard links ({error.strerror}), by which of two "
+            "writers exactly one wins; nothing was written. Put the shuffle on one that has"
+        )
+        raise StorageError(msg) from error
 
 
 def _is_linked(directory: int, source: str, name: str) -> bool:
@@ -402,21 +406,6 @@ def _is_linked(directory: int, source: str, name: str) -> bool:
         return False
     # Some file systems give several files one inode number, but the link count is right.
     return target.st_nlink > 1 and os.path.samestat(target, ours)
-
-
-@contextlib.contextmanager
-def _links_needed(path: Path) -> Iterator[None]:
-    """Explain the error of a file system that has no hard links."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        msg = (
-            f"{path}: this file system has no hard links ({error.strerror}), by which of two "
-            "writers exactly one wins; nothing was written. Put the shuffle on one that has"
-        )
-        raise StorageError(msg) from error
 
 
 @contextlib.contextmanager

@@ -30,10 +30,11 @@ from arrow_format.storage.protocol import (
     ObjectStat,
     ObjectWriter,
     check_length,
+    truncated_error,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from arrow_format.storage.protocol import ByteSource
 
@@ -133,14 +134,7 @@ class ObjectStorage:
                 buffer_size=PART_BYTES,
                 max_concurrency=PARTS_UNDER_WAY,
             )
-        sign = path + SIGN_SUFFIX
-        return Upload(
-            upload,
-            f"{self.root}/{path}",
-            partial(self._errors, path=path),
-            partial(self._put, sign, b"", mode="overwrite"),
-            partial(self.delete, sign),
-        )
+        return Upload(self, path, upload)
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         self._check_conditional_puts(path)
@@ -221,12 +215,8 @@ class ObjectStorage:
 
     def _truncated(self, path: str, ranges: Sequence[tuple[int, int]]) -> CorruptShuffleError:
         stat = self.stat(path)
-        actual = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
-        msg = (
-            f"{self.root}/{path}: {actual}, expected at least {max(map(sum, ranges))}; "
-            "it was truncated or replaced after the commit"
-        )
-        return CorruptShuffleError(msg)
+        num_bytes = None if stat is None else stat.num_bytes
+        return truncated_error(f"{self.root}/{path}", num_bytes, max(map(sum, ranges)))
 
     def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
         with self._errors("read it", path):
@@ -289,43 +279,33 @@ class ObjectStorage:
 class Upload:
     """A multipart upload: an :class:`ObjectWriter`.
 
-    A long upload shows no sign of life in the store, so ``sign`` puts an object (or replaces it)
-    every :data:`SIGN_INTERVAL_S`, and ``remove_sign`` deletes it. ``where`` is the object's URI,
-    and ``errors`` makes the context that translates the errors of what is being done. The writer
-    of obstore keeps views of what it is given until a part is full.
+    The store shows nothing of it before it is closed, so every :data:`SIGN_INTERVAL_S` it puts a
+    sign for garbage collection: an object next to it. obstore's writer keeps views of what it is
+    given until a part is full.
     """
 
-    def __init__(
-        self,
-        upload: Any,  # noqa: ANN401
-        where: str,
-        errors: Callable[[str], contextlib.AbstractContextManager[None]],
-        sign: Callable[[], None],
-        remove_sign: Callable[[], None],
-    ) -> None:
-        self._upload: Any = upload
-        self._where = where
-        self._errors = errors
-        self._sign = sign
-        self._remove_sign = remove_sign
+    def __init__(self, storage: ObjectStorage, path: str, upload: Any) -> None:  # noqa: ANN401
+        self._storage = storage
+        self._path = path
+        self._upload = upload
         self._num_bytes = 0
         self._signed_at = time.monotonic()
         self._is_signed = False
 
     def writev(self, buffers: Sequence[ByteSource]) -> None:
         if self._upload is None:
-            msg = f"{self._where}: already closed"
+            msg = f"{self._storage.root}/{self._path}: already closed"
             raise ClosedError(msg)
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
             self._num_bytes += len(view)
             if self._num_bytes > MAX_OBJECT_BYTES:
                 msg = (
-                    f"{self._where}: is larger than the {MAX_OBJECT_BYTES} "
+                    f"{self._storage.root}/{self._path}: is larger than the {MAX_OBJECT_BYTES} "
                     "bytes an object may have; write more, smaller map outputs"
                 )
                 raise StorageError(msg)
-            with self._errors("write to it"):
+            with self._storage._errors("write to it", self._path):
                 self._upload.write(view)
         self._sign_if_due()
 
@@ -335,7 +315,7 @@ class Upload:
         self._is_signed = True
         # Without a sign the job only seems more silent than it is: no reason to fail.
         with contextlib.suppress(ShuffleError):
-            self._sign()
+            self._storage._put(self._path + SIGN_SUFFIX, b"", mode="overwrite")
         self._signed_at = time.monotonic()
 
     def _unsign(self) -> None:
@@ -343,15 +323,15 @@ class Upload:
             self._is_signed = False
             # Garbage collection removes a sign that stays: no commit names it.
             with contextlib.suppress(ShuffleError):
-                self._remove_sign()
+                self._storage.delete(self._path + SIGN_SUFFIX)
 
     def truncate(self, num_bytes: int) -> None:
-        msg = f"{self._where}: cannot be cut to {num_bytes} bytes"
+        msg = f"{self._storage.root}/{self._path}: cannot be cut to {num_bytes} bytes"
         raise StorageError(msg)
 
     def close(self) -> None:
         if self._upload is not None:
-            with self._errors("finish it"):
+            with self._storage._errors("finish it", self._path):
                 self._upload.close()
             self._upload = None
             self._unsign()

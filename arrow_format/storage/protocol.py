@@ -31,6 +31,15 @@ def check_length(where: object, num_bytes: int, expected: int | None) -> None:
         raise CorruptShuffleError(msg)
 
 
+def truncated_error(where: object, num_bytes: int | None, expected: int) -> CorruptShuffleError:
+    """Return the error of an object that ends before a range; ``num_bytes`` None if it is gone."""
+    actual = "is not there" if num_bytes is None else f"has {num_bytes} bytes"
+    return CorruptShuffleError(
+        f"{where}: {actual}, expected at least {expected}; it was truncated or replaced after the "
+        "commit"
+    )
+
+
 class ObjectExistsError(StorageError):
     """An object of that name exists already; nothing was written."""
 
@@ -62,10 +71,7 @@ class ObjectWriter(Protocol):
     def truncate(self, num_bytes: int) -> None:
         """Drop everything after the first ``num_bytes``; the next buffers are appended there.
 
-        Raises
-        ------
-        StorageError
-            Not possible: an object store cannot cut parts that it has.
+        Raises :class:`StorageError` where that is not possible, as in every object store.
         """
 
     def close(self) -> None:
@@ -120,10 +126,7 @@ class Storage(Protocol):
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
         """Start a new object, whose name no other writer chooses.
 
-        Raises
-        ------
-        ObjectExistsError
-            It exists. An object store does not check.
+        Raises :class:`ObjectExistsError` when it exists, which an object store does not check.
         """
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
@@ -133,55 +136,30 @@ class Storage(Protocol):
         exactly one succeeds: all safety between writers rests on that. A storage that cannot
         promise it must refuse; to check first and write then would let two succeed.
 
-        Raises
-        ------
-        ObjectExistsError
-            It exists. On an object store, with other bytes: equal bytes may come from this very
-            put, repeated after its answer got lost. So writers that compete for a name must put
-            different bytes.
+        Raises :class:`ObjectExistsError` when it exists; on an object store, with other bytes:
+        equal bytes may come from this very put, repeated after its answer got lost. So writers that
+        compete for a name must put different bytes.
         """
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         """Open an object to read from it several times.
 
-        Parameters
-        ----------
-        mapped
-            Return views of the mapped file instead of copies, where the storage can.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            It does not exist; an object store raises this at the first read.
+        With ``mapped`` its buffers are views of the mapped file, where the storage can. Raises
+        :class:`ObjectNotFoundError` when it does not exist, in an object store at the first read.
         """
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Read ``(offset, length)`` ranges, whole.
 
-        Raises
-        ------
-        ObjectNotFoundError
-            It does not exist.
-        CorruptShuffleError
-            It ends before a range does.
+        Raises :class:`ObjectNotFoundError` when the object does not exist, and
+        :class:`CorruptShuffleError` when it ends before a range does.
         """
 
     def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
-        """Read a whole object, in one request where that is possible.
+        """Read a whole object of ``num_bytes``, or of any length, in one request where possible.
 
-        Parameters
-        ----------
-        path
-            The object.
-        num_bytes
-            Expected length; None when unknown. No more than that is read.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            It does not exist.
-        CorruptShuffleError
-            It has another length.
+        Raises :class:`ObjectNotFoundError` when it does not exist, and :class:`CorruptShuffleError`
+        when it has another length, before anything longer is read.
         """
 
     def stat(self, path: str) -> ObjectStat | None:
