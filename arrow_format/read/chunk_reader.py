@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from arrow_format.format.chunk_codec import ChunkDecoder
     from arrow_format.model import Int32Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
-    from arrow_format.storage.open import Storage
 
 READ_AHEAD_BYTES = 8 << 20
 
@@ -35,18 +34,10 @@ class ChunkReader:
     missing, cut short, or not as the index says, and
     :class:`~arrow_format.errors.FormatVersionError` when its encoding is unknown.
 
-    Parameters
-    ----------
-    index
-        The verified index of the file, or what its writer knows of it before it has an index.
-    decoder
-        Of the schema that rows are read with: the file's own, or a widened one.
-    read_ahead_bytes
-        Limit of the bytes fetched ahead of the consumer, unless one chunk is larger.
-    wanted
-        Purpose of the read, such as ``subpartitions 3 to 5``, for error messages.
-    order
-        The file's position in reading order, for a :class:`ReadScheduler` that serves it.
+    ``index`` is that of the file, or what its writer knows before there is one; ``decoder`` has the
+    file's schema, or a widened one. At most ``read_ahead_bytes`` are fetched ahead of the consumer,
+    unless one chunk is larger. ``wanted`` is the purpose of the read for messages, such as
+    ``subpartitions 3 to 5``, and ``order`` the file's position in the reading order of a scheduler.
     """
 
     def __init__(
@@ -58,21 +49,13 @@ class ChunkReader:
         wanted: str = "",
         order: int = 0,
     ) -> None:
-        self.order = order
         self.index = index
+        self.storage = index.storage
+        self.path = index.file.data_path
+        self.order = order
         self._wanted = wanted
         self._decoder = decoder
         self._read_ahead_bytes = read_ahead_bytes
-
-    @property
-    def storage(self) -> Storage:
-        """Storage of the data file."""
-        return self.index.storage
-
-    @property
-    def path(self) -> str:
-        """Path of the data file."""
-        return self.index.file.data_path
 
     @property
     def described(self) -> str:
@@ -163,15 +146,11 @@ class ChunkReader:
     def check(self, *, decode: bool = True) -> None:
         """Read the whole data file, the bytes between its chunks included, and verify it.
 
-        Parameters
-        ----------
-        decode
-            Whether to decode chunks as well. Chunks copied from a verified file need no decoding:
-            their CRC shows that they are the same.
+        Chunks that were copied from a verified file need no ``decode``: their CRC suffices.
         """
         index = self.index
-        path, data_bytes = index.file.data_path, index.file.data_bytes
-        stat = index.storage.stat(path)
+        data_bytes = index.file.data_bytes
+        stat = self.storage.stat(self.path)
         if stat is None or stat.num_bytes != data_bytes:
             actual = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
             msg = f"{self._file()}: {actual}, expected {data_bytes} bytes. {ADVICE}"
@@ -183,7 +162,7 @@ class ChunkReader:
         for _ in chunks:
             pass
         crc32 = 0
-        for gap in index.storage.get_ranges(path, list(_gaps(index))):
+        for gap in self.storage.get_ranges(self.path, list(_gaps(index))):
             crc32 = zlib.crc32(gap, crc32)
         if crc32 != index.metadata.frame_crc32:
             msg = (
@@ -206,7 +185,7 @@ class ChunkReader:
         return f"map task {self.index.metadata.map_task}, attempt {self.index.metadata.attempt}"
 
     def _file(self) -> str:
-        return f"{self.index.storage.root}/{self.index.file.data_path} ({self._task()})"
+        return f"{self.storage.root}/{self.path} ({self._task()})"
 
     def _where(self, chunk: ChunkRead) -> str:
         where = f"{self._file()}, region {chunk.region}, chunk {chunk.chunk} at byte {chunk.offset}"

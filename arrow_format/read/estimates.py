@@ -85,19 +85,11 @@ def plan_shards(
     max_bytes: int,
     region_bytes: Int64Array | None = None,
 ) -> list[Shard]:
-    """Assign every row of some subpartitions to one shard each, in their order.
+    """Assign every row of ascending subpartitions to one shard each, in their order.
 
-    Parameters
-    ----------
-    weights
-        Bytes of each subpartition of the shuffle.
-    subpartitions
-        Those wanted, ascending without repetition.
-    max_bytes
-        Limit of a shard. A subpartition of more is a shard of its own.
-    region_bytes
-        Bytes of each region, in reading order: if given, a subpartition of more than ``max_bytes``
-        is split by regions, as if its rows were spread over them as the bytes are.
+    ``weights`` are the bytes of each subpartition of the shuffle. A subpartition of more than
+    ``max_bytes`` is a shard of its own. With ``region_bytes``, those of each region in reading
+    order, it is split by regions, as if its rows were spread over them as the bytes are.
     """
     shards = []
     for ranges in coalesce_adjacent(weights, max_bytes, subpartitions):

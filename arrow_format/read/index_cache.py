@@ -30,10 +30,9 @@ CACHE_BYTES = 32 << 20
 class IndexCache:
     """Opens and verifies indexes and keeps the most recently used. Safe to share between threads.
 
-    It keeps at most ``max_bytes`` of index files, and the last one whatever its size. Both of its
-    methods raise :class:`~arrow_format.errors.CorruptShuffleError` when an index is missing,
-    damaged, or belongs to another map output or another schema, and
-    :class:`~arrow_format.errors.FormatVersionError` when a newer version wrote it.
+    It keeps at most ``max_bytes`` of index files, and the last one whatever its size. An index that
+    is missing, damaged, or of another map output or schema raises CorruptShuffleError, one of a
+    newer version FormatVersionError.
     """
 
     def __init__(self, storage: Storage, max_bytes: int = CACHE_BYTES) -> None:

@@ -21,17 +21,10 @@ MAX_OPEN_FILES = 8
 class DataFile(Protocol):
     """A data file to read from."""
 
-    @property
-    def storage(self) -> Storage:
-        """Storage that holds it."""
-
-    @property
-    def path(self) -> str:
-        """Its path in the storage."""
-
-    @property
-    def order(self) -> int:
-        """Its position in reading order, the same for all readers of the same files."""
+    storage: Storage
+    path: str
+    order: int
+    """Its position in reading order, the same for all readers of the same files."""
 
     @property
     def described(self) -> str:

@@ -1,4 +1,4 @@
-"""Reads a sorted shuffle by subpartition and sort keys.
+"""Reads a sorted shuffle by subpartition and sort keys: one step of its own after the readers.
 
 The rows of a subpartition are sorted within each region only. Where they fit into memory together
 they are sorted again; the regions of a larger subpartition are merged as they are read.
@@ -39,21 +39,10 @@ def sorted_rows(
 ) -> Iterator[Rows]:
     """Yield the rows of subpartitions ``[first, end)`` by subpartition, then sort keys, stably.
 
-    Ties come by version, map task, region and arrival.
-
-    Parameters
-    ----------
-    open_reader
-        Makes the reader of a range of subpartitions with the given columns.
-    first, end
-        Range of subpartitions.
-    sort_by
-        Keys by which each region is sorted, at least one.
-    columns
-        Columns to deliver; all when None.
-    hold_bytes
-        Limit of the raw bytes held to be sorted or merged, or 32 KiB for each region if that is
-        more. A larger range is read subpartition by subpartition, a larger subpartition is merged.
+    Ties come by version, map task, region and arrival. ``open_reader`` makes the reader of a range
+    of subpartitions with the given columns. At most ``hold_bytes`` of rows are held to be sorted or
+    merged, or 32 KiB for each region if that is more: a larger range is read subpartition by
+    subpartition, and the regions of a larger subpartition are merged.
     """
     wanted = columns if columns is None else [columns] if isinstance(columns, str) else [*columns]
     if wanted is not None:

@@ -136,9 +136,9 @@ class SortMergeSubpartitionReader:
         Parameters
         ----------
         max_bytes
-            Limit of the raw bytes of a chunk of every region and the next. Where chunks are larger,
-            nothing is read ahead, and each comes in slices of half of its region's share, but of 32
-            KiB at least: a chunk is read and decoded again for each slice of it.
+            Limit of the raw bytes of two chunks of every region. Where chunks are larger, nothing
+            is read ahead, and each comes in slices of half of its region's share, but of 32 KiB at
+            least: a chunk is read and decoded again for each slice of it.
         row_bytes
             Bytes to count for each row in addition to its own.
         """
@@ -238,10 +238,7 @@ def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: i
 
 
 def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int]:
-    """Return the positions of ``columns`` in ``schema``; of all when None.
-
-    Raises :class:`SchemaError`, which lists the schema's columns, for a name it does not have.
-    """
+    """Return the positions of columns in a schema, of all when None; SchemaError for others."""
     if columns is None:
         return list(range(len(schema)))
     if isinstance(columns, str):
@@ -257,10 +254,7 @@ def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int
 
 
 def with_subpartition_schema(schema: pa.Schema) -> pa.Schema:
-    """Return ``schema`` with the int32 column ``_subpartition`` at the end.
-
-    Raises :class:`SchemaError` when it has a column of that name already.
-    """
+    """Append the int32 column ``_subpartition``; SchemaError for a schema that has it already."""
     if SUBPARTITION_COLUMN in schema.names:
         msg = f"column {SUBPARTITION_COLUMN!r} is there already; leave with_subpartition out"
         raise SchemaError(msg)

@@ -50,14 +50,8 @@ class PosixStorage:
     Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
     ``link`` fails when the name exists and never shows part of a file.
 
-    Parameters
-    ----------
-    root
-        The directory.
-    makes_directories
-        Whether :meth:`open_writer` makes missing directories.
-    may_be_link
-        Whether the directory itself may be a symbolic link, as one that the user names may be.
+    With ``makes_directories`` :meth:`open_writer` makes missing ones. ``may_be_link`` says whether
+    the root itself may be a symbolic link, as a directory that the user names may be.
     """
 
     options = StorageOptions()

@@ -121,14 +121,8 @@ def check_local_dirs(shuffle: str, local_dirs: Sequence[str]) -> None:
 def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
     """Make a root with its marker, unless they exist already.
 
-    Raises
-    ------
-    ForeignRootError
-        The directory exists and belongs to another job.
-    CorruptShuffleError
-        It is a symbolic link.
-    StorageError
-        It cannot be made; nothing of it is left.
+    Raises :class:`ForeignRootError` for another job's directory, :class:`CorruptShuffleError` for a
+    symbolic link, and :class:`StorageError` where it cannot be made; then nothing of it is left.
     """
     storage = open_made_directory(path)
     try:
@@ -147,10 +141,7 @@ def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
 
 
 def make_roots(paths: Sequence[str], job_id: str, *, sync: bool) -> list[Storage | None]:
-    """Make the roots 1, 2, ...; None in place of one that cannot be made. Raises the other errors.
-
-    See :func:`make_root`.
-    """
+    """Make the roots 1, 2, ..., None in place of one that cannot be made; see :func:`make_root`."""
     roots: list[Storage | None] = []
     for path in paths:
         try:

@@ -62,17 +62,9 @@ class ObjectStorage:
     Put-if-absent is a conditional put. If the library repeated it after an answer got lost, the
     object has the same bytes, which is how this storage recognises its own put.
 
-    Parameters
-    ----------
-    uri
-        ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``.
-    options
-        With obstore's names; they override the environment.
-
-    Raises
-    ------
-    OptionError
-        Another URI, or one with credentials; an unknown option; obstore is not installed.
+    ``uri`` is ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``; options
+    have obstore's names and override the environment. Raises :class:`OptionError` for another URI
+    or one with credentials, for an unknown option, and where obstore is not installed.
     """
 
     max_requests = MAX_REQUESTS
@@ -170,8 +162,8 @@ class ObjectStorage:
             self._put(probe, b"")
             self.delete(probe)
             msg = (
-                f"{self.root}: the store replaces an object although it was told not to "
-                "(If-None-Match), so commits are not safe. Use one that knows conditional puts"
+                f"{self.root}: the store ignores the condition of a put (If-None-Match), so "
+                "commits are not safe. Use one that supports conditional puts"
             )
             raise StorageError(msg)
         self.delete(probe)

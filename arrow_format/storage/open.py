@@ -54,19 +54,10 @@ Place: TypeAlias = "str | os.PathLike[str] | Storage"
 def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) -> Storage:
     """Return the storage of a directory or URI; a storage is returned as it is.
 
-    Parameters
-    ----------
-    path
-        Directory, or ``file:///``, ``s3://``, ``gs://`` or ``az://`` URI. ``%20`` and the like are
-        decoded in a ``file:`` URI. A local path that begins like a URI is written ``./a:b``.
-    storage_options
-        For an object store: credentials, region, endpoint, with obstore's names; they override the
-        environment.
-
-    Raises
-    ------
-    OptionError
-        An empty or impossible path, a URI of another scheme, or options that do not fit.
+    URIs begin with ``file:///`` (where ``%20`` and the like are decoded), ``s3://``, ``gs://`` or
+    ``az://``. ``storage_options`` are for object stores: credentials, region, endpoint, with
+    obstore's names; they override the environment. Raises :class:`OptionError` for an empty or
+    impossible path, a URI of another scheme, or options that do not fit.
     """
     if isinstance(path, PosixStorage | ObjectStorage):
         return path
