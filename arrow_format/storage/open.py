@@ -106,7 +106,7 @@ def _foreign(scheme: str) -> OptionError:
     if scheme in STORES:
         what = f"expected {scheme}://, with two slashes"
     elif len(scheme) == 1:
-        what = "is a drive of Windows, which is not supported"
+        what = "looks like a drive of Windows, which is not supported"
     else:
         what = f"{scheme}: is not supported yet"
     return OptionError(
