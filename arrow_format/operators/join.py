@@ -126,7 +126,7 @@ class _Side:
         self.weights = to_numpy(shuffle.raw_bytes)
         self.rows = to_numpy(shuffle.subpartition_rows)
         self.index_weights = self.weights + INDEX_ROW_BYTES * self.rows
-        self.schema = shuffle.reader(0, 0, columns).schema
+        self.schema = shuffle.schema_of(columns)
 
     def num_rows(self, ranges: Ranges) -> int:
         """Return how many rows ranges have."""

@@ -206,7 +206,7 @@ def row_source(
     subpartitions. ``subpartitions`` ascend; ``columns`` are delivered in their order, all when
     None. Raises SchemaError where one is missing.
     """
-    schema = shuffle.reader(0, 0, columns).schema
+    schema = shuffle.schema_of(columns)
     if not is_broadcast(shuffle):
         return RowsInOrder(schema, shuffle.rows(subpartitions, columns))
 

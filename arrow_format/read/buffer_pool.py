@@ -1,8 +1,8 @@
-"""The bytes that reads may hold at a time, shared by all readers of one or several schedulers.
+"""The memory budget of read buffers, shared by all readers of one or several schedulers.
 
-A request is served whole or not at all, and waiting requests in the order they came. What a reader
-has fetched but not handed over can be taken back for one that starves, so no order of consumption
-can lock readers up. Source: Flink's ``BatchShuffleReadBufferPool`` (FLIP-148).
+A request is granted whole or not at all, and waiting requests are granted in order of arrival. The
+pool can reclaim what a reader has fetched but not delivered for a reader that starves, so no order
+of consumption deadlocks. Source: Flink's ``BatchShuffleReadBufferPool`` (FLIP-148).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ DEFAULT_TIMEOUT_SECONDS = 300.0
 
 
 class BufferHolder(Protocol):
-    """A reader as its pool sees it; the pool's lock is held while it is asked."""
+    """A reader as its pool sees it; the pool calls it with its lock held."""
 
     @property
     def position(self) -> tuple[int, int]:
-        """Where it reads next: the file's place in reading order, and the offset."""
+        """Next read: the file's position in reading order, and the offset."""
 
     def give_back(self) -> bool:
-        """Let go of what was fetched last and not handed over; False when there is nothing."""
+        """Drop the last range that was fetched and not delivered; False when there is none."""
 
 
 class ReadBufferPool:
@@ -36,16 +36,16 @@ class ReadBufferPool:
     .. code-block:: python
 
         pool = ReadBufferPool(8 << 20)
-        pool.request(1 << 20)    # waits while there is no room
-        ...                      # read, hand over
+        pool.request(1 << 20)    # waits until the budget allows it
+        ...                      # read, deliver
         pool.recycle(1 << 20)
 
     Parameters
     ----------
     max_bytes
-        Bytes in use at most. A single request that is larger is served when nothing else is in use.
+        Limit of the bytes in use. A larger request is granted when nothing else is in use.
     timeout_seconds
-        How long a request waits after the last time that anybody was served or gave something back.
+        How long a request waits after the last time that bytes were granted or given back.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class ReadBufferPool:
     ) -> None:
         self.max_bytes = check_integer("max_bytes", max_bytes, 1, 1 << 50, "bytes")
         self.changed = threading.Condition()
-        """Its lock guards the pool and the schedulers that share it; notified at every change."""
+        """Its lock guards the pool and its schedulers; notified at every change."""
         self.used_bytes = 0
         self.peak_bytes = 0
-        """Most that was ever in use."""
+        """Highest value of ``used_bytes`` so far."""
         self._timeout_seconds = timeout_seconds
         self._last_operation = time.monotonic()
         self._waiting: deque[object] = deque()
@@ -68,23 +68,23 @@ class ReadBufferPool:
 
     @property
     def average_bytes(self) -> int:
-        """Fair share of each reader that joined."""
+        """Fair share of each reader that joined, in bytes."""
         return self.max_bytes // max(len(self._holders), 1)
 
     def join(self, holder: BufferHolder) -> None:
-        """Count a reader in."""
+        """Add a reader, which lowers the fair share."""
         with self.changed:
             self._holders.append(holder)
 
     def leave(self, holder: BufferHolder) -> None:
-        """Count a reader out; what it holds it has recycled before."""
+        """Remove a reader, which has recycled all it held."""
         with self.changed:
             if holder in self._holders:
                 self._holders.remove(holder)
                 self.changed.notify_all()
 
     def try_request(self, num_bytes: int) -> bool:
-        """Take bytes if there is room now and nobody waits; all or nothing.
+        """Take bytes if the budget allows it now and no request waits; all or nothing.
 
         Raises
         ------
@@ -96,19 +96,19 @@ class ReadBufferPool:
             return not self._waiting and self._take(num_bytes)
 
     def request(self, num_bytes: int, *, reclaim: bool = False) -> None:
-        """Take bytes, and wait for them if need be; all or nothing.
+        """Take bytes, and wait for them if necessary; all or nothing.
 
         Parameters
         ----------
         num_bytes
             Bytes wanted.
         reclaim
-            Take back what readers have fetched ahead, those first that will need it last.
+            Reclaim what readers have fetched ahead, first from those that will need it last.
 
         Raises
         ------
         ReadBufferTimeoutError
-            Nobody was served or gave anything back for the pool's timeout.
+            No bytes were granted or given back for the pool's timeout.
         ClosedError
             The pool was destroyed.
         """
@@ -129,14 +129,14 @@ class ReadBufferPool:
                 self.changed.notify_all()
 
     def recycle(self, num_bytes: int) -> None:
-        """Give bytes back; whoever waits is served."""
+        """Give bytes back and wake the requests that wait."""
         with self.changed:
             self.used_bytes -= num_bytes
             self._last_operation = time.monotonic()
             self.changed.notify_all()
 
     def destroy(self, reason: str = "the read buffer pool was destroyed") -> None:
-        """Fail all who wait and all who ask from now on."""
+        """Fail all requests that wait and all later ones with :class:`ClosedError`."""
         with self.changed:
             self._failure = ClosedError(reason)
             self.changed.notify_all()
@@ -163,7 +163,7 @@ class ReadBufferPool:
         if idle >= self._timeout_seconds:
             msg = (
                 f"waited for {num_bytes} bytes to read into: {self.used_bytes} of {self.max_bytes} "
-                f"are in use by {len(self._holders)} readers, and for {idle:.0f} s nobody gave any "
+                f"are in use by {len(self._holders)} readers, and for {idle:.0f} s none gave any "
                 "back; consume the other readers, close them, or give reading more memory"
             )
             raise ReadBufferTimeoutError(msg)

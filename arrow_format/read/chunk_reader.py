@@ -5,10 +5,12 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
-from arrow_format.arrays.batches import copied
+import numpy as np
+
+from arrow_format.arrays.batches import Rows, copied
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import EncodedChunk
-from arrow_format.model import Encoding
+from arrow_format.model import Encoding, RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.scheduler import ADVICE, ReadScheduler
@@ -21,26 +23,21 @@ if TYPE_CHECKING:
     from arrow_format.format.chunk_codec import ChunkDecoder
     from arrow_format.model import Int32Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
-    from arrow_format.storage.open import Storage
 
 READ_AHEAD_BYTES = 8 << 20
 
 
 class ChunkReader:
-    """Reads chunks of one data file; none is given out that differs from what was written.
+    """Reads chunks of one data file and never returns bytes that differ from what was written.
 
-    Parameters
-    ----------
-    index
-        The verified index of the file, or what its writer knows of it before there is one.
-    decoder
-        Of the schema that rows are read with: the file's own, or that widened.
-    read_ahead_bytes
-        Bytes fetched ahead of the consumer at most, unless one chunk is larger.
-    wanted
-        What is read for, such as ``subpartitions 3 to 5``; it is told with damage.
-    order
-        The file's place in reading order, for a :class:`ReadScheduler` it is given to.
+    Every method that reads raises :class:`~arrow_format.errors.CorruptShuffleError` when a chunk is
+    missing, cut short, or not as the index says, and
+    :class:`~arrow_format.errors.FormatVersionError` when its encoding is unknown.
+
+    ``index`` is that of the file, or what its writer knows before there is one; ``decoder`` has the
+    file's schema, or a widened one. At most ``read_ahead_bytes`` are fetched ahead of the consumer,
+    unless one chunk is larger. ``wanted`` is the purpose of the read for messages, such as
+    ``subpartitions 3 to 5``, and ``order`` the file's position in the reading order of a scheduler.
     """
 
     def __init__(
@@ -52,43 +49,26 @@ class ChunkReader:
         wanted: str = "",
         order: int = 0,
     ) -> None:
-        self.order = order
         self.index = index
-        """The verified index of the file."""
+        self.storage = index.storage
+        self.path = index.file.data_path
+        self.order = order
         self._wanted = wanted
         self._decoder = decoder
         self._read_ahead_bytes = read_ahead_bytes
 
     @property
-    def storage(self) -> Storage:
-        """Where the data file is."""
-        return self.index.storage
-
-    @property
-    def path(self) -> str:
-        """The data file."""
-        return self.index.file.data_path
-
-    @property
     def described(self) -> str:
-        """Map task, attempt and what is read for."""
+        """Map task, attempt and purpose of the read."""
         return f"{self._task()}, {self._wanted}" if self._wanted else self._task()
 
     def stored(self, first_region: int, end_region: int) -> Iterator[EncodedChunk]:
-        """All chunks of adjacent regions as they are stored, in file order.
-
-        Raises
-        ------
-        CorruptShuffleError
-            A chunk is not there whole, or its CRC is not the index's.
-        FormatVersionError
-            Its encoding is not known to this version.
-        """
+        """Yield all chunks of adjacent regions as they are stored, in file order."""
         for chunk, stored in self._fetch(self._plan(first_region, end_region)):
             table = self.index.regions[chunk.region].chunks
             encoding = int(table.encoding[chunk.chunk])
             if encoding == Encoding.IPC:
-                # To copy it into an Arrow file Arrow takes it apart, and trusts what it says.
+                # Arrow parses the message to copy it into an Arrow file, and trusts its contents.
                 self.decode(chunk, stored)
             elif zlib.crc32(stored) != int(table.crc32[chunk.chunk]):
                 msg = f"{self._where(chunk)}: its CRC-32 is not that of the index. {ADVICE}"
@@ -100,24 +80,12 @@ class ChunkReader:
             yield EncodedChunk(stored, raw_length, Encoding(encoding))
 
     def decoded(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.RecordBatch]]:
-        """Chunks of a plan as record batches, whole.
-
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            As :meth:`stored`; or what is inside is not as the index says.
-        """
+        """Yield the chunks of a plan in its order, each as one record batch of all its rows."""
         for chunk, stored in self._fetch(plan):
             yield chunk, self.decode(chunk, stored)
 
     def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
-        """Return the rows of a chunk, whole, from its stored bytes.
-
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            They are not what was written; or what is inside is not as the index says.
-        """
+        """Return all rows of a chunk from its stored bytes."""
         region = self.index.regions[chunk.region]
         table = region.chunks
         start, stop = region.chunk_rows(chunk.chunk)
@@ -133,53 +101,59 @@ class ChunkReader:
             msg = f"{self._where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
 
+    def rows_of(
+        self,
+        chunk: ChunkRead,
+        batch: pa.RecordBatch,
+        first: int,
+        end: int,
+        *,
+        may_keep_chunk: bool = True,
+    ) -> Iterator[Rows]:
+        """Yield the rows that subpartitions ``[first, end)`` want of a decoded chunk.
+
+        A unicast chunk makes one run, a broadcast chunk one for each subpartition. A run that is
+        less than half of the chunk is copied, so that it does not keep all of it in memory; without
+        ``may_keep_chunk`` every part is.
+        """
+        region = self.index.regions[chunk.region]
+        lo, hi = chunk.first_row, chunk.end_row
+        wanted = batch.slice(lo, hi - lo)
+        if 2 * (hi - lo) < batch.num_rows or (not may_keep_chunk and hi - lo < batch.num_rows):
+            wanted = copied(wanted)
+        del batch
+        if region.kind is RegionKind.BROADCAST:
+            for subpartition in range(first, end):
+                yield Rows(wanted, np.full(wanted.num_rows, subpartition, np.int32))
+        else:
+            n = self.index.metadata.num_subpartitions
+            start = int(region.chunks.first_row[chunk.chunk])
+            rows = [Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))]
+            del wanted  # a suspended frame would keep it while its consumer works
+            yield rows.pop()
+
     def rows(
         self, first_region: int, end_region: int, first: int, end: int
     ) -> Iterator[tuple[pa.RecordBatch, Int32Array]]:
-        """Rows of the subpartitions ``[first, end)`` from adjacent unicast regions.
+        """Yield the rows of subpartitions ``[first, end)`` from adjacent regions, in file order.
 
-        Yields
-        ------
-        tuple
-            Rows of one chunk, in the order of the file, with the subpartition of each.
-
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            As :meth:`decoded`.
+        Each item is the rows of one chunk and the subpartition of each row; see :meth:`rows_of`.
         """
-        n = self.index.metadata.num_subpartitions
         for chunk, batch in self.decoded(self._plan(first_region, end_region, first, end)):
-            region = self.index.regions[chunk.region]
-            start = int(region.chunks.first_row[chunk.chunk])
-            lo, hi = chunk.first_row, chunk.end_row
-            ids = region.subpartitions_of_rows(start + lo, start + hi, n)
-            if 2 * (hi - lo) < batch.num_rows:
-                # A small part must not keep the whole chunk in memory.
-                yield copied(batch.slice(lo, hi - lo)), ids
-            else:
-                yield batch.slice(lo, hi - lo), ids
+            for rows in self.rows_of(chunk, batch, first, end):
+                yield rows.batch, rows.subpartitions
 
     def check(self, *, decode: bool = True) -> None:
-        """Read the data file whole, every chunk and what lies between, and check all of it.
+        """Read the whole data file, the bytes between its chunks included, and verify it.
 
-        Parameters
-        ----------
-        decode
-            Whether chunks are decoded as well. Those that were copied from a sound file need not
-            be: their CRC says that they are the same.
-
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            As :meth:`rows`; or the file's length or the bytes between its chunks differ.
+        Chunks that were copied from a verified file need no ``decode``: their CRC suffices.
         """
         index = self.index
-        path, data_bytes = index.file.data_path, index.file.data_bytes
-        stat = index.storage.stat(path)
+        data_bytes = index.file.data_bytes
+        stat = self.storage.stat(self.path)
         if stat is None or stat.num_bytes != data_bytes:
-            found = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
-            msg = f"{self._file()}: {found}, expected {data_bytes} bytes. {ADVICE}"
+            actual = "is not there" if stat is None else f"has {stat.num_bytes} bytes"
+            msg = f"{self._file()}: {actual}, expected {data_bytes} bytes. {ADVICE}"
             raise CorruptShuffleError(msg)
         end = len(index.regions)
         chunks: Iterator[object] = (
@@ -188,8 +162,8 @@ class ChunkReader:
         for _ in chunks:
             pass
         crc32 = 0
-        for between in index.storage.get_ranges(path, list(_gaps(index))):
-            crc32 = zlib.crc32(between, crc32)
+        for gap in self.storage.get_ranges(self.path, list(_gaps(index))):
+            crc32 = zlib.crc32(gap, crc32)
         if crc32 != index.metadata.frame_crc32:
             msg = (
                 f"{self._file()}: header, padding or footer differ from what was written. {ADVICE}"
@@ -201,8 +175,7 @@ class ChunkReader:
     ) -> Iterator[ChunkRead]:
         n = self.index.metadata.num_subpartitions
         regions = self.index.regions[first_region:end_region]
-        end = n if end is None else end
-        return plan_chunks(regions, first, end, n, first_region=first_region)
+        return plan_chunks(regions, first, n if end is None else end, n, first_region=first_region)
 
     def _fetch(self, plan: Iterable[ChunkRead]) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
         pool = ReadBufferPool(self._read_ahead_bytes)
@@ -212,7 +185,7 @@ class ChunkReader:
         return f"map task {self.index.metadata.map_task}, attempt {self.index.metadata.attempt}"
 
     def _file(self) -> str:
-        return f"{self.index.storage.root}/{self.index.file.data_path} ({self._task()})"
+        return f"{self.storage.root}/{self.path} ({self._task()})"
 
     def _where(self, chunk: ChunkRead) -> str:
         where = f"{self._file()}, region {chunk.region}, chunk {chunk.chunk} at byte {chunk.offset}"

@@ -1,4 +1,4 @@
-"""Estimated bytes of a read, and which subpartitions each read task gets.
+"""Estimates the bytes of a read, and plans which subpartitions each read task gets.
 
 Small subpartitions are combined, large ones are split.
 """
@@ -23,21 +23,14 @@ LARGEST_ESTIMATE = 1 << 48
 """Bytes; the sum over a million subpartitions still fits into 64 bits."""
 
 MAX_REGIONS = 1 << 26
-"""Regions a version may have to be cut by region: more would be petabytes."""
+"""Limit of the regions of a version that is split by region: more would be petabytes."""
 
 
 def estimate_read_bytes(snapshot: Snapshot, stored: Int64Array) -> Int64Array:
-    """Return the stored bytes that a reader of each subpartition reads.
+    """Estimate the stored bytes that a reader of each subpartition reads.
 
-    More than its share of the data files where rows are broadcast: those are stored once, and each
-    subpartition reads them all.
-
-    Parameters
-    ----------
-    snapshot
-        The version.
-    stored
-        Bytes of each subpartition: its share of the data files.
+    ``stored`` is the share of each subpartition in the data files. With broadcast rows a reader
+    reads more than that: they are stored once, and every subpartition reads them all.
     """
     files = [file for output in snapshot.map_outputs for file in output.files]
     rows = sum(file.num_broadcast_rows for file in files)
@@ -48,17 +41,10 @@ def estimate_read_bytes(snapshot: Snapshot, stored: Int64Array) -> Int64Array:
 
 
 def estimate_raw_bytes(snapshot: Snapshot, rows: Int64Array, stored: Int64Array) -> Int64Array:
-    """Return the bytes that the rows a reader of each subpartition gets take in Arrow.
+    """Estimate the bytes in Arrow of the rows that a reader of each subpartition gets.
 
-    The larger of two estimates, from rows and from stored bytes: rows may be larger than the
-    average, or compress better.
-
-    Parameters
-    ----------
-    snapshot
-        The version.
-    rows, stored
-        Rows of each subpartition, and its share of the data files in bytes.
+    The larger of two estimates, from ``rows`` and from ``stored`` bytes of each subpartition: rows
+    may be larger than the average, or compress better.
     """
     raw = sum(output.raw_bytes for output in snapshot.map_outputs)
     by_rows = rows * (raw / max(snapshot.num_rows, 1))
@@ -69,21 +55,10 @@ def estimate_raw_bytes(snapshot: Snapshot, rows: Int64Array, stored: Int64Array)
 
 
 def estimate_region_bytes(snapshot: Snapshot, root: str) -> Int64Array:
-    """Return the stored bytes of each region, numbered through the version in reading order.
+    """Estimate the stored bytes of each region, numbered through the version in reading order.
 
-    Every region of a file counts for the same.
-
-    Parameters
-    ----------
-    snapshot
-        The version.
-    root
-        Where it is, for messages.
-
-    Raises
-    ------
-    CorruptShuffleError
-        The log names more regions than there can be.
+    All regions of a file get the same estimate. ``root`` is for the message of the
+    :class:`CorruptShuffleError`, which a log with impossibly many regions raises.
     """
     files = [file for output in snapshot.map_outputs for file in output.files]
     counts = np.array([file.num_regions for file in files], np.int64)
@@ -96,47 +71,33 @@ def estimate_region_bytes(snapshot: Snapshot, root: str) -> Int64Array:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What one task reads."""
+    """The rows that one task reads."""
 
     ranges: tuple[tuple[int, int], ...]
-    """Subpartitions ``[first, end)``, ascending; none for no rows at all."""
+    """Subpartitions ``[first, end)``, ascending."""
     regions: range | None = None
-    """These regions of them only, numbered through the version in reading order; all when None."""
+    """Only these regions, numbered through the version in reading order; all when None."""
 
 
 def plan_shards(
     weights: Int64Array,
     subpartitions: Int64Array,
-    most: int,
+    max_bytes: int,
     region_bytes: Int64Array | None = None,
 ) -> list[Shard]:
-    """Share subpartitions out, in their order.
+    """Assign every row of ascending subpartitions to one shard each, in their order.
 
-    Parameters
-    ----------
-    weights
-        Bytes of each subpartition of the shuffle.
-    subpartitions
-        Those wanted, ascending without repetition.
-    most
-        Bytes a shard may have. A subpartition of more is a shard of its own.
-    region_bytes
-        Bytes of each region, in reading order: then a subpartition of more than ``most`` is split
-        over several shards by regions, in reading order. How its rows are spread over the regions
-        is not known here; it is taken to be as the bytes are.
-
-    Returns
-    -------
-    list of Shard
-        Together they hold every row of the subpartitions once.
+    ``weights`` are the bytes of each subpartition of the shuffle. A subpartition of more than
+    ``max_bytes`` is a shard of its own. With ``region_bytes``, those of each region in reading
+    order, it is split by regions, as if its rows were spread over them as the bytes are.
     """
     shards = []
-    for ranges in coalesce_adjacent(weights, most, subpartitions):
+    for ranges in coalesce_adjacent(weights, max_bytes, subpartitions):
         (first, end), *more = ranges
         weight = int(weights[first])
-        alone = not more and end - first == 1
-        if alone and weight > most and region_bytes is not None and len(region_bytes) > 1:
-            parts = cut_regions(region_bytes, -(-weight // most))
+        is_single = not more and end - first == 1
+        if is_single and weight > max_bytes and region_bytes is not None and len(region_bytes) > 1:
+            parts = cut_regions(region_bytes, -(-weight // max_bytes))
             shards += [Shard(ranges, part) for part in parts]
         else:
             shards.append(Shard(ranges))
@@ -144,22 +105,9 @@ def plan_shards(
 
 
 def cut_regions(region_bytes: Int64Array, parts: int) -> list[range]:
-    """Cut the regions of a version into at most so many adjacent parts of about equal bytes.
-
-    Parameters
-    ----------
-    region_bytes
-        Bytes of each region.
-    parts
-        At least one.
-
-    Returns
-    -------
-    list of range
-        None of them empty; together all regions, in order.
-    """
+    """Cut regions into at most ``parts`` adjacent ranges of about equal bytes, none empty."""
     count = len(region_bytes)
-    # Each region weighs something, so that no two cuts fall together while there are regions left.
+    # Each region weighs at least 1, so that no two cuts coincide while regions are left.
     ends = np.cumsum(np.maximum(region_bytes, 1))
     parts = min(parts, count)
     wanted = ends[-1] * np.arange(1, parts) / parts if parts else np.zeros(0)

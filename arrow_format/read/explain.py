@@ -1,4 +1,4 @@
-"""What reading some subpartitions of a version will read, byte range by byte range: to look at."""
+"""Read plans for people: what reading some subpartitions will read, byte range by byte range."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """What is read of one data file for one group of subpartitions."""
+    """The reads of one data file for one group of subpartitions."""
 
     path: str
     """Absolute path or URI."""
@@ -33,7 +33,7 @@ class PlannedGroup:
     first: int
     end: int
     files: tuple[PlannedFile, ...]
-    """In reading order; only those that hold rows of the group."""
+    """Those with rows of the group, in reading order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +49,22 @@ class ReadPlan:
 
     @property
     def num_files(self) -> int:
-        """Data files that are opened; one is counted once for each group."""
+        """Number of data files to open; a file counts once for each group."""
         return sum(len(group.files) for group in self.groups)
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that are decoded."""
+        """Number of chunks to decode."""
         return sum(len(read.chunks) for read in self.reads)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are read, those between chunks included."""
+        """Number of bytes to read, gaps between chunks included."""
         return sum(read.length for read in self.reads)
 
 
 def plan_group(first: int, end: int, reader: SortMergeSubpartitionReader) -> PlannedGroup:
-    """Plan the subpartitions ``[first, end)`` that ``reader`` reads; opens their indexes."""
+    """Return the plan of a reader of the subpartitions ``[first, end)``; opens their indexes."""
     files = []
     for source, chunks in reader.planned():
         reads = tuple(
@@ -78,7 +78,7 @@ def plan_group(first: int, end: int, reader: SortMergeSubpartitionReader) -> Pla
 
 
 def plan_lines(plan: ReadPlan) -> Iterable[str]:
-    """Describe a plan, a line for each read."""
+    """Yield a description of a plan, a line for each read."""
     for group in plan.groups:
         which = (
             f"subpartition {group.first:,}"

@@ -1,4 +1,4 @@
-"""Indexes of the files of one version, opened once and kept up to a number of bytes."""
+"""Cache of the verified indexes of one version's files, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -28,37 +28,25 @@ CACHE_BYTES = 32 << 20
 
 
 class IndexCache:
-    """Opens and verifies indexes; keeps those used last. Safe to share between threads.
+    """Opens and verifies indexes and keeps the most recently used. Safe to share between threads.
 
-    Parameters
-    ----------
-    storage
-        Where the files are.
-    max_bytes
-        Bytes of index files kept; the one asked for last is kept whatever its size.
+    It keeps at most ``max_bytes`` of index files, and the last one whatever its size. An index that
+    is missing, damaged, or of another map output or schema raises CorruptShuffleError, one of a
+    newer version FormatVersionError.
     """
 
     def __init__(self, storage: Storage, max_bytes: int = CACHE_BYTES) -> None:
         self.roots = ReadRoots(storage)
-        """Where the files are; roots beyond the shuffle's own are checked once."""
         self._max_bytes = max_bytes
         self._kept: OrderedDict[tuple[str, str], PartitionedFileReader] = OrderedDict()
-        """By storage and path; those used last stand last."""
+        """By storage and path; most recently used last."""
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
     def index_of(
         self, entry: LogEntry, output: MapOutput, file: PartitionedFile
     ) -> PartitionedFileReader:
-        """Return the verified index of a file that ``entry`` names.
-
-        Raises
-        ------
-        CorruptShuffleError
-            It is missing, damaged, or belongs to another map output or another schema.
-        FormatVersionError
-            A newer version wrote it.
-        """
+        """Return the verified index of a file that ``entry`` names."""
         storage = self.roots.storage_of(file, entry.roots, output.job_id)
         key = storage.root, file.path
         with self._lock:
@@ -70,10 +58,10 @@ class IndexCache:
             reader = PartitionedFileReader(storage, file)
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{error} (index of map task {output.map_task}, attempt {output.attempt})"
-            if isinstance(error, CorruptShuffleError):  # a copy of a newer version is no help
+            if isinstance(error, CorruptShuffleError):  # copies of a newer version do not help
                 msg = f"{msg}. {ADVICE}"
             raise type(error)(msg) from error
-        self._check_identity(storage, reader, entry, output)
+        _check_identity(reader, entry, output)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = reader
@@ -86,9 +74,9 @@ class IndexCache:
     def indexes_of(
         self, files: Iterable[tuple[LogEntry, MapOutput, PartitionedFile]]
     ) -> Iterator[PartitionedFileReader]:
-        """Give the index of each file in turn, see :meth:`index_of`.
+        """Yield the verified index of each file, in their order.
 
-        Where each costs a round trip a few are loaded at once, as many as are kept at most.
+        Where each costs a round trip, some are loaded concurrently, at most as many as are kept.
         """
         max_requests = self.roots.storage.max_requests
         window: list[Callable[[], PartitionedFileReader]] = []
@@ -101,36 +89,31 @@ class IndexCache:
             window.append(partial(self.index_of, entry, output, file))
         yield from run_concurrently(window, max_requests)
 
-    @staticmethod
-    def _check_identity(
-        storage: Storage,
-        reader: PartitionedFileReader,
-        entry: LogEntry,
-        output: MapOutput,
-    ) -> None:
-        where = f"{storage.root}/{reader.file.index_path}"
-        found = reader.metadata
-        expected = (output.job_id, output.map_task, output.attempt)
-        if (found.job_id, found.map_task, found.attempt) != expected:
-            msg = (
-                f"{where}: is of job {found.job_id}, map task {found.map_task}, attempt "
-                f"{found.attempt}; the commit log expects job {output.job_id}, map task "
-                f"{output.map_task}, attempt {output.attempt}. The file was swapped with another"
-            )
-            raise CorruptShuffleError(msg)
-        if found.num_subpartitions != entry.num_subpartitions:
-            differ = f"{found.num_subpartitions} subpartitions", str(entry.num_subpartitions)
-        elif not is_appendable(entry.data_schema, found.data_schema):
-            differ = _columns(found.data_schema), _columns(entry.data_schema)
-        elif found.sort_by != entry.sort_by:
-            differ = _order(found.sort_by), _order(entry.sort_by)
-        else:
-            return
+
+def _check_identity(reader: PartitionedFileReader, entry: LogEntry, output: MapOutput) -> None:
+    where = f"{reader.storage.root}/{reader.file.index_path}"
+    metadata = reader.metadata
+    expected = (output.job_id, output.map_task, output.attempt)
+    if (metadata.job_id, metadata.map_task, metadata.attempt) != expected:
         msg = (
-            f"{where}: has {differ[0]}; its version has {differ[1]}. Map task {output.map_task}, "
-            f"attempt {output.attempt}, was not written for this shuffle: write the shuffle again"
+            f"{where}: is of job {metadata.job_id}, map task {metadata.map_task}, attempt "
+            f"{metadata.attempt}; the commit log expects job {output.job_id}, map task "
+            f"{output.map_task}, attempt {output.attempt}. The file was swapped with another"
         )
         raise CorruptShuffleError(msg)
+    if metadata.num_subpartitions != entry.num_subpartitions:
+        actual, wanted = f"{metadata.num_subpartitions} subpartitions", str(entry.num_subpartitions)
+    elif not is_appendable(entry.data_schema, metadata.data_schema):
+        actual, wanted = _columns(metadata.data_schema), _columns(entry.data_schema)
+    elif metadata.sort_by != entry.sort_by:
+        actual, wanted = _order(metadata.sort_by), _order(entry.sort_by)
+    else:
+        return
+    msg = (
+        f"{where}: has {actual}; its version has {wanted}. Map task {output.map_task}, "
+        f"attempt {output.attempt}, was not written for this shuffle: write the shuffle again"
+    )
+    raise CorruptShuffleError(msg)
 
 
 def _columns(schema: pa.Schema) -> str:

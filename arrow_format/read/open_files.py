@@ -15,23 +15,16 @@ if TYPE_CHECKING:
     from arrow_format.storage.open import ObjectReader, Storage
 
 MAX_OPEN_FILES = 8
-"""Files kept open although nothing is read from them right now; more are opened again later."""
+"""Files kept open while nothing is read from them; more are opened again later."""
 
 
 class DataFile(Protocol):
     """A data file to read from."""
 
-    @property
-    def storage(self) -> Storage:
-        """Where it is."""
-
-    @property
-    def path(self) -> str:
-        """Its path in the storage."""
-
-    @property
-    def order(self) -> int:
-        """Its place in reading order; readers of the same files give the same."""
+    storage: Storage
+    path: str
+    order: int
+    """Its position in reading order, the same for all readers of the same files."""
 
     @property
     def described(self) -> str:
@@ -46,17 +39,11 @@ class _Open:
 
 
 class OpenFiles:
-    """Opens files on demand and shares them between readers; safe to use from several threads.
+    """Opens files on demand and shares them between readers and threads.
 
-    Parameters
-    ----------
-    lock
-        Guards them; one that its holder may take again, since a reader of which nothing is left is
-        closed wherever the interpreter notices.
-    max_files
-        Files kept open while nothing is read from them.
-    mapped
-        Map the files instead of reading from them, where the storage can.
+    ``lock`` guards them. It must be reentrant: the interpreter may close a reader that is garbage
+    at any point, also in a thread that holds the lock. ``max_files`` limits the files kept open
+    while nothing is read from them. With ``mapped`` files are mapped, where the storage can.
     """
 
     def __init__(
@@ -70,17 +57,17 @@ class OpenFiles:
         self._mapped = mapped
         self._lock = lock
         self._files: OrderedDict[tuple[str, str], _Open] = OrderedDict()
-        """By storage and path; those used last stand last."""
+        """By storage and path; most recently used last."""
 
     def __len__(self) -> int:
         """Return how many files are open."""
-        return sum(found.reader is not None for found in list(self._files.values()))
+        return sum(file.reader is not None for file in list(self._files.values()))
 
     def use(self, user: object, files: Sequence[DataFile]) -> None:
-        """Say which files a reader needs now, if any, in place of those that it needed before.
+        """Set the files that a reader needs now, in place of those that it needed before.
 
-        Each is opened at the first read and closed after its last reader. Whoever is interrupted
-        here says it again: what was half said is made good.
+        Each is opened at the first read and closed after its last reader. After an interruption in
+        here the next call repairs what was half done.
         """
         with self._lock:
             wanted = {_key(file) for file in files}
@@ -94,35 +81,35 @@ class OpenFiles:
         """Read ranges of a file that is in use; see ``Storage.get_ranges``."""
         key = _key(file)
         with self._lock:
-            found = self._files[key]
-            found.reads += 1
+            open_file = self._files[key]
+            open_file.reads += 1
             self._files.move_to_end(key)
         try:
-            reader = found.reader
+            reader = open_file.reader
             if reader is None:
-                # Two may open it at once: the second one's is closed again.
+                # Two threads may open it at the same time: the second one closes its own again.
                 opened = file.storage.open_reader(file.path, mapped=self._mapped)
                 with self._lock:
-                    reader = found.reader = found.reader or opened
+                    reader = open_file.reader = open_file.reader or opened
                 if reader is not opened:
                     opened.close()
             return reader.get_ranges(ranges)
         finally:
             with self._lock:
-                found.reads -= 1
+                open_file.reads -= 1
                 self._close_idle()
 
     def _close_idle(self) -> None:
-        """Close what nobody uses, and what was used longest ago if too many are open."""
-        spare = len(self) - self._max_files
-        for key, found in list(self._files.items()):
-            if found.reads:
+        """Close files without users, and the least recently used if too many are open."""
+        surplus = len(self) - self._max_files
+        for key, file in list(self._files.items()):
+            if file.reads:
                 continue
-            if found.reader is not None and (spare > 0 or not found.users):
-                reader, found.reader = found.reader, None
+            if file.reader is not None and (surplus > 0 or not file.users):
+                reader, file.reader = file.reader, None
                 reader.close()
-                spare -= 1
-            if not found.users:
+                surplus -= 1
+            if not file.users:
                 self._files.pop(key, None)
 
 

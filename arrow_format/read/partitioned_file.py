@@ -1,5 +1,6 @@
 """Reads the index of a partitioned file and checks that it is the one that was committed.
 
+Alone so that reading never loads the writer, which is :mod:`arrow_format.write.partitioned_file`.
 Source: FLIP-148, ``PartitionedFileReader``.
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedFile:
-    """What is needed to read the whole regions of a file that has no index yet."""
+    """What a reader needs for the complete regions of a file that has no index yet."""
 
     storage: Storage
     file: PartitionedFile
@@ -30,7 +31,7 @@ class UnfinishedFile:
 
 
 def broadcast_rows(regions: Iterable[Region]) -> int:
-    """Rows of ``regions`` that every subpartition reads."""
+    """Count the rows of ``regions`` that every subpartition reads."""
     return sum(region.num_rows for region in regions if region.kind is RegionKind.BROADCAST)
 
 
@@ -40,14 +41,16 @@ class PartitionedFileReader:
     Parameters
     ----------
     storage
-        Where the file is.
+        Storage that holds the file.
     file
-        What a map status or log entry says of it.
+        The file as its map status or log entry describes it.
 
     Raises
     ------
     CorruptShuffleError
         The index is missing, damaged, or not the one that was committed.
+    FormatVersionError
+        A newer version wrote it.
     """
 
     def __init__(self, storage: Storage, file: PartitionedFile) -> None:
@@ -60,7 +63,7 @@ class PartitionedFileReader:
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{where}: {error}"
             raise type(error)(msg) from error
-        found = (
+        actual = (
             zlib.crc32(index),
             self.metadata.data_bytes,
             len(self.regions),
@@ -74,6 +77,6 @@ class PartitionedFileReader:
             file.num_rows,
             file.num_broadcast_rows,
         )
-        if found != committed:
+        if actual != committed:
             msg = f"{where}: is not the index that was committed; it was replaced afterwards"
             raise CorruptShuffleError(msg)

@@ -1,4 +1,4 @@
-"""Which bytes to read for a range of subpartitions: pure, the plan a reader would execute.
+"""Plans which bytes to read for a range of subpartitions, and groups subpartitions. Pure.
 
 Adjacent subpartitions are adjacent rows of every region, so a range is one extent of chunks per
 region, two where the range crosses the region's rotation. Source: FLIP-148, "I/O scheduler".
@@ -54,18 +54,10 @@ def plan_chunks(
     *,
     first_region: int = 0,
 ) -> Iterator[ChunkRead]:
-    """Chunks that hold rows of the subpartitions ``[first, end)``, by offset.
+    """Yield the chunks that hold rows of the subpartitions ``[first, end)``, by offset.
 
-    Parameters
-    ----------
-    regions
-        Adjacent regions of one file in file order.
-    first, end
-        Range of subpartitions.
-    num_subpartitions
-        How many there are.
-    first_region
-        Number of the first of ``regions`` in its file.
+    ``regions`` are adjacent regions of one file in file order, and ``first_region`` is the number
+    of the first of them in that file.
     """
     for number, region in enumerate(regions, first_region):
         starts = region.chunks.first_row
@@ -87,16 +79,10 @@ def plan_chunks(
 def merge_reads(
     chunks: Iterable[ChunkRead], *, max_gap_bytes: int, max_read_bytes: int
 ) -> Iterator[RangeRead]:
-    """Merge chunks that lie close together into reads.
+    """Merge chunks, given by offset, that lie close together into reads.
 
-    Parameters
-    ----------
-    chunks
-        By offset.
-    max_gap_bytes
-        Chunks with at most this many unwanted bytes between them are read together.
-    max_read_bytes
-        No read is longer, unless one chunk is.
+    Chunks with at most ``max_gap_bytes`` unwanted bytes between them are read together. No read is
+    longer than ``max_read_bytes``, unless one chunk is.
     """
     held: list[ChunkRead] = []
     for chunk in chunks:
@@ -119,47 +105,36 @@ def _range_read(chunks: list[ChunkRead]) -> RangeRead:
 def check_subpartitions(
     subpartitions: int | Iterable[int] | None, num_subpartitions: int
 ) -> list[int] | None:
-    """Return the subpartitions wanted, ascending without repetition; None for all.
+    """Return subpartitions ascending without repetition; None for all.
 
-    Raises
-    ------
-    OptionError
-        One is not a whole number or out of range.
+    Raises :class:`OptionError` for one that is not a whole number, or out of range.
     """
     if subpartitions is None:
         return None
     if isinstance(subpartitions, range) and len(subpartitions) > num_subpartitions:
-        subpartitions = [subpartitions[0], subpartitions[-1]]  # one of them is out of range
-    several = list(subpartitions) if isinstance(subpartitions, Iterable) else [subpartitions]
-    for one in several:
-        if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
-            msg = f"subpartition {one!r}: expected a whole number"
+        subpartitions = [subpartitions[0], subpartitions[-1]]  # its first or last is out of range
+    wanted = list(subpartitions) if isinstance(subpartitions, Iterable) else [subpartitions]
+    for subpartition in wanted:
+        if isinstance(subpartition, bool) or not isinstance(subpartition, (int, np.integer)):
+            msg = f"subpartition {subpartition!r}: expected a whole number"
             raise OptionError(msg)
-        if not 0 <= one < num_subpartitions:
+        if not 0 <= subpartition < num_subpartitions:
             msg = (
-                f"subpartition {one} is out of range; the shuffle has {num_subpartitions}, "
-                f"0 to {num_subpartitions - 1}"
+                f"subpartition {subpartition} is out of range; the shuffle has "
+                f"{num_subpartitions}, 0 to {num_subpartitions - 1}"
             )
             raise OptionError(msg)
-    return sorted({int(one) for one in several})
+    return sorted({int(subpartition) for subpartition in wanted})
 
 
 def group_adjacent(
-    weights: Int64Array, most: int, subpartitions: Sequence[int] | None = None
+    weights: Int64Array, max_weight: int, subpartitions: Sequence[int] | None = None
 ) -> list[tuple[int, int]]:
-    """Cut subpartitions into ranges ``[first, end)`` of at most ``most`` weight each.
+    """Group adjacent subpartitions into ascending ranges ``[first, end)`` of limited weight.
 
-    A single subpartition heavier than ``most`` is a range of its own. Only adjacent subpartitions
-    share a range, and the ranges come in ascending order.
-
-    Parameters
-    ----------
-    weights
-        Weight (bytes or rows) of each subpartition of the shuffle.
-    most
-        Weight a range may have.
-    subpartitions
-        Those wanted, ascending without repetition; all when None.
+    A single subpartition heavier than ``max_weight`` is a range of its own. ``weights`` has one
+    value for each subpartition of the shuffle; ``subpartitions`` are those wanted, ascending
+    without repetition, all when None.
     """
     wanted = (
         np.arange(len(weights), dtype=np.int64)
@@ -169,7 +144,7 @@ def group_adjacent(
     return [
         group[0]
         for first, end in adjacent_ranges(wanted)
-        for group in coalesce_adjacent(weights, most, np.arange(first, end))
+        for group in coalesce_adjacent(weights, max_weight, np.arange(first, end))
     ]
 
 
@@ -182,23 +157,14 @@ def adjacent_ranges(subpartitions: Int64Array) -> tuple[tuple[int, int], ...]:
 
 
 def coalesce_adjacent(
-    weights: Int64Array, most: int, subpartitions: Int64Array
+    weights: Int64Array, max_weight: int, subpartitions: Int64Array
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Pack subpartitions, in order, into groups of at most ``most`` weight.
+    """Group subpartitions, in their order, by limited weight, adjacent or not.
 
-    A subpartition heavier than ``most`` is a group of its own. A group is one or several ranges
-    ``[first, end)``: one where its subpartitions are adjacent, which is what reads fastest.
-
-    Parameters
-    ----------
-    weights
-        Weight (bytes or rows) of each subpartition of the shuffle.
-    most
-        Weight a group may have.
-    subpartitions
-        Those wanted, ascending without repetition.
+    Parameters as for :func:`group_adjacent`. A group is one range ``[first, end)`` where its
+    subpartitions are adjacent, otherwise several.
     """
     return [
         adjacent_ranges(subpartitions[start:stop])
-        for start, stop in runs_within(np.cumsum(weights[subpartitions]), most)
+        for start, stop in runs_within(np.cumsum(weights[subpartitions]), max_weight)
     ]

@@ -1,15 +1,16 @@
-"""One reader's side of a scheduler: what it will read, and what was read and waits for it.
+"""One reader's queue in a scheduler: what it will read, and what was read and waits for it.
 
-The scheduler's lock (that of its pool) is held around everything here but :meth:`ReadQueue.plan`,
-which only the thread that serves the queue calls, one at a time.
+The scheduler's lock (that of its pool) is held around everything here but :meth:`ReadQueue.plan`
+and :meth:`ReadQueue.look_ahead`, which only the one thread that serves the queue calls.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from arrow_format.read.open_files import DataFile
 from arrow_format.read.plan import ChunkRead, RangeRead, merge_reads
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.read.open_files import DataFile
+FileT = TypeVar("FileT", bound=DataFile)
+"""The data files of a reader, which it gets back with their chunks."""
 
 START = (-1, -1)
 """Position of a queue that was never served: before all others."""
@@ -26,46 +28,42 @@ END = (1 << 62, 0)
 
 
 @dataclass(slots=True)
-class FetchedRead:
-    """A range that was read, and the chunks of it that still wait."""
+class FetchedRead(Generic[FileT]):
+    """A range that was read, and how many of its chunks were delivered."""
 
-    file: DataFile
+    file: FileT
     read: RangeRead
     buffer: pa.Buffer
-    handed_over: int = 0
-    """Chunks of the range that are the consumer's now."""
+    num_delivered: int = 0
 
     def next_chunk(self) -> tuple[ChunkRead, pa.Buffer]:
-        """Hand over the next chunk: a view of the range's buffer."""
-        chunk = self.read.chunks[self.handed_over]
-        self.handed_over += 1
+        """Deliver the next chunk: a view of the range's buffer."""
+        chunk = self.read.chunks[self.num_delivered]
+        self.num_delivered += 1
         return chunk, self.buffer.slice(chunk.offset - self.read.offset, chunk.length)
 
     @property
     def is_empty(self) -> bool:
-        """Whether all chunks were handed over."""
-        return self.handed_over == len(self.read.chunks)
+        """Whether all chunks were delivered."""
+        return self.num_delivered == len(self.read.chunks)
 
 
-class ReadQueue:
+class ReadQueue(Generic[FileT]):
     """What one reader reads: a plan that shrinks from the front, and fetched ranges.
 
-    Parameters
-    ----------
-    files
-        Data files in reading order, each with its chunks by offset. It is pulled as reading goes
-        on, by whichever thread serves the queue.
+    ``files`` are data files in reading order, each with its chunks by offset. Whichever thread
+    serves the queue pulls them as reading goes on.
     """
 
-    def __init__(self, files: Iterable[tuple[DataFile, Iterable[ChunkRead]]]) -> None:
-        self._plan: Iterator[tuple[DataFile, ChunkRead]] = (
+    def __init__(self, files: Iterable[tuple[FileT, Iterable[ChunkRead]]]) -> None:
+        self._plan: Iterator[tuple[FileT, ChunkRead]] = (
             (file, chunk) for file, chunks in files for chunk in chunks
         )
-        self._ahead: deque[tuple[DataFile, ChunkRead]] = deque()
-        """Pulled from the plan, or taken back from what was fetched."""
-        self._fetched: deque[FetchedRead] = deque()
+        self._ahead: deque[tuple[FileT, ChunkRead]] = deque()
+        """Pulled from the plan, or reclaimed from what was fetched."""
+        self._fetched: deque[FetchedRead[FileT]] = deque()
         self.ready_bytes = 0
-        """Bytes of fetched ranges, those handed over in part included."""
+        """Bytes of fetched ranges, including those delivered in part."""
         self.position = START
         self.next_bytes = 0
         """Length of the chunk to read next."""
@@ -73,30 +71,22 @@ class ReadQueue:
         """Whether a thread plans or reads for it right now."""
         self.is_closed = False
         self.error: Exception | None = None
-        """Why there is no more after what was fetched."""
+        """Raised once what was fetched before it is delivered."""
 
     @property
     def has_more(self) -> bool:
         """Whether there is anything left to read."""
         return self.error is None and self.position != END and not self.is_closed
 
-    def plan(self, max_bytes: int, *, max_gap_bytes: int) -> list[tuple[DataFile, list[RangeRead]]]:
+    def plan(self, max_bytes: int, *, max_gap_bytes: int) -> list[tuple[FileT, list[RangeRead]]]:
         """Take the next reads off the plan: of one file, or of a few where each costs a round trip.
 
-        Parameters
-        ----------
-        max_bytes
-            Bytes they take together at most, unless the first chunk is larger.
-        max_gap_bytes
-            Chunks with at most this many unwanted bytes between them are read together.
-
-        Raises
-        ------
-        StopIteration
-            There are none.
+        Together they have at most ``max_bytes``, unless the first chunk has more. Chunks with at
+        most ``max_gap_bytes`` unwanted bytes between them are read together. Raises StopIteration
+        when no read is left.
         """
         file, chunk = self._pull()
-        taken: list[tuple[DataFile, list[ChunkRead]]] = [(file, [])]
+        taken: list[tuple[FileT, list[ChunkRead]]] = [(file, [])]
         num_bytes = 0
         while True:
             taken[-1][1].append(chunk)
@@ -106,78 +96,71 @@ class ReadQueue:
                 next_file, chunk = self._pull()
             except StopIteration:
                 break
-            same = next_file is file
-            gap = chunk.offset - end if same else 0
+            is_same = next_file is file
+            gap = chunk.offset - end if is_same else 0
             num_bytes += gap if 0 < gap <= max_gap_bytes else 0
             is_full = num_bytes + chunk.length > max_bytes
-            if is_full or not (same or len(taken) < file.storage.max_requests):
+            if is_full or not (is_same or len(taken) < file.storage.max_requests):
                 self._ahead.appendleft((next_file, chunk))
                 break
-            if not same:
+            if not is_same:
                 taken.append((next_file, []))
             file = next_file
         return [
-            (file, list(merge_reads(some, max_gap_bytes=max_gap_bytes, max_read_bytes=max_bytes)))
-            for file, some in taken
+            (file, list(merge_reads(chunks, max_gap_bytes=max_gap_bytes, max_read_bytes=max_bytes)))
+            for file, chunks in taken
         ]
 
     def look_ahead(self) -> None:
-        """Find out where the next read is."""
+        """Set position and length of the next read."""
         try:
-            file, chunk = self._pull()
+            self.put_back([self._pull()])
         except StopIteration:
             self.position, self.next_bytes = END, 0
-        else:
-            self._ahead.appendleft((file, chunk))
-            self.position, self.next_bytes = (file.order, chunk.offset), chunk.length
 
-    def _pull(self) -> tuple[DataFile, ChunkRead]:
+    def _pull(self) -> tuple[FileT, ChunkRead]:
         return self._ahead.popleft() if self._ahead else next(self._plan)
 
-    def put_back(self, chunks: Sequence[tuple[DataFile, ChunkRead]]) -> None:
-        """Plan chunks again that were taken last and not handed over."""
+    def put_back(self, chunks: Sequence[tuple[FileT, ChunkRead]]) -> None:
+        """Plan chunks again that were taken last and not delivered."""
         self._ahead.extendleft(chunks[::-1])
         if self._ahead:
             file, chunk = self._ahead[0]
             self.position, self.next_bytes = (file.order, chunk.offset), chunk.length
 
-    def add(self, file: DataFile, read: RangeRead, buffer: pa.Buffer) -> None:
-        """Let a range that was read wait for the consumer."""
+    def add(self, file: FileT, read: RangeRead, buffer: pa.Buffer) -> None:
+        """Buffer a range that was read for the consumer."""
         self._fetched.append(FetchedRead(file, read, buffer))
         self.ready_bytes += read.length
 
-    def take(self) -> tuple[DataFile, ChunkRead, pa.Buffer, int] | None:
-        """Hand over the next chunk, if one waits.
+    def take(self) -> tuple[tuple[FileT, ChunkRead, pa.Buffer], int] | None:
+        """Deliver the next chunk with its file and stored bytes, if one is buffered.
 
-        Returns
-        -------
-        tuple
-            The file, the chunk, its stored bytes, and the bytes that are to be recycled: those of
-            a range with its last chunk, otherwise 0.
+        The number is the bytes to recycle: those of a range with its last chunk, otherwise 0.
         """
         if not self._fetched:
             return None
         first = self._fetched[0]
         chunk, stored = first.next_chunk()
-        done = 0
+        num_done = 0
         if first.is_empty:
             self._fetched.popleft()
-            done = first.read.length
-            self.ready_bytes -= done
-        return first.file, chunk, stored, done
+            num_done = first.read.length
+            self.ready_bytes -= num_done
+        return (first.file, chunk, stored), num_done
 
     def take_back(self) -> int:
-        """Let go of the range that was fetched last, to be read again; return its bytes, or 0."""
-        # A queue that is being served looks at its plan without the lock.
+        """Drop the range that was fetched last, to be read again; return its bytes, or 0."""
+        # The thread that serves a queue uses its plan without the lock.
         if not self._fetched or self.is_served:
             return 0
         last = self._fetched.pop()
-        self.put_back([(last.file, chunk) for chunk in last.read.chunks[last.handed_over :]])
+        self.put_back([(last.file, chunk) for chunk in last.read.chunks[last.num_delivered :]])
         self.ready_bytes -= last.read.length
         return last.read.length
 
     def clear(self) -> int:
-        """Let go of everything; return the bytes that waited."""
+        """Drop everything; return the bytes that were buffered."""
         num_bytes, self.ready_bytes = self.ready_bytes, 0
         self._fetched.clear()
         self._ahead.clear()

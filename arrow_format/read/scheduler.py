@@ -1,8 +1,8 @@
 """Carries out the plans of many readers: large reads in file order, in a bounded number of bytes.
 
-Readers are served in the order: those that have nothing waiting first, then by file and offset.
-A consumer that has nothing waiting reads for itself; meanwhile a thread reads ahead for all that
-have begun, as long as there is room, and ends when there is not: nothing idle is left behind.
+Readers with no buffered chunk are served first, then by file and offset. A starved reader reads
+synchronously; a background thread prefetches for the others while the pool has free bytes, and
+exits when it has none.
 Source: FLIP-148, "I/O scheduler"; Flink's ``SortMergeResultPartitionReadScheduler``.
 """
 
@@ -11,38 +11,33 @@ from __future__ import annotations
 import contextlib
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic
 
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import ClosedError, CorruptShuffleError
 from arrow_format.read.buffer_pool import ReadBufferPool
-from arrow_format.read.open_files import DataFile, OpenFiles
-from arrow_format.read.read_queue import ReadQueue
+from arrow_format.read.open_files import OpenFiles
+from arrow_format.read.read_queue import FileT, ReadQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from types import TracebackType
 
     import pyarrow as pa
 
+    from arrow_format.read.open_files import DataFile
     from arrow_format.read.plan import ChunkRead, RangeRead
 
 MAX_GAP_BYTES = 64 << 10
 MAX_ROUND_BYTES = 8 << 20
-"""Bytes read for a reader at a time: more gains nothing, and others wait."""
+"""Bytes read for a reader at a time: more gains nothing and delays the others."""
 
 ADVICE = "Restore the file from a copy or write the shuffle again"
 
 
-def next_to_serve(queues: Sequence[ReadQueue], average_bytes: int) -> ReadQueue | None:
-    """Return the reader to read ahead for; None when there is none. Pure.
+def next_to_serve(queues: Sequence[ReadQueue[Any]], average_bytes: int) -> ReadQueue[Any] | None:
+    """Return the queue to read ahead for, or None. Pure.
 
-    Parameters
-    ----------
-    queues
-        Readers, in any order.
-    average_bytes
-        What each may have waiting. One that has half of that left is full.
+    Each may buffer ``average_bytes``; one that has more than half of that buffered is full.
     """
     ready = [
         queue
@@ -57,20 +52,20 @@ def next_to_serve(queues: Sequence[ReadQueue], average_bytes: int) -> ReadQueue 
 
 
 class ReadScheduler:
-    """Reads for all the readers of some files, in one bound of memory.
+    """Reads for many readers of some files within one memory budget.
 
     Parameters
     ----------
     pool
-        Bounds the bytes that were read and not handed over; one of its own when None.
+        Bounds the bytes that were read and not delivered; a pool of its own when None.
     max_gap_bytes
         Chunks with at most this many unwanted bytes between them are read together.
     max_round_bytes
-        Bytes read for a reader at a time at most, unless one chunk is larger.
+        Limit of the bytes read for a reader at a time, unless one chunk is larger.
     read_ahead
-        Whether a thread reads ahead of the consumers. Without it they read for themselves.
+        Whether a thread reads ahead of the consumers. Otherwise each reads synchronously.
     mapped
-        Map data files instead of reading from them: for local files that nobody changes.
+        Map data files instead of reading from them: for local files that do not change.
     """
 
     def __init__(
@@ -86,24 +81,26 @@ class ReadScheduler:
         self._max_gap_bytes = max_gap_bytes
         self._max_round_bytes = max_round_bytes
         self._reads_ahead = read_ahead
-        # One lock for both: a reader that memory management lets go of closes itself anywhere.
+        # One reentrant lock for both: a reader that is garbage closes itself in any thread.
         self._files = OpenFiles(self._pool.changed, mapped=mapped)
-        self._readers: list[ScheduledReader] = []
+        self._readers: list[ScheduledReader[Any]] = []
         self._thread: threading.Thread | None = None
 
     @property
     def pool(self) -> ReadBufferPool:
-        """The bound of the bytes that wait."""
+        """The memory budget."""
         return self._pool
 
-    def add_reader(self, files: Iterable[tuple[DataFile, Iterable[ChunkRead]]]) -> ScheduledReader:
-        """Let a reader in. Nothing is read before it asks for its first chunk.
+    def add_reader(
+        self, files: Iterable[tuple[FileT, Iterable[ChunkRead]]]
+    ) -> ScheduledReader[FileT]:
+        """Add a reader. Nothing is read before it asks for its first chunk.
 
         Parameters
         ----------
         files
-            Data files in reading order, each with its chunks by offset; pulled as reading goes on,
-            by this scheduler's threads, so that what it costs to plan is done ahead too.
+            Data files in reading order, each with its chunks by offset. The scheduler's threads
+            pull them as reading goes on, so that planning is done ahead too.
         """
         reader = ScheduledReader(self, ReadQueue(files))
         with self._pool.changed:
@@ -114,14 +111,14 @@ class ReadScheduler:
     def fetch(
         self, file: DataFile, chunks: Iterable[ChunkRead]
     ) -> Iterator[tuple[ChunkRead, pa.Buffer]]:
-        """Yield the stored bytes of chunks of one data file.
+        """Yield the stored bytes of chunks of one data file, in their order.
 
         Parameters
         ----------
         file
             The data file.
         chunks
-            By offset.
+            Chunks to read, by offset.
 
         Raises
         ------
@@ -133,19 +130,19 @@ class ReadScheduler:
                 yield chunk, stored
 
     def release(self) -> None:
-        """Close all readers; those that are waited for raise :class:`ClosedError`."""
+        """Close all readers; consumers that wait for a chunk get a :class:`ClosedError`."""
         with self._pool.changed:
             for reader in list(self._readers):
                 reader.close()
 
-    def _leave(self, reader: ScheduledReader) -> None:
+    def _leave(self, reader: ScheduledReader[Any]) -> None:
         with self._pool.changed:
             if reader in self._readers:
                 self._readers.remove(reader)
             self._pool.leave(reader)
 
     def _read_ahead(self) -> None:
-        """Serve readers in turn until none needs it or there is no room."""
+        """Serve readers in turn until none needs it or the pool is full."""
         served = True
         while True:
             with self._pool.changed:
@@ -164,20 +161,20 @@ class ReadScheduler:
             thread = threading.Thread(
                 target=self._read_ahead, name="arrow-shuffle-read-ahead", daemon=True
             )
-            # Where there is no thread to be had, readers go on reading for themselves.
+            # Where no thread can be started, readers go on reading synchronously.
             with contextlib.suppress(RuntimeError):
                 thread.start()
                 self._thread = thread
 
-    def _serve(self, reader: ScheduledReader, *, is_starving: bool) -> bool:
-        """Read once for a reader whose queue is marked as served; False when there was no room."""
+    def _serve(self, reader: ScheduledReader[FileT], *, is_starving: bool) -> bool:
+        """Read once for a reader whose queue is marked as served; False when the pool is full."""
         queue, pool = reader.queue, self._pool
-        fetched: list[tuple[DataFile, RangeRead, pa.Buffer]] = []
-        held = 0
+        fetched: list[tuple[FileT, RangeRead, pa.Buffer]] = []
+        held_bytes = 0
         try:
-            room = pool.average_bytes - (0 if is_starving else queue.ready_bytes)
+            free_bytes = pool.average_bytes - (0 if is_starving else queue.ready_bytes)
             planned = queue.plan(
-                min(self._max_round_bytes, room), max_gap_bytes=self._max_gap_bytes
+                min(self._max_round_bytes, free_bytes), max_gap_bytes=self._max_gap_bytes
             )
             num_bytes = sum(read.length for _, reads in planned for read in reads)
             if is_starving:
@@ -187,7 +184,7 @@ class ReadScheduler:
                     [(f, chunk) for f, reads in planned for read in reads for chunk in read.chunks]
                 )
                 return False
-            held = num_bytes
+            held_bytes = num_bytes
             reader.use([file for file, _ in planned])
             buffers = run_concurrently(
                 [partial(self._read, file, reads) for file, reads in planned],
@@ -195,8 +192,8 @@ class ReadScheduler:
             )
             fetched = [
                 (file, read, buffer)
-                for (file, reads), some in zip(planned, buffers, strict=True)
-                for read, buffer in zip(reads, some, strict=True)
+                for (file, reads), of_file in zip(planned, buffers, strict=True)
+                for read, buffer in zip(reads, of_file, strict=True)
             ]
             queue.look_ahead()
         except StopIteration:
@@ -204,19 +201,19 @@ class ReadScheduler:
         except Exception as error:
             queue.error = error
         except BaseException:
-            # What was taken off the plan is not read: the reader must not go on without it.
+            # What was taken off the plan was not read: the reader must not skip it.
             queue.error = ClosedError("reading was interrupted; read again")
             raise
         finally:
             with pool.changed:
                 queue.is_served = False
                 if not queue.is_closed:
-                    for one in fetched:
-                        queue.add(*one)
-                        held -= one[1].length
-                # What was requested and not read, or came for a reader that was closed meanwhile.
-                if held:
-                    pool.recycle(held)
+                    for file, read, buffer in fetched:
+                        queue.add(file, read, buffer)
+                        held_bytes -= read.length
+                # Requested and not read, or read for a reader that was closed meanwhile.
+                if held_bytes:
+                    pool.recycle(held_bytes)
                 if not queue.has_more:
                     reader.use([])
                 pool.changed.notify_all()
@@ -232,51 +229,51 @@ class ReadScheduler:
             raise type(error)(msg) from error
 
 
-class ScheduledReader:
-    """Chunks of one reader's plan, in its order; close it to stop early.
+class ScheduledReader(Generic[FileT]):
+    """Yields the chunks of one reader's plan, in its order; close it to stop early.
 
     Each item is the data file as it was given, the chunk, and its stored bytes: a view of what was
-    read, and the consumer's from then on.
+    read, which belongs to the consumer from then on.
     """
 
-    def __init__(self, scheduler: ReadScheduler, queue: ReadQueue) -> None:
+    def __init__(self, scheduler: ReadScheduler, queue: ReadQueue[FileT]) -> None:
         self.queue = queue
         self._scheduler = scheduler
         self._as_user = object()
-        """Stands for it where a reference to it would keep it from being collected."""
+        """Represents it to the open files, which would otherwise keep it alive."""
 
     @property
     def position(self) -> tuple[int, int]:
-        """See :class:`~arrow_format.read.buffer_pool.BufferHolder`."""
+        """Next read, for the pool."""
         return self.queue.position
 
     def give_back(self) -> bool:
-        """See :class:`~arrow_format.read.buffer_pool.BufferHolder`."""
+        """Drop the last range that was fetched, for the pool; False when there is none."""
         num_bytes = self.queue.take_back()
         if num_bytes:
             self._scheduler.pool.recycle(num_bytes)
         return num_bytes > 0
 
     def use(self, files: Sequence[DataFile]) -> None:
-        """Say which files are read next, if any; see :meth:`OpenFiles.use`."""
+        """Set the files that are read next; see :meth:`OpenFiles.use`."""
         self._scheduler._files.use(self._as_user, files)
 
-    def __iter__(self) -> ScheduledReader:
+    def __iter__(self) -> ScheduledReader[FileT]:
         return self
 
-    def __next__(self) -> tuple[DataFile, ChunkRead, pa.Buffer]:
+    def __next__(self) -> tuple[FileT, ChunkRead, pa.Buffer]:
         queue, scheduler = self.queue, self._scheduler
         while True:
             with scheduler.pool.changed:
                 scheduler.pool.check()
                 taken = queue.take()
                 if taken is not None:
-                    *item, done = taken
-                    if done:
-                        scheduler.pool.recycle(done)
+                    item, num_done = taken
+                    if num_done:
+                        scheduler.pool.recycle(num_done)
                         if next_to_serve([queue], scheduler.pool.average_bytes):
                             scheduler._start_reading_ahead()
-                    return tuple(item)
+                    return item
                 if queue.is_closed:
                     msg = "the reader was closed while it was read from"
                     raise ClosedError(msg)
@@ -291,7 +288,7 @@ class ScheduledReader:
             scheduler._serve(self, is_starving=True)
 
     def close(self) -> None:
-        """Give back everything; does nothing the second time."""
+        """Give all bytes back; does nothing the second time."""
         pool = self._scheduler.pool
         with pool.changed:
             if self.queue.is_closed:
@@ -305,13 +302,8 @@ class ScheduledReader:
             self._scheduler._leave(self)
             pool.changed.notify_all()
 
-    def __enter__(self) -> ScheduledReader:
+    def __enter__(self) -> ScheduledReader[FileT]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

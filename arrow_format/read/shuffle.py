@@ -6,6 +6,8 @@ import os
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import (
     ORDERING_BYTES,
@@ -14,11 +16,7 @@ from arrow_format.arrays.batches import (
     in_subpartition_order,
 )
 from arrow_format.arrays.buffers import to_arrow, to_numpy
-from arrow_format.errors import (
-    CorruptShuffleError,
-    OptionError,
-    ShuffleNotFoundError,
-)
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
 from arrow_format.log.changes import changes_of
 from arrow_format.log.commit_log import CommitLog, Snapshot
@@ -39,6 +37,7 @@ from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.sorted_reader import sorted_rows
 from arrow_format.read.subpartition_reader import (
     SortMergeSubpartitionReader,
+    select_columns,
     with_subpartition_schema,
 )
 from arrow_format.read.verify import VerifyReport, verify_snapshot
@@ -46,8 +45,6 @@ from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.keys.sort_keys import SortBy
@@ -60,23 +57,25 @@ if TYPE_CHECKING:
 BATCH_ROWS = 64 << 10
 
 PINNED_KEPT = 2
-"""Pinned shuffles that a process keeps with their indexes: what a task needs, the next one does."""
+"""Pinned shuffles that a process keeps with their indexes: its next tasks read the same ones."""
 
 
 class Shuffle:
-    """One committed version of a shuffle.
+    """One committed version of a shuffle, ready to be read.
 
-    It is a pinned snapshot: later commits do not change it. DuckDB, Polars, pandas and everything
-    else that knows Arrow's C stream interface takes the object itself.
+    It is a pinned snapshot: later commits do not change it. DuckDB, Polars, pandas and all other
+    consumers of Arrow's C stream interface accept the object itself. It can be pickled, and used by
+    several threads and in forked processes; all readers of one process share the memory budget and
+    the indexes of :class:`ReadOptions`.
 
     Parameters
     ----------
     storage
-        Where the files are.
+        Storage of the shuffle.
     snapshot
         The version.
     options
-        How to read; defaults when None.
+        Memory, batch size and the like; defaults when None.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Shuffle:
         )
 
     def __reduce__(self) -> tuple[Callable[..., Shuffle], tuple[Any, ...]]:
-        # By name: what stands in the log is read again wherever this arrives.
+        # By name: the process that unpickles it reads the log again.
         pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
         return open_pinned, pinned
 
@@ -114,7 +113,7 @@ class Shuffle:
 
     @property
     def storage(self) -> Storage:
-        """Where its files are."""
+        """Storage of its files."""
         return self._storage
 
     @property
@@ -139,43 +138,43 @@ class Shuffle:
 
     @property
     def span(self) -> VersionSpan | None:
-        """Which rows of the log these are; None: all of the version."""
+        """Versions whose rows these are; None for all rows of the version."""
         return self._snapshot.span
 
     @property
     def commit_id(self) -> str:
-        """Id of the commit that made this version: no other has the same."""
+        """Unique id of the commit that made this version."""
         return self._entry.commit_id
 
     @property
     def options(self) -> ReadOptions:
-        """How it is read."""
+        """Options it is read with."""
         return self._options
 
     @property
     def num_subpartitions(self) -> int:
-        """How many subpartitions there are, empty ones included."""
+        """Number of subpartitions, empty ones included."""
         return self._entry.num_subpartitions
 
     @property
     def num_rows(self) -> int:
-        """Rows stored; a broadcast row counts once."""
+        """Number of stored rows; a broadcast row counts once."""
         return self._snapshot.num_rows
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the data files on disk."""
+        """Size of the data files, in bytes."""
         return self._snapshot.num_bytes
 
     @property
     def partitioner(self) -> Partitioner | Mapping[str, Any]:
-        """The partitioner, or its description when it is a user's own."""
+        """The partitioner, or its description when a user defined it."""
         description = self._entry.partitioner
         return partitioner_from_description(description) or description
 
     @property
     def sort_by(self) -> SortBy:
-        """Pairs of column and order by which the rows of each subpartition come; empty if none."""
+        """Pairs of column and order that sort the rows of each subpartition; empty for none."""
         return self._entry.sort_by
 
     @property
@@ -185,41 +184,59 @@ class Shuffle:
 
     @property
     def map_outputs(self) -> tuple[MapOutput, ...]:
-        """What the map tasks wrote, in reading order."""
+        """Map outputs, in reading order."""
         return self._snapshot.map_outputs
 
     @property
     def _totals(self) -> tuple[Int64Array, Int64Array]:
-        # No cached_property: up to Python 3.11 one lock serves all shuffles, and a process that is
-        # forked while a thread holds it waits for it for ever.
+        # No cached_property: up to Python 3.11 one lock serves all shuffles, and a process forked
+        # while a thread holds it would deadlock.
         if self._known_totals is None:
             self._known_totals = CommitLog(self._storage).totals(self._snapshot)
         return self._known_totals
 
     @property
     def subpartition_rows(self) -> pa.Int64Array:
-        """Rows of each subpartition."""
+        """Rows of each subpartition; int64, shape ``(num_subpartitions,)``."""
         return to_arrow(self._totals[0])
 
     @property
     def subpartition_bytes(self) -> pa.Int64Array:
-        """Bytes of each subpartition: its share of the data files."""
+        """Share of each subpartition in the data files, in bytes."""
         return to_arrow(self._totals[1])
 
     @property
     def read_bytes(self) -> pa.Int64Array:
-        """Stored bytes that a reader of each subpartition reads, about."""
+        """Estimated stored bytes that a reader of each subpartition reads."""
         return to_arrow(estimate_read_bytes(self._snapshot, self._totals[1]))
 
     @property
     def raw_bytes(self) -> pa.Int64Array:
-        """Bytes that the rows a reader of each subpartition gets take in Arrow, about."""
+        """Estimated bytes in Arrow of the rows that a reader of each subpartition gets."""
         return to_arrow(estimate_raw_bytes(self._snapshot, *self._totals))
 
     @property
     def region_bytes(self) -> Int64Array:
-        """Stored bytes of each region, numbered through the version in reading order, about."""
+        """Estimated stored bytes of each region, numbered through the version in reading order."""
         return estimate_region_bytes(self._snapshot, self.path)
+
+    def schema_of(
+        self, columns: Sequence[str] | None = None, *, with_subpartition: bool = False
+    ) -> pa.Schema:
+        """Return the schema of the batches that :meth:`read` delivers; reads nothing.
+
+        Parameters
+        ----------
+        columns, with_subpartition
+            As for :meth:`read`.
+
+        Raises
+        ------
+        SchemaError
+            The shuffle has no such column, or has one named ``_subpartition`` itself.
+        """
+        schema = pa.schema([self.schema.field(i) for i in select_columns(self.schema, columns)])
+        return with_subpartition_schema(schema) if with_subpartition else schema
 
     def subpartition(
         self,
@@ -228,7 +245,7 @@ class Shuffle:
         *,
         with_subpartition: bool = False,
     ) -> BatchReader:
-        """Rows of one subpartition; see :meth:`read`."""
+        """Read the rows of one subpartition; see :meth:`read`."""
         return self.read([subpartition], columns, with_subpartition=with_subpartition)
 
     def read(
@@ -238,10 +255,11 @@ class Shuffle:
         *,
         with_subpartition: bool = False,
     ) -> BatchReader:
-        """Rows by ascending subpartition; within one by :attr:`sort_by`, or as they were written.
+        """Read rows by ascending subpartition, those of each in order.
 
-        As written means by version, map task, region and arrival, and so do rows whose sort keys
-        agree.
+        The order within a subpartition is that of :attr:`sort_by`. Without sort keys, and between
+        rows whose keys are equal, it is the order of writing: by version, map task, region and
+        arrival.
 
         Parameters
         ----------
@@ -255,25 +273,24 @@ class Shuffle:
         Returns
         -------
         BatchReader
-            Reads as it is consumed, once, in the bounded memory of :class:`ReadOptions`. To stop
-            early, close it or let go of it.
+            Yields batches of about 64 Ki rows or ``batch_bytes``, once. It reads as it is consumed,
+            in the bounded memory of :class:`ReadOptions`. To stop early, close or drop it.
 
         Raises
         ------
         OptionError
             A subpartition is out of range.
         SchemaError
-            A column is not there.
-        CorruptShuffleError
-            While reading: a file is damaged or missing.
+            The shuffle has no such column, or has one named ``_subpartition`` itself.
+        CorruptShuffleError, FormatVersionError
+            While reading: a file is damaged, missing, or of a newer version.
         ShuffleNotFoundError
             While reading: the version has expired, and was removed by garbage collection.
         ClosedError
             While reading: the reader was read to its end before.
         """
         wanted = check_subpartitions(subpartitions, self.num_subpartitions)
-        reader = self.reader(0, 0, columns)
-        schema = with_subpartition_schema(reader.schema) if with_subpartition else reader.schema
+        schema = self.schema_of(columns, with_subpartition=with_subpartition)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for group in self._groups(wanted):
@@ -294,9 +311,17 @@ class Shuffle:
         *,
         regions: range | None = None,
     ) -> Iterator[Rows]:
-        """Rows in the order of :meth:`read`, with the subpartition of each; in runs of any size.
+        """Yield the rows of :meth:`read`, in its order, in runs of any size.
 
-        With ``regions`` those of these regions only, numbered through the version in reading order.
+        Each run has the subpartition of each of its rows. Memory and errors are those of
+        :meth:`read`.
+
+        Parameters
+        ----------
+        subpartitions, columns
+            As for :meth:`read`.
+        regions
+            Read these regions only, numbered through the version in reading order; all when None.
         """
         for group in self._groups(check_subpartitions(subpartitions, self.num_subpartitions)):
             yield from self._ordered(*group, columns, regions)
@@ -304,7 +329,7 @@ class Shuffle:
     def plan(
         self, subpartitions: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
-        """Return what :meth:`read` will read of the data files; opens indexes, reads no rows.
+        """Return what :meth:`read` will read of the data files; opens indexes and reads no rows.
 
         Parameters
         ----------
@@ -327,7 +352,7 @@ class Shuffle:
         )
 
     def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
-        """Ranges of subpartitions that are read together."""
+        """Ranges of subpartitions that fit into memory together."""
         weights = to_numpy(self.raw_bytes) + ORDERING_BYTES * self._totals[0]
         return group_adjacent(weights, self._options.group_bytes, wanted)
 
@@ -338,18 +363,18 @@ class Shuffle:
         columns: Sequence[str] | None,
         regions: range | None = None,
     ) -> Iterator[Rows]:
-        """Rows of a group of subpartitions, by subpartition, and there by the sort keys if any.
+        """Rows of a group of subpartitions, by subpartition, and within one by the sort keys.
 
-        A group is sized by the average row. Where its rows turn out much larger, its subpartitions
-        are read one by one, which needs no room to put them in order.
+        The group was sized by the average row. Where its rows are much larger, its subpartitions
+        are read one by one: then there is nothing to put in order, and so nothing to hold.
         """
-        most = 2 * self._options.group_bytes
+        hold_bytes = 2 * self._options.group_bytes
         reader = partial(self.reader, regions=regions)
         if self.sort_by:
-            yield from sorted_rows(reader, first, end, self.sort_by, columns, hold_bytes=most)
+            yield from sorted_rows(reader, first, end, self.sort_by, columns, hold_bytes=hold_bytes)
             return
         if end - first > 1:
-            held = HeldRuns(most)
+            held = HeldRuns(hold_bytes)
             for run in reader(first, end, columns):
                 if not held.add(run):
                     break
@@ -357,8 +382,8 @@ class Shuffle:
                 yield from in_subpartition_order(held.runs)
                 return
             del held, run
-        for one in range(first, end):
-            yield from reader(one, one + 1, columns)
+        for subpartition in range(first, end):
+            yield from reader(subpartition, subpartition + 1, columns)
 
     def reader(
         self,
@@ -368,12 +393,31 @@ class Shuffle:
         *,
         regions: range | None = None,
     ) -> SortMergeSubpartitionReader:
-        """Reader of the subpartitions ``[first, end)`` that does not order them.
+        """Return a reader of the subpartitions ``[first, end)`` that does not order them.
 
-        With ``regions`` it reads these only, numbered through the version in reading order.
+        It yields runs of rows, one per chunk, as they are stored: map output after map output, the
+        subpartitions of the range interleaved. Of each subpartition the rows come in the order of
+        writing, so the sort order holds within a region only. Any number of readers may be consumed
+        interleaved or concurrently; they share one memory budget.
+
+        Parameters
+        ----------
+        first, end
+            Range of subpartitions, within the shuffle's.
+        columns
+            Columns to deliver, in that order; all when None.
+        regions
+            Read these regions only, numbered through the version in reading order; all when None.
+
+        Raises
+        ------
+        SchemaError
+            The shuffle has no such column.
+        CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
+            While reading, as for :meth:`read`.
         """
         if self._process != os.getpid():
-            # After a fork: locks may be held for ever by threads that were not taken along.
+            # After a fork: threads that do not exist here may hold the locks forever.
             self._begin_reading()
         return SortMergeSubpartitionReader(
             self._storage,
@@ -388,7 +432,7 @@ class Shuffle:
         )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """All rows as an Arrow C stream."""
+        """Return all rows as an Arrow C stream, in the order of :meth:`read`."""
         return self.read().__arrow_c_stream__(requested_schema)
 
     def verify(
@@ -397,12 +441,12 @@ class Shuffle:
         raise_on_damage: bool = True,
         on_file: Callable[[MapOutput], None] | None = None,
     ) -> VerifyReport:
-        """Read everything and check every checksum and count.
+        """Read every byte and check every checksum and count.
 
         Parameters
         ----------
         raise_on_damage
-            Raise at the first damage; otherwise go on and list in the report what is damaged or
+            Raise at the first damage; otherwise go on, and list in the report what is damaged or
             cannot be read.
         on_file
             Called after each map output, for progress.
@@ -412,7 +456,7 @@ class Shuffle:
         CorruptShuffleError, FormatVersionError, StorageError
             Something is damaged, or cannot be read, and ``raise_on_damage`` is set.
         ShuffleNotFoundError
-            The version has expired meanwhile, and was removed by garbage collection.
+            The version has expired, and was removed by garbage collection.
         """
         needed = self._snapshot.oldest_needed
         with translate_expired(self._storage, needed):
@@ -432,7 +476,7 @@ class Shuffle:
 def _kept(
     storage: Storage, version: int, commit_id: str, options: ReadOptions, span: VersionSpan | None
 ) -> Shuffle:
-    """Open what was pinned elsewhere; what a commit made never changes, so tasks may share it."""
+    """Open a pinned version; a commit never changes, so the tasks of a process share it."""
     if span is None:
         shuffle = open_shuffle(storage, version, options=options)
     else:
@@ -448,16 +492,16 @@ def open_pinned(
     options: ReadOptions,
     span: VersionSpan | None = None,
 ) -> Shuffle:
-    """Open the very version that was pinned elsewhere, or what some versions up to it added.
+    """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
 
     Raises
     ------
     CorruptShuffleError
-        It is another one: the directory was replaced.
+        The commit has another id: the directory was replaced.
     ShuffleNotFoundError
-        It has expired meanwhile.
+        The version has expired.
     """
-    # Read each time: the directory may have been replaced since another task opened it.
+    # Checked each time: the directory may have been replaced since another task opened it.
     _check_pinned(storage.root, CommitLog(storage).entry(version, commit_id), commit_id)
     return _kept(storage, version, commit_id, options, span)
 
@@ -472,13 +516,7 @@ def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:
 
 
 def check_there(storage: Storage) -> None:
-    """Check that there is a directory where a shuffle is looked for.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        There is none.
-    """
+    """Raise :class:`ShuffleNotFoundError` unless the root of a storage is a directory."""
     stat = storage.stat("")
     if stat is None:
         msg = f"{storage.root}: is not there; check the path"
@@ -495,24 +533,32 @@ def open_shuffle(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Shuffle:
-    """Open a committed version of a shuffle.
+    """Open a committed version of a shuffle. Reads its commit log, and no data before it is asked.
 
     Parameters
     ----------
     path
         Directory or URI of the shuffle.
     version
-        The newest when None.
+        Number of the version; the newest when None.
     options
-        How to read; defaults when None.
+        Memory, batch size and the like; defaults when None.
     storage_options
-        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
-        environment, travel to the tasks, and are never shown.
+        Of an object store: credentials, region, endpoint, with obstore's names. They override the
+        environment, travel to the tasks, and never appear in messages.
+
+    Returns
+    -------
+    Shuffle
+        Pinned to that version; its log entries are in memory, its indexes are opened on demand.
 
     Raises
     ------
     ShuffleNotFoundError
-        The path is not there, is no shuffle, or has no such version.
+        The path does not exist, holds no shuffle, or has no such version. Its subclass
+        ``ResultReleasedError``: the result was consumed or released.
+    OptionError
+        The path or an option has a bad value.
     CorruptShuffleError, FormatVersionError
         The commit log is damaged or of a newer format version.
     """

@@ -1,17 +1,14 @@
-"""Opening what is new in a shuffle since one of its versions, without Spark."""
+"""Opens the rows that were added to a shuffle after one of its versions.
+
+Apart from ``shuffle`` because it is a public entry of its own, which most readers never load.
+"""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import ShuffleNotFoundError
-from arrow_format.log.changes import (
-    OVERWRITES,
-    changes_of,
-    newest_entry,
-    plan_changes,
-)
+from arrow_format.log.changes import OVERWRITES, changes_of, newest_entry, plan_changes
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
 from arrow_format.options import check_choice, check_integer
@@ -35,7 +32,7 @@ def open_shuffle_changes(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Shuffle:
-    """Open the rows that were added to a shuffle after one version, up to another.
+    """Open the rows that were added to a shuffle after version ``start``, up to ``end``.
 
     .. code-block:: python
 
@@ -49,29 +46,30 @@ def open_shuffle_changes(
     path
         Directory or URI of the shuffle.
     start
-        The version whose rows, and those before it, are known already; 0: none are. Where the first
-        versions have expired, 0 gives the oldest that is there as a whole, and what came after it.
+        Last version whose rows are known; 0 for none. Where the first versions have expired, 0
+        gives all rows of the oldest version that has not, and what was added after it.
     end
-        The last version; the newest when None.
+        Last version to read; the newest when None.
     overwrites
-        ``fail``: a version after ``start`` that overwrote the shuffle is an error. ``deliver``: it
-        gives its rows like one that appended.
+        ``fail``: a version after ``start`` that overwrote the shuffle is an error. ``deliver``: its
+        rows are delivered like those of one that appended.
     options, storage_options
         As for :func:`~arrow_format.open_shuffle`.
 
     Returns
     -------
     Shuffle
-        These rows only; its ``version`` is ``end``. Merges added none.
+        Holds these rows only, and reads them as any other; its ``version`` is ``end``. Merges add
+        no rows.
 
     Raises
     ------
     ShuffleOverwrittenError
         A version after ``start`` overwrote the shuffle.
     OptionError
-        ``end`` is before ``start``, or an argument is of no use.
+        ``end`` is before ``start``, or an argument has a bad value.
     ShuffleNotFoundError
-        There is no such version, or versions after ``start`` have expired.
+        The shuffle has no such version, or versions after ``start`` have expired.
     SchemaError
         A version that overwrote the shuffle has another schema or number of subpartitions.
     CorruptShuffleError, FormatVersionError
@@ -84,7 +82,7 @@ def open_shuffle_changes(
     storage = open_storage(path, storage_options)
     log = CommitLog(storage)
 
-    def look(end: int | None, index: LogIndex) -> Snapshot:
+    def changes(index: LogIndex) -> Snapshot:
         newest = newest_entry(log, index)
         if newest is None:
             raise no_version_error(log, "nothing was written, or not committed")
@@ -97,4 +95,4 @@ def open_shuffle_changes(
             raise ShuffleNotFoundError(msg)
         return changes_of(log, plan_changes(log, index, start, last, overwrites=overwrites))
 
-    return Shuffle(storage, log.read(partial(look, end)), options)
+    return Shuffle(storage, log.read(changes), options)

@@ -1,7 +1,7 @@
-"""Rows of a sorted shuffle by subpartition and sort keys: sorted in memory, or merged from regions.
+"""Reads a sorted shuffle by subpartition and sort keys: one step of its own after the readers.
 
-The rows of a subpartition stand in order within each region only. Where they fit into memory
-together they are sorted again; of a larger subpartition the regions are merged as they are read.
+The rows of a subpartition are sorted within each region only. Where they fit into memory together
+they are sorted again; the regions of a larger subpartition are merged as they are read.
 """
 
 from __future__ import annotations
@@ -38,24 +38,12 @@ def sorted_rows(
     *,
     hold_bytes: int,
 ) -> Iterator[Rows]:
-    """Rows of subpartitions ``[first, end)``, by subpartition and within one by its sort keys.
+    """Yield the rows of subpartitions ``[first, end)`` by subpartition, then sort keys, stably.
 
-    Ties come by version, map task, region and arrival.
-
-    Parameters
-    ----------
-    open_reader
-        Makes the reader of a range of subpartitions with the columns named.
-    first, end
-        Range of subpartitions.
-    sort_by
-        The keys by which each region is sorted, at least one.
-    columns
-        Columns to deliver; all when None.
-    hold_bytes
-        Raw bytes that may be held to be sorted or merged, unless 32 KiB of each region are more;
-        what is more is read subpartition by subpartition, and a subpartition that is more is
-        merged.
+    Ties come by version, map task, region and arrival. ``open_reader`` makes the reader of a range
+    of subpartitions with the given columns. At most ``hold_bytes`` of rows are held to be sorted or
+    merged, or 32 KiB for each region if that is more: a larger range is read subpartition by
+    subpartition, and the regions of a larger subpartition are merged.
     """
     wanted = columns if columns is None else [columns] if isinstance(columns, str) else [*columns]
     if wanted is not None:
@@ -71,9 +59,9 @@ def sorted_rows(
         return
     del held, run
     if end - first > 1:
-        for one in range(first, end):
+        for number in range(first, end):
             yield from sorted_rows(
-                open_reader, one, one + 1, sort_by, wanted, hold_bytes=hold_bytes
+                open_reader, number, number + 1, sort_by, wanted, hold_bytes=hold_bytes
             )
         return
     runs = [
@@ -85,12 +73,12 @@ def sorted_rows(
 
 
 def _only(rows: Rows, columns: Sequence[str] | None) -> Rows:
-    """Leave out the sort keys that were not asked for."""
+    """Drop the sort keys that the consumer did not ask for."""
     return rows if columns is None else Rows(rows.batch.select(columns), rows.subpartitions)
 
 
 def _sorted(runs: list[Rows], sort_by: SortBy) -> Rows:
-    """All rows by subpartition and keys, stably; takes the list over and empties it."""
+    """Return all rows by subpartition and keys, stably; empties the list."""
     ids = np.concatenate([run.subpartitions for run in runs])
     batch = joined([run.batch for run in runs])
     runs.clear()

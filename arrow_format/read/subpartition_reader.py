@@ -7,32 +7,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.batches import Rows, copied
 from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import SchemaError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.log.reader import translate_expired
-from arrow_format.model import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.scheduler import ReadScheduler
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Iterable, Iterator, Sequence
 
+    from arrow_format.arrays.batches import Rows
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
     from arrow_format.storage.open import Storage
 
-MIN_PIECE_BYTES = 32 << 10
-"""Rows of a region are not read in smaller pieces: each costs the decoding of a chunk."""
+MIN_SLICE_BYTES = 32 << 10
+"""Rows of a region are not read in smaller slices: each costs the decoding of a chunk."""
 
 SUBPARTITION_COLUMN = "_subpartition"
 """Name of the int32 column that ``with_subpartition`` appends."""
@@ -40,7 +37,7 @@ SUBPARTITION_COLUMN = "_subpartition"
 
 @dataclass(frozen=True, slots=True)
 class VersionFile:
-    """A partitioned file and its place in a version."""
+    """A partitioned file and its position in a version."""
 
     order: int
     """Its number, in reading order."""
@@ -52,7 +49,7 @@ class VersionFile:
 
 
 def files_of(entries: Iterable[LogEntry]) -> Iterator[VersionFile]:
-    """All partitioned files of a version, in reading order."""
+    """Yield all partitioned files of a version, in reading order."""
     order = first_region = 0
     for entry in entries:
         for output in entry.map_outputs:
@@ -65,13 +62,14 @@ def files_of(entries: Iterable[LogEntry]) -> Iterator[VersionFile]:
 class SortMergeSubpartitionReader:
     """Reads the rows of subpartitions ``[first, end)``, map output after map output.
 
-    Within a subpartition rows come in the order version, map task, region, arrival. Between
-    subpartitions of the range they do not come in order; each run says which rows are whose.
+    Iterating it yields runs of rows, one per chunk, with the subpartition of each row. The rows of
+    a subpartition come by version, map task, region and arrival; those of different subpartitions
+    are interleaved. A chunk of a broadcast region makes one run for each subpartition.
 
     Parameters
     ----------
     storage
-        Where the files are.
+        Storage of the shuffle.
     entries
         Log entries of the version, oldest first.
     first, end
@@ -81,11 +79,20 @@ class SortMergeSubpartitionReader:
     regions
         Read these regions only, numbered through the version in reading order; all when None.
     indexes
-        Indexes shared with other readers of the same version.
+        Indexes shared with other readers of the same version; a cache of its own when None.
     scheduler
         Reads for this and for other readers of the same version; one of its own when None.
     oldest_needed
-        When this version expires, files may be gone; that of the last entry when None.
+        Oldest version whose expiry may remove files that are read; the last entry's when None.
+
+    Raises
+    ------
+    SchemaError
+        The shuffle has no such column.
+    CorruptShuffleError, FormatVersionError
+        While reading: a file is missing, damaged, or of a newer version.
+    ShuffleNotFoundError
+        While reading: the version has expired, and was removed by garbage collection.
     """
 
     def __init__(
@@ -122,128 +129,102 @@ class SortMergeSubpartitionReader:
         return self._rows(self.planned())
 
     def runs(self, max_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
-        """Rows of each region as a sequence of its own, in reading order; read as they are asked.
+        """Return the rows of each region as an iterator of its own, in reading order.
 
-        All of them share the scheduler's bound, so any number may be read by turns.
+        Each reads as it is consumed. All share the scheduler's memory budget, so any number of them
+        may be read interleaved.
 
         Parameters
         ----------
         max_bytes
-            Raw bytes that a chunk of every region and the next may have together. Where that is
-            too little, nothing is read ahead and chunks come in pieces of half of each region's
-            share, but of 32 KiB at least: a chunk is read and decoded again for each piece of it.
+            Limit of the raw bytes of two chunks of every region. Where chunks are larger, nothing
+            is read ahead, and each comes in slices of half of its region's share, but of 32 KiB at
+            least: a chunk is read and decoded again for each slice of it.
         row_bytes
-            What each row counts beside its own bytes.
+            Bytes to count for each row in addition to its own.
         """
         runs = [
             (source, list(chunks))
             for source, planned in self.planned()
             for _, chunks in groupby(planned, key=lambda chunk: chunk.region)
         ]
-        at_hand = sum(max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs)
-        if 2 * at_hand <= max_bytes:
+        resident_bytes = sum(
+            max(_wanted_bytes(source, chunks, row_bytes)) for source, chunks in runs
+        )
+        if 2 * resident_bytes <= max_bytes:
             return [self._rows([run]) for run in runs]
-        piece_bytes = max(max_bytes // (2 * len(runs)), MIN_PIECE_BYTES)
-        return [self._pieces(source, chunks, piece_bytes, row_bytes) for source, chunks in runs]
-
-    def _translate_expired(self) -> contextlib.AbstractContextManager[None]:
-        return translate_expired(self._storage, self._oldest_needed)
+        slice_bytes = max(max_bytes // (2 * len(runs)), MIN_SLICE_BYTES)
+        return [self._slices(source, chunks, slice_bytes, row_bytes) for source, chunks in runs]
 
     def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
-        """Chunks that hold rows of the range, by file and offset."""
-        with self._translate_expired():
-            yield from self._planned()
-
-    def _planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
+        """Yield the data files in reading order, each with its chunks of the range by offset."""
         wanted = f"subpartitions {self._first} to {self._end - 1}"
-        files = [
-            (one, lo, hi)
-            for one in files_of(self._entries)
-            for lo, hi in [self._regions_in(one)]
-            if lo < hi
-        ]
-        indexes = self._indexes.indexes_of((one.entry, one.output, one.file) for one, _, _ in files)
-        for (one, lo, hi), index in zip(files, indexes, strict=True):
-            chunks = plan_chunks(
-                index.regions[lo:hi],
-                self._first,
-                self._end,
-                one.entry.num_subpartitions,
-                first_region=lo,
+        with translate_expired(self._storage, self._oldest_needed):
+            files = [
+                (version_file, regions)
+                for version_file in files_of(self._entries)
+                if (regions := self._regions_of(version_file))
+            ]
+            indexes = self._indexes.indexes_of(
+                (version_file.entry, version_file.output, version_file.file)
+                for version_file, _ in files
             )
-            yield ChunkReader(index, self._decoder, wanted=wanted, order=one.order), chunks
+            for (version_file, regions), index in zip(files, indexes, strict=True):
+                chunks = plan_chunks(
+                    index.regions[regions.start : regions.stop],
+                    self._first,
+                    self._end,
+                    version_file.entry.num_subpartitions,
+                    first_region=regions.start,
+                )
+                order = version_file.order
+                yield ChunkReader(index, self._decoder, wanted=wanted, order=order), chunks
 
-    def _regions_in(self, one: VersionFile) -> tuple[int, int]:
-        """Regions ``[lo, hi)`` of a file that are to be read."""
+    def _regions_of(self, version_file: VersionFile) -> range:
+        """Regions of a file to read, numbered through the file; empty for none."""
+        regions = range(version_file.file.num_regions)
         if self._regions is None:
-            return 0, one.file.num_regions
-        lo, hi = (edge - one.first_region for edge in (self._regions.start, self._regions.stop))
-        return max(lo, 0), min(hi, one.file.num_regions)
+            return regions
+        first_region, end_region = (
+            max(edge - version_file.first_region, 0)
+            for edge in (self._regions.start, self._regions.stop)
+        )
+        return regions[first_region:end_region]
 
     def _rows(self, plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]]) -> Iterator[Rows]:
-        """Read and decode what is planned, one run per chunk.
-
-        A chunk of a broadcast region makes one run for each subpartition of the range.
-        """
-        with self._translate_expired(), self._scheduler.add_reader(plan) as fetched:
+        with (
+            translate_expired(self._storage, self._oldest_needed),
+            self._scheduler.add_reader(plan) as fetched,
+        ):
             for source, chunk, stored in fetched:
-                reader = cast("ChunkReader", source)  # it is one of the plan's
-                rows = self._of_range(reader, chunk, reader.decode(chunk, stored))
-                del stored  # not to be kept while the consumer works on the rows
+                batch = source.decode(chunk, stored)
+                rows = source.rows_of(chunk, batch, self._first, self._end)
+                del stored, batch  # not to be kept while the consumer works on the rows
                 yield from rows
 
-    def _pieces(
-        self,
-        source: ChunkReader,
-        chunks: Iterable[ChunkRead],
-        piece_bytes: int,
-        row_bytes: int,
+    def _slices(
+        self, source: ChunkReader, chunks: Iterable[ChunkRead], slice_bytes: int, row_bytes: int
     ) -> Iterator[Rows]:
-        """Rows of chunks, of which no more is kept than the piece that is given out."""
+        """Rows of chunks, of which no more stays in memory than the slice that is yielded."""
         for chunk in chunks:
-            first = chunk.first_row
-            while first < chunk.end_row:
-                with self._translate_expired():
+            first_row = chunk.first_row
+            while first_row < chunk.end_row:
+                with translate_expired(self._storage, self._oldest_needed):
                     ((_, stored),) = self._scheduler.fetch(source, [chunk])
                 batch = source.decode(chunk, stored)
                 del stored
-                num_rows = chunk.end_row - first
-                num_bytes = batch.slice(first, num_rows).nbytes + row_bytes * num_rows
-                num_rows = -(-num_rows // max(-(-num_bytes // piece_bytes), 1))
-                part = replace(chunk, first_row=first, end_row=first + num_rows)
-                rows = self._of_range(source, part, batch, keeps_chunk=False)
+                num_rows = chunk.end_row - first_row
+                num_bytes = batch.slice(first_row, num_rows).nbytes + row_bytes * num_rows
+                num_rows = -(-num_rows // max(-(-num_bytes // slice_bytes), 1))
+                part = replace(chunk, first_row=first_row, end_row=first_row + num_rows)
+                rows = source.rows_of(part, batch, self._first, self._end, may_keep_chunk=False)
                 del batch  # not to be kept while the consumer works on the rows
                 yield from rows
-                first += num_rows
-
-    def _of_range(
-        self,
-        source: ChunkReader,
-        chunk: ChunkRead,
-        batch: pa.RecordBatch,
-        *,
-        keeps_chunk: bool = True,
-    ) -> Iterator[Rows]:
-        """Rows wanted of a chunk; the larger part of one may keep all of it, if that is allowed."""
-        region = source.index.regions[chunk.region]
-        lo, hi = chunk.first_row, chunk.end_row
-        wanted = batch.slice(lo, hi - lo)
-        if 2 * (hi - lo) < batch.num_rows or (not keeps_chunk and hi - lo < batch.num_rows):
-            wanted = copied(wanted)  # a small part must not keep the whole chunk in memory
-        del batch
-        if region.kind is RegionKind.BROADCAST:
-            for one in range(self._first, self._end):
-                yield Rows(wanted, np.full(wanted.num_rows, one, np.int32))
-        else:
-            n = source.index.metadata.num_subpartitions
-            start = int(region.chunks.first_row[chunk.chunk])
-            rows = [Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))]
-            del wanted  # a frame that waits would keep it as long as its consumer waits
-            yield rows.pop()
+                first_row += num_rows
 
 
 def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: int) -> list[int]:
-    """Raw bytes of the rows wanted from each chunk, about, and what they count beside."""
+    """Estimate the raw bytes of the rows wanted from each chunk, plus ``row_bytes`` for each."""
     regions, file = source.index.regions, source.index.file
     raw_length = sum(int(region.chunks.raw_length.sum()) for region in regions)
     expansion = file.raw_bytes / max(raw_length, 1)
@@ -258,13 +239,7 @@ def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: i
 
 
 def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int]:
-    """Positions of ``columns`` in ``schema``; of all when None.
-
-    Raises
-    ------
-    SchemaError
-        One is not there; the message lists those there are.
-    """
+    """Return the positions of columns in a schema, of all when None; SchemaError for others."""
     if columns is None:
         return list(range(len(schema)))
     if isinstance(columns, str):
@@ -279,13 +254,7 @@ def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> list[int
 
 
 def with_subpartition_schema(schema: pa.Schema) -> pa.Schema:
-    """Return ``schema`` with the int32 column ``_subpartition`` at the end.
-
-    Raises
-    ------
-    SchemaError
-        A column of that name is there already.
-    """
+    """Append the int32 column ``_subpartition``; SchemaError for a schema that has it already."""
     if SUBPARTITION_COLUMN in schema.names:
         msg = f"column {SUBPARTITION_COLUMN!r} is there already; leave with_subpartition out"
         raise SchemaError(msg)

@@ -1,8 +1,8 @@
-"""Reads every byte of a version and checks it: chunks, what lies between them, counts, totals."""
+"""Reads every byte of a version and checks it: chunks, the gaps between them, counts, totals."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,16 +17,15 @@ from arrow_format.storage.open import ObjectNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from arrow_format.log.entry import LogEntry
     from arrow_format.log.snapshot import Snapshot
-    from arrow_format.model import Int64Array, MapOutput, PartitionedFile, Region
+    from arrow_format.model import Int64Array, MapOutput
     from arrow_format.read.index_cache import IndexCache
     from arrow_format.storage.open import Storage
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What :meth:`Shuffle.verify` read and what it found.
+    """What :meth:`Shuffle.verify` read, and the problems it met.
 
     Parameters
     ----------
@@ -35,15 +34,11 @@ class VerifyReport:
     version
         Version that was read.
     num_files
-        Data files that were read and found sound.
-    num_chunks
-        Chunks of those files.
-    num_rows
-        Rows of those files.
-    num_bytes
-        Bytes of those files.
+        Number of data files that are sound.
+    num_chunks, num_rows, num_bytes
+        Chunks, rows and bytes of those files.
     problems
-        One error per damaged file, in reading order.
+        One error for each damaged or unreadable file, in reading order.
     """
 
     path: str
@@ -56,19 +51,8 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found wrong."""
+        """Whether everything is sound."""
         return not self.problems
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What has been found sound so far."""
-
-    num_files: int = 0
-    num_chunks: int = 0
-    num_rows: int = 0
-    num_bytes: int = 0
-    problems: list[ShuffleError] = field(default_factory=list)
 
 
 def verify_snapshot(
@@ -80,95 +64,71 @@ def verify_snapshot(
     on_output: Callable[[MapOutput], None] | None = None,
 ) -> VerifyReport:
     """Verify a version; see :meth:`arrow_format.read.shuffle.Shuffle.verify`."""
-    tally = _Tally()
-    whole = np.zeros(snapshot.newest.num_subpartitions, np.int64)
-    gone: ShuffleError | None = None
+    report = VerifyReport(storage.root, snapshot.version, 0, 0, 0, 0)
+    problems: list[ShuffleError] = []
+    total_rows = np.zeros(snapshot.newest.num_subpartitions, np.int64)
+    missing_totals: ShuffleError | None = None
     for entry in snapshot.entries:
         n = entry.num_subpartitions
-        seen = np.zeros(n, np.int64)
-        damaged = len(tally.problems)
+        entry_rows = np.zeros(n, np.int64)
+        num_problems = len(problems)
         for output in entry.map_outputs:
             for file in output.files:
                 try:
-                    regions = _verify_file(entry, output, file, indexes, tally)
+                    index = indexes.index_of(entry, output, file)
+                    ChunkReader(index, ChunkDecoder(entry.data_schema)).check()
                 except (CorruptShuffleError, FormatVersionError, StorageError) as error:
                     if raise_on_damage:
                         raise
-                    tally.problems.append(error)
+                    problems.append(error)
                     continue
-                seen += subpartition_totals(regions, n, file.data_bytes)[0]
+                report = replace(
+                    report,
+                    num_files=report.num_files + 1,
+                    num_chunks=report.num_chunks + sum(len(r.chunks) for r in index.regions),
+                    num_rows=report.num_rows + file.num_rows,
+                    num_bytes=report.num_bytes + file.data_bytes,
+                )
+                entry_rows += subpartition_totals(index.regions, n, file.data_bytes)[0]
             if on_output is not None:
                 on_output(output)
         try:
             # Totals can only be compared when every index of the entry could be read.
-            _verify_totals(storage, entry, seen if len(tally.problems) == damaged else None)
+            if entry.map_outputs:
+                is_whole = len(problems) == num_problems
+                rows, _ = CommitLog(storage).totals_of(entry)
+                _compare(storage, entry.version, rows, entry_rows if is_whole else None)
         except ObjectNotFoundError as error:
-            gone = gone or error
+            missing_totals = missing_totals or error
         except (CorruptShuffleError, StorageError) as error:
             if raise_on_damage:
                 raise
-            tally.problems.append(error)
-        whole += seen
-    if gone is not None:
+            problems.append(error)
+        total_rows += entry_rows
+    if missing_totals is not None:
         try:
-            _verify_all_totals(storage, snapshot, None if tally.problems else whole, gone)
+            if not snapshot.is_version:
+                raise missing_totals
+            # A checkpoint may have the totals that the entries have lost.
+            rows, _ = CommitLog(storage).totals(snapshot)
+            _compare(storage, snapshot.version, rows, None if problems else total_rows)
         except (CorruptShuffleError, StorageError) as error:
             if raise_on_damage:
                 raise
-            tally.problems.append(error)
-    return VerifyReport(
-        storage.root,
-        snapshot.version,
-        tally.num_files,
-        tally.num_chunks,
-        tally.num_rows,
-        tally.num_bytes,
-        tuple(tally.problems),
-    )
+            problems.append(error)
+    return replace(report, problems=tuple(problems))
 
 
-def _verify_file(
-    entry: LogEntry,
-    output: MapOutput,
-    file: PartitionedFile,
-    indexes: IndexCache,
-    tally: _Tally,
-) -> tuple[Region, ...]:
-    """Read one data file whole; its regions, if all is sound."""
-    index = indexes.index_of(entry, output, file)
-    ChunkReader(index, ChunkDecoder(entry.data_schema)).check()
-    tally.num_files += 1
-    tally.num_rows += file.num_rows
-    tally.num_chunks += sum(len(region.chunks) for region in index.regions)
-    tally.num_bytes += file.data_bytes
-    return index.regions
-
-
-def _verify_totals(storage: Storage, entry: LogEntry, seen: Int64Array | None) -> None:
-    """Check the totals of an entry, and compare its rows with what its indexes say.
-
-    How bytes are shared out among subpartitions is the writer's affair, as long as they add up.
-    """
-    if not entry.map_outputs:
-        return
-    rows, _ = CommitLog(storage).totals_of(entry)
-    if seen is not None and not np.array_equal(rows, seen):
-        raise _differ(storage, entry.version)
-
-
-def _verify_all_totals(
-    storage: Storage, snapshot: Snapshot, seen: Int64Array | None, gone: ShuffleError
+def _compare(
+    storage: Storage, version: int, rows: Int64Array, indexed_rows: Int64Array | None
 ) -> None:
-    """Check the totals of a version whose entries have lost theirs: a checkpoint may have them."""
-    if not snapshot.is_version:
-        raise gone
-    rows, _ = CommitLog(storage).totals(snapshot)
-    if seen is not None and not np.array_equal(rows, seen):
-        raise _differ(storage, snapshot.version)
+    """Compare the rows per subpartition of totals with those of indexes, if all could be read.
 
-
-def _differ(storage: Storage, version: int) -> CorruptShuffleError:
-    return CorruptShuffleError(
-        f"{storage.root}: rows per subpartition of version {version} differ from its indexes; "
-        "write the shuffle again"
-    )
+    The writer may share bytes out among subpartitions as it likes, as long as they add up.
+    """
+    if indexed_rows is not None and not np.array_equal(rows, indexed_rows):
+        msg = (
+            f"{storage.root}: rows per subpartition of version {version} differ from its indexes; "
+            "write the shuffle again"
+        )
+        raise CorruptShuffleError(msg)

@@ -16,12 +16,12 @@ import pyarrow as pa
 from arrow_format.errors import ClosedError, CorruptShuffleError, OutOfDiskError, StorageError
 from arrow_format.storage.openat import (
     Root,
-    look,
     make_directories,
     open_directory,
     open_file,
     parent_of,
     parts_of,
+    stat_of,
     sync_directory,
 )
 from arrow_format.storage.options import StorageOptions
@@ -33,58 +33,195 @@ from arrow_format.storage.protocol import (
     ObjectStat,
     ObjectWriter,
     check_length,
+    truncated_error,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-
 _IOV_MAX = 1024
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-@contextlib.contextmanager
-def os_errors(what: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into ours, with what was tried and where."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        msg = f"{path}: not there; cannot {what}"
-        raise ObjectNotFoundError(msg) from error
-    except FileExistsError as error:
-        msg = f"{path}: exists already; cannot {what}"
-        raise ObjectExistsError(msg) from error
-    except PermissionError as error:
-        msg = f"{path}: permission denied; cannot {what}. Give this user access to it"
-        raise StorageError(msg) from error
-    except OSError as error:
-        if error.errno in _OUT_OF_SPACE:
-            msg = f"{path}: no space left; cannot {what}. Free space or write elsewhere"
-            raise OutOfDiskError(msg) from error
-        msg = f"{path}: {error.strerror or error}; cannot {what}"
-        raise StorageError(msg) from error
+class PosixStorage:
+    """A shuffle in a directory of a local or mounted POSIX file system.
 
+    Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
+    ``link`` fails when the name exists and never shows part of a file.
 
-@contextlib.contextmanager
-def _gone_if_stale() -> Iterator[None]:
-    """Say that an open file is not there any more, where another client of NFS has removed it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+    With ``makes_directories`` :meth:`open_writer` makes missing ones. ``may_be_link`` says whether
+    the root itself may be a symbolic link, as a directory that the user names may be.
+    """
 
+    options = StorageOptions()
+    max_requests = 1
+    puts_may_come_late = False
+    has_directories = True
+    keeps_what_it_shows = False
 
-def above(path: str) -> str:
-    """Return the path of the directory that an object is in, empty for the root."""
-    return path.rpartition("/")[0]
+    def __init__(self, root: str, makes_directories: bool = True, may_be_link: bool = True) -> None:
+        self.root = str(Path(root).absolute())
+        self._root = Path(self.root)
+        self._base = Root(self._root, may_be_link)
+        self._makes_directories = makes_directories
 
+    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str, bool, bool]]:
+        return PosixStorage, (self.root, self._makes_directories, self._base.may_be_link)
 
-def unlink(root: Root, path: str) -> None:
-    """Remove a file below a root; raises OSError."""
-    with parent_of(root, path) as (directory, name):
-        os.unlink(name, dir_fd=directory)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PosixStorage):
+            return NotImplemented
+        return (type(self), self.__reduce__()) == (type(other), other.__reduce__())
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def __repr__(self) -> str:
+        return f"PosixStorage({self.root!r})"
+
+    def without_new_directories(self) -> PosixStorage:
+        return PosixStorage(self.root, False, self._base.may_be_link)
+
+    def make_directory(self, path: str, *, sync: bool) -> None:
+        with os_errors("make the directory", self._root / path):
+            try:
+                self._make_directory(path, sync=sync)
+            except FileNotFoundError:
+                # Another process removed an empty directory on the way, as a job does at its end.
+                self._make_directory(path, sync=sync)
+
+    def _make_directory(self, path: str, *, sync: bool) -> None:
+        missing = []
+        parent = self._root
+        while not parent.exists():
+            missing.append(parent)
+            parent = parent.parent
+        self._root.mkdir(parents=True, exist_ok=True)
+        if sync:
+            for made in missing:
+                sync_directory(Root(made.parent), "")
+        make_directories(self._base, path, sync=sync)
+
+    def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
+        if not self._makes_directories:
+            return PosixWriter(self._base, path, sync=sync)
+        return self._create(path, sync=sync)
+
+    def _create(self, path: str, *, sync: bool) -> PosixWriter:
+        """Create a file; try again if another job removed its empty directory meanwhile."""
+        try:
+            self.make_directory(above(path), sync=sync)
+            return PosixWriter(self._base, path, sync=sync)
+        except ObjectNotFoundError:
+            self.make_directory(above(path), sync=sync)
+            return PosixWriter(self._base, path, sync=sync)
+
+    def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
+        try:
+            self._put_if_absent(path, data, sync=sync)
+        except ObjectNotFoundError:
+            # This writer stalled, and garbage collection took its temporary file for abandoned.
+            self._put_if_absent(path, data, sync=sync)
+
+    def _put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
+        target = self._root / path
+        directory_path, slash, last = path.rpartition("/")
+        temporary = f".tmp-{last}-{secrets.token_hex(8)}"
+        temporary_path = directory_path + slash + temporary
+        writer = self._create(temporary_path, sync=sync)
+        try:
+            writer.writev([data])
+            writer.close()
+            with os_errors("create it", target):
+                with parent_of(self._base, path) as (directory, name):
+                    _link(directory, temporary, name, target)
+                if sync:
+                    sync_directory(self._base, directory_path)
+        finally:
+            writer.abort()
+            with contextlib.suppress(OSError, CorruptShuffleError):
+                unlink(self._base, temporary_path)
+
+    def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
+        return MappedReader(self._base, path) if mapped else PosixReader(self._base, path)
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        with contextlib.closing(self.open_reader(path)) as reader:
+            return reader.get_ranges(ranges)
+
+    def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
+        with contextlib.closing(PosixReader(self._base, path)) as reader:
+            check_length(self._root / path, reader.num_bytes, num_bytes)
+            (whole,) = reader.get_ranges([(0, reader.num_bytes)])
+            return bytes(whole.to_pybytes())
+
+    def stat(self, path: str) -> ObjectStat | None:
+        with os_errors("look at it", self._root / path):
+            try:
+                status = stat_of(self._base, path)
+            except (FileNotFoundError, NotADirectoryError):
+                if path or not self._root.exists():
+                    return None
+                status = self._root.stat()  # the root itself may be anything but a directory
+            return ObjectStat(
+                status.st_size, stat.S_ISDIR(status.st_mode), status.st_mtime_ns // 1_000_000
+            )
+
+    def list(self, path: str) -> list[str]:
+        with os_errors("list it", self._root / path):
+            try:
+                handle = open_directory(self._base, path)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            try:
+                return sorted(os.listdir(handle))
+            finally:
+                os.close(handle)
+
+    def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
+        files: dict[str, ObjectStat] = {}
+        for name in self.list(path):
+            below = f"{path}/{name}" if path else name
+            status = self.stat(below)
+            if status is not None and not status.is_directory:
+                files[below] = status
+            elif status is not None and depth > 1:
+                files |= self.files(below, depth=depth - 1)
+        return files
+
+    def delete(self, path: str) -> None:
+        with os_errors("delete it", self._root / path), contextlib.suppress(FileNotFoundError):
+            unlink(self._base, path)
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
+    def prune(self, path: str, *, and_root: bool) -> None:
+        parts = parts_of(self._base, path)
+        # Suppressed: a directory that is not empty, or removed already.
+        for count in range(len(parts), 0, -1):
+            with (
+                contextlib.suppress(OSError, CorruptShuffleError),
+                parent_of(self._base, "/".join(parts[:count])) as (directory, name),
+            ):
+                os.rmdir(name, dir_fd=directory)
+        if and_root:
+            with contextlib.suppress(OSError):
+                self._root.rmdir()
+            if not os.path.lexists(self._root):
+                # Otherwise a power failure may restore it and its files, but not the list of roots.
+                with (
+                    os_errors("remove it for good", self._root),
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+                ):
+                    sync_directory(Root(self._root.parent), "")
+
+    def free_bytes(self) -> int | None:
+        with os_errors("ask for free space", self._root):
+            status = os.statvfs(self._root)
+            return status.f_bavail * status.f_frsize
 
 
 class PosixWriter:
@@ -99,27 +236,26 @@ class PosixWriter:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._handle: int | None = os.open(last, flags, 0o666, dir_fd=directory)
 
-    def writev(self, buffers: Sequence[ByteSource]) -> None:
-        """See :meth:`ObjectWriter.writev`."""
+    def _open_handle(self) -> int:
         if self._handle is None:
             msg = f"{self._path}: already closed"
             raise ClosedError(msg)
+        return self._handle
+
+    def writev(self, buffers: Sequence[ByteSource]) -> None:
+        handle = self._open_handle()
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         with os_errors("write to it", self._path):
             for start in range(0, len(views), _IOV_MAX):
-                _write_all(self._handle, views[start : start + _IOV_MAX])
+                _write_all(handle, views[start : start + _IOV_MAX])
 
     def truncate(self, num_bytes: int) -> None:
-        """See :meth:`ObjectWriter.truncate`."""
-        if self._handle is None:
-            msg = f"{self._path}: already closed"
-            raise ClosedError(msg)
+        handle = self._open_handle()
         with os_errors("cut it", self._path):
-            os.ftruncate(self._handle, num_bytes)
-            os.lseek(self._handle, num_bytes, os.SEEK_SET)
+            os.ftruncate(handle, num_bytes)
+            os.lseek(handle, num_bytes, os.SEEK_SET)
 
     def close(self) -> None:
-        """See :meth:`ObjectWriter.close`."""
         if self._handle is None:
             return
         with os_errors("finish it", self._path):
@@ -132,7 +268,6 @@ class PosixWriter:
                 sync_directory(self._root, above(self._name))
 
     def abort(self) -> None:
-        """See :meth:`ObjectWriter.abort`."""
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
@@ -168,25 +303,22 @@ class PosixReader:
 
     @property
     def num_bytes(self) -> int:
-        """Length of the file now."""
-        with os_errors("read it", self._path), _gone_if_stale():
+        with os_errors("read it", self._path), _missing_if_stale():
             return os.fstat(self._handle).st_size
 
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        """See :meth:`ObjectReader.get_ranges`."""
-        with os_errors("read it", self._path), _gone_if_stale():
+        with os_errors("read it", self._path), _missing_if_stale():
             _check_ranges(ranges, self.num_bytes, self._path)
             return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
 
     def close(self) -> None:
-        """See :meth:`ObjectReader.close`."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
 
 
 class MappedReader:
-    """A mapped file: no copy, for files that nobody changes while they are read."""
+    """A mapped file: no copy, for files that do not change while they are read."""
 
     def __init__(self, root: Root, path: str) -> None:
         self._path = root.path / path
@@ -201,24 +333,18 @@ class MappedReader:
                 os.close(handle)
 
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        """See :meth:`ObjectReader.get_ranges`."""
         _check_ranges(ranges, self._whole.size, self._path)
         return [self._whole.slice(offset, length) for offset, length in ranges]
 
     def close(self) -> None:
-        """See :meth:`ObjectReader.close`."""
         self._whole = pa.py_buffer(b"")
 
 
 def _check_ranges(ranges: Sequence[tuple[int, int]], num_bytes: int, path: Path) -> None:
-    """Refuse what lies outside, before anything is allocated: damage may name any length."""
+    """Refuse ranges outside the file before anything is allocated: damage may name any length."""
     for offset, length in ranges:
         if offset < 0 or length < 0 or offset + length > num_bytes:
-            msg = (
-                f"{path}: has {num_bytes} bytes, expected at least {offset + length}; "
-                "it was truncated or replaced after the commit"
-            )
-            raise CorruptShuffleError(msg)
+            raise truncated_error(path, num_bytes, offset + length)
 
 
 def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:
@@ -234,255 +360,76 @@ def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:
     return buffer
 
 
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+def above(path: str) -> str:
+    """Return the path of the directory that holds an object, empty for the root."""
+    return path.rpartition("/")[0]
 
 
-@contextlib.contextmanager
-def _links_needed(path: Path) -> Iterator[None]:
-    """Say what a file system lacks that has no hard links."""
+def unlink(root: Root, path: str) -> None:
+    """Remove a file below a root; raises OSError."""
+    with parent_of(root, path) as (directory, name):
+        os.unlink(name, dir_fd=directory)
+
+
+def _link(directory: int, source: str, name: str, target: Path) -> None:
+    """Give a file of a directory a second name; raises OSError where it did not get that.
+
+    Over NFS the answer of the server may be lost. Then the request is repeated and fails, because
+    the first one has made the name, or it times out. So the two files decide whether it succeeded,
+    as open(2) advises.
+    """
     try:
-        yield
+        os.link(source, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
+        if _is_linked(directory, source, name):
+            return
         if error.errno not in _NO_LINKS:
             raise
         msg = (
-            f"{path}: this file system has no hard links ({error.strerror}), by which of two "
+            f"{target}: this file system has no hard links ({error.strerror}), by which of two "
             "writers exactly one wins; nothing was written. Put the shuffle on one that has"
         )
         raise StorageError(msg) from error
 
 
-def _link(directory: int, source: str, name: str) -> None:
-    """Give a file of a directory a second name; raises OSError where it has not got that.
-
-    Over NFS the answer of the server may be lost. Then the request is repeated, and fails because
-    the first one has made the name, or it times out. So it is the files that say what happened, as
-    open(2) advises.
-    """
-    try:
-        os.link(source, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except OSError:
-        if not _is_linked(directory, source, name):
-            raise
-
-
 def _is_linked(directory: int, source: str, name: str) -> bool:
-    """Whether two names of a directory are those of one file."""
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        target = os.stat(name, dir_fd=directory, follow_symlinks=False)
         ours = os.stat(source, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return False
-    # Some file systems give several files one number; the count of names they do not make up.
-    return found.st_nlink > 1 and os.path.samestat(found, ours)
+    # Some file systems give several files one inode number, but the link count is right.
+    return target.st_nlink > 1 and os.path.samestat(target, ours)
 
 
-class PosixStorage:
-    """A shuffle in a directory of a local or mounted POSIX file system.
+@contextlib.contextmanager
+def _missing_if_stale() -> Iterator[None]:
+    """Raise FileNotFoundError for an open file that another client of NFS has removed."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
 
-    Put-if-absent is a temporary file, fsync, ``link`` to the final name and fsync of the directory;
-    ``link`` fails when the name exists and never shows part of a file. Where its answer is lost, as
-    it may be over NFS, the number of the file tells whose name it is.
 
-    Parameters
-    ----------
-    root
-        The directory.
-    makes_directories
-        Whether :meth:`open_writer` makes those that are missing.
-    may_be_link
-        Whether the directory itself may be a symbolic link, as one that the user names may be.
-    """
-
-    options = StorageOptions()
-    max_requests = 1
-    puts_may_come_late = False
-    has_directories = True
-    keeps_what_it_shows = False
-
-    def __init__(self, root: str, makes_directories: bool = True, may_be_link: bool = True) -> None:
-        self.root = str(Path(root).absolute())
-        self._root = Path(self.root)
-        self._base = Root(self._root, may_be_link)
-        self._makes_directories = makes_directories
-
-    def __reduce__(self) -> tuple[type[PosixStorage], tuple[str, bool, bool]]:
-        return PosixStorage, (self.root, self._makes_directories, self._base.may_be_link)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PosixStorage):
-            return NotImplemented
-        return (type(self), self.__reduce__()) == (type(other), other.__reduce__())
-
-    def __hash__(self) -> int:
-        return hash(self.root)
-
-    def __repr__(self) -> str:
-        return f"PosixStorage({self.root!r})"
-
-    def without_new_directories(self) -> PosixStorage:
-        """See :meth:`Storage.without_new_directories`."""
-        return PosixStorage(self.root, False, self._base.may_be_link)
-
-    def make_directory(self, path: str, *, sync: bool) -> None:
-        """See :meth:`Storage.make_directory`."""
-        with os_errors("make the directory", self._root / path):
-            try:
-                self._make_directory(path, sync=sync)
-            except FileNotFoundError:
-                # Another removed an empty one on the way: a job that ended, a request in vain.
-                self._make_directory(path, sync=sync)
-
-    def _make_directory(self, path: str, *, sync: bool) -> None:
-        missing = []
-        parent = self._root
-        while not parent.exists():
-            missing.append(parent)
-            parent = parent.parent
-        self._root.mkdir(parents=True, exist_ok=True)
-        if sync:
-            for made in missing:
-                sync_directory(Root(made.parent), "")
-        make_directories(self._base, path, sync=sync)
-
-    def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
-        """See :meth:`Storage.open_writer`."""
-        if not self._makes_directories:
-            return PosixWriter(self._base, path, sync=sync)
-        return self._create(path, sync=sync)
-
-    def _create(self, path: str, *, sync: bool) -> PosixWriter:
-        """Create a file; once more when another job removed its empty directory meanwhile."""
-        try:
-            self.make_directory(above(path), sync=sync)
-            return PosixWriter(self._base, path, sync=sync)
-        except ObjectNotFoundError:
-            self.make_directory(above(path), sync=sync)
-            return PosixWriter(self._base, path, sync=sync)
-
-    def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
-        """See :meth:`Storage.put_if_absent`."""
-        try:
-            self._put_if_absent(path, data, sync=sync)
-        except ObjectNotFoundError:
-            # Garbage collection took the temporary file of a writer that stalled for that of a
-            # dead one.
-            self._put_if_absent(path, data, sync=sync)
-
-    def _put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
-        target = self._root / path
-        above, slash, last = path.rpartition("/")
-        temporary = f".tmp-{last}-{secrets.token_hex(8)}"
-        beside = above + slash + temporary
-        writer = self._create(beside, sync=sync)
-        try:
-            writer.writev([data])
-            writer.close()
-            with os_errors("create it", target), _links_needed(target):
-                with parent_of(self._base, path) as (directory, name):
-                    _link(directory, temporary, name)
-                if sync:
-                    sync_directory(self._base, above)
-        finally:
-            writer.abort()
-            with contextlib.suppress(OSError, CorruptShuffleError):
-                unlink(self._base, beside)
-
-    def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
-        """See :meth:`Storage.open_reader`."""
-        return MappedReader(self._base, path) if mapped else PosixReader(self._base, path)
-
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        """See :meth:`Storage.get_ranges`."""
-        reader = self.open_reader(path)
-        try:
-            return reader.get_ranges(ranges)
-        finally:
-            reader.close()
-
-    def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
-        """See :meth:`Storage.read`."""
-        reader = PosixReader(self._base, path)
-        try:
-            check_length(self._root / path, reader.num_bytes, num_bytes)
-            (whole,) = reader.get_ranges([(0, reader.num_bytes)])
-            return bytes(whole.to_pybytes())
-        finally:
-            reader.close()
-
-    def stat(self, path: str) -> ObjectStat | None:
-        """See :meth:`Storage.stat`."""
-        target = self._root / path
-        with os_errors("look at it", target):
-            try:
-                found = look(self._base, path)
-            except (FileNotFoundError, NotADirectoryError):
-                if path or not self._root.exists():
-                    return None
-                found = self._root.stat()  # the shuffle itself may be anything but a directory
-            return ObjectStat(
-                found.st_size, stat.S_ISDIR(found.st_mode), found.st_mtime_ns // 1_000_000
-            )
-
-    def list(self, path: str) -> list[str]:
-        """See :meth:`Storage.list`."""
-        target = self._root / path
-        with os_errors("list it", target):
-            try:
-                handle = open_directory(self._base, path)
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-            try:
-                return sorted(os.listdir(handle))
-            finally:
-                os.close(handle)
-
-    def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
-        """See :meth:`Storage.files`."""
-        found: dict[str, ObjectStat] = {}
-        for name in self.list(path):
-            below = f"{path}/{name}" if path else name
-            stands = self.stat(below)
-            if stands is not None and not stands.is_directory:
-                found[below] = stands
-            elif stands is not None and depth > 1:
-                found |= self.files(below, depth=depth - 1)
-        return found
-
-    def delete_all(self, paths: Sequence[str]) -> None:
-        """See :meth:`Storage.delete_all`."""
-        for path in paths:
-            self.delete(path)
-
-    def delete(self, path: str) -> None:
-        """See :meth:`Storage.delete`."""
-        target = self._root / path
-        with os_errors("delete it", target), contextlib.suppress(FileNotFoundError):
-            unlink(self._base, path)
-
-    def prune(self, path: str, *, and_root: bool) -> None:
-        """See :meth:`Storage.prune`."""
-        parts = parts_of(self._base, path)
-        # Not empty, or gone already: both are fine.
-        for count in range(len(parts), 0, -1):
-            with (
-                contextlib.suppress(OSError, CorruptShuffleError),
-                parent_of(self._base, "/".join(parts[:count])) as (directory, name),
-            ):
-                os.rmdir(name, dir_fd=directory)
-        if and_root:
-            with contextlib.suppress(OSError):
-                self._root.rmdir()
-            if not os.path.lexists(self._root):
-                # Or a power failure brings it back with its files, when what told of it is gone.
-                with (
-                    os_errors("remove it for good", self._root),
-                    contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
-                ):
-                    sync_directory(Root(self._root.parent), "")
-
-    def free_bytes(self) -> int | None:
-        """See :meth:`Storage.free_bytes`."""
-        with os_errors("ask for free space", self._root):
-            found = os.statvfs(self._root)
-            return found.f_bavail * found.f_frsize
+@contextlib.contextmanager
+def os_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into one of this project, with what was tried and where."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        msg = f"{path}: not there; cannot {what}"
+        raise ObjectNotFoundError(msg) from error
+    except FileExistsError as error:
+        msg = f"{path}: exists already; cannot {what}"
+        raise ObjectExistsError(msg) from error
+    except PermissionError as error:
+        msg = f"{path}: permission denied; cannot {what}. Give this user access to it"
+        raise StorageError(msg) from error
+    except OSError as error:
+        if error.errno in _OUT_OF_SPACE:
+            msg = f"{path}: no space left; cannot {what}. Free space or write elsewhere"
+            raise OutOfDiskError(msg) from error
+        msg = f"{path}: {error.strerror or error}; cannot {what}"
+        raise StorageError(msg) from error

@@ -1,9 +1,10 @@
-"""Removing the local roots of a job, where tasks that nobody waits for may still put files.
+"""Removes the local roots of a job, into which tasks may still write files.
 
-A task may outlive its job: it was cancelled, or its twin was faster. A file that it makes in a root
-after the root was listed must still be found by somebody. So a root goes only when it is empty, its
-marker only after a listing that showed nothing else, and the list of a job's roots stays while one
-of them holds anything. Once a root is gone no task makes it again without writing the list first.
+A task may outlive its job: it was cancelled, or another attempt was faster. A later collection must
+find a file that it makes in a root after the root was listed. So a root is removed only when it is
+empty, its marker only after a listing that showed nothing else, and the list of a job's roots stays
+while one of them holds anything. Once a root is removed, a task writes the list before it makes the
+root again.
 """
 
 from __future__ import annotations
@@ -20,32 +21,22 @@ if TYPE_CHECKING:
     from arrow_format.storage.open import Storage
 
 _ROUNDS = 3
-"""How often a root is listed for files of tasks that still run."""
+"""Number of times a root is listed for files of tasks that still run."""
 
 
 def is_root_or_rest(storage: Storage, job_id: str) -> bool:
-    """Whether a directory named after a job may be cleared: it bears no marker but that job's.
+    """Whether a directory named after a job may be cleared: it bears that job's marker, or none.
 
-    One without any is the rest of a removal that was cut short, since the marker goes before the
-    directory.
+    One without a marker is left of an interrupted removal, which deletes the marker first.
     """
     return storage.stat(MARKER_NAME) is None or bears_marker(storage, job_id)
 
 
 def clear_roots(paths: Sequence[str], job_id: str, live: Collection[str] = ()) -> bool:
-    """Remove all files but live ones from the roots of a job; without these the roots as well.
+    """Remove all files but live ones from the roots of a job; a root without live files too.
 
-    What bears the marker of another job is left alone.
-
-    Returns
-    -------
-    bool
-        Whether that is done; False when a task that still runs put something there meanwhile.
-
-    Raises
-    ------
-    ShuffleError
-        Something could not be removed; all else was.
+    A directory that bears another job's marker is left alone. Returns False when a task that still
+    runs added files meanwhile. An error is raised after the other roots are cleared.
     """
     first: ShuffleError | None = None
     is_done = True
@@ -60,7 +51,7 @@ def clear_roots(paths: Sequence[str], job_id: str, live: Collection[str] = ()) -
 
 
 def is_any_there(paths: Sequence[str]) -> bool:
-    """Whether one of several roots exists, or may exist where nobody can tell."""
+    """Whether one of several roots exists, or may exist because it cannot be checked."""
     try:
         return any(open_made_directory(path).stat("") is not None for path in paths)
     except StorageError:
@@ -85,14 +76,14 @@ def remove_empty_root(storage: Storage) -> None:
     """Remove a root that holds nothing, or its marker alone."""
     names = storage.list("")
     if names in ([], [MARKER_NAME]):
-        # Only what is there: a read-only disk refuses to delete what it does not have.
+        # Only names that were listed: a read-only disk refuses to delete any other.
         for name in names:
             storage.delete(name)
         storage.prune("", and_root=True)
 
 
 def holds_garbage(storage: Storage, job_id: str, live: Collection[str]) -> bool:
-    """Whether a root is there that holds files of the job which are not live, or none at all."""
+    """Whether a root exists and holds files of the job that are not live, or no files at all."""
     if storage.stat("") is None or not is_root_or_rest(storage, job_id):
         return False
     names = set(storage.list("")).difference([MARKER_NAME])
@@ -103,28 +94,15 @@ def holds_garbage(storage: Storage, job_id: str, live: Collection[str]) -> bool:
 def remove_root_list(
     storage: Storage, directory: str, roots: Sequence[str], live: Collection[str] = ()
 ) -> None:
-    """Remove the list of a job's roots, unless one holds what has to be removed yet.
+    """Remove the list of a job's roots, unless a root still holds files that are not live.
 
-    Parameters
-    ----------
-    storage
-        The shuffle.
-    directory
-        Of the job, whose id is its last part.
-    roots
-        The job's roots.
-    live
-        Names of files in roots that stay.
-
-    Raises
-    ------
-    ShuffleError
-        A root cannot be looked at: the list stays.
+    ``directory`` is that of the job, with the job's id as its last part. The list also stays when a
+    root cannot be checked, which raises an error.
     """
     job_id = directory.rpartition("/")[2]
-    opened = [open_made_directory(one) for one in roots]
-    if not any(holds_garbage(one, job_id, live) for one in opened):
+    opened = [open_made_directory(root) for root in roots]
+    if not any(holds_garbage(root, job_id, live) for root in opened):
         storage.delete(f"{directory}/{ROOT_LIST_NAME}")
-    # A task that makes its roots itself looks for the list after that: one of both sees the other.
-    if any(holds_garbage(one, job_id, live) for one in opened):
+    # A task that makes its roots itself checks the list afterwards: one of the two sees the other.
+    if any(holds_garbage(root, job_id, live) for root in opened):
         put_root_list(storage, directory, roots, sync=True)

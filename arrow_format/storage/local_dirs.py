@@ -1,4 +1,8 @@
-"""The directories that a shuffle's map outputs are spread over, and the list that names them."""
+"""The directories that the map outputs of a job are spread over: its *roots*.
+
+Root 0 is the shuffle. Roots 1, 2, ... are directories of the job below local directories; each
+bears a marker with the job's id, and a list in the job's directory names them.
+"""
 
 from __future__ import annotations
 
@@ -31,48 +35,39 @@ if TYPE_CHECKING:
 
 
 ROOT_LIST_NAME = "local-roots.json"
+MARKER_NAME = "arrow-shuffle-root.json"
+_MAX_MARKER_BYTES = 64 << 10
 
 
 def put_root_list(storage: Storage, directory: str, roots: Sequence[str], *, sync: bool) -> None:
-    """Write down the roots of a job; nothing when it has none but the shuffle."""
+    """Write the list of a job's roots 1, 2, ...; nothing when it has none."""
     if roots and storage.stat(f"{directory}/{ROOT_LIST_NAME}") is None:
-        with contextlib.suppress(ObjectExistsError):  # the same, by another process
+        with contextlib.suppress(ObjectExistsError):  # another process wrote the same
             storage.put_if_absent(
                 f"{directory}/{ROOT_LIST_NAME}", json.dumps(list(roots)).encode(), sync=sync
             )
 
 
 def read_root_list(storage: Storage, directory: str) -> tuple[str, ...]:
-    """Return the roots of a job; none when it wrote none down.
-
-    Raises
-    ------
-    CorruptShuffleError
-        The list cannot be understood.
-    """
+    """Return the roots of a job from its list; none when it has no list."""
     path = f"{directory}/{ROOT_LIST_NAME}"
     stat = storage.stat(path)
     if stat is None:
         return ()
     try:
-        (found,) = storage.get_ranges(path, [(0, stat.num_bytes)])
+        (content,) = storage.get_ranges(path, [(0, stat.num_bytes)])
     except ObjectNotFoundError:  # the job has ended meanwhile
         return ()
     job_id = directory.rpartition("/")[2]
     with contextlib.suppress(ValueError, RecursionError):
-        roots = json.loads(found.to_pybytes())
-        # What it names is cleared and removed: nothing but directories that a job makes.
+        roots = json.loads(content.to_pybytes())
+        # The caller removes these directories: accept only what a job could have made.
         if isinstance(roots, list) and all(
-            isinstance(one, str) and is_root_of(one, job_id) for one in roots
+            isinstance(root, str) and is_root_of(root, job_id) for root in roots
         ):
             return tuple(roots)
-    msg = f"{storage.root}/{path}: is no list of directories; look into it, and remove it by hand"
+    msg = f"{storage.root}/{path}: is no list of directories; check it, and remove it by hand"
     raise CorruptShuffleError(msg)
-
-
-MARKER_NAME = "arrow-shuffle-root.json"
-
-_MOST_MARKER_BYTES = 64 << 10
 
 
 def root_path(local_dir: str, job_id: str) -> str:
@@ -81,12 +76,12 @@ def root_path(local_dir: str, job_id: str) -> str:
 
 
 def root_name(root: str) -> str:
-    """Return the last part of a root's path: that of its job, in whichever local directory."""
+    """Return the last part of a root's path, which names its job."""
     return root.rpartition("/")[2]
 
 
 def is_root_of(path: str, job_id: str) -> bool:
-    """Whether a path, from wherever it comes, could be that of a root of a job."""
+    """Whether an untrusted path could be that of a root of a job."""
     try:
         path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -96,47 +91,38 @@ def is_root_of(path: str, job_id: str) -> bool:
 
 
 def first_root(job_id: str, turn: int, num_roots: int) -> int:
-    """Return the root to begin with: they take turns, and each job begins anywhere."""
+    """Return the root that a map task begins with: round-robin, from a start that varies by job."""
     return (zlib.crc32(job_id.encode()) + turn) % num_roots
 
 
 class ForeignRootError(StorageError):
-    """A directory with the name of a root bears the marker of another job."""
+    """A directory named like a root bears the marker of another job."""
 
 
 def check_local_dirs(shuffle: str, local_dirs: Sequence[str]) -> None:
-    """Check that no local directory is that of the shuffle or lies in it.
+    """Raise :class:`OptionError` for a local directory in that of the shuffle.
 
-    Raises
-    ------
-    OptionError
-        One does: the shuffle must hold nothing but its log and its map outputs. Or the shuffle is
-        in an object store, which never fills up and which every reader sees, unlike a directory.
+    The shuffle must hold nothing but its log and its map outputs. One in an object store, which
+    never fills up and which all readers see, takes no local directories.
     """
     if local_dirs and "://" in shuffle:
         msg = f"local_dirs: the map outputs of {shuffle} go to the object store; leave it out"
         raise OptionError(msg)
     path = normal_directory(shuffle)
-    for one in local_dirs:
-        if posixpath.commonpath([path, normal_directory(one)]) == path:
+    for local_dir in local_dirs:
+        if posixpath.commonpath([path, normal_directory(local_dir)]) == path:
             msg = (
-                f"local_dirs: {one} lies in the shuffle's own directory {shuffle}, which takes its "
-                "turn anyway; give directories outside of it, on other disks"
+                f"local_dirs: {local_dir} lies in the shuffle's own directory {shuffle}, which is "
+                "used anyway; give directories outside of it, on other disks"
             )
             raise OptionError(msg)
 
 
 def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
-    """Make a root with its marker; it is fine when both are there already.
+    """Make a root with its marker, unless they exist already.
 
-    Raises
-    ------
-    ForeignRootError
-        It is there and another's.
-    CorruptShuffleError
-        A symbolic link stands there.
-    StorageError
-        It cannot be made; nothing of it is left.
+    Raises :class:`ForeignRootError` for another job's directory, :class:`CorruptShuffleError` for a
+    symbolic link, and :class:`StorageError` where it cannot be made; then nothing of it is left.
     """
     storage = open_made_directory(path)
     try:
@@ -155,15 +141,7 @@ def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
 
 
 def make_roots(paths: Sequence[str], job_id: str, *, sync: bool) -> list[Storage | None]:
-    """Make the roots 1, 2, ..., or find them there; None stands for one that cannot be made.
-
-    Raises
-    ------
-    ForeignRootError
-        One is there and another's.
-    CorruptShuffleError
-        A symbolic link stands in the place of one.
-    """
+    """Make the roots 1, 2, ..., None in place of one that cannot be made; see :func:`make_root`."""
     roots: list[Storage | None] = []
     for path in paths:
         try:
@@ -176,7 +154,7 @@ def make_roots(paths: Sequence[str], job_id: str, *, sync: bool) -> list[Storage
 
 
 def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:
-    """Open the roots 1, 2, ... that were made before; None stands for one without its marker."""
+    """Open the roots 1, 2, ... that exist; None in place of one without its marker."""
     roots: list[Storage | None] = []
     for path in paths:
         storage = open_made_directory(path)
@@ -187,28 +165,14 @@ def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:
     return roots
 
 
-def check_root(storage: Storage, job_id: str) -> None:
-    """Check that a root bears the marker of its job.
-
-    Raises
-    ------
-    CorruptShuffleError
-        It bears none or another.
-    """
-    if not bears_marker(storage, job_id):
-        raise CorruptShuffleError(_no_marker(storage, job_id))
-
-
 def bears_marker(storage: Storage, job_id: str) -> bool:
     """Whether a directory is a root of a job."""
     stat = storage.stat(MARKER_NAME)
-    if stat is None:
+    if stat is None or stat.num_bytes > _MAX_MARKER_BYTES:
         return False
-    if stat.num_bytes > _MOST_MARKER_BYTES:
-        return False
-    (found,) = storage.get_ranges(MARKER_NAME, [(0, stat.num_bytes)])
+    (content,) = storage.get_ranges(MARKER_NAME, [(0, stat.num_bytes)])
     with contextlib.suppress(ValueError, KeyError):
-        return bool(parse_object(found.to_pybytes())["job_id"] == job_id)
+        return bool(parse_object(content.to_pybytes())["job_id"] == job_id)
     return False
 
 
@@ -220,13 +184,7 @@ def _no_marker(storage: Storage, job_id: str) -> str:
 
 
 class ReadRoots:
-    """Opens the roots that log entries name, each checked once.
-
-    Parameters
-    ----------
-    storage
-        Root 0.
-    """
+    """Opens the roots that log entries name, and checks the marker of each once."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -234,19 +192,11 @@ class ReadRoots:
         self._opened: dict[tuple[str, str], Storage] = {}
 
     def storage_of(self, file: PartitionedFile, roots: Sequence[str], job_id: str) -> Storage:
-        """Return where ``file`` is.
+        """Return the storage that holds ``file``.
 
-        Parameters
-        ----------
-        roots
-            Directories of the roots 1, 2, ... as the log entry has them.
-        job_id
-            Who wrote the file: the marker must name that job.
-
-        Raises
-        ------
-        CorruptShuffleError
-            There is no such root, or it does not bear the marker.
+        ``roots`` are the directories of the roots 1, 2, ... in the log entry, ``job_id`` is the job
+        that wrote the file. Raises :class:`CorruptShuffleError` when the entry has no such root, or
+        the root does not bear that job's marker.
         """
         if file.root == 0:
             return self.storage
@@ -257,30 +207,26 @@ class ReadRoots:
         storage = self._opened.get((path, job_id))
         if storage is None:
             storage = open_made_directory(path)
-            check_root(storage, job_id)
+            if not bears_marker(storage, job_id):
+                raise CorruptShuffleError(_no_marker(storage, job_id))
             self._opened[path, job_id] = storage
         return storage
 
 
 class WriteRoots:
-    """The roots one map task writes to, in turn; one that failed is left out from then on.
+    """The roots that a map task writes to round-robin, without those that failed.
 
-    Parameters
-    ----------
-    storages
-        By root number; None stands for one that is left out from the start.
-    start
-        Which to begin with.
+    ``storages`` are by root number, None for one to leave out; ``start`` is the first to write to.
     """
 
     def __init__(self, storages: Sequence[Storage | None], start: int = 0) -> None:
         self._count = count = len(storages)
-        self._storages = {i: one for i, one in enumerate(storages) if one is not None}
+        self._storages = {i: root for i, root in enumerate(storages) if root is not None}
         turns = ((start + i) % count for i in range(count))
         self._waiting = [number for number in turns if number in self._storages]
 
     def __len__(self) -> int:
-        """Return how many are left."""
+        """Return how many roots are left."""
         return len(self._waiting)
 
     def storage(self, number: int) -> Storage:
@@ -288,9 +234,9 @@ class WriteRoots:
         return self._storages[number]
 
     def choose(self, num_bytes: int) -> int:
-        """Return the number of the root to write the next file to: one with room, if any."""
+        """Return the number of the root for the next file: one with enough free space, if any."""
         number = next(
-            (number for number in self._waiting if self._has_room(number, num_bytes)),
+            (number for number in self._waiting if self._has_space(number, num_bytes)),
             self._waiting[0],
         )
         self._waiting.remove(number)
@@ -301,11 +247,11 @@ class WriteRoots:
         """Whether ``num_bytes`` more do not fit into a root, but would into another."""
         return (
             len(self._waiting) > 1
-            and not self._has_room(number, num_bytes)
-            and any(self._has_room(other, num_bytes) for other in self._waiting)
+            and not self._has_space(number, num_bytes)
+            and any(self._has_space(other, num_bytes) for other in self._waiting)
         )
 
-    def _has_room(self, number: int, num_bytes: int) -> bool:
+    def _has_space(self, number: int, num_bytes: int) -> bool:
         if len(self._waiting) == 1:
             return True
         try:
@@ -315,18 +261,12 @@ class WriteRoots:
         return free is None or free >= num_bytes
 
     def leave_out(self, number: int, error: ShuffleError) -> None:
-        """Write no further file to a root.
-
-        Raises
-        ------
-        ShuffleError
-            It was the last: ``error`` is raised again.
-        """
+        """Write no more files to a root that failed with ``error``, which the last root raises."""
         if number in self._waiting:
             self._waiting.remove(number)
         if self._waiting:
             return
         if self._count > 1 and isinstance(error, OutOfDiskError):
-            msg = f"{error} (none of {self._count} directories has room)"
+            msg = f"{error} (none of {self._count} directories has free space)"
             raise OutOfDiskError(msg) from error
         raise error

@@ -1,7 +1,7 @@
-"""How obstore is reached: URIs, connections, and what is told of its errors.
+"""Connects to obstore: URIs, connections, and the translation of its errors.
 
-What a message tells of a store's answer are its status, code and text: never a query, a header or
-the value of an option.
+Of a store's answer a message shows the status, code and text: never a query, a header or the value
+of an option.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 STORES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
-"""Schemes, and the class of obstore that speaks the protocol of each."""
+"""Schemes, and obstore's class for each."""
 
 _RETRY = {
     "max_retries": 10,
@@ -34,10 +34,10 @@ _RETRY = {
         "base": 4,
     },
 }
-"""A store that refuses connections is an error after half a minute, one that is silent (obstore
-waits 30 s for an answer) after one."""
+"""Reports a store that refuses connections after half a minute, one that does not answer (obstore
+waits 30 s) after one."""
 _OWNER: dict[str, int] = {}
-"""The process that obstore works in."""
+"""The process that obstore runs in."""
 _ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_")
 
 _NO_BUCKET = "NoSuchBucket|ContainerNotFound|bucket does not exist"
@@ -60,13 +60,7 @@ class OutOfRangeError(StorageError):
 
 
 def parse_uri(uri: str) -> tuple[str, str, str]:
-    """Return scheme, bucket and prefix of a URI.
-
-    Raises
-    ------
-    OptionError
-        It is none of an object store, or holds more than that.
-    """
+    """Return scheme, bucket and prefix; raises :class:`OptionError` for any other URI."""
     scheme, _, rest = uri.partition("://")
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.strip("/")
@@ -83,13 +77,7 @@ def parse_uri(uri: str) -> tuple[str, str, str]:
 
 
 def obstore() -> Any:  # noqa: ANN401
-    """Return the library.
-
-    Raises
-    ------
-    OptionError
-        It is not installed.
-    """
+    """Return the library; raises :class:`OptionError` where it is not installed."""
     try:
         return importlib.import_module("obstore")
     except ImportError:
@@ -101,28 +89,22 @@ def obstore() -> Any:  # noqa: ANN401
 
 
 def connect(scheme: str, bucket: str, options: StorageOptions) -> Any:  # noqa: ANN401
-    """Return the store of obstore for a bucket; it keeps connections, so it is made once.
+    """Return obstore's store for a bucket, made once, since it keeps connections.
 
-    Raises
-    ------
-    OptionError
-        An option is not known, or none of obstore's values.
-    StorageError
-        This process was forked from one that used a store.
+    Raises :class:`OptionError` for an unknown option or a bad value, and :class:`StorageError` in a
+    process that was forked from one that used a store.
     """
     return _connect(scheme, bucket, options, environment_digest(), os.getpid())
 
 
 def environment_digest(part: str = "") -> str:
-    """Return what tells one environment from another, without the credentials in it.
-
-    Parameters
-    ----------
-    part
-        Only variables with this in their names count.
-    """
-    found = sorted(name for name in os.environ if name.startswith(_ENVIRONMENT) and part in name)
-    return hashlib.sha256(repr([(one, os.environ[one]) for one in found]).encode()).hexdigest()
+    """Return a digest of the environment, of variables with ``part`` in their names only."""
+    variables = sorted(
+        (name, value)
+        for name, value in os.environ.items()
+        if name.startswith(_ENVIRONMENT) and part in name
+    )
+    return hashlib.sha256(repr(variables).encode()).hexdigest()
 
 
 @lru_cache(8)
@@ -133,8 +115,13 @@ def _connect(
     environment: str,
     process: int,
 ) -> Any:  # noqa: ANN401
-    del environment  # obstore looks into it itself
-    _check_process(process)
+    del environment  # obstore reads it itself
+    if process != _OWNER.setdefault("process", process):  # a fork lacks the library's threads
+        msg = (
+            "this process was forked from one that used an object store before, and cannot use "
+            "one: start processes by spawn or forkserver"
+        )
+        raise StorageError(msg)
     obstore()
     exceptions = importlib.import_module("obstore.exceptions")
     make: Callable[..., Any] = getattr(importlib.import_module("obstore.store"), STORES[scheme])
@@ -143,40 +130,22 @@ def _connect(
     except exceptions.UnknownConfigurationKeyError as error:
         msg = f"storage_options: {str(error).splitlines()[0]} See the guide, Object stores"
     except (exceptions.BaseError, OSError, ValueError) as error:
-        # What is quoted is a value, of the environment perhaps, and perhaps a secret.
+        # Quoted is a value, perhaps of the environment, and perhaps a secret.
         text = re.sub(r'"[^\n]*"', '"***"', str(error).partition("\n\nDebug source")[0])
         advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Check them")
         msg = (
-            f"{scheme}://{bucket}: storage_options or environment do not do: "
-            f"{_hidden(_answer(text), options)}. {advice}"
+            f"{scheme}://{bucket}: could not connect with the given storage_options and "
+            f"environment: {_hidden(_answer(text), options)}. {advice}"
         )
     raise OptionError(msg)  # here, so that it does not refer to the library's error
 
 
-def _check_process(process: int) -> None:
-    """Refuse a fork of a process that used a store: it lacks the threads that do the work."""
-    if process != _OWNER.setdefault("process", process):
-        msg = (
-            "this process was forked from one that used an object store before, and cannot use "
-            "one: start processes by spawn or forkserver"
-        )
-        raise StorageError(msg)
-
-
 class StoreErrors:
-    """A context that turns an error of obstore into ours, with what was tried and where.
+    """A context that turns an error of obstore into ours: "``where``: ...; cannot ``what``".
 
-    The library's error holds the whole answer, and what that repeats of the request. So nothing of
-    ours refers to it: neither cause nor context, which logs and reporters print, nor any frame.
-
-    Parameters
-    ----------
-    what
-        What was tried, as in "cannot ...".
-    where
-        URI of the object.
-    options
-        Whose values are not to be shown.
+    The library's error holds the whole answer, which may repeat the request. So nothing of ours
+    refers to it: neither cause nor context, which logs and reporters print, nor any frame. Values
+    of ``options`` are hidden.
     """
 
     def __init__(self, what: str, where: str, options: StorageOptions) -> None:
@@ -185,7 +154,7 @@ class StoreErrors:
         self._options = options
 
     def __enter__(self) -> None:
-        """Do nothing."""
+        pass
 
     def __exit__(
         self,
@@ -194,20 +163,20 @@ class StoreErrors:
         trace: TracebackType | None,
     ) -> None:
         ours = None if error is None else _translated(error, self._what, self._where, self._options)
-        if ours is None:
+        if error is None or ours is None:
             return
-        before = None if error is None else error.__context__
+        before = error.__context__
         del kind, error, trace
         try:
             raise ours
         finally:
-            ours.__context__ = before  # what was handled when the library was called
+            ours.__context__ = before  # the error being handled when the library was called
 
 
 def _translated(
     error: BaseException, what: str, where: str, options: StorageOptions
 ) -> ShuffleError | None:
-    """Return our error for one of obstore; None where it is none of its."""
+    """Return our error for one of obstore; None for any other."""
     exceptions = importlib.import_module("obstore.exceptions")
     if isinstance(error, exceptions.AlreadyExistsError):
         return ObjectExistsError(f"{where}: exists already; cannot {what}")
@@ -218,7 +187,7 @@ def _translated(
         advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), "Try again")
         msg = f"{where}: {_hidden(_answer(text), options)}; cannot {what}. {advice}"
         return (OutOfRangeError if re.search(_NO_RANGE, text) else StorageError)(msg)
-    if type(error).__name__ == "PanicException":  # of a value that obstore did not expect
+    if type(error).__name__ == "PanicException":  # a value that obstore did not expect
         return StorageError(
             f"{where}: the library obstore gave up; cannot {what}. Check the options: an endpoint "
             "begins with http:// or https://, and no value holds a line break"
@@ -228,17 +197,17 @@ def _translated(
 
 def _hidden(text: str, options: StorageOptions) -> str:
     """Return ``text`` without the secrets of options and environment."""
-    found = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
-    return StorageOptions(found).hidden_in(options.hidden_in(text))
+    secrets = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    return StorageOptions(secrets).hidden_in(options.hidden_in(text))
 
 
 def _answer(text: str) -> str:
-    """Return what may be shown of an error: the status, its code and text, or what went wrong."""
+    """Return what a message may show: status, code and text of the answer, or the first line."""
     status = re.search(r"status code: (\d+[^:]*)", text)
     code = re.search(r"<Code>(.*?)</Code>", text)
     said = re.search(r'<Message>(.*?)[\n<]|"message":\s*"([^"]*)"', text)
     if status:
         parts = [status[1].strip(), code and code[1], said and (said[1] or said[2])]
         return ": ".join(part for part in parts if part)
-    # No query of a URL, where signatures stand, and no user of one.
+    # No query of a URL, which may hold a signature, and no user.
     return re.sub(r"(https?://)(?:[^/\s]*@)?([^\s?]*)(\?\S*)?", r"\1\2", text.partition("\n")[0])

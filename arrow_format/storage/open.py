@@ -1,6 +1,6 @@
-"""Where shuffles are: one protocol, and the storage that belongs to a path or URI.
+"""Opens the storage of a path or URI, and exports the protocol of all storages.
 
-Only the modules ``storage*`` open, list and delete files and objects.
+Only this package opens, lists and deletes files and objects.
 """
 
 from __future__ import annotations
@@ -45,29 +45,19 @@ __all__ = [
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _LOCAL = re.compile(r"(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL)
-"""What follows ``file:``; any other host than this one is left out."""
+"""What may follow ``file:``; no host but this one."""
 
 Place: TypeAlias = "str | os.PathLike[str] | Storage"
-"""Where a shuffle is: a path or URI, or the storage that was opened there."""
+"""Location of a shuffle: a path or URI, or the storage that was opened on it."""
 
 
 def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) -> Storage:
-    """Storage for a directory or URI; a storage is returned as it is.
+    """Return the storage of a directory or URI; a storage is returned as it is.
 
-    Parameters
-    ----------
-    path
-        Directory, or ``file:///``, ``s3://``, ``gs://`` or ``az://`` URI. ``%20`` and the like are
-        decoded in a ``file:`` URI. A local path that begins like a URI is written ``./a:b``.
-    storage_options
-        For an object store: credentials, region, endpoint, as obstore names them; they win over the
-        environment.
-
-    Raises
-    ------
-    OptionError
-        Empty, no path that there can be, a URI of none of these schemes, or options that do not
-        fit.
+    URIs begin with ``file:///`` (where ``%20`` and the like are decoded), ``s3://``, ``gs://`` or
+    ``az://``. ``storage_options`` are for object stores: credentials, region, endpoint, with
+    obstore's names; they override the environment. Raises :class:`OptionError` for an empty or
+    impossible path, a URI of another scheme, or options that do not fit.
     """
     if isinstance(path, PosixStorage | ObjectStorage):
         return path
@@ -94,17 +84,16 @@ def open_storage(path: Place, storage_options: Mapping[str, str] | None = None) 
 
 
 def scheme_of(path: str) -> str | None:
-    """Return the scheme that a path begins with, in small letters; None: it is a local path.
+    """Return the lower-case scheme of a URI (RFC 3986), or None for a local path.
 
-    As in RFC 3986: a local path whose first part begins like a URI is written ``./a:b``, or in
-    full.
+    A local path whose first part looks like a scheme is written ``./a:b``, or in full.
     """
     match = _SCHEME.match(path)
     return None if match is None else match[1].lower()
 
 
 def _directory_of(uri: str, rest: str) -> str:
-    """Return the local directory of a ``file:`` URI, of which ``rest`` follows the scheme."""
+    """Return the local directory of a ``file:`` URI; ``rest`` is what follows the scheme."""
     match = _LOCAL.fullmatch(rest)
     if match is None:
         msg = f"path={uri!r}: expected file:///directory, of this machine"
@@ -113,7 +102,7 @@ def _directory_of(uri: str, rest: str) -> str:
 
 
 def _foreign(scheme: str) -> OptionError:
-    """Return the error of a URI that no storage belongs to; it shows no more than the scheme."""
+    """Return the error of a URI that no storage serves; it shows no more than the scheme."""
     if scheme in STORES:
         what = f"expected {scheme}://, with two slashes"
     elif len(scheme) == 1:
@@ -127,7 +116,7 @@ def _foreign(scheme: str) -> OptionError:
 
 
 def _is_name(path: str) -> bool:
-    """Whether the system could have a file of that name at all."""
+    """Whether the system could have a file of that name."""
     try:
         return b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
@@ -135,11 +124,8 @@ def _is_name(path: str) -> bool:
 
 
 def open_made_directory(path: str) -> Storage:
-    """Storage for a directory that a job has made, or will make: no link may stand in its place.
+    """Return the storage of a directory that a job makes: it must not be a symbolic link.
 
-    Parameters
-    ----------
-    path
-        Absolute. Parts before the last were the user's choice, and may be links.
+    ``path`` is absolute; the user chose the parts before the last, so those may be links.
     """
     return PosixStorage(path, may_be_link=False)

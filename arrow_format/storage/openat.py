@@ -1,10 +1,14 @@
-"""Opens what stands below a directory without following a symbolic link out of it.
+"""Opens paths below a directory without following a symbolic link out of it.
 
 Each part of a path is looked up in the directory that was opened before it, and none of them may be
-a link: what a file of the shuffle names, or somebody with write access puts in the place of a
-directory, cannot make a reader open, or an abort delete, anything elsewhere. The directory itself
-may be a link where it is the user's choice, and none where a job made it; it may always be reached
-through links. See ``docs/security.md``.
+a link. So neither a path that a file of the shuffle names, nor a link that somebody with write
+access puts in place of a directory, can make a reader open or an abort delete anything elsewhere.
+The root itself may be a link where the user chose it, but not where a job made it; it may always be
+reached through links. See ``docs/security.md``.
+
+Functions that take a root and a path raise OSError for a directory on the way that is missing, not
+a directory, or not accessible, and :class:`CorruptShuffleError` for a symbolic link on the way, or
+a path that leads out of the root.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 
 _DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC
 _PASS = _DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
-"""To pass through a directory needs no permission to list it, where the system can tell."""
+"""Passes through a directory; with O_PATH that needs no permission to list it."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Opening a pipe would wait for a writer without O_NONBLOCK; it makes no difference to files."""
@@ -38,27 +42,20 @@ class Root:
     may_be_link: bool = True
 
     def __str__(self) -> str:
-        """Return its path."""
         return str(self.path)
 
     def open(self) -> int:
-        """Open it to pass through; raises what :func:`parent_of` raises."""
+        """Return a descriptor of it to pass through."""
         try:
             return os.open(self.path, _PASS | (0 if self.may_be_link else os.O_NOFOLLOW))
         except OSError:
             if not self.may_be_link and self.path.is_symlink():
-                raise _link(self, "", self.path.name) from None
+                raise _is_link_error(self, "", self.path.name) from None
             raise
 
 
 def parts_of(root: Root, path: str) -> list[str]:
-    """Return the parts of a path relative to ``root``; none for the root itself.
-
-    Raises
-    ------
-    CorruptShuffleError
-        It leads upwards, is absolute, or is no path at all.
-    """
+    """Return the parts of a path relative to ``root``; none for the root itself."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts or path.startswith("/") or "\0" in path:
         msg = f"{root}: path {path!r} leads out of this directory"
@@ -70,17 +67,7 @@ def parts_of(root: Root, path: str) -> list[str]:
 def parent_of(root: Root, path: str) -> Iterator[tuple[int, str]]:
     """Open the directory that holds ``path``, to be used with ``dir_fd``.
 
-    Yields
-    ------
-    tuple
-        Its descriptor and the name of ``path`` in it; of the root itself ``.``.
-
-    Raises
-    ------
-    OSError
-        A directory on the way is not there, is none, or may not be passed.
-    CorruptShuffleError
-        There is a symbolic link on the way, or ``path`` leads out of the root.
+    Yields its descriptor and the name of ``path`` in it; for the root itself ``.``.
     """
     *above, name = parts_of(root, path) or ["."]
     handle = root.open()
@@ -95,10 +82,7 @@ def parent_of(root: Root, path: str) -> Iterator[tuple[int, str]]:
 
 
 def open_file(root: Root, path: str) -> int:
-    """Open a regular file for reading; raises what :func:`parent_of` raises.
-
-    Also when it is a symbolic link itself, a directory, a pipe or a device.
-    """
+    """Open a regular file for reading; a link, directory, pipe or device is an error."""
     with parent_of(root, path) as (directory, name):
         handle = _open(root, path, directory, name, _READ)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -109,33 +93,22 @@ def open_file(root: Root, path: str) -> int:
 
 
 def open_directory(root: Root, path: str) -> int:
-    """Open a directory to list or sync it; raises what :func:`parent_of` raises."""
+    """Open a directory to list or sync it."""
     with parent_of(root, path) as (directory, name):
         return _open(root, path, directory, name, os.O_RDONLY | os.O_NOFOLLOW | _DIRECTORY)
 
 
-def look(root: Root, path: str) -> os.stat_result:
-    """Return what the system says of a path; raises what :func:`parent_of` raises.
-
-    Also when it is a symbolic link itself.
-    """
+def stat_of(root: Root, path: str) -> os.stat_result:
+    """Return the status of a path; one that is a link itself is an error."""
     with parent_of(root, path) as (directory, name):
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    if stat.S_ISLNK(found.st_mode):
-        raise _link(root, path, path)
-    return found
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        raise _is_link_error(root, path, path)
+    return status
 
 
 def make_directories(root: Root, path: str, *, sync: bool) -> None:
-    """Make the directories of ``path`` below a root that is there, as far as they are missing.
-
-    Raises
-    ------
-    OSError
-        One cannot be made.
-    CorruptShuffleError
-        One is a symbolic link.
-    """
+    """Make the missing directories of ``path`` below a root that exists."""
     parts = parts_of(root, path)
     for count in range(1, len(parts) + 1):
         with parent_of(root, "/".join(parts[:count])) as (directory, name):
@@ -159,23 +132,21 @@ def _open(root: Root, path: str, directory: int, name: str, flags: int) -> int:
     try:
         return os.open(name, flags, dir_fd=directory)
     except OSError as error:
-        # Which of the two it is for a link depends on the system and the flags.
+        # Which of them a link gives depends on the system and the flags.
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) and _is_link(directory, name):
-            raise _link(root, path, name) from error
+            raise _is_link_error(root, path, name) from error
         raise
 
 
 def _is_link(directory: int, name: str) -> bool:
     try:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except OSError:
         return False
-    return stat.S_ISLNK(found.st_mode)
 
 
-def _link(root: Root, path: str, name: str) -> CorruptShuffleError:
-    msg = (
+def _is_link_error(root: Root, path: str, name: str) -> CorruptShuffleError:
+    return CorruptShuffleError(
         f"{root}{'/' if path else ''}{path}: {name} is a symbolic link, and nothing in a shuffle "
         "may be one: it could lead anywhere. Put the file or directory itself there"
     )
-    return CorruptShuffleError(msg)

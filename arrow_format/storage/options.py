@@ -1,4 +1,7 @@
-"""Options of an object store, credentials among them: they travel, and are never shown."""
+"""Options of an object store, which may be credentials: they travel to tasks and are never shown.
+
+Apart from the storages, which its users load on demand only.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,16 @@ from collections.abc import Iterator, Mapping
 from arrow_format.errors import OptionError
 
 _MIN_HIDDEN = 6
-"""Characters of the shortest value that is taken out of a text; no secret is shorter."""
+"""Length of the shortest value that is hidden; no secret is shorter."""
 _SHOWN = re.compile(r"region|endpoint|timeout|allow_http|account_name|style")
-"""Options whose values may stand in a message."""
+"""Options whose values may appear in a message."""
 
 
 class StorageOptions(Mapping[str, str]):
-    """Names and values as obstore has them, such as ``aws_region``; names without regard to case.
+    """Options with obstore's names, such as ``aws_region``, in any case.
 
-    Neither ``repr`` nor ``str`` shows a value. They travel by pickle, inside the storage.
-
-    Parameters
-    ----------
-    options
-        None for none: what the environment says is used then.
-
-    Raises
-    ------
-    OptionError
-        It is no mapping of texts to texts.
+    Neither ``repr`` nor ``str`` shows a value; pickling, inside a storage, keeps them all. Raises
+    :class:`OptionError` for anything but a mapping of strings to strings.
     """
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
@@ -60,7 +54,7 @@ class StorageOptions(Mapping[str, str]):
         return f"<{len(self)} storage options: {', '.join(self)}>"
 
     def hidden_in(self, text: str) -> str:
-        """Return ``text`` with the values taken out that must not be shown."""
+        """Return ``text`` with ``***`` in place of the values that must not be shown."""
         for name, value in self._values.items():
             if len(value) >= _MIN_HIDDEN and not _SHOWN.search(name):
                 text = text.replace(value, "***")

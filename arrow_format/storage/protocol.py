@@ -1,7 +1,7 @@
-"""What every storage offers, whatever it is made of; and what goes wrong with objects.
+"""The protocol of every storage, and the errors that objects raise.
 
-Paths are relative to the root a storage was opened on, with ``/`` between parts. Failures of what
-is below become :class:`~arrow_format.errors.StorageError` with the path in the message.
+Paths are relative to the root a storage was opened on, with ``/`` between parts. Failures of the
+file system or store become :class:`~arrow_format.errors.StorageError` with the path in the message.
 """
 
 from __future__ import annotations
@@ -21,38 +21,41 @@ if TYPE_CHECKING:
 ByteSource: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 
-def check_length(where: object, found: int, expected: int | None) -> None:
-    """Check that an object is as long as what names it says.
-
-    Raises
-    ------
-    CorruptShuffleError
-        It is not.
-    """
-    if expected is not None and found != expected:
+def check_length(where: object, num_bytes: int, expected: int | None) -> None:
+    """Raise :class:`CorruptShuffleError` unless an object has the expected length, if any."""
+    if expected is not None and num_bytes != expected:
         msg = (
-            f"{where}: has {found} bytes, expected {expected}; it was changed or replaced after "
-            "the commit"
+            f"{where}: has {num_bytes} bytes, expected {expected}; it was changed or replaced "
+            "after the commit"
         )
         raise CorruptShuffleError(msg)
 
 
+def truncated_error(where: object, num_bytes: int | None, expected: int) -> CorruptShuffleError:
+    """Return the error of an object that ends before a range; ``num_bytes`` None if it is gone."""
+    actual = "is not there" if num_bytes is None else f"has {num_bytes} bytes"
+    return CorruptShuffleError(
+        f"{where}: {actual}, expected at least {expected}; it was truncated or replaced after the "
+        "commit"
+    )
+
+
 class ObjectExistsError(StorageError):
-    """An object of that name is there already; nothing was written."""
+    """An object of that name exists already; nothing was written."""
 
 
 class ObjectNotFoundError(CorruptShuffleError):
-    """An object that was named by a committed one is not there."""
+    """An object that a committed one names does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """What stands at a path."""
+    """Status of a path."""
 
     num_bytes: int
     is_directory: bool
     modified_ms: int | None = field(default=None, compare=False)
-    """Milliseconds since 1970 by the storage's clock; None where it does not tell."""
+    """Milliseconds since 1970 by the storage's clock; None where it is unknown."""
 
 
 class ObjectWriter(Protocol):
@@ -61,24 +64,21 @@ class ObjectWriter(Protocol):
     def writev(self, buffers: Sequence[ByteSource]) -> None:
         """Append all buffers, or raise.
 
-        They are the writer's from here on: it may keep views of them until it is closed or given
-        up, as an upload in parts does, so nobody may change them any more.
+        The buffers belong to the writer from here on and must not change any more: it may keep
+        views of them until it is closed or aborted, as a multipart upload does.
         """
 
     def truncate(self, num_bytes: int) -> None:
-        """Forget everything after the first ``num_bytes``; what is appended next stands there.
+        """Drop everything after the first ``num_bytes``; the next buffers are appended there.
 
-        Raises
-        ------
-        StorageError
-            That is not possible, as never in an object store.
+        Raises :class:`StorageError` where that is not possible, as in every object store.
         """
 
     def close(self) -> None:
         """Finish the object; with ``sync`` its bytes are durable on return.
 
-        Where that fails the object is there until :meth:`abort`, and may be readable. In an object
-        store it appears here, whole, and is durable in any case.
+        Where that fails the object exists until :meth:`abort`, and may be readable. In an object
+        store it appears here, whole, and is durable in any case. Closing again does nothing.
         """
 
     def abort(self) -> None:
@@ -92,136 +92,100 @@ class ObjectReader(Protocol):
         """Read ``(offset, length)`` ranges, whole; see :meth:`Storage.get_ranges`."""
 
     def close(self) -> None:
-        """Let the object go; buffers that were read stay valid."""
+        """Close the object; buffers that were read stay valid."""
 
 
 class Storage(Protocol):
-    """Where the files of one shuffle live."""
+    """The files of one shuffle. Two are equal if they are one place, reached in the same way."""
 
     root: str
     """Absolute path or URI of the shuffle, for messages; holds no credentials."""
     options: StorageOptions
-    """How an object store is reached, credentials among them; none for a directory."""
+    """How to reach an object store, credentials included; empty for a directory."""
     max_requests: int
-    """Reads worth having under way at once; 1 where one costs no round trip."""
-
+    """Number of concurrent requests that pays; 1 where a read costs no round trip."""
     puts_may_come_late: bool
-    """Whether a put that failed here may still be carried out, as a request on its way may."""
-
+    """Whether a put that failed here may be carried out later, as a delayed request may."""
     has_directories: bool
-    """Whether there are directories, which tell when something was made or removed in them."""
-
+    """Whether it has directories, whose times show when files were made or removed in them."""
     keeps_what_it_shows: bool
-    """Whether what can be read survives a power failure, and not only what was synced."""
+    """Whether all that can be read survives a power failure, and not only what was synced."""
 
-    def __hash__(self) -> int:
-        """Storages are equal that are the same place, reached in the same way."""
+    def __hash__(self) -> int: ...
 
     def make_directory(self, path: str, *, sync: bool) -> None:
-        """Make a directory where there are such things; fails when it may not be written.
+        """Make a directory and those above it; fails when this user may not.
 
-        An object store has none: what is asked of directories is answered by the objects below
-        them, and a task that outlives the abort of its job may leave objects there, for gc.
+        An object store has none and does nothing: a directory exists while objects are below it,
+        and a task that outlives the abort of its job may leave objects there, for gc.
         """
 
     def without_new_directories(self) -> Storage:
         """Return the same storage, whose ``open_writer`` fails where a directory is missing."""
 
     def open_writer(self, path: str, *, sync: bool) -> ObjectWriter:
-        """Start a new object, of a name that nobody else chooses.
+        """Start a new object, whose name no other writer chooses.
 
-        Raises
-        ------
-        ObjectExistsError
-            It exists. An object store does not look.
+        Raises :class:`ObjectExistsError` when it exists, which an object store does not check.
         """
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
-        """Create an object with all of ``data``, or leave what is there.
+        """Create an object with all of ``data``, or leave the existing one unchanged.
 
-        Readers see nothing or everything. Of several that put one name, wherever they are, exactly
-        one succeeds: all safety between writers rests on that. A storage that cannot promise it
-        refuses; to look first and to write then would let two win.
+        Readers see nothing or everything. Of several writers that put one name, on any machines,
+        exactly one succeeds: all safety between writers rests on that. A storage that cannot
+        promise it must refuse; to check first and write then would let two succeed.
 
-        Raises
-        ------
-        ObjectExistsError
-            It exists. On an object store, with other bytes: the same ones may be those of this very
-            put, repeated after its answer got lost. So they must tell who put them, where that
-            matters.
+        Raises :class:`ObjectExistsError` when it exists; on an object store, with other bytes:
+        equal bytes may come from this very put, repeated after its answer got lost. So writers that
+        compete for a name must put different bytes.
         """
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         """Open an object to read from it several times.
 
-        Parameters
-        ----------
-        mapped
-            Give views of the mapped file instead of copies, where the storage can.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            It does not exist; an object store says so at the first read.
+        With ``mapped`` its buffers are views of the mapped file, where the storage can. Raises
+        :class:`ObjectNotFoundError` when it does not exist, in an object store at the first read.
         """
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Read ``(offset, length)`` ranges, whole.
 
-        Raises
-        ------
-        ObjectNotFoundError
-            It does not exist.
-        CorruptShuffleError
-            It ends before a range does.
+        Raises :class:`ObjectNotFoundError` when the object does not exist, and
+        :class:`CorruptShuffleError` when it ends before a range does.
         """
 
     def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
-        """Read a whole object, in one request where that is possible.
+        """Read a whole object of ``num_bytes``, or of any length, in one request where possible.
 
-        Parameters
-        ----------
-        path
-            The object.
-        num_bytes
-            How long it must be; None when nothing says so. No more than that is read.
-
-        Raises
-        ------
-        ObjectNotFoundError
-            It does not exist.
-        CorruptShuffleError
-            It has another length.
+        Raises :class:`ObjectNotFoundError` when it does not exist, and :class:`CorruptShuffleError`
+        when it has another length, before anything longer is read.
         """
 
     def stat(self, path: str) -> ObjectStat | None:
-        """Say what stands at ``path``; None when nothing does."""
+        """Return the status of ``path``, or None when nothing has that name."""
 
     def list(self, path: str) -> list[str]:
-        """Names directly below ``path``, sorted; empty when there is no such directory."""
+        """Return the names directly below ``path``, sorted; empty without such a directory."""
 
     def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
-        """Return the files below ``path``, in order, each with what a listing tells of it.
+        """Return the files below ``path`` with their status, by ascending path.
 
-        Parameters
-        ----------
-        path
-            A directory; where there is none, there are no files.
-        depth
-            1 for those directly below it, 2 for those in its directories as well, and so on.
+        With ``depth`` 1 those directly below it, with 2 those in its directories too, and so on;
+        empty without such a directory.
         """
 
     def delete(self, path: str) -> None:
-        """Remove one object; it is no error when there is none."""
+        """Remove one object, if it exists."""
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """Remove objects in no particular order, as :meth:`delete` does each of them."""
+        """Remove objects, if they exist, in any order."""
 
     def prune(self, path: str, *, and_root: bool) -> None:
-        """Remove the directories at ``path`` and above that are empty, up to the root.
+        """Remove the empty directories at ``path`` and above it, with ``and_root`` the root too.
 
-        A root that is gone then is gone for good, also after a power failure.
+        A root that was removed stays removed after a power failure.
         """
 
     def free_bytes(self) -> int | None:
-        """Return how many bytes this user may still write; None where nobody can tell."""
+        """Return how many bytes this user may still write; None where that is unknown."""

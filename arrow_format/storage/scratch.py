@@ -1,7 +1,8 @@
-"""Temporary directories for what is spilled: gone with their owner, however it ends.
+"""Temporary directories for spilled rows, which do not outlive their owner for long.
 
-An owner that is killed cannot remove its directory. It holds a lock in it that the kernel lets go,
-so the next one that makes a scratch directory beside it sees that it is nobody's, and removes it.
+An owner that is killed cannot remove its directory, but the kernel releases the lock it holds in
+it. The next process that makes a scratch directory next to it takes that for abandoned, and removes
+it.
 """
 
 from __future__ import annotations
@@ -18,24 +19,16 @@ from arrow_format.errors import StorageError
 from arrow_format.storage.local import PosixStorage
 
 PREFIX = "arrow-shuffle-scratch-"
-"""What names of scratch directories begin with."""
+"""Prefix of the names of scratch directories."""
 
 _LOCK = ".lock"
 
 
 class ScratchDirectory:
-    """A directory of its own for one owner, removed by :meth:`remove` or with this object.
+    """A directory for one owner, removed by :meth:`remove` or with this object.
 
-    Parameters
-    ----------
-    parent
-        Where it is made; the system's directory for temporary files when None. What owners that
-        were killed left there is removed first.
-
-    Raises
-    ------
-    StorageError
-        It cannot be made.
+    It is made in ``parent``, by default the system's directory for temporary files, once the
+    abandoned ones there are removed. Raises :class:`StorageError` when it cannot be made.
     """
 
     def __init__(self, parent: str | None = None) -> None:
@@ -58,16 +51,16 @@ class ScratchDirectory:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process made it; one that was forked must leave its files alone."""
+        """Whether this process made it; a forked process must leave its files alone."""
         return os.getpid() == self._owner
 
     def remove(self) -> None:
-        """Remove the directory and all in it; calling it again does nothing."""
+        """Remove the directory with its files; calling it again does nothing."""
         self._remove()
 
 
 def _make(where: Path) -> tuple[Path, int]:
-    """Make a directory with a lock that is held; another where someone took it for abandoned."""
+    """Make a directory and lock it; make another if a process took it for abandoned meanwhile."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where)).absolute()
         try:
@@ -85,7 +78,7 @@ def _make(where: Path) -> tuple[Path, int]:
 
 
 def _is_taken(lock: int, path: Path) -> bool:
-    """Whether the lock is ours now, and still the one of the directory."""
+    """Lock the file; whether that succeeded and it is still the directory's lock."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return (path / _LOCK).stat().st_ino == os.fstat(lock).st_ino
@@ -94,9 +87,9 @@ def _is_taken(lock: int, path: Path) -> bool:
 
 
 def remove_abandoned(where: Path) -> None:
-    """Remove the scratch directories below ``where`` whose owners are dead.
+    """Remove this user's scratch directories below ``where`` whose owners are dead.
 
-    Those of other users are left alone, and so are those whose owner has not locked them yet.
+    One that its owner has not locked yet stays.
     """
     for path in where.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -109,7 +102,7 @@ def remove_abandoned(where: Path) -> None:
 
 
 def _remove(path: Path, lock: int, owner: int) -> None:
-    # A process that was forked has a copy of the owner, and no business with its files.
+    # A forked process has a copy of the owner, but must leave its files alone.
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
     os.close(lock)

@@ -21,7 +21,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.keys.partitioner import ColumnPartitioner
-from arrow_format.storage import open as storage_module
+from arrow_format.storage.open import PosixStorage
 from tests.support.spread_shuffles import CODECS, N, check_rows, files_in, options_of, table_of
 
 PROJECT = Path(__file__).parents[2]
@@ -75,14 +75,14 @@ def full_at(small_disk, monkeypatch):
 
     def arrange(step):
         method, part = STEPS[step]
-        real = getattr(storage_module.PosixStorage, method)
+        real = getattr(PosixStorage, method)
 
         def filling(self, path, *arguments, **named):
             if part in path and not (small_disk / "filler").exists():
                 fill(small_disk)
             return real(self, path, *arguments, **named)
 
-        monkeypatch.setattr(storage_module.PosixStorage, method, filling)
+        monkeypatch.setattr(PosixStorage, method, filling)
         return monkeypatch
 
     return arrange

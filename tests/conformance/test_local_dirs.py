@@ -28,8 +28,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
-from arrow_format.storage import local as storage_module
-from arrow_format.storage.local import PosixWriter
+from arrow_format.storage.local import PosixStorage, PosixWriter
 from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME, make_roots, root_path
 from connector.map_task import ShuffleMapTask, abort_shuffle
 from tests.support.spread_shuffles import (
@@ -68,7 +67,7 @@ def test_map_outputs_take_turns_over_the_directories(tmp_path, codec):
 @pytest.mark.parametrize("looks_ahead", [True, False])
 def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, monkeypatch):
     if not looks_ahead:  # as when another process takes the room between question and write
-        monkeypatch.setattr(storage_module.PosixStorage, "free_bytes", lambda self: None)
+        monkeypatch.setattr(PosixStorage, "free_bytes", lambda self: None)
     monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 0)
     large = tmp_path / "large"
     path = small_disk / "s"
@@ -94,7 +93,7 @@ def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, 
 @CODECS
 @pytest.mark.parametrize("first", [0, 1])
 def test_regions_before_the_disk_was_full_are_kept(tmp_path, small_disk, codec, first, monkeypatch):
-    monkeypatch.setattr(storage_module.PosixStorage, "free_bytes", lambda self: None)
+    monkeypatch.setattr(PosixStorage, "free_bytes", lambda self: None)
     monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: first)
     path, other = (tmp_path / "s", small_disk) if first else (small_disk / "s", tmp_path / "large")
     write_shuffle(
@@ -190,7 +189,7 @@ def test_a_root_without_room_for_its_marker_is_not_left_behind(tmp_path, monkeyp
         msg = f"{path}: no space left"
         raise OutOfDiskError(msg)
 
-    monkeypatch.setattr(storage_module.PosixStorage, "put_if_absent", full)
+    monkeypatch.setattr(PosixStorage, "put_if_absent", full)
     assert make_roots([str(tmp_path / "d1" / "root")], "job", sync=False) == [None]
     assert list((tmp_path / "d1").iterdir()) == []
 
@@ -311,7 +310,7 @@ def test_a_disk_that_turns_read_only_before_its_first_region(tmp_path, monkeypat
     monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda _, turn, n: 1 - turn)
     with monkeypatch.context() as patch:
         refusing(PosixWriter, "writev", lambda self: str(self._path))
-        refusing(storage_module.PosixStorage, "delete", lambda self: self.root)
+        refusing(PosixStorage, "delete", lambda self: self.root)
         # It unlinks too, and takes no notice of failure.
         patch.setattr(PosixWriter, "abort", lambda self: None)
         status = run_map_task(job, 0, 0, table_of(100).to_batches())
@@ -325,7 +324,7 @@ def test_a_disk_that_turns_read_only_before_its_first_region(tmp_path, monkeypat
 
 def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
     """A failed attempt removes what it can, whatever a broken disk refuses to let go of."""
-    real = storage_module.PosixStorage.delete
+    real = PosixStorage.delete
 
     def delete(self, path):
         if "/d1/" in f"{self.root}/":
@@ -340,7 +339,7 @@ def test_one_file_that_stays_does_not_keep_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr("arrow_format.write.map_output.MAX_INDEX_BYTES", 0)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
-    monkeypatch.setattr(storage_module.PosixStorage, "delete", delete)
+    monkeypatch.setattr(PosixStorage, "delete", delete)
     with pytest.raises(RuntimeError, match="the input broke"):
         run_map_task(job, 0, 0, failing())
     assert len(files_in(tmp_path / "d1")) > 2
@@ -369,7 +368,7 @@ def test_an_abort_when_a_directory_is_broken_clears_the_others(tmp_path, monkeyp
     job = begin(tmp_path / "s", options_of(*dirs))
     for task in range(3):
         run_map_task(job, task, 0, table_of(100).to_batches())
-    real = storage_module.PosixStorage.list
+    real = PosixStorage.list
 
     def broken(self, path):
         if self.root == root_path(str(dirs[0]), job.job_id):
@@ -378,7 +377,7 @@ def test_an_abort_when_a_directory_is_broken_clears_the_others(tmp_path, monkeyp
         return real(self, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage_module.PosixStorage, "list", broken)
+        patch.setattr(PosixStorage, "list", broken)
         with pytest.raises(StorageError, match="Input/output error"):
             abort_job(job)
     # Where files are left is still written down.

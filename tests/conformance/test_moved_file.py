@@ -12,7 +12,7 @@ import pytest
 from arrow_format import OutOfDiskError, StorageError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import run_map_task
-from arrow_format.storage import local as storage_module
+from arrow_format.storage.local import PosixReader, PosixWriter
 from arrow_format.storage.open import PosixStorage
 from tests.support.spread_shuffles import (
     CODECS,
@@ -34,10 +34,10 @@ class Disk:
         self.max_bytes = max_bytes
         self.mark = f"/{name}/"
         for kind, method in (
-            (storage_module.PosixWriter, "writev"),
-            (storage_module.PosixWriter, "truncate"),
+            (PosixWriter, "writev"),
+            (PosixWriter, "truncate"),
             (PosixStorage, "open_writer"),
-            (storage_module.PosixReader, "get_ranges"),
+            (PosixReader, "get_ranges"),
         ):
             self.patch(monkeypatch, kind, method)
         fsync = os.fsync
@@ -160,7 +160,7 @@ def test_none_takes_the_regions(tmp_path, monkeypatch):
     Disk(monkeypatch, "d1", fails=["index"], max_bytes=1_000_000)
     Disk(monkeypatch, "s", max_bytes=400_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
-    with pytest.raises(OutOfDiskError, match="none of 2 directories has room"):
+    with pytest.raises(OutOfDiskError, match="none of 2 directories has free space"):
         run_map_task(job, 0, 0, table_of().to_batches())
     assert data_files(tmp_path) == []
 
@@ -177,7 +177,7 @@ def test_no_two_files_of_an_attempt_share_a_name(tmp_path, monkeypatch):
             lambda self, path: None if "/d1/" in self.root else delete(self, path),
         )
         patch.setattr(
-            storage_module.PosixWriter,
+            PosixWriter,
             "abort",
             lambda self: setattr(self, "_handle", None),
         )

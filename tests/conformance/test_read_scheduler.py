@@ -484,7 +484,7 @@ def test_what_was_taken_back_is_planned_again_in_its_place():
     queue.add(file, reads[0], pa.py_buffer(bytes(30)))
     queue.look_ahead()
     assert queue.position == (1, 0)
-    assert queue.take()[1].offset == 0
+    assert queue.take()[0][1].offset == 0
     assert queue.take_back() == 30
     assert (queue.ready_bytes, queue.position, queue.next_bytes) == (0, (0, 10), 10)
     assert queue.take() is None

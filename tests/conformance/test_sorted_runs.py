@@ -162,7 +162,7 @@ def reading(way):
         if bound := WAYS[way]:
             patch.setattr(ReadOptions, "group_bytes", bound)
             patch.setattr("arrow_format.keys.merge_runs.MIN_ROWS", 10)
-            patch.setattr("arrow_format.read.subpartition_reader.MIN_PIECE_BYTES", 2_000)
+            patch.setattr("arrow_format.read.subpartition_reader.MIN_SLICE_BYTES", 2_000)
             # Puts them together, so that it is the reader who finds out that they are too large.
             patch.setattr("arrow_format.read.shuffle.group_adjacent", all_in_one_group)
         yield

@@ -27,7 +27,7 @@ from arrow_format import (
 )
 from arrow_format.log.totals_file import encode_totals
 from arrow_format.options import WriteOptions
-from arrow_format.storage import local as storage_posix_file
+from arrow_format.storage import local
 from tests.support.hostile import entry_json, sealed_entry
 from tests.support.small_shuffles import FAST, SCHEMA, numbered, write_tasks
 from tests.unit.jobs.test_job import WrongPartitioner
@@ -321,14 +321,14 @@ def test_verify_lists_every_damaged_file(tmp_path):
 def test_verify_lists_what_cannot_be_read_and_goes_on(tmp_path, monkeypatch):
     write_tasks(tmp_path, [[numbered([1])], [numbered([2])], [numbered([3])]], 5)
     broken, *_ = sorted(tmp_path.rglob("*.shuffle.data"))
-    real = storage_posix_file.open_file
+    real = local.open_file
 
     def failing(root, path):
         if path.endswith(broken.name):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(root, path)
 
-    monkeypatch.setattr(storage_posix_file, "open_file", failing)
+    monkeypatch.setattr(local, "open_file", failing)
     with pytest.raises(StorageError, match=broken.name):
         open_shuffle(tmp_path).verify()
     report = open_shuffle(tmp_path).verify(raise_on_damage=False)

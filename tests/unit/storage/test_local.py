@@ -21,8 +21,7 @@ from arrow_format.errors import (
     StorageError,
 )
 from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.storage import local as storage_module
-from arrow_format.storage import local as storage_posix
+from arrow_format.storage import local
 from arrow_format.storage.open import (
     ObjectExistsError,
     PosixStorage,
@@ -158,7 +157,7 @@ def test_short_reads_are_gone_on_with(storage, monkeypatch):
 @pytest.mark.parametrize("bad", [(0, 101), (100, 1), (1 << 62, 8), (8, 1 << 62), (-1, 5), (5, -1)])
 def test_a_range_outside_is_refused_before_anything_is_allocated(storage, monkeypatch, bad):
     put(storage, "a", bytes(100))
-    monkeypatch.setattr(storage_module.pa, "allocate_buffer", None)
+    monkeypatch.setattr(local.pa, "allocate_buffer", None)
     with pytest.raises(CorruptShuffleError, match="root/a: has 100 bytes, expected"):
         storage.get_ranges("a", [bad])
 
@@ -211,7 +210,7 @@ def test_make_directory(storage, root):
 
 
 def test_a_directory_is_made_though_another_prunes_the_way_to_it(storage, root, monkeypatch):
-    real = storage_posix.make_directories
+    real = local.make_directories
     pruned = []
 
     def prune_first(*arguments, **how):
@@ -220,7 +219,7 @@ def test_a_directory_is_made_though_another_prunes_the_way_to_it(storage, root, 
             pruned.append(not root.exists())
         real(*arguments, **how)
 
-    monkeypatch.setattr(storage_posix, "make_directories", prune_first)
+    monkeypatch.setattr(local, "make_directories", prune_first)
     storage.make_directory("a/b", sync=True)
     assert pruned == [True]
     assert files_below(root) == ["a", "a/b"]
