@@ -7,7 +7,6 @@ and everything after it.
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.expansion import pieces
-from arrow_format.arrays.selection import keep
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.partitioner import check_description
@@ -47,11 +44,6 @@ if TYPE_CHECKING:
     from arrow_format.process_identity import ProcessIdentity
 
 MAP_OUTPUT_DIRECTORY = "map_outputs"
-
-HELD_BROADCAST_BYTES = 4 << 20
-"""Bytes of rows for every subpartition that are held until they make a region."""
-
-HELD_BATCHES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +225,6 @@ def run_map_task(
     with SortMergeResultPartition(
         storage, job.directory, metadata, job.options, job.open_local_roots()
     ) as partition:
-        rows_for = _Router(partition)
         for number, batch in enumerate(batches):
             if not isinstance(batch, pa.RecordBatch):
                 msg = (
@@ -243,45 +234,11 @@ def run_map_task(
                 raise SchemaError(msg)
             for piece in pieces(batch, job.data_schema):
                 rows = normalise(piece, job.data_schema)
-                started = time.perf_counter_ns()
-                ids = np.asarray(assign(rows))
-                _check_assignment(job, ids, rows.num_rows)
-                partition.counters.partition_ns += time.perf_counter_ns() - started
-                rows_for.emit(rows, ids)
-        rows_for.flush()
+                with partition.counters.time("partition"):
+                    ids = np.asarray(assign(rows))
+                    _check_assignment(job, ids, rows.num_rows)
+                partition.emit(rows, ids)
         return partition.finish()
-
-
-class _Router:
-    """Sends each row to its subpartition, or to all where its id is BROADCAST.
-
-    Rows for all that come among others are collected first: the result partition writes a region
-    at each change from one kind to the other.
-    """
-
-    def __init__(self, partition: SortMergeResultPartition) -> None:
-        self._partition = partition
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
-
-    def emit(self, rows: pa.RecordBatch, ids: npt.NDArray[Any]) -> None:
-        """Send the rows of a batch."""
-        if len(ids) == 0 or ids.min() != BROADCAST:
-            self._partition.emit(rows, ids)
-            return
-        everyone = ids == BROADCAST
-        self._held.append(rows if everyone.all() else keep(rows, to_arrow(everyone)))
-        self._held_bytes += self._held[-1].nbytes
-        if not everyone.all():
-            self._partition.emit(keep(rows, to_arrow(~everyone)), ids[~everyone])
-        if self._held_bytes >= HELD_BROADCAST_BYTES or len(self._held) >= HELD_BATCHES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what is held."""
-        held, self._held, self._held_bytes = self._held, [], 0
-        for rows in held:
-            self._partition.broadcast(rows)
 
 
 def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:

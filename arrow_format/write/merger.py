@@ -29,7 +29,7 @@ from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MAX_FAN_IN
-from arrow_format.write.partitioned_file import PartitionedFileWriter
+from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
 from arrow_format.write.region_joiner import RegionJoiner, sized_regions
 from arrow_format.write.rewrite_plan import plan_fan_in, plan_runs
 
@@ -349,10 +349,6 @@ def _differs(merged: PartitionedFileReader, what: str) -> CorruptShuffleError:
         f"{merged.storage.root}/{merged.file.data_path}: {what} differ from the files it was "
         "merged from, which are unharmed. Please report this"
     )
-
-
-INDEX_RESERVE_BYTES = 4 << 20
-"""Room a directory must have beside the data, for the index."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from arrow_format.format.chunk_codec import EncodedChunk
     from arrow_format.storage.open import Storage
 
+INDEX_RESERVE_BYTES = 4 << 20
+"""Free space that a directory must have besides the data of a file, for its index."""
+
 
 class PartitionedFileWriter:
     """Writes one data file, region after region, and then its index.
