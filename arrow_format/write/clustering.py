@@ -51,16 +51,9 @@ def cluster(
 ) -> Clustering:
     """Return the stable order of rows by rank, then by the sort codes.
 
-    Parameters
-    ----------
-    subpartitions
-        Subpartition of each row, in ``[0, num_subpartitions)``; fewer than 2**31 rows.
-    num_subpartitions
-        Number of subpartitions.
-    first_subpartition
-        The subpartition with rank 0.
-    sort_codes
-        Columns from :func:`~arrow_format.keys.spark_order.key_codes`, one code per row each.
+    ``subpartitions`` has the subpartition of each of fewer than 2**31 rows; rank 0 is that of
+    ``first_subpartition``. Sort codes are columns from
+    :func:`~arrow_format.keys.spark_order.key_codes`, with one code per row each.
     """
     ranks = subpartitions
     if first_subpartition:

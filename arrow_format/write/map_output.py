@@ -51,20 +51,8 @@ memory for indexes is bounded however much a map task writes."""
 class MapOutputWriter:
     """Writes the regions of one attempt of a map task, to another directory when one fails.
 
-    Parameters
-    ----------
-    storage
-        Root 0, the shuffle.
-    directory
-        Directory of the job's map outputs in it.
-    metadata
-        What every index records besides its regions.
-    options
-        Codec, chunk size, sync.
-    local_roots
-        Further roots, from 1; None stands for one that cannot be used.
-    counters
-        Updated as regions are written.
+    ``storage`` is root 0, the shuffle, where files go below ``directory``; ``local_roots`` are the
+    roots from 1 on, None for one that cannot be used. ``counters`` are updated on the way.
     """
 
     def __init__(

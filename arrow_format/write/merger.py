@@ -73,21 +73,9 @@ def merge_files(
 ) -> MergedFile:
     """Merge files into one, in the first directory that takes it.
 
-    Raises the errors of :meth:`PartitionedFileMerger.append`; StorageError or OutOfDiskError only
-    when no directory took the file.
-
-    Parameters
-    ----------
-    inputs
-        Indexes of the inputs, in reading order.
-    rewrite
-        Whether regions are joined, up to ``max_fan_in`` into one, or copied as they are.
-    roots
-        Directories; one that fails is not used again.
-    path_in
-        Returns the path of the file, without suffix, in the root of the given number.
-    metadata, options, on_bytes
-        As for :class:`PartitionedFileMerger`.
+    The arguments are those of :class:`PartitionedFileMerger`, but for ``path_in``, which returns
+    the path of the output in the root of a given number. A root that fails is not used again:
+    StorageError or OutOfDiskError are raised only when no root took the file.
     """
     num_bytes = sum(index.file.data_bytes for index in inputs) + INDEX_RESERVE_BYTES
     while True:

@@ -34,20 +34,10 @@ Part = tuple[pa.RecordBatch, Clustering]
 
 
 class RegionJoiner:
-    """Reads a run of regions as one, a range of subpartitions at a time.
+    """Reads a run of unicast regions as one, a range of subpartitions at a time.
 
-    Parameters
-    ----------
-    inputs
-        Indexes of the files that the run has regions of.
-    run
-        At least one region, all unicast.
-    metadata
-        Number of subpartitions, sort keys, and the schema that rows are read with.
-    budget_bytes
-        Memory for the rows of a range; ordering them takes as much again.
-    on_bytes
-        Progress callback: stored bytes joined since its last call.
+    Rows are read with the schema of ``metadata``. Those of a range may take ``budget_bytes``, and
+    ordering them as much again. ``on_bytes`` gets the stored bytes joined since its last call.
     """
 
     def __init__(

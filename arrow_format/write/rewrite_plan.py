@@ -62,14 +62,7 @@ def plan_fan_in(
     Where a share is less than a chunk, the chunk is decoded again for each share. The fan-in is
     therefore the number of regions at which a share is about one chunk. A sorted subpartition that
     does not fit is merged row by row, with a decoded chunk of each region in memory, and besides
-    them the merged rows.
-
-    Parameters
-    ----------
-    regions
-        Unicast regions, each with its bytes in Arrow.
-    num_subpartitions, is_sorted
-        Number of subpartitions, and whether the rows of each are sorted by keys.
+    them the merged rows. ``regions`` are unicast, each with its bytes in Arrow.
     """
     raw_bytes = sum(size for _, size in regions)
     num_chunks = sum(len(region.chunks) for region, _ in regions)
@@ -152,19 +145,9 @@ def plan_ranges(
 ) -> list[SubpartitionRange]:
     """Cut the subpartitions that have rows into ranges, by ascending rank.
 
-    Parameters
-    ----------
-    regions
-        The unicast regions of a run, each with its bytes in Arrow.
-    num_subpartitions
-        Number of subpartitions.
-    first_subpartition
-        The subpartition with rank 0 in the region to be written; no range wraps from the last
-        subpartition to subpartition 0.
-    max_bytes
-        Most bytes of the rows of a range, unless it is a single subpartition.
-    row_overhead_bytes
-        Bytes that a row takes in memory besides its columns.
+    ``regions`` are the unicast regions of a run, each with its bytes in Arrow. A range has at most
+    ``max_bytes`` in memory, ``row_overhead_bytes`` per row included, unless it is a single
+    subpartition. No range wraps from the last subpartition to subpartition 0.
     """
     rows = np.zeros(num_subpartitions, np.int64)
     for region, _ in regions:
