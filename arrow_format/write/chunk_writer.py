@@ -91,7 +91,7 @@ class GatheringSink:
             self.write_ns += time.perf_counter_ns() - started
 
     def truncate(self, position: int, frame_crc32: int) -> None:
-        """Cut the file at ``position``, up to which all is written; ``frame_crc32`` is of there."""
+        """Cut the file at ``position``, all of it written, where the frame had this CRC-32."""
         self._buffered, self._buffered_bytes = [], 0
         self._chunk_start = None
         self._writer.truncate(position)
@@ -119,23 +119,18 @@ class ChunkWriter(Protocol[Rows]):
 
     def prepare(self, batch: pa.RecordBatch) -> tuple[Rows, int]:
         """Return rows for :meth:`write`, and the raw bytes by which they are cut into chunks."""
-        ...
 
     def write(self, rows: Rows, start: int, stop: int, first_row: int) -> ChunkRow:
         """Write ``rows[start:stop]`` as the chunk that starts at ``first_row`` of its region."""
-        ...
 
     def write_encoded(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
         """Write a chunk that is already encoded, as it is."""
-        ...
 
     def keep(self, num_chunks: int) -> None:
         """Forget all but the first chunks: the file was cut after them and will be finished."""
-        ...
 
     def finish(self) -> None:
         """Write what follows the last chunk."""
-        ...
 
 
 def open_chunk_writer(

@@ -24,7 +24,6 @@ from arrow_format.write.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -322,10 +321,5 @@ class PartitionedFileWriter:
     def __enter__(self) -> PartitionedFileWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()

@@ -21,7 +21,6 @@ from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -263,10 +262,5 @@ class SortMergeResultPartition:
     def __enter__(self) -> SortMergeResultPartition:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
