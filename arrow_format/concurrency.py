@@ -1,4 +1,4 @@
-"""Concurrent requests to a store, polling with growing pauses, and read-ahead for log readers."""
+"""Concurrent requests to a store, polling with growing pauses, and reading ahead of a log walk."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ T = TypeVar("T")
 
 
 def run_concurrently(calls: Sequence[Callable[[], T]], max_requests: int) -> list[T]:
-    """Return what the calls return, in their order; no thread outlives this.
+    """Run independent calls, at most ``max_requests`` of them concurrently.
 
-    Parameters
-    ----------
-    calls
-        Independent of each other; where they fail, the error of the first that did is raised, and
-        those that have not begun are not run.
-    max_requests
-        How many run at once. Where there are no threads to be had, they run one by one.
+    Returns their results in order, after all threads have ended. When calls fail, the error of the
+    first in order is raised, and calls that have not begun are not run. Where no thread can be
+    started, they run one by one.
     """
     if max_requests > 1 and len(calls) > 1:
         with (
@@ -41,7 +37,7 @@ def run_concurrently(calls: Sequence[Callable[[], T]], max_requests: int) -> lis
             try:
                 return [future.result() for future in futures]
             except BaseException:
-                # Of many that fail after a minute each, only those under way are waited for.
+                # Each of many may fail after a minute: wait only for those that are running.
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
     return [call() for call in calls]
@@ -52,48 +48,44 @@ class _NoThreadError(Exception):
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
-"""Seconds: soon enough for what is about to happen, seldom enough to cost next to nothing."""
+"""Seconds: short at first for what is about to happen, then long enough to cost little."""
 
 
-def poll_until(look: Callable[[], T | None], timeout: float) -> T | None:
-    """Return what ``look`` gives once that is not None; None when it never is.
+def poll_until(poll: Callable[[], T | None], timeout: float) -> T | None:
+    """Return the first result of ``poll`` that is not None, or None after ``timeout`` seconds.
 
-    Parameters
-    ----------
-    look
-        Called once at least, and a last time when the time is over.
-    timeout
-        Seconds.
+    It is called at least once, and a last time when the timeout has passed.
     """
     end = time.monotonic() + timeout
     pause = FIRST_PAUSE
     while True:
         left = end - time.monotonic()
-        found = look()
-        if found is not None or left <= 0:
-            return found
+        result = poll()
+        if result is not None or left <= 0:
+            return result
         time.sleep(min(pause, left))
         pause = min(pause * 1.5, LONGEST_PAUSE)
 
 
 class ReadAhead:
-    """Reads ahead of one walk down, more and more at once.
+    """Reads ahead of a walk down the numbers of a log, in growing batches.
 
-    The first comes alone, for most walks end there; then as many as go at once, then twice as many
-    each time. What fails is left to the walk itself: an error counts only when its turn comes.
+    The first batch has ``width`` numbers, a single one by default, since most walks end there; the
+    next has ``max_requests``, and each further one twice as many as the one before. Errors are
+    ignored here: the walk meets them when it reads that number itself.
 
     Parameters
     ----------
     read
-        Reads what is at a number and keeps it; called by several threads at once.
+        Reads a number and keeps the result; called by several threads concurrently.
     max_requests
-        How many at once; 1 to read nothing ahead.
+        Most concurrent reads; with 1 nothing is read ahead.
     stops
-        Numbers that the walk may end at, without reading what is there.
+        Numbers at which the walk may end without reading them.
     floor
-        The walk does not come to this number, nor below.
+        The walk ends above this number.
     width
-        How many are read first.
+        Numbers in the first batch.
     """
 
     def __init__(
@@ -113,15 +105,15 @@ class ReadAhead:
         self._lowest: int | None = None
 
     def come_to(self, number: int) -> None:
-        """Read what the walk needs next, unless it was read; it goes on with ``number``."""
+        """Read ahead from ``number`` down, which the walk reads next, unless that is done."""
         if self._max_requests == 1 or (self._lowest is not None and number >= self._lowest):
             return
-        stop = max((one for one in self._stops if one < number), default=0)
-        end = max(stop, self._floor, number - self._width)
+        next_stop = max((stop for stop in self._stops if stop < number), default=0)
+        end = max(next_stop, self._floor, number - self._width)
         self._lowest = end + 1
         self._width = max(self._max_requests, 2 * self._width)
         if number - end > 1:
-            reads = [partial(self._try, one) for one in range(number, end, -1)]
+            reads = [partial(self._try, below) for below in range(number, end, -1)]
             run_concurrently(reads, self._max_requests)
 
     def _try(self, number: int) -> None:

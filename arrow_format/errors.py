@@ -1,4 +1,4 @@
-"""Every error this project raises on purpose; all of them are a :class:`ShuffleError`.
+"""The errors this project raises on purpose; all are subclasses of :class:`ShuffleError`.
 
 A message says what was found, where, and what to do about it.
 """
@@ -23,43 +23,43 @@ class ShuffleNotFoundError(ShuffleError):
 
 
 class ResultReleasedError(ShuffleNotFoundError):
-    """The result was there, and was released: consumed, given up, or dropped by name."""
+    """The result existed and was released: consumed, given up, or dropped by name."""
 
 
 class ResultFailedError(ShuffleNotFoundError):
-    """Whoever was to make the result failed, and nothing of it was committed."""
+    """The job that was to produce the result failed and committed nothing."""
 
 
 class RequestTimeoutError(ShuffleNotFoundError):
-    """A consumer asked for a result, or for more of one, that did not come in time."""
+    """A consumer requested a result, or a further version, that was not committed in time."""
 
 
 class ConsumerError(ShuffleError):
-    """A consumer of that name is at work already, or has lost its place to another."""
+    """Another process consumes under this name, or has taken the name over."""
 
 
 class BackPressureTimeoutError(ShuffleError):
-    """A producer waited too long for the slowest consumer of a bounded result."""
+    """The producer of a bounded result waited too long for its slowest consumer."""
 
 
 class ShuffleOverwrittenError(ShuffleError):
-    """A version began anew, while a reader follows what is added to those before it."""
+    """A version replaced all rows while a reader follows what is appended to earlier versions."""
 
 
 class ShuffleExistsError(ShuffleError):
-    """The path holds something already and the write mode does not allow that."""
+    """Something exists at the path and the write mode does not allow that."""
 
 
 class SchemaError(ShuffleError):
-    """Columns do not fit: unsupported types, duplicate names, missing keys, another schema."""
+    """Unsupported types, duplicate names, missing keys, or a schema other than the shuffle's."""
 
 
 class OptionError(ShuffleError):
-    """An option or argument has a bad value, or asks for what is not supported yet."""
+    """An option or argument has a bad value, or is not supported yet."""
 
 
 class ArithmeticOverflowError(ShuffleError):
-    """A sum or mean is outside of what the type of the result holds."""
+    """A sum or mean does not fit into the type of the result."""
 
 
 class StorageError(ShuffleError):
@@ -67,19 +67,19 @@ class StorageError(ShuffleError):
 
 
 class UnsettledCommitError(StorageError):
-    """It is not known whether a commit goes through; nothing that it names was removed."""
+    """A commit may or may not have succeeded; none of the files it names was removed."""
 
 
 class OutOfDiskError(StorageError):
-    """No directory that was given has room for the map output."""
+    """No directory of the shuffle has enough free space for the map output."""
 
 
 class CommitConflictError(ShuffleError):
-    """Another writer changed the shuffle in a way this commit cannot be rebased on."""
+    """Another writer changed the shuffle in a way that this commit cannot be rebased on."""
 
 
 class ReadBufferTimeoutError(ShuffleError):
-    """Readers waited for room to read into, and for long nobody gave any back."""
+    """Readers waited too long for a read buffer that no other reader returned."""
 
 
 class ClosedError(ShuffleError):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_VERSION = 1
-"""The version of the files this code writes; it reads this one and older ones."""
+"""Version of the files this code writes; it reads this version and older ones."""
 
 DATA_SUFFIX = ".shuffle.data"
 INDEX_SUFFIX = ".shuffle.index"
@@ -30,17 +30,16 @@ INDEX_SUFFIX = ".shuffle.index"
 MAX_SUBPARTITIONS = 1_000_000
 
 MAX_INTEGER = (1 << 62) - 1
-"""The largest number in a file: sums of two fit into 64 bits."""
+"""Largest number in a file: the sum of two fits into 64 bits."""
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
-"""What the names in paths and in the log consist of."""
+"""Form of names in paths and in the log."""
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
-
 BROADCAST = -1
-"""What a partitioner answers for a row that every subpartition shall read; it is stored once."""
+"""What a partitioner returns for a row that every subpartition reads; it is stored once."""
 
 
 class RegionKind(IntEnum):
@@ -84,7 +83,7 @@ class ChunkTable:
         return len(self.offset)
 
     def first_rows_and_end(self, num_rows: int) -> Int64Array:
-        """Row at which each chunk starts, with ``num_rows`` of the region appended."""
+        """Return the row at which each chunk starts, with ``num_rows`` of the region appended."""
         return np.append(self.first_row, np.int64(num_rows))
 
 
@@ -101,13 +100,13 @@ class Region:
     num_rows: int
     first_subpartition: int
     ranks: Int32Array | None
-    """The ranks that have rows, ascending; None when all of them have."""
+    """Ranks that have rows, ascending; None when all have."""
     row_offsets: Int32Array
-    """Row at which each of those ranks starts, and at the end ``num_rows``."""
+    """Row at which each of those ranks starts, then ``num_rows``."""
     chunks: ChunkTable
 
     def rank_rows(self, first_rank: int, end_rank: int) -> tuple[int, int]:
-        """Rows ``[first, end)`` of the region that belong to ranks ``[first_rank, end_rank)``."""
+        """Return the rows ``[first, end)`` of ranks ``[first_rank, end_rank)``."""
         if self.kind is RegionKind.BROADCAST:
             return 0, self.num_rows
         if self.ranks is None:
@@ -116,7 +115,7 @@ class Region:
         return int(self.row_offsets[lo]), int(self.row_offsets[hi])
 
     def chunk_rows(self, chunk: int) -> tuple[int, int]:
-        """Rows ``[first, end)`` of the region that a chunk holds."""
+        """Return the rows ``[first, end)`` of the region that a chunk has."""
         starts = self.chunks.first_row
         end = int(starts[chunk + 1]) if chunk + 1 < len(starts) else self.num_rows
         return int(starts[chunk]), end
@@ -124,26 +123,26 @@ class Region:
     def row_extents(
         self, first: int, end: int, num_subpartitions: int
     ) -> tuple[tuple[int, int], ...]:
-        """Return the runs of rows, in file order, that hold subpartitions ``[first, end)``.
+        """Return the extents of rows, in file order, of subpartitions ``[first, end)``.
 
-        There are at most two: a range that crosses ``first_subpartition`` lies at both ends of a
+        There are at most two: a range that crosses ``first_subpartition`` is at both ends of a
         rotated region.
         """
         if self.kind is RegionKind.BROADCAST:
-            runs = [(0, self.num_rows)]
+            extents = [(0, self.num_rows)]
         elif first < self.first_subpartition < end:
             wrapped = first - self.first_subpartition + num_subpartitions
-            runs = [
+            extents = [
                 self.rank_rows(0, end - self.first_subpartition),
                 self.rank_rows(wrapped, num_subpartitions),
             ]
         else:
             rank = (first - self.first_subpartition) % num_subpartitions
-            runs = [self.rank_rows(rank, rank + end - first)]
-        return tuple((lo, hi) for lo, hi in runs if hi > lo)
+            extents = [self.rank_rows(rank, rank + end - first)]
+        return tuple((start, stop) for start, stop in extents if stop > start)
 
     def subpartitions_of_rows(self, first: int, end: int, num_subpartitions: int) -> Int32Array:
-        """Subpartition of each row in ``[first, end)`` of a unicast region (int32)."""
+        """Return the subpartition (int32) of each row in ``[first, end)`` of a unicast region."""
         lo = int(np.searchsorted(self.row_offsets, first, side="right")) - 1
         hi = int(np.searchsorted(self.row_offsets, end, side="left"))
         edges = np.clip(self.row_offsets[lo : hi + 1], first, end)
@@ -154,13 +153,13 @@ class Region:
         return np.repeat(ids, np.diff(edges))
 
     def subpartition_rows(self, num_subpartitions: int) -> tuple[Int64Array, Int64Array]:
-        """Return the subpartitions that have rows here and how many each, in rank order.
+        """Return the subpartitions that have rows, and their numbers of rows, in rank order.
 
-        A broadcast region gives all its rows to every subpartition.
+        All rows of a broadcast region count for every subpartition.
         """
         if self.kind is RegionKind.BROADCAST:
-            everyone = np.arange(num_subpartitions, dtype=np.int64)
-            return everyone, np.full(num_subpartitions, self.num_rows, np.int64)
+            all_ids = np.arange(num_subpartitions, dtype=np.int64)
+            return all_ids, np.full(num_subpartitions, self.num_rows, np.int64)
         ranks = (
             np.arange(num_subpartitions, dtype=np.int64)
             if self.ranks is None
@@ -172,7 +171,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedFileMetadata:
-    """What an index says about its file beside the regions: enough to read the data file alone."""
+    """What an index records besides the regions: enough to read the data file alone."""
 
     shuffle_id: str
     job_id: str
@@ -192,7 +191,7 @@ class PartitionedFileMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedFile:
-    """A finished data file with its index, as a map status or a commit-log entry names them.
+    """A finished data file with its index, as a map status or a log entry names it.
 
     Source: FLIP-148, ``PartitionedFile``.
 
@@ -203,7 +202,7 @@ class PartitionedFile:
     num_rows
         Rows stored; a broadcast row counts once.
     num_regions
-        Regions, one for each flush of the sort buffer.
+        Regions, one per flush of the sort buffer.
     data_bytes
         Length of the data file.
     raw_bytes
@@ -211,11 +210,11 @@ class PartitionedFile:
     index_bytes
         Length of the index file.
     index_crc32
-        CRC-32 of the whole index file: ties the log entry to exactly this index.
+        CRC-32 of the whole index file, which ties the log entry to this index.
     num_broadcast_rows
-        Those of ``num_rows`` that every subpartition reads; they are stored once.
+        Rows of ``num_rows`` that every subpartition reads; they are stored once.
     root
-        Which root of its log entry ``path`` is relative to; 0 is the shuffle itself.
+        Root of the log entry that ``path`` is relative to; 0 is the shuffle itself.
     """
 
     path: str
@@ -245,7 +244,7 @@ class PartitionedFile:
 
 @dataclass(frozen=True, slots=True)
 class MapOutput:
-    """What one attempt of a map task wrote: zero files when it had no rows, mostly one.
+    """What one attempt of a map task wrote: no file when it had no rows, mostly one.
 
     Parameters
     ----------
@@ -256,9 +255,9 @@ class MapOutput:
     attempt
         Number of the attempt, from 0.
     files
-        The files it wrote, in reading order.
+        Files in reading order.
     counters
-        What the map task did: see :class:`arrow_format.write.counters.MapCounters`.
+        Counters by name, see :class:`arrow_format.write.counters.MapCounters`.
     """
 
     job_id: str
@@ -289,10 +288,10 @@ class MapOutput:
 
 @dataclass(frozen=True, slots=True)
 class MapStatus:
-    """What a finished map task tells the committing process.
+    """What a finished map task reports to the commit.
 
-    The two arrays have one value per subpartition and may be absent when they would be too large to
-    send; then the indexes are read instead.
+    The two arrays have one value per subpartition. They are None when they are too large to send;
+    the commit then reads the indexes instead.
     """
 
     output: MapOutput
@@ -302,25 +301,19 @@ class MapStatus:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What a commit is a part of, so that it happens once: a batch of a stream, or the like.
+    """Makes a commit idempotent: the number of a batch within its application.
 
-    Numbers of one application ascend. When one of them is in the log, no other commit of it, nor
-    of a smaller number, is added.
+    Numbers of an application ascend. Once a number is in the log, no further commit of this or a
+    smaller number is added.
     """
 
     application_id: str
-    """Who commits one number after another, such as a stream; up to 100 of ``A-Z a-z 0-9 _ -``."""
+    """Such as the id of a streaming query: 1 to 100 of ``A-Z a-z 0-9 _ -``."""
     number: int
-    """Of the batch, from 0."""
+    """Number of the batch, from 0."""
 
     def __post_init__(self) -> None:
-        """Check both.
-
-        Raises
-        ------
-        OptionError
-            One is of a form that no reader of the log takes.
-        """
+        """Raise OptionError for values that readers of the log would refuse."""
         name, number = self.application_id, self.number
         if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
             msg = f"application_id={name!r}: expected 1 to 100 letters, digits, _ and -"

@@ -1,10 +1,11 @@
-"""Options of writing and reading, checked when they are made, and the types of results.
+"""Options of writing and reading, checked at construction, and the types of results.
 
 Sources: FLIP-148 for the buffers, FLINK-986 for the result types.
 """
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -27,24 +28,23 @@ ResultTypeName: TypeAlias = Literal[
 class ResultPartitionType(Enum):
     """When a result can be consumed, how often, and who releases it.
 
-    Each value tells, in this order: whether it is pipelined, whether it is persistent, and whether
-    it is bounded.
+    A value is a triple: pipelined, persistent, bounded.
     """
 
     BLOCKING_PERSISTENT = (False, True, False)
-    """Consumed from its commit on, by anyone and any number of times; kept until it is released
+    """Consumed from its commit on, by any consumer any number of times; kept until it is released
     explicitly."""
     BLOCKING = (False, False, False)
     """Consumed from its commit on; released when its consumers have committed, or when the
     application that made it has ended."""
     PIPELINED = (True, False, False)
-    """Each version is consumed while the producer goes on, once by each consumer."""
+    """Each version is consumed while the producer continues, once by each consumer."""
     PIPELINED_BOUNDED = (True, False, True)
-    """The same, and the producer waits while too much is unconsumed."""
+    """As ``PIPELINED``, and the producer waits while too much is unconsumed."""
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether versions are consumed one by one while the producer goes on."""
+        """Whether versions are consumed one by one while the producer continues."""
         return self.value[0]
 
     @property
@@ -54,46 +54,40 @@ class ResultPartitionType(Enum):
 
     @property
     def is_persistent(self) -> bool:
-        """Whether it stays until somebody releases it by name."""
+        """Whether the result is kept until it is released by name."""
         return self.value[1]
 
     @property
     def is_bounded(self) -> bool:
-        """Whether only so much of it may be unconsumed at a time."""
+        """Whether the unconsumed part of the result is bounded."""
         return self.value[2]
 
     @property
     def has_back_pressure(self) -> bool:
-        """Whether its producer waits for consumers; it does where the result is bounded."""
+        """Whether the producer waits for consumers, as it does for a bounded result."""
         return self.is_bounded
 
     @property
     def is_reconsumable(self) -> bool:
-        """Whether a consumer may consume the same version again, until it is released."""
+        """Whether a consumer may consume a version again until it is released."""
         return self.is_blocking
 
     @property
     def is_released_by_consumers(self) -> bool:
-        """Whether it is released by being consumed; else only explicitly."""
+        """Whether consumption releases the result; otherwise only an explicit release does."""
         return not self.is_persistent
 
 
 def check_result_type(value: object) -> ResultPartitionType:
-    """Return the result type that ``value`` is or names, in any case of letters.
-
-    Raises
-    ------
-    OptionError
-        It is none.
-    """
+    """Return the result type that ``value`` is or names, in any case; raises OptionError."""
     if isinstance(value, ResultPartitionType):
         return value
-    found = ResultPartitionType.__members__.get(value.upper()) if isinstance(value, str) else None
-    if found is None:
+    member = ResultPartitionType.__members__.get(value.upper()) if isinstance(value, str) else None
+    if member is None:
         names = ", ".join(ResultPartitionType.__members__)
         msg = f"result_type={value!r}: expected one of {names}"
         raise OptionError(msg)
-    return found
+    return member
 
 
 Codec: TypeAlias = Literal["zstd", "none"]
@@ -107,18 +101,17 @@ REWRITE_CHOICES: tuple[str, ...] = get_args(RewriteChoice)
 WRITE_MODES: tuple[str, ...] = get_args(WriteMode)
 MAX_CHUNK_BYTES = 4 << 20
 MAX_CHUNK_ROWS = 1 << 25
-"""No chunk is larger than this (raw) unless a single row is."""
+"""Most raw bytes and rows of a chunk, unless it is a single row."""
 MAX_REGION_BYTES = 1 << 30
-"""A region stays far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
-
+"""Far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
 
 MIN_MEMORY_BYTES = 96 << 20
 MIN_SHARE_BYTES = 16 << 20
-"""What each of several shuffles that are read together needs, beyond what all of them do."""
+"""Memory for each of several shuffles that are read together, besides READING_BYTES for all."""
 MOST_TOGETHER_BYTES = 512 << 20
-"""Rows that are joined into one batch stay far below the 2 GiB of text that one can hold."""
+"""Rows concatenated into one batch stay far below the 2 GiB of text that it can hold."""
 READING_BYTES = 32 << 20
-"""What reading takes however little is read at a time: mostly what allocators keep for later."""
+"""Memory of any read, however small: mostly what allocators keep for later."""
 
 
 def check_integer(name: str, value: object, low: int, high: int, unit: str) -> int:
@@ -132,7 +125,7 @@ def check_integer(name: str, value: object, low: int, high: int, unit: str) -> i
 
 
 def as_several(value: object) -> tuple[Any, ...]:
-    """Return what was given as one or as several; a text is one, and what refuses to be several."""
+    """Return the items of ``value``; a string, or what cannot be iterated, is a single item."""
     if isinstance(value, str):
         return (value,)
     try:
@@ -149,35 +142,29 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> str:
     return str(value)
 
 
-def check_num_subpartitions(value: object) -> int:
-    """Return ``value`` if it is a possible number of subpartitions.
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        msg = f"{name}={value!r}: expected True or False"
+        raise OptionError(msg)
 
-    Raises
-    ------
-    OptionError
-        Not an int (a bool or text is not one), or outside 1 .. 1,000,000.
-    """
+
+def check_num_subpartitions(value: object) -> int:
+    """Return ``value`` if it is a whole number from 1 to 1,000,000; raises OptionError."""
     return check_integer("num_subpartitions", value, 1, MAX_SUBPARTITIONS, "subpartitions")
 
 
 def check_mode(value: object) -> str:
-    """Return ``value`` if it is a write mode.
-
-    Raises
-    ------
-    OptionError
-        It is none of errorifexists, overwrite, append, ignore.
-    """
+    """Return ``value`` if it is a write mode; raises OptionError."""
     return check_choice("mode", value, WRITE_MODES)
 
 
 def normal_directory(path: str) -> str:
-    """Return an absolute path in the one spelling that equal ones share; links are not followed."""
+    """Return an absolute path in normal form; links are not followed."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
 def is_absolute_directory(path: str) -> bool:
-    """Whether a text can be the path of a directory; a URI is none."""
+    """Whether ``path`` can be the absolute path of a directory, and is not a URI."""
     try:
         path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -188,7 +175,7 @@ def is_absolute_directory(path: str) -> bool:
 def _check_local_dirs(value: object) -> None:
     if (
         not isinstance(value, tuple)
-        or not all(isinstance(one, str) and is_absolute_directory(one) for one in value)
+        or not all(isinstance(path, str) and is_absolute_directory(path) for path in value)
         or len(set(map(normal_directory, value))) < len(value)
     ):
         msg = f"local_dirs={value!r}: expected a tuple of different absolute directories"
@@ -196,22 +183,13 @@ def _check_local_dirs(value: object) -> None:
 
 
 def check_seconds(name: str, seconds: object) -> float:
-    """Return ``seconds`` if it is a time to wait.
-
-    Raises
-    ------
-    OptionError
-        It is none.
-    """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    """Return ``seconds`` as a float if they are a time to wait; raises OptionError."""
+    shown = "an integer that no float holds"
+    with contextlib.suppress(OverflowError):
+        is_bool = isinstance(seconds, bool)
+        if isinstance(seconds, int | float) and not is_bool and float(seconds) >= 0:
+            return float(seconds)
         shown = repr(seconds)
-    else:
-        try:
-            if float(seconds) >= 0:
-                return float(seconds)
-            shown = repr(seconds)
-        except OverflowError:  # nor need so many digits be shown
-            shown = "an integer that no float holds"
     msg = f"{name}={shown}: expected seconds, 0 or more"
     raise OptionError(msg)
 
@@ -250,16 +228,16 @@ class ReadOptions:
     Parameters
     ----------
     memory_bytes
-        Memory that reading may take beyond what the process has anyway, in bytes, 96 MiB or more:
-        about an eighth for what is read ahead, an eighth for indexes, the rest for rows that are
-        put in order and handed on. A single row it takes in any case, and of a sorted subpartition
-        that does not fit, 32 KiB of each region: merge shuffles of thousands of regions first.
+        Memory of reading, in bytes, 96 MiB or more, besides what the process uses anyway: about an
+        eighth for prefetched chunks, an eighth for indexes, the rest for rows that are ordered and
+        returned. A single row is read whatever its size. A sorted subpartition that does not fit
+        takes at least 32 KiB for each region: merge shuffles of thousands of regions first.
     memory_map
         Map data files instead of reading them: no copy, for local files with codec ``none`` that
-        nobody changes. A mapped file that is cut short while it is read kills the process.
+        never change. A mapped file that is truncated while it is read kills the process.
     readers
-        Shuffles that one task reads and that have the memory together: 32 MiB, and 16 MiB or more
-        for each. Functions that read several shuffles count them by :meth:`shared_by`.
+        Number of shuffles that one task reads within ``memory_bytes``: 32 MiB for all of them, and
+        at least 16 MiB for each. :meth:`shared_by` sets it for functions that read several.
     """
 
     memory_bytes: int = 256 << 20
@@ -272,42 +250,42 @@ class ReadOptions:
 
     @property
     def fetched_bytes(self) -> int:
-        """Bytes that are read ahead at most."""
+        """Most bytes of prefetched chunks."""
         return self._spare_bytes // 8
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of indexes that are kept."""
+        """Most bytes of cached indexes."""
         return self._spare_bytes // 8
 
     @property
     def group_bytes(self) -> int:
-        """Raw bytes up to which adjacent subpartitions are read together and put in order."""
+        """Most raw bytes of adjacent subpartitions that are read and ordered together."""
         return min(self._spare_bytes // 8, MOST_TOGETHER_BYTES)
 
     @property
     def working_set_bytes(self) -> int:
-        """Raw bytes of rows that are joined or aggregated at a time."""
+        """Most raw bytes of rows that are joined or aggregated together."""
         return min(self.memory_bytes * 3 // 16 // self.readers, MOST_TOGETHER_BYTES)
 
     @property
     def kept_bytes(self) -> int:
-        """Raw bytes of a broadcast shuffle that are kept for the next subpartition."""
+        """Most raw bytes of a broadcast shuffle that are cached for the next subpartition."""
         return self._spare_bytes // 2
 
     def shared_by(self, readers: int) -> ReadOptions:
-        """Return the options of each of several readers that have the memory together.
+        """Return the options of each of several readers that share the memory.
 
         Raises
         ------
         OptionError
-            It is too little for so many.
+            The memory is too little for so many readers.
         """
         return replace(self, readers=self.readers * readers)
 
     @property
     def batch_bytes(self) -> int:
-        """Raw bytes of a batch at which it is handed on."""
+        """Raw bytes at which a batch is returned."""
         return min(self._spare_bytes // 16, MOST_TOGETHER_BYTES)
 
     def __post_init__(self) -> None:
@@ -322,19 +300,11 @@ class ReadOptions:
                 "more, or read fewer of them together"
             )
             raise OptionError(msg)
-        if not isinstance(self.memory_map, bool):
-            msg = f"memory_map={self.memory_map!r}: expected True or False"
-            raise OptionError(msg)
+        _check_flag("memory_map", self.memory_map)
 
 
 def check_read_options(value: object) -> ReadOptions:
-    """Return ``value`` if it is options of reading, the defaults if it is None.
-
-    Raises
-    ------
-    OptionError
-        It is something else.
-    """
+    """Return ``value`` if it is a ReadOptions, the defaults for None; raises OptionError."""
     if value is None:
         return ReadOptions()
     if not isinstance(value, ReadOptions):
@@ -350,7 +320,7 @@ class WriteOptions:
     Parameters
     ----------
     sort_buffer_bytes
-        Memory for clustering, in bytes; a region holds at most three eighths of it.
+        Memory for clustering, in bytes; a region has at most three eighths of it.
     codec
         ``zstd``: one frame per chunk. ``none``: the data file is a plain Arrow IPC file.
     codec_level
@@ -358,31 +328,32 @@ class WriteOptions:
     chunk_bytes
         Raw bytes at which a chunk closes at the next subpartition boundary.
     local_dirs
-        Further directories on other disks, absolute, to spread map outputs over; the shuffle's own
-        directory is one of those that take turns. All must be seen by tasks, commit and readers.
-        Those that cannot be written are left out, and counted as ``failed_directories`` in the
+        Absolute directories on other disks. Map outputs are spread round-robin over them and the
+        shuffle's own directory. Tasks, commit and readers must all be able to access them. A
+        directory that cannot be written is skipped, and counted as ``failed_directories`` in the
         receipt.
     write_order
         ``rotated``: each map task starts at another subpartition. ``natural``: all start at 0.
     rewrite
-        Whether a map task joins its regions at its end: ``never``, ``always``, or ``auto``: where
-        :class:`~arrow_format.write.merge_policy.MergePolicy` holds it worth about the work of
-        writing twice. That depends on how often single subpartitions are read, which only the user
+        Whether a map task joins its regions at its end: ``never``, ``always``, or ``auto``: when
+        :class:`~arrow_format.write.merge_policy.MergePolicy` finds it worth about the work of a
+        second write. That depends on how often single subpartitions are read, which only the user
         knows.
     sync
         Whether data, index, directory, then log entry are fsynced, in that order.
     result_type
-        Who may consume the result, and when it goes: a
-        :class:`~arrow_format.options.ResultPartitionType` or its name. None: what the shuffle
-        is that is appended to, else ``BLOCKING_PERSISTENT``.
+        Who may consume the result, and when it is released: a
+        :class:`~arrow_format.options.ResultPartitionType` or its name. None: the type of the
+        shuffle that is appended to, else ``BLOCKING_PERSISTENT``.
     max_unconsumed_bytes
-        Of ``PIPELINED_BOUNDED`` alone: stored bytes that may wait for the slowest consumer.
+        For ``PIPELINED_BOUNDED`` only: most stored bytes that the slowest consumer has not
+        consumed.
     max_unconsumed_versions
-        Of ``PIPELINED_BOUNDED`` alone: versions that may wait for the slowest consumer; 16 where
-        neither bound is given.
+        For ``PIPELINED_BOUNDED`` only: most versions that the slowest consumer has not consumed;
+        16 when neither bound is given.
     back_pressure_timeout
-        Of ``PIPELINED_BOUNDED`` alone, also where an append takes that over: seconds for which a
-        commit waits for consumers before it fails; 600 where it is not given.
+        For ``PIPELINED_BOUNDED`` only, also when an append inherits that type: seconds that a
+        commit waits for consumers before it fails; 600 by default.
     """
 
     sort_buffer_bytes: int = 128 << 20
@@ -400,7 +371,7 @@ class WriteOptions:
 
     @property
     def region_bytes(self) -> int:
-        """Bytes of memory that the rows of a region may take: gathering needs as much again."""
+        """Most bytes of memory of the rows of a region; gathering needs as much again."""
         return min(self.sort_buffer_bytes * 3 // 8, MAX_REGION_BYTES)
 
     def __post_init__(self) -> None:
@@ -411,8 +382,6 @@ class WriteOptions:
         check_integer("chunk_bytes", self.chunk_bytes, 1, MAX_CHUNK_BYTES, "bytes")
         check_choice("write_order", self.write_order, WRITE_ORDERS)
         check_choice("rewrite", self.rewrite, REWRITE_CHOICES)
-        if not isinstance(self.sync, bool):
-            msg = f"sync={self.sync!r}: expected True or False"
-            raise OptionError(msg)
+        _check_flag("sync", self.sync)
         _check_local_dirs(self.local_dirs)
         _check_result(self)

@@ -1,8 +1,7 @@
-"""Which process something belongs to, and whether that process still runs.
+"""Identifies the process that owns something, and checks whether it still runs.
 
-A process number alone says little: it is used again, means another process after a restart of the
-machine, and another one in each container. So an identity names all that tells processes apart,
-and where it cannot tell from here it says so.
+A process number alone is ambiguous: it is reused, restarts with the machine, and each container
+counts its own. An identity therefore names host, kernel run, container and start time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 _PROC = Path("/proc")
 _START_FIELD = 19
-"""Place of the start time among the fields of ``/proc/<pid>/stat`` that follow the name."""
+"""Position of the start time among the fields after the name in ``/proc/<pid>/stat``."""
 _STATE_FIELD, _PARENT_FIELD = 0, 1
 _DEAD_STATES = ("Z", "X")
 
@@ -32,19 +31,19 @@ class ProcessIdentity:
 
     host: str
     boot: str
-    """Which run of the machine's kernel, and which container: process numbers count in these."""
+    """Boot of the machine's kernel, and the container: process numbers are unique within both."""
     pid: int
     started: int
-    """Clock ticks after the boot; 0 where the system does not tell."""
+    """Clock ticks after the boot; 0 where the system does not report it."""
 
     def is_alive(self) -> bool | None:
-        """Whether it still runs; None when that cannot be told from here."""
+        """Whether the process still runs; None when this process cannot determine it."""
         here = this_process()
         if (self.host, self.boot) != (here.host, here.boot) or not self.boot:
             return None
         fields = _fields(self.pid)
         if fields is None:
-            return None if _is_there(self.pid) else False
+            return None if _exists(self.pid) else False
         return (
             fields[_STATE_FIELD] not in _DEAD_STATES and int(fields[_START_FIELD]) == self.started
         )
@@ -53,18 +52,12 @@ class ProcessIdentity:
         return f"process {self.pid} on {self.host}"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON of it."""
+        """Return the identity as a JSON object."""
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ProcessIdentity:
-        """Inverse of :meth:`to_json`.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It is not of that form.
-        """
+        """Inverse of :meth:`to_json`; raises KeyError, TypeError or ValueError."""
         return ProcessIdentity(
             host=text(value["host"])[:255],
             boot=text(value["boot"])[:255],
@@ -74,14 +67,14 @@ class ProcessIdentity:
 
 
 def this_process() -> ProcessIdentity:
-    """Return the process that calls this."""
+    """Return the identity of the calling process."""
     return _identity(os.getpid())
 
 
 def java_above(pid: int | None = None) -> ProcessIdentity | None:
-    """Return the nearest Java process above one, this one by default: the Spark that started it.
+    """Return the nearest Java ancestor of a process, by default of this one: its Spark.
 
-    None where there is none, or where the system does not tell (other than Linux).
+    None without such an ancestor, or where there is no ``/proc`` (other than Linux).
     """
     pid = os.getpid() if pid is None else pid
     while pid > 1:
@@ -107,7 +100,7 @@ def _identity(pid: int) -> ProcessIdentity:
 
 @lru_cache(1)
 def _boot() -> str:
-    """Return which boot and which container this is; empty where the system does not tell."""
+    """Return the boot and container of this process; empty where there is no ``/proc``."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         namespace = (_PROC / "self/ns/pid").readlink()
@@ -117,7 +110,7 @@ def _boot() -> str:
 
 
 def _fields(pid: int) -> list[str] | None:
-    """Return the fields after the name in ``/proc/<pid>/stat``; None when it is not there."""
+    """Return the fields after the name in ``/proc/<pid>/stat``; None without such a file."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -126,10 +119,10 @@ def _fields(pid: int) -> list[str] | None:
     return stat.rpartition(")")[2].split()
 
 
-def _is_there(pid: int) -> bool:
-    """Whether a process has that number; also one that the system hides from this user."""
+def _exists(pid: int) -> bool:
+    """Whether a process has that number, even if the system hides it from this user."""
     try:
-        os.kill(pid, 0)  # no signal at all: it only asks
+        os.kill(pid, 0)  # sends no signal, only checks
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Parses the JSON that stands in files: one object, read the same by everyone, or a ValueError."""
+"""Parses JSON in files strictly: one object that every reader reads alike, or a ValueError."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from arrow_format.model import FORMAT_VERSION, MAX_INTEGER
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
-    """Return the object that UTF-8 ``text`` is.
+    """Parse UTF-8 ``text`` as one JSON object.
 
-    Raises
-    ------
-    ValueError
-        It is none, has a key twice or a number that is none, or is nested too deeply.
+    Raises ValueError if it is not an object, repeats a key, has NaN or an infinity, or is nested
+    too deeply.
     """
     try:
         value = json.loads(
@@ -25,36 +23,24 @@ def parse_object(text: bytes) -> dict[str, Any]:
         msg = "nested too deeply"
         raise ValueError(msg) from None
     if not isinstance(value, dict):
-        msg = f"a {type(value).__name__}, not an object"
+        msg = f"expected an object, got {type(value).__name__}"
         raise ValueError(msg)  # noqa: TRY004  of the text, not of an argument
     return value
 
 
-def natural(value: object, most: int = MAX_INTEGER) -> int:
-    """Return ``value`` if it is a whole number from 0 to ``most``.
-
-    Raises
-    ------
-    ValueError
-        It is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+def natural(value: object, largest: int = MAX_INTEGER) -> int:
+    """Return ``value`` if it is a whole number from 0 to ``largest``; raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
         shown = value if isinstance(value, int) and abs(value) < 1 << 64 else type(value).__name__
-        msg = f"{shown} is not a whole number from 0 to {most}"
+        msg = f"{shown} is not a whole number from 0 to {largest}"
         raise ValueError(msg)
     return value
 
 
 def text(value: object) -> str:
-    """Return ``value`` if it is text.
-
-    Raises
-    ------
-    ValueError
-        It is not.
-    """
+    """Return ``value`` if it is a string; raises ValueError."""
     if not isinstance(value, str):
-        msg = f"a {type(value).__name__} is no text"
+        msg = f"expected a string, got {type(value).__name__}"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     return value
 
@@ -62,32 +48,24 @@ def text(value: object) -> str:
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        msg = "a key stands twice in an object"
+        msg = "an object repeats a key"
         raise ValueError(msg)
     return value
 
 
 def _refuse(constant: str) -> NoReturn:
-    msg = f"{constant} is no number"
+    msg = f"{constant} is not a JSON number"
     raise ValueError(msg)
 
 
-def check_format_version(found: int, what: str) -> None:
-    """Check that this release reads a format version.
-
-    Raises
-    ------
-    FormatVersionError
-        It is newer.
-    CorruptShuffleError
-        There never was one of that number.
-    """
-    if found < 1:
-        msg = f"{what} has format version {found}; the first is 1"
+def check_format_version(version: int, what: str) -> None:
+    """Raise FormatVersionError if this release is too old, CorruptShuffleError below version 1."""
+    if version < 1:
+        msg = f"{what} has format version {version}; the first is 1"
         raise CorruptShuffleError(msg)
-    if found > FORMAT_VERSION:
+    if version > FORMAT_VERSION:
         msg = (
-            f"{what} has format version {found}, this arrow-shuffle reads up to {FORMAT_VERSION}; "
-            "read it with a newer one"
+            f"{what} has format version {version}, this arrow-shuffle reads up to "
+            f"{FORMAT_VERSION}; read it with a newer one"
         )
         raise FormatVersionError(msg)

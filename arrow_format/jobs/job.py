@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.expansion import stored_batches
-from arrow_format.arrays.selection import keep
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.partitioner import Partitioner, check_description
@@ -41,12 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
-
-
-HELD_BROADCAST_BYTES = 4 << 20
-"""Bytes of rows for every subpartition that are held until they make a region."""
-
-HELD_BATCHES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +177,6 @@ def run_map_task(
     with SortMergeResultPartition(
         storage, job.directory, metadata, job.options, job.open_local_roots()
     ) as partition:
-        rows_for = _Router(partition)
         for number, batch in enumerate(batches):
             if not isinstance(batch, pa.RecordBatch):
                 msg = (
@@ -195,45 +185,11 @@ def run_map_task(
                 )
                 raise SchemaError(msg)
             for rows in stored_batches(batch, job.data_schema):
-                started = time.perf_counter_ns()
-                ids = np.asarray(assign(rows))
-                _check_assignment(job, ids, rows.num_rows)
-                partition.counters.partition_ns += time.perf_counter_ns() - started
-                rows_for.emit(rows, ids)
-        rows_for.flush()
+                with partition.counters.time("partition"):
+                    ids = np.asarray(assign(rows))
+                    _check_assignment(job, ids, rows.num_rows)
+                partition.emit(rows, ids)
         return partition.finish()
-
-
-class _Router:
-    """Sends each row to its subpartition, or to all where its id is BROADCAST.
-
-    Rows for all that come among others are collected first: the result partition writes a region
-    at each change from one kind to the other.
-    """
-
-    def __init__(self, partition: SortMergeResultPartition) -> None:
-        self._partition = partition
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
-
-    def emit(self, rows: pa.RecordBatch, ids: npt.NDArray[Any]) -> None:
-        """Send the rows of a batch."""
-        if len(ids) == 0 or ids.min() != BROADCAST:
-            self._partition.emit(rows, ids)
-            return
-        everyone = ids == BROADCAST
-        self._held.append(rows if everyone.all() else keep(rows, to_arrow(everyone)))
-        self._held_bytes += self._held[-1].nbytes
-        if not everyone.all():
-            self._partition.emit(keep(rows, to_arrow(~everyone)), ids[~everyone])
-        if self._held_bytes >= HELD_BROADCAST_BYTES or len(self._held) >= HELD_BATCHES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what is held."""
-        held, self._held, self._held_bytes = self._held, [], 0
-        for rows in held:
-            self._partition.broadcast(rows)
 
 
 def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:

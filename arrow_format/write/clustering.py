@@ -1,8 +1,9 @@
-"""Pure decisions of the write path: the order of rows in a region and where its chunks end.
+"""Lays out a region: clusters its rows by subpartition, then cuts them into chunks; pure.
 
-Source: FLIP-148, appendix (bucket sort by subpartition index); here a radix sort of the ids and one
-permutation for all columns. With sort keys the same permutation also puts the rows of each
-subpartition in their order.
+:func:`cluster` sorts, :func:`cut_chunks` cuts by average size, :func:`cut_to_size` halves what
+turns out too large. Source: FLIP-148, appendix (bucket sort by subpartition index); here a radix
+sort of the ids and one permutation for all columns, which with sort keys also orders the rows of
+each subpartition.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SPLIT_CHUNK_BYTES = 1 << 20
-"""A subpartition with more raw bytes than this has chunks of its own, of at most this size."""
+"""A subpartition with more raw bytes than this shares no chunk; its chunks have at most as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Clustering:
 
     first_subpartition: int
     permutation: npt.NDArray[np.uint32] | None
-    """Row to take at each place of the region; None when the rows stand in order already."""
+    """Row to take at each position of the region; None when the rows are already in order."""
     ranks: Int32Array | None
     """The ranks that have rows, ascending; None when all of them have."""
     row_offsets: Int32Array
@@ -48,21 +49,11 @@ def cluster(
     first_subpartition: int = 0,
     sort_codes: Sequence[Codes] = (),
 ) -> Clustering:
-    """Stable order of rows by rank: first in, first out within a subpartition.
+    """Return the stable order of rows by rank, then by the sort codes.
 
-    With sort codes, the rows of a subpartition are in the order of these, and rows that agree in
-    them first in, first out.
-
-    Parameters
-    ----------
-    subpartitions
-        Subpartition of each row, in ``[0, num_subpartitions)``; fewer than 2**31 rows.
-    num_subpartitions
-        How many there are.
-    first_subpartition
-        The one with rank 0.
-    sort_codes
-        Columns from :func:`~arrow_format.keys.spark_order.key_codes`, one code per row each.
+    ``subpartitions`` has the subpartition of each of fewer than 2**31 rows; rank 0 is that of
+    ``first_subpartition``. Sort codes are columns from
+    :func:`~arrow_format.keys.spark_order.key_codes`, with one code per row each.
     """
     ranks = subpartitions
     if first_subpartition:
@@ -90,7 +81,7 @@ def cluster(
 def _sorted_by_codes(
     ranks: Int32Array, codes: Sequence[Codes]
 ) -> tuple[npt.NDArray[np.uint32] | None, Int32Array]:
-    """As :func:`_stable_argsort`, rows of equal rank by their codes."""
+    """As :func:`_stable_argsort`, with rows of equal rank ordered by their codes."""
     order = sort_permutation(codes, ranks)
     is_sorted = bool((order[1:] > order[:-1]).all())
     return (None, ranks) if is_sorted else (order, ranks[order])
@@ -99,11 +90,12 @@ def _sorted_by_codes(
 def _stable_argsort(
     ranks: Int32Array, num_subpartitions: int
 ) -> tuple[npt.NDArray[np.uint32] | None, npt.NDArray[np.signedinteger | np.unsignedinteger]]:
-    """Permutation (None: already in order) and the ranks in that order.
+    """Return the permutation (None: already in order) and the ranks in that order.
 
-    Where rank and row number fit into 32 bits together, they are sorted as one number, which NumPy
-    does with vector instructions, two to three times as fast as an argsort. Otherwise by radix:
-    NumPy does that for 16-bit integers, so ranks above 65,535 take two passes, low halves first.
+    A rank and a row number that fit into 32 bits together are sorted as one number, which NumPy
+    does with vector instructions, two to three times as fast as an argsort. Larger ones are sorted
+    by radix, which NumPy does for 16-bit integers: ranks above 65,535 take two passes, low halves
+    first.
     """
     if len(ranks) == 0 or num_subpartitions == 1 or bool((ranks[1:] >= ranks[:-1]).all()):
         return None, ranks
@@ -126,23 +118,12 @@ def _stable_argsort(
 def cut_chunks(
     clustering: Clustering, num_subpartitions: int, num_bytes: int, chunk_bytes: int
 ) -> Int64Array:
-    """First row of each chunk of a region, ascending, starting with 0.
+    """Return the first row of each chunk of a region, ascending from 0.
 
     A chunk closes at the first subpartition boundary at or past ``chunk_bytes``. A subpartition
-    larger than :data:`SPLIT_CHUNK_BYTES` stands alone and is cut into even pieces. No chunk
-    crosses the place where a rotated region wraps from the last subpartition to subpartition 0.
-    Bytes are estimated from the average row; the writer halves what turns out too large.
-
-    Parameters
-    ----------
-    clustering
-        Order of the region's rows.
-    num_subpartitions
-        How many there are.
-    num_bytes
-        Raw bytes of the region.
-    chunk_bytes
-        Raw bytes at which a chunk closes.
+    larger than :data:`SPLIT_CHUNK_BYTES` shares no chunk and is cut evenly. No chunk crosses the
+    row where a rotated region wraps from the last subpartition to subpartition 0. Sizes are
+    estimates, from the average row of the ``num_bytes`` raw bytes of the region.
     """
     offsets = clustering.row_offsets.astype(np.int64)
     num_rows = int(offsets[-1])
@@ -156,31 +137,31 @@ def cut_chunks(
     walls: list[Int64Array] = [offsets[large], offsets[large + 1], np.array([0, num_rows])]
     if clustering.first_subpartition:
         wrap_rank = num_subpartitions - clustering.first_subpartition
-        at = (
+        wrap = (
             wrap_rank
             if clustering.ranks is None
             else int(np.searchsorted(clustering.ranks, wrap_rank))
         )
-        walls.append(offsets[at : at + 1])
+        walls.append(offsets[wrap : wrap + 1])
     edges = np.unique(np.concatenate(walls))
     is_large = np.isin(edges[:-1], offsets[large])
     firsts = [
-        _even_pieces(start, end, split_rows)
-        if alone
-        else _pieces_at_boundaries(offsets, start, end, target_rows)
-        for start, end, alone in zip(edges[:-1].tolist(), edges[1:].tolist(), is_large, strict=True)
+        _cut_evenly(start, end, split_rows)
+        if is_split
+        else _cut_at_boundaries(offsets, start, end, target_rows)
+        for start, end, is_split in zip(
+            edges[:-1].tolist(), edges[1:].tolist(), is_large, strict=True
+        )
     ]
     return np.concatenate(firsts)
 
 
-def _even_pieces(start: int, end: int, most_rows: int) -> Int64Array:
-    pieces = -(-(end - start) // most_rows)
-    return start + np.arange(pieces, dtype=np.int64) * (end - start) // pieces
+def _cut_evenly(start: int, end: int, max_rows: int) -> Int64Array:
+    num_chunks = -(-(end - start) // max_rows)
+    return start + np.arange(num_chunks, dtype=np.int64) * (end - start) // num_chunks
 
 
-def _pieces_at_boundaries(
-    offsets: Int64Array, start: int, end: int, target_rows: int
-) -> Int64Array:
+def _cut_at_boundaries(offsets: Int64Array, start: int, end: int, target_rows: int) -> Int64Array:
     firsts = []
     while start < end:
         firsts.append(start)
@@ -193,27 +174,20 @@ def _pieces_at_boundaries(
 
 
 _PADDING = 8
-"""Bytes that a buffer may be longer in a message than its values are."""
+"""Most bytes by which a buffer in a message is longer than its values."""
 
 
 def cut_to_size(
-    batch: pa.RecordBatch, firsts: Int64Array, max_bytes: int, max_rows: int
+    batch: pa.RecordBatch, first_rows: Int64Array, max_bytes: int, max_rows: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the rows ``[start, stop)`` of each chunk, none above ``max_bytes`` but single rows.
+    """Yield the rows ``[start, stop)`` of each chunk, halving those that are too large.
 
-    Parameters
-    ----------
-    batch
-        Rows of a region, or of a part of one.
-    firsts
-        Row at which each chunk starts, ascending from 0.
-    max_bytes
-        Bytes that a chunk may have as an Arrow IPC message.
-    max_rows
-        Rows that a chunk may have: of columns that are all null they take no bytes.
+    A chunk has at most ``max_bytes`` as an Arrow IPC message, unless it is a single row, and at
+    most ``max_rows``, because rows of null columns take no bytes. ``first_rows`` has the row at
+    which each chunk starts, ascending from 0.
     """
-    edges = np.append(firsts, np.int64(batch.num_rows))
-    fits = (_bytes_at_most(batch, edges) <= max_bytes) & (np.diff(edges) <= max_rows)
+    edges = np.append(first_rows, np.int64(batch.num_rows))
+    fits = (_max_message_bytes(batch, edges) <= max_bytes) & (np.diff(edges) <= max_rows)
     for first, end, fit in zip(edges[:-1].tolist(), edges[1:].tolist(), fits.tolist(), strict=True):
         waiting = [(first, end)]
         while waiting:
@@ -232,8 +206,8 @@ def cut_to_size(
                 waiting += [(middle, stop), (start, middle)]
 
 
-def _bytes_at_most(batch: pa.RecordBatch, edges: Int64Array) -> Int64Array:
-    """Bytes of the message of each chunk, or more; the largest integer where nobody knows."""
+def _max_message_bytes(batch: pa.RecordBatch, edges: Int64Array) -> Int64Array:
+    """Upper bound of the message bytes of each chunk; the largest integer where it is unknown."""
     rows = np.diff(edges)
     # Metadata: a node, and up to three buffers with their padding, for each column.
     total = np.full(len(rows), 1024 + 128 * batch.num_columns, np.int64)

@@ -1,16 +1,19 @@
 """What a map task did, in numbers: reported in its map status, the log and the receipt.
 
-Times are nanoseconds of wall clock, sizes bytes. Source: Flink's ``numBytesOut`` and
+Times are nanoseconds of wall clock, sizes bytes. Apart from the modules that count, because
+commits, merges and the command add counters up too. Source: Flink's ``numBytesOut`` and
 ``numBuffersOut``.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 @dataclass(slots=True)
@@ -18,8 +21,8 @@ class MapCounters:
     """Counters of one map task, or the sum over several."""
 
     num_batches: int = 0
-    """Batches that came in, after normalisation. One with rows for one subpartition and rows for
-    all counts for both."""
+    """Batches received, after normalisation. A batch with both unicast and broadcast rows counts
+    twice."""
     num_rows: int = 0
     """Rows stored; a broadcast row counts once."""
     raw_bytes: int = 0
@@ -28,29 +31,27 @@ class MapCounters:
     """Bytes of the data files."""
     num_regions: int = 0
     num_broadcast_regions: int = 0
-    """Those of the regions that every subpartition reads."""
+    """Those of ``num_regions`` that every subpartition reads."""
     full_buffer_flushes: int = 0
     """Regions written because the next rows did not fit."""
     switch_flushes: int = 0
-    """Regions written because rows for one subpartition followed rows for all, or the reverse."""
+    """Regions written because broadcast rows followed unicast rows, or the reverse."""
     final_flushes: int = 0
-    """Regions written because there were no more rows."""
+    """Regions written at the end of the task."""
     large_row_flushes: int = 0
     """Regions of a single row that is larger than the buffer."""
     large_batches: int = 0
-    """Batches larger than an empty buffer, which became regions of their own."""
+    """Batches larger than an empty buffer, which became separate regions."""
     merged_regions: int = 0
-    """Regions that were joined into fewer at the end of the task; ``num_regions`` are those left.
-    """
+    """Regions joined into fewer at the end of the task; ``num_regions`` counts the result."""
     failed_rewrites: int = 0
-    """Attempts to join regions at the end of the task that failed; the files stayed as they were.
-    """
+    """Failed attempts to join regions at the end of the task; the files stayed as they were."""
     failed_directories: int = 0
-    """Directories given up, or left out from the start, because they were full or broken."""
+    """Directories not used, or no longer used, because they were full or broken."""
     partition_ns: int = 0
     """Finding the subpartition of each row."""
     gather_ns: int = 0
-    """Collecting batches, ordering rows and gathering columns."""
+    """Buffering batches, ordering rows and gathering columns."""
     encode_ns: int = 0
     """Cutting, compressing and checksumming chunks."""
     write_ns: int = 0
@@ -58,13 +59,25 @@ class MapCounters:
     merge_ns: int = 0
     """Joining regions at the end of the task, successful or not."""
 
+    @contextmanager
+    def time(
+        self, step: Literal["partition", "gather", "encode", "write", "merge"]
+    ) -> Iterator[None]:
+        """Add the time that the block takes to ``<step>_ns``, also where it raises."""
+        started = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            name = f"{step}_ns"
+            setattr(self, name, getattr(self, name) + time.perf_counter_ns() - started)
+
     def as_dict(self) -> dict[str, int]:
-        """Counters by name."""
+        """Return the counters by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def sum_counters(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Add up counters by name; names that one of them lacks count 0 there."""
+    """Return the sum of counters by name; a missing name counts 0."""
     total: dict[str, int] = {}
     for counters in several:
         for name, count in counters.items():

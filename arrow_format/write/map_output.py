@@ -1,14 +1,14 @@
-"""The files of one map output: regions in, partitioned files over one or several directories out.
+"""Writes the files of one map output, in one or several directories.
 
-Source: FLIP-148, ``PartitionedFileWriter`` as ``SortMergeResultPartition`` drives it; several files
-where an index grows large or a directory fills up.
+There are several files where an index grows large, or where a directory fills up or fails. A file
+that its directory cannot finish is moved to another one.
+Source: FLIP-148, ``PartitionedFileWriter`` as ``SortMergeResultPartition`` drives it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from arrow_format.storage.local_dirs import WriteRoots, first_root
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_format.write.merger import merge_files
-from arrow_format.write.partitioned_file import PartitionedFileWriter
+from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
 from arrow_format.write.region_joiner import sized_regions
 
 if TYPE_CHECKING:
@@ -43,56 +43,16 @@ if TYPE_CHECKING:
     from arrow_format.write.counters import MapCounters
     from arrow_format.write.sort_buffer import SortedRegion
 
-
-def move_regions(source: UnfinishedFile, target: PartitionedFileWriter) -> None:
-    """Append all regions of ``source`` to ``target``, chunks as they are stored, each verified.
-
-    Raises
-    ------
-    CorruptShuffleError
-        ``source`` cannot be read back as it was written.
-    StorageError
-        ``target`` cannot be written.
-    """
-    chunks = ChunkReader(source, ChunkDecoder(source.metadata.data_schema))
-    for number, (region, raw_bytes) in enumerate(sized_regions(source)):
-        stored = _read_back(chunks.stored(number, number + 1))
-        target.write_stored_region(region, stored, raw_bytes)
-
-
-def _read_back(chunks: Iterator[EncodedChunk]) -> Iterator[EncodedChunk]:
-    """Give chunks; what cannot be read is no failure of the storage that is written to."""
-    try:
-        yield from chunks
-    except StorageError as error:
-        raise CorruptShuffleError(str(error)) from error
-
-
 MAX_INDEX_BYTES = 16 << 20
 """A partitioned file whose index grows past this is finished and the next one is begun, so that the
 memory for indexes is bounded however much a map task writes."""
 
-INDEX_RESERVE_BYTES = 4 << 20
-"""Room a directory must have beside the next region, for its index."""
-
 
 class MapOutputWriter:
-    """Writes the regions of one attempt of a map task, into another directory when one fails.
+    """Writes the regions of one attempt of a map task, to another directory when one fails.
 
-    Parameters
-    ----------
-    storage
-        Root 0, the shuffle.
-    directory
-        Directory of the job's map outputs in it.
-    metadata
-        What every index will say beside its regions.
-    options
-        Codec, chunk size, sync.
-    local_roots
-        Further roots, from 1; None stands for one that cannot be used.
-    counters
-        Counted up here.
+    ``storage`` is root 0, the shuffle, where files go below ``directory``; ``local_roots`` are the
+    roots from 1 on, None for one that cannot be used. ``counters`` are updated on the way.
     """
 
     def __init__(
@@ -110,7 +70,7 @@ class MapOutputWriter:
         self._metadata = metadata
         self._options = options
         roots = [storage, *local_roots]
-        # A retried attempt begins elsewhere than the one that may have failed for its disk.
+        # A retried attempt begins at another root than the one whose disk may have failed it.
         turn = metadata.map_task + metadata.attempt
         self._roots = WriteRoots(roots, first_root(metadata.job_id, turn, len(roots)))
         self._root = 0
@@ -125,10 +85,8 @@ class MapOutputWriter:
     def write_region(self, kind: RegionKind, region: SortedRegion) -> None:
         """Append a region to the current file, or to one in another directory when this one fails.
 
-        Raises
-        ------
-        StorageError, OutOfDiskError
-            No directory took it; the map output is of no use any more.
+        Raises StorageError or OutOfDiskError when no directory took it; the map output is then of
+        no use any more.
         """
         num_bytes = region.batch.nbytes + INDEX_RESERVE_BYTES
         if self._writer is not None and self._roots.should_leave(self._root, num_bytes):
@@ -136,7 +94,7 @@ class MapOutputWriter:
         while True:
             writer = self._writer or self._open_file(num_bytes)
             try:
-                self._write(writer, kind, region)
+                self._append(writer, kind, region)
             except StorageError as error:
                 self._leave_directory(error)
             else:
@@ -146,17 +104,17 @@ class MapOutputWriter:
         if writer.index_bytes > MAX_INDEX_BYTES:
             self._finish_file()
 
-    def _write(self, writer: PartitionedFileWriter, kind: RegionKind, region: SortedRegion) -> None:
-        before, started = writer.write_ns, time.perf_counter_ns()
+    def _append(
+        self, writer: PartitionedFileWriter, kind: RegionKind, region: SortedRegion
+    ) -> None:
+        before = writer.write_ns
         try:
-            if kind is RegionKind.UNICAST:
-                writer.write_region(region.batch, region.clustering)
-            else:
-                writer.write_broadcast_region(region.batch)
+            with self._counters.time("encode"):
+                writer.write_region_in_parts([(region.batch, region.clustering)], kind)
         finally:
             written = writer.write_ns - before
             self._counters.write_ns += written
-            self._counters.encode_ns += time.perf_counter_ns() - started - written
+            self._counters.encode_ns -= written
 
     def _open_file(self, num_bytes: int) -> PartitionedFileWriter:
         """Begin a file in the next directory that takes one."""
@@ -175,8 +133,8 @@ class MapOutputWriter:
                 return self._writer
 
     def _new_path(self, root: int) -> str:
-        # No number twice, not even in two roots: what a broken disk does not let us delete must not
-        # be taken for the live file of that name.
+        # No number twice, not even in two roots: a file that a broken disk does not let us delete
+        # must not be taken for the live file of that name.
         name = f"{self._name}-{self._num_begun}"
         self._num_begun += 1
         return name if root else f"{self._directory}/{name}"
@@ -187,12 +145,9 @@ class MapOutputWriter:
         self._roots.leave_out(self._root, error)
 
     def _leave_directory(self, error: StorageError) -> None:
-        """Give the current directory up, and keep the regions that the current file has whole.
+        """Give the current directory up, and keep the whole regions of the current file.
 
-        Raises
-        ------
-        StorageError
-            There is no other directory, or what is written already cannot be kept: ``error``.
+        Raises ``error`` when no other directory is left, or the written regions cannot be kept.
         """
         self._give_up_directory(error)
         writer = self._writer
@@ -209,30 +164,28 @@ class MapOutputWriter:
             self._move(writer, error)
 
     def _move(self, source: PartitionedFileWriter, error: StorageError) -> None:
-        """Go on with a copy of the current file in another directory, as it cannot be finished.
+        """Continue with a copy of the current file in another directory; it cannot be finished.
 
-        Raises
-        ------
-        StorageError
-            No other directory takes it; or it cannot be read back: ``error``.
+        Raises StorageError when no other directory takes the copy, ``error`` when the regions
+        cannot be read back.
         """
-        started = time.perf_counter_ns()
-        try:
-            while True:
-                target = self._open_file(source.num_bytes + INDEX_RESERVE_BYTES)
-                try:
-                    move_regions(source.unfinished(), target)
-                except StorageError as another:
-                    target.release()
-                    self._give_up_directory(another)
-                except CorruptShuffleError as another:
-                    error.add_note(f"and the regions written before could not be kept: {another}")
-                    raise error from another
-                else:
-                    return
-        finally:
-            source.release()
-            self._counters.write_ns += time.perf_counter_ns() - started
+        with self._counters.time("write"):
+            try:
+                while True:
+                    target = self._open_file(source.num_bytes + INDEX_RESERVE_BYTES)
+                    try:
+                        move_regions(source.unfinished(), target)
+                    except StorageError as target_error:
+                        target.release()
+                        self._give_up_directory(target_error)
+                    except CorruptShuffleError as damage:
+                        note = f"and the regions written before could not be kept: {damage}"
+                        error.add_note(note)
+                        raise error from damage
+                    else:
+                        return
+            finally:
+                source.release()
 
     def _finish_file(self) -> None:
         """Finish the current file, in another directory where this one does not take its end."""
@@ -244,11 +197,8 @@ class MapOutputWriter:
                 self._move(self._writer, error)
 
     def _finish(self, writer: PartitionedFileWriter) -> None:
-        started = time.perf_counter_ns()
-        try:
+        with self._counters.time("write"):
             file = replace(writer.finish(), root=self._root)
-        finally:
-            self._counters.write_ns += time.perf_counter_ns() - started
         self._writer = None
         self._files.append(file)
         n = self._metadata.num_subpartitions
@@ -258,12 +208,9 @@ class MapOutputWriter:
             total += added
 
     def finish(self) -> MapStatus:
-        """Finish the files and say what they are; there are none when no region came.
+        """Finish the files and return their description; without a region there are no files.
 
-        Raises
-        ------
-        CorruptShuffleError
-            Regions were to be joined, and what was written cannot be read back.
+        Raises CorruptShuffleError when regions were to be joined and cannot be read back.
         """
         self._finish_file()
         self._rewrite()
@@ -283,39 +230,40 @@ class MapOutputWriter:
         )
 
     def _rewrite(self) -> None:
-        """Join the regions of all files, where that is wanted and worth it."""
+        """Join the regions of all files, where the options ask for it and it is worth it."""
         n = self._metadata.num_subpartitions
         policy = MergePolicy(rewrite=self._options.rewrite)
         if policy.plan_map_task(self._files, n) is None:
             return
-        started = time.perf_counter_ns()
         inputs: list[PartitionedFileReader] = []
-        try:
-            inputs += (PartitionedFileReader(self._roots.storage(f.root), f) for f in self._files)
-            merged = merge_files(
-                inputs,
-                rewrite=True,
-                max_fan_in=policy.max_fan_in,
-                roots=self._roots,
-                path_in=self._new_path,
-                metadata=self._metadata,
-                options=self._options,
-            )
-        except StorageError:
-            # No room for a second copy, say. The files are whole as they are, and good to read.
-            self._counters.failed_rewrites += 1
-            return
-        except Exception:
-            # Rows that cannot be joined, or not within memory, can be read as they are all the
-            # same, unless they are damaged: that fails the task.
-            if len(inputs) < len(self._files):
-                raise
-            for one in inputs:
-                ChunkReader(one, ChunkDecoder(self._metadata.data_schema)).check()
-            self._counters.failed_rewrites += 1
-            return
-        finally:
-            self._counters.merge_ns += time.perf_counter_ns() - started
+        with self._counters.time("merge"):
+            try:
+                inputs += (
+                    PartitionedFileReader(self._roots.storage(file.root), file)
+                    for file in self._files
+                )
+                merged = merge_files(
+                    inputs,
+                    rewrite=True,
+                    max_fan_in=policy.max_fan_in,
+                    roots=self._roots,
+                    path_in=self._new_path,
+                    metadata=self._metadata,
+                    options=self._options,
+                )
+            except StorageError:
+                # No space for a second copy, say. The files are whole and readable as they are.
+                self._counters.failed_rewrites += 1
+                return
+            except Exception:
+                # Rows that cannot be joined, or not within memory, can be read as they are all the
+                # same, unless they are damaged: that fails the task.
+                if len(inputs) < len(self._files):
+                    raise
+                for index in inputs:
+                    ChunkReader(index, ChunkDecoder(self._metadata.data_schema)).check()
+                self._counters.failed_rewrites += 1
+                return
         files, self._files = self._files, [merged.file]
         self._totals[1][:] += merged.added_bytes
         self._counters.merged_regions += merged.num_merged_regions
@@ -335,3 +283,23 @@ class MapOutputWriter:
                 # What cannot be deleted now is removed by the commit or abort, or later by gc.
                 with contextlib.suppress(StorageError):
                     storage.delete(path)
+
+
+def move_regions(source: UnfinishedFile, target: PartitionedFileWriter) -> None:
+    """Append all regions of ``source`` to ``target``, chunks as they are stored, each verified.
+
+    Raises CorruptShuffleError when ``source`` cannot be read back as it was written, StorageError
+    when ``target`` cannot be written.
+    """
+    chunks = ChunkReader(source, ChunkDecoder(source.metadata.data_schema))
+    for number, (region, raw_bytes) in enumerate(sized_regions(source)):
+        stored = _read_back(chunks.stored(number, number + 1))
+        target.write_stored_region(region, stored, raw_bytes)
+
+
+def _read_back(chunks: Iterator[EncodedChunk]) -> Iterator[EncodedChunk]:
+    """Yield chunks; a read error must not pass for a failure of the storage written to."""
+    try:
+        yield from chunks
+    except StorageError as error:
+        raise CorruptShuffleError(str(error)) from error

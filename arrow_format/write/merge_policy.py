@@ -1,9 +1,9 @@
-"""Which files are worth merging, and how: pure decisions from numbers that the log has.
+"""Decides which files to merge, and how, from numbers in the log alone; pure.
 
-*Appending* copies whole regions of several files behind each other: fewer files to open and fewer
-indexes to read, at the price of a copy. *Rewriting* joins many regions into one: a reader of one
-subpartition then reads once where it read once per region, at about the price of writing the rows
-again. The figures behind the defaults are in ``docs/adr/0006-merge-policy.md``.
+*Appending* copies the regions of several files into one: fewer files to open and fewer indexes to
+read, at the cost of a copy. *Rewriting* joins many regions into one: a reader of one subpartition
+then reads once instead of once per region, at about the cost of writing the rows again.
+The figures behind the defaults are in ``docs/adr/0006-merge-policy.md``.
 
 Source: FLIP-148, ``MergePolicy``.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from arrow_format.model import MapOutput, PartitionedFile
 
 MAX_FAN_IN = 128
-"""Regions that a rewrite joins into one at most."""
+"""Most regions that a rewrite joins into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class PlannedMerge:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a decision is made of: sums over the files that would become one."""
+    """Sums over the files that would become one, from which a decision is made."""
 
     num_files: int
     num_regions: int
@@ -45,7 +45,7 @@ class Facts:
 
     @staticmethod
     def of(files: Iterable[PartitionedFile]) -> Facts:
-        """Sum up."""
+        """Return the sums over ``files``."""
         several = tuple(files)
         return Facts(
             len(several),
@@ -62,22 +62,22 @@ class MergePolicy:
     Parameters
     ----------
     rewrite
-        ``auto``: join regions where readers of one subpartition find too little in each of too
-        many, by the two bounds below. ``always``: wherever there are two. ``never``: only append.
+        ``auto``: join regions where a reader of one subpartition gets too few bytes from each of
+        too many regions, by the two bounds below. ``always``: join any two. ``never``: only append.
     min_regions
-        With fewer regions nothing is rewritten: the reads saved are not worth the work.
+        Fewer regions are not rewritten: the reads saved are not worth the work.
     min_read_bytes
         Nothing is rewritten where a subpartition has at least this many stored bytes in a region on
-        average. A read of less costs what a read of this costs: it fetches and decodes a whole
-        chunk, about four times as much.
+        average. Reading fewer bytes costs as much: a read fetches and decodes a whole chunk, about
+        four times this size.
     max_fan_in
-        Regions that are joined into one at most. With little memory it is fewer: see
+        Most regions that are joined into one. With little memory it is fewer: see
         :func:`~arrow_format.write.rewrite_plan.plan_fan_in`.
     target_file_bytes
-        Files are merged up to this size (data). One of half of it is left alone, so that no byte is
-        copied again and again as small files join.
+        Files are merged up to this size (data). A file of half this size is not copied, so that no
+        byte is copied again and again as small files join.
     max_index_bytes
-        Indexes of files that are merged into one are in memory together, up to this size.
+        Most bytes of the indexes of files merged into one, which are in memory together.
     """
 
     rewrite: RewriteChoice = "auto"
@@ -97,14 +97,14 @@ class MergePolicy:
         check_integer("max_index_bytes", self.max_index_bytes, 1, 1 << 40, "bytes")
 
     def should_rewrite(self, facts: Facts, num_subpartitions: int) -> bool:
-        """Whether joining the regions of these files is worth it.
+        """Whether to join the regions of files.
 
         Parameters
         ----------
         facts
             Of the files that would become one.
         num_subpartitions
-            How many there are.
+            Number of subpartitions.
         """
         if (
             self.rewrite == "never"
@@ -114,15 +114,15 @@ class MergePolicy:
             return False
         if self.rewrite == "always":
             return True
-        found_bytes = facts.data_bytes / (facts.num_regions * num_subpartitions)
-        return facts.num_regions >= self.min_regions and found_bytes < self.min_read_bytes
+        read_bytes = facts.data_bytes / (facts.num_regions * num_subpartitions)
+        return facts.num_regions >= self.min_regions and read_bytes < self.min_read_bytes
 
     def plan_map_task(
         self, files: Sequence[PartitionedFile], num_subpartitions: int
     ) -> PlannedMerge | None:
-        """Decide what to do with the files of a map task at its end; None: leave them.
+        """Return the merge of a map task's files at its end; None to keep them.
 
-        They are never appended: a map task has more than one only where one did not fit.
+        They are never appended: a map task has more than one file only where one did not fit.
         """
         if self.should_rewrite(Facts.of(files), num_subpartitions):
             return PlannedMerge(rewrite=True, first=0, end=len(files))
@@ -131,19 +131,19 @@ class MergePolicy:
     def plan_version(
         self, outputs: Sequence[MapOutput], num_subpartitions: int
     ) -> tuple[PlannedMerge, ...]:
-        """Which map outputs of a version to merge; those in no merge stay as they are.
+        """Return which map outputs of a version to merge; the others stay as they are.
 
         Parameters
         ----------
         outputs
-            In reading order.
+            Map outputs in reading order.
         num_subpartitions
-            How many there are.
+            Number of subpartitions.
 
         Returns
         -------
         tuple
-            Disjoint, in reading order.
+            Disjoint merges, in reading order.
         """
         planned = (
             self._planned(outputs, first, end, num_subpartitions)
@@ -166,7 +166,7 @@ class MergePolicy:
         return None
 
     def _groups(self, outputs: Sequence[MapOutput]) -> list[tuple[int, int]]:
-        """Cut into runs that fit into one file each; a large map output is a run of its own."""
+        """Cut the map outputs into groups that fit into one file; a large one is a group alone."""
         groups: list[tuple[int, int]] = []
         first = 0
         data_bytes = index_bytes = 0

@@ -1,7 +1,9 @@
-"""Merging partitioned files into one: as they are, or with their regions joined.
+"""Merges partitioned files into one: regions copied as they are, or joined.
 
-The inputs are only read. What was written is read back and compared with them before it is given
-out, and on any failure nothing of it is left. Source: FLIP-148, ``PartitionedFileMerger``.
+Inputs are only read. The output is read back and compared with them before it is returned; on any
+failure it is removed. :func:`merge_files` picks a directory for the output,
+:class:`PartitionedFileMerger` writes it, :func:`check_merged` compares it.
+Source: FLIP-148, ``PartitionedFileMerger``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MAX_FAN_IN
-from arrow_format.write.partitioned_file import PartitionedFileWriter
+from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
 from arrow_format.write.region_joiner import RegionJoiner, sized_regions
 from arrow_format.write.rewrite_plan import plan_fan_in, plan_runs
 
@@ -44,7 +46,56 @@ if TYPE_CHECKING:
 
 
 def ignore(num_bytes: int) -> None:
-    """Take notice of progress, and do nothing."""
+    """No-op progress callback."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFile:
+    """A merged and checked file, and how it changes the totals per subpartition."""
+
+    file: PartitionedFile
+    num_merged_regions: int
+    """Regions of the inputs."""
+    added_bytes: Int64Array
+    """Stored bytes per subpartition less those of the inputs; mostly negative."""
+
+
+def merge_files(
+    inputs: Sequence[PartitionedFileReader],
+    *,
+    rewrite: bool,
+    max_fan_in: int,
+    roots: WriteRoots,
+    path_in: Callable[[int], str],
+    metadata: PartitionedFileMetadata,
+    options: WriteOptions,
+    on_bytes: Callable[[int], None] = ignore,
+) -> MergedFile:
+    """Merge files into one, in the first directory that takes it.
+
+    The arguments are those of :class:`PartitionedFileMerger`, but for ``path_in``, which returns
+    the path of the output in the root of a given number. A root that fails is not used again:
+    StorageError or OutOfDiskError are raised only when no root took the file.
+    """
+    num_bytes = sum(index.file.data_bytes for index in inputs) + INDEX_RESERVE_BYTES
+    while True:
+        root = roots.choose(num_bytes)
+        merger = PartitionedFileMerger(
+            roots.storage(root), path_in(root), metadata, options, on_bytes=on_bytes
+        )
+        try:
+            merged = (
+                merger.rewrite(inputs, max_fan_in=max_fan_in) if rewrite else merger.append(inputs)
+            )
+        except StorageError as error:
+            roots.leave_out(root, error)
+            continue
+        n = metadata.num_subpartitions
+        _, added = subpartition_totals(merged.regions, n, merged.file.data_bytes)
+        for index in inputs:
+            added -= subpartition_totals(index.regions, n, index.file.data_bytes)[1]
+        num_regions = sum(len(index.regions) for index in inputs)
+        return MergedFile(replace(merged.file, root=root), num_regions, added)
 
 
 class PartitionedFileMerger:
@@ -60,11 +111,11 @@ class PartitionedFileMerger:
     path
         Path of its two files without suffix, relative to the storage's root.
     metadata
-        What its index will say beside the regions; rows are read with its schema.
+        What its index records besides the regions; rows are read with its schema.
     options
-        Memory, chunk size, level and whether to sync; its codec plays no part.
+        Memory, chunk size, level and whether to sync; the codec is ignored.
     on_bytes
-        Called now and then with the bytes of input data that were merged since the last call.
+        Progress callback: bytes of input data merged since its last call.
     """
 
     def __init__(
@@ -83,7 +134,7 @@ class PartitionedFileMerger:
         self._on_bytes = on_bytes
 
     def append(self, inputs: Sequence[PartitionedFileReader]) -> PartitionedFileReader:
-        """Copy the regions of all inputs behind each other, chunks as they are stored.
+        """Copy the regions of all inputs one after the other, chunks as they are stored.
 
         Parameters
         ----------
@@ -93,22 +144,22 @@ class PartitionedFileMerger:
         Returns
         -------
         PartitionedFileReader
-            The index of the output, which was read back and is sound.
+            The index of the output, which was read back and checked.
 
         Raises
         ------
         CorruptShuffleError, FormatVersionError
             An input is damaged or missing, or a newer version wrote it.
         SchemaError
-            The inputs are not of one shuffle, or rows of theirs cannot be joined.
+            The inputs are not of one shuffle, or their rows cannot be joined.
         StorageError, OutOfDiskError
             The output could not be written.
         """
         self._check_inputs(inputs)
 
         def write(writer: PartitionedFileWriter) -> None:
-            for one in inputs:
-                self._copy(writer, one, range(len(one.regions)))
+            for index in inputs:
+                self._copy(writer, index, range(len(index.regions)))
 
         return self._merge(inputs, write)
 
@@ -118,11 +169,11 @@ class PartitionedFileMerger:
         *,
         max_fan_in: int = MAX_FAN_IN,
     ) -> PartitionedFileReader:
-        """Join regions, as many at a time as memory allows without much being decoded twice.
+        """Join regions, as many into one as memory allows without decoding many chunks twice.
 
-        Rows of a subpartition stay in the order in which they were read, or become sorted as a
-        whole where regions are sorted. Regions that every subpartition reads are copied. Memory is
-        that of a map task with the same options.
+        Rows of a subpartition stay in reading order, or are merged into one sorted run where
+        regions are sorted. Broadcast regions are copied. Memory is that of a map task with the
+        same options.
 
         Parameters
         ----------
@@ -134,10 +185,10 @@ class PartitionedFileMerger:
         self._check_inputs(inputs)
         budget = self._options.region_bytes
         unicast = [
-            pair
-            for one in inputs
-            for pair in sized_regions(one)
-            if pair[0].kind is RegionKind.UNICAST
+            (region, raw_bytes)
+            for index in inputs
+            for region, raw_bytes in sized_regions(index)
+            if region.kind is RegionKind.UNICAST
         ]
         fan_in = plan_fan_in(
             unicast,
@@ -146,7 +197,7 @@ class PartitionedFileMerger:
             max_fan_in=max_fan_in,
             is_sorted=bool(self._metadata.sort_by),
         )
-        runs = plan_runs([one.regions for one in inputs], fan_in)
+        runs = plan_runs([index.regions for index in inputs], fan_in)
 
         def write(writer: PartitionedFileWriter) -> None:
             for run in runs:
@@ -154,8 +205,8 @@ class PartitionedFileMerger:
                     joiner = RegionJoiner(inputs, run, self._metadata, budget, self._on_bytes)
                     writer.write_region_in_parts(joiner.parts())
                 else:
-                    (one,) = run.slices
-                    self._copy(writer, inputs[one.source], range(one.first, one.end))
+                    (single,) = run.slices
+                    self._copy(writer, inputs[single.source], range(single.first, single.end))
 
         return self._merge(inputs, write)
 
@@ -164,7 +215,7 @@ class PartitionedFileMerger:
         inputs: Sequence[PartitionedFileReader],
         write: Callable[[PartitionedFileWriter], None],
     ) -> PartitionedFileReader:
-        options = replace(self._options, codec="none" if _are_plain(inputs) else "zstd")
+        options = replace(self._options, codec="none" if _are_ipc(inputs) else "zstd")
         try:
             with self._open(options) as writer:
                 write(writer)
@@ -179,7 +230,7 @@ class PartitionedFileMerger:
             merged = PartitionedFileReader(self._storage, file)
             check_merged(merged, inputs)
         except BaseException:
-            # Whatever cannot be removed either is named by nobody; the first error is the one told.
+            # No log entry names a file that stays here; the first error is the one to raise.
             with contextlib.suppress(StorageError):
                 self._storage.delete(file.index_path)
                 self._storage.delete(file.data_path)
@@ -190,7 +241,7 @@ class PartitionedFileMerger:
         try:
             return PartitionedFileWriter(self._storage, self._path, self._metadata, options)
         except ObjectNotFoundError as error:
-            # Not of an input, whose loss is damage: the directory of the output is gone.
+            # The directory of the output is gone. A missing input would be damage instead.
             raise StorageError(str(error)) from error
 
     def _check_inputs(self, inputs: Sequence[PartitionedFileReader]) -> None:
@@ -198,47 +249,48 @@ class PartitionedFileMerger:
         if not inputs:
             msg = "merge of no files; give at least one"
             raise OptionError(msg)
-        for one in inputs:
-            theirs = one.metadata
+        for index in inputs:
+            theirs = index.metadata
             if (
                 theirs.num_subpartitions != ours.num_subpartitions
                 or theirs.sort_by != ours.sort_by
                 or not is_appendable(ours.data_schema, theirs.data_schema)
             ):
                 msg = (
-                    f"{one.storage.root}/{one.file.path}: has other columns, sort keys or another "
-                    "number of subpartitions than the file it shall be merged into"
+                    f"{index.storage.root}/{index.file.path}: its columns, sort keys or number of "
+                    "subpartitions differ from those of the file to merge into; merge only files "
+                    "of one shuffle"
                 )
                 raise SchemaError(msg)
 
     def _copy(
-        self, writer: PartitionedFileWriter, source: PartitionedFileReader, numbers: range
+        self, writer: PartitionedFileWriter, index: PartitionedFileReader, numbers: range
     ) -> None:
         """Copy regions of one input as they are stored."""
-        chunks = ChunkReader(source, ChunkDecoder(self._metadata.data_schema))
-        regions = sized_regions(source)
+        chunks = ChunkReader(index, ChunkDecoder(self._metadata.data_schema))
+        regions = sized_regions(index)
         for number in numbers:
             region, raw_bytes = regions[number]
             writer.write_stored_region(region, chunks.stored(number, number + 1), raw_bytes)
             self._on_bytes(int(region.chunks.length.sum()))
 
 
-def _are_plain(inputs: Sequence[PartitionedFileReader]) -> bool:
-    """Whether all chunks are Arrow messages as they stand."""
+def _are_ipc(inputs: Sequence[PartitionedFileReader]) -> bool:
+    """Whether all chunks are uncompressed Arrow messages."""
     return all(
         bool((region.chunks.encoding == Encoding.IPC).all())
-        for one in inputs
-        for region in one.regions
+        for index in inputs
+        for region in index.regions
     )
 
 
 NUM_COMPARED = 16
 """Subpartitions whose rows are compared."""
 
-MOST_ROWS = 20_000
-"""A subpartition with more rows is not compared: all of them would have to be held."""
+MAX_COMPARED_ROWS = 20_000
+"""A subpartition with more rows is not compared: all of them would be in memory."""
 
-MOST_BYTES = 64 << 20
+MAX_COMPARED_BYTES = 64 << 20
 """... nor is one with more bytes, a value inside of a list counting as one byte more."""
 
 ROWS_COMPARED = 256
@@ -248,20 +300,18 @@ ROWS_COMPARED = 256
 def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> None:
     """Read a merged file whole and compare it with its inputs.
 
-    Raises
-    ------
-    CorruptShuffleError
-        It cannot be read back as it was written, or its subpartitions have other rows.
+    Raises CorruptShuffleError when it cannot be read back as it was written, or its subpartitions
+    have other rows than those of the inputs.
     """
     n = merged.metadata.num_subpartitions
     expected = np.zeros(n, np.int64)
-    for one in inputs:
-        expected += subpartition_totals(one.regions, n, one.file.data_bytes)[0]
-    found, _ = subpartition_totals(merged.regions, n, merged.file.data_bytes)
+    for index in inputs:
+        expected += subpartition_totals(index.regions, n, index.file.data_bytes)[0]
+    num_rows, _ = subpartition_totals(merged.regions, n, merged.file.data_bytes)
     stored = merged.file.num_rows, merged.file.num_broadcast_rows
-    if not np.array_equal(expected, found) or stored != (
-        sum(one.file.num_rows for one in inputs),
-        sum(one.file.num_broadcast_rows for one in inputs),
+    if not np.array_equal(expected, num_rows) or stored != (
+        sum(index.file.num_rows for index in inputs),
+        sum(index.file.num_broadcast_rows for index in inputs),
     ):
         raise _differs(merged, "the number of rows")
     copied = _are_copies(merged, inputs)
@@ -273,12 +323,12 @@ def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFile
 def _compare_rows(
     merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader], rows: Int64Array
 ) -> None:
-    candidates = np.flatnonzero((rows > 0) & (rows <= MOST_ROWS))
+    candidates = np.flatnonzero((rows > 0) & (rows <= MAX_COMPARED_ROWS))
     places = np.linspace(0, len(candidates) - 1, min(NUM_COMPARED, len(candidates))).astype(int)
-    for one in np.unique(candidates[places]).tolist():
-        expected = _rows_at_ends(inputs, merged, one, max_bytes=MOST_BYTES)
-        if expected is not None and expected != _rows_at_ends([merged], merged, one):
-            raise _differs(merged, f"rows of subpartition {one}")
+    for subpartition in np.unique(candidates[places]).tolist():
+        expected = _rows_at_ends(inputs, merged, subpartition, max_bytes=MAX_COMPARED_BYTES)
+        if expected is not None and expected != _rows_at_ends([merged], merged, subpartition):
+            raise _differs(merged, f"rows of subpartition {subpartition}")
 
 
 def _rows_at_ends(
@@ -288,9 +338,9 @@ def _rows_at_ends(
     *,
     max_bytes: float = inf,
 ) -> tuple[int, list[pa.RecordBatch]] | None:
-    """How many unicast rows a subpartition has, and the bytes of the first and the last.
+    """Return the number of unicast rows of a subpartition, and the bytes of the first and last.
 
-    Bytes, because NaN is no equal of itself, and not every value has a form in Python. None when
+    Bytes, because NaN does not equal itself, and not every value has a form in Python. None when
     the rows have more than ``max_bytes``.
     """
     schema, sort_by = merged.metadata.data_schema, merged.metadata.sort_by
@@ -302,7 +352,7 @@ def _rows_at_ends(
             if region.kind is RegionKind.UNICAST:
                 batches = []
                 for batch, _ in chunks.rows(number, number + 1, subpartition, subpartition + 1):
-                    # Values inside of lists may take no byte at all, and their number is bounded.
+                    # A value inside of a list may take no byte; the bound limits their number too.
                     num_bytes += batch.nbytes + most_items(batch)
                     if num_bytes > max_bytes:
                         return None
@@ -319,24 +369,26 @@ def _rows_at_ends(
 
 
 def _as_bytes(rows: pa.Table) -> pa.RecordBatch:
-    """Return the rows with the bytes that their values are: equal where the bytes are."""
+    """Return the rows as columns of bytes, which are equal exactly where the bytes are."""
     columns = [column.combine_chunks() for column in rows.columns]
     message = pa.RecordBatch.from_arrays(columns, schema=rows.schema).serialize()
     return pa.ipc.read_record_batch(message, byte_schema(rows.schema))
 
 
 def _sorted(rows: pa.Table, sort_by: SortBy) -> pa.Table:
-    """Return rows in the order of the sort keys, stable; the table itself when they are."""
+    """Return the rows stably sorted; the table itself when they are in order already."""
     if len(rows) < 2:
         return rows
-    codes = key_codes([rows[name].chunk(0) for name, _ in sort_by], [o for _, o in sort_by])
-    order = sort_permutation(codes)
-    return rows if bool((order[1:] > order[:-1]).all()) else take(rows, to_arrow(order))
+    codes = key_codes([rows[name].chunk(0) for name, _ in sort_by], [order for _, order in sort_by])
+    permutation = sort_permutation(codes)
+    if bool((permutation[1:] > permutation[:-1]).all()):
+        return rows
+    return take(rows, to_arrow(permutation))
 
 
 def _are_copies(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileReader]) -> bool:
-    """Whether all chunks are those of the inputs, byte for byte."""
-    regions = [region.chunks for one in inputs for region in one.regions]
+    """Whether all chunks are byte copies of those of the inputs."""
+    regions = [region.chunks for index in inputs for region in index.regions]
     return len(regions) == len(merged.regions) and all(
         np.array_equal(getattr(region.chunks, name), getattr(chunks, name))
         for region, chunks in zip(merged.regions, regions, strict=True)
@@ -349,75 +401,3 @@ def _differs(merged: PartitionedFileReader, what: str) -> CorruptShuffleError:
         f"{merged.storage.root}/{merged.file.data_path}: {what} differ from the files it was "
         "merged from, which are unharmed. Please report this"
     )
-
-
-INDEX_RESERVE_BYTES = 4 << 20
-"""Room a directory must have beside the data, for the index."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergedFile:
-    """A merged file, read back and found sound, and what it changes in the totals."""
-
-    file: PartitionedFile
-    num_merged_regions: int
-    """Regions of the inputs."""
-    added_bytes: Int64Array
-    """Bytes per subpartition that the file has more than its inputs; mostly negative."""
-
-
-def merge_files(
-    inputs: Sequence[PartitionedFileReader],
-    *,
-    rewrite: bool,
-    max_fan_in: int,
-    roots: WriteRoots,
-    path_in: Callable[[int], str],
-    metadata: PartitionedFileMetadata,
-    options: WriteOptions,
-    on_bytes: Callable[[int], None] = ignore,
-) -> MergedFile:
-    """Merge files into one that stands in one of several directories.
-
-    Parameters
-    ----------
-    inputs
-        Indexes of the inputs, in reading order.
-    rewrite
-        Whether regions are joined; otherwise they are copied as they are.
-    max_fan_in
-        Most regions that become one.
-    roots
-        Where the file may go; one that fails is left out from then on.
-    path_in
-        Gives the path of the file, without suffix, in the root of that number.
-    metadata, options, on_bytes
-        As :class:`~arrow_format.write.merger.PartitionedFileMerger` takes them.
-
-    Raises
-    ------
-    CorruptShuffleError, FormatVersionError, SchemaError
-        An input is damaged, or not of this shuffle.
-    StorageError, OutOfDiskError
-        No directory took the file; nothing of it is left.
-    """
-    num_bytes = sum(one.file.data_bytes for one in inputs) + INDEX_RESERVE_BYTES
-    while True:
-        root = roots.choose(num_bytes)
-        merger = PartitionedFileMerger(
-            roots.storage(root), path_in(root), metadata, options, on_bytes=on_bytes
-        )
-        try:
-            merged = (
-                merger.rewrite(inputs, max_fan_in=max_fan_in) if rewrite else merger.append(inputs)
-            )
-        except StorageError as error:
-            roots.leave_out(root, error)
-            continue
-        n = metadata.num_subpartitions
-        _, added = subpartition_totals(merged.regions, n, merged.file.data_bytes)
-        for one in inputs:
-            added -= subpartition_totals(one.regions, n, one.file.data_bytes)[1]
-        return MergedFile(
-            replace(merged.file, root=root), sum(len(one.regions) for one in inputs), added
-        )

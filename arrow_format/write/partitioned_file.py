@@ -1,7 +1,7 @@
-"""Writes a data file of regions, and then its index.
+"""The writer of one partitioned file: a data file, region by region, and then its index.
 
-Source: FLIP-148, ``PartitionedFileWriter``. The data file is appended to region by region; the
-index is written last, so a file without index was never finished.
+The index is written last, so a data file without index was never finished.
+Source: FLIP-148, ``PartitionedFileWriter``.
 """
 
 from __future__ import annotations
@@ -13,37 +13,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arrow_format.errors import (
-    ClosedError,
-    ShuffleError,
-    StorageError,
-)
+from arrow_format.errors import ClosedError, ShuffleError, StorageError
 from arrow_format.format.index_file import encode_index
-from arrow_format.model import (
-    PartitionedFile,
-    PartitionedFileMetadata,
-    Region,
-    RegionKind,
-)
+from arrow_format.model import PartitionedFile, PartitionedFileMetadata, Region, RegionKind
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
 from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows
-from arrow_format.write.chunk_writer import (
-    ChunkWriter,
-    GatheringSink,
-    IpcFileChunks,
-    ZstdChunks,
-)
+from arrow_format.write.chunk_writer import GatheringSink, open_chunk_writer
 from arrow_format.write.clustering import Clustering, cut_chunks, cut_to_size
 from arrow_format.write.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
 
     import pyarrow as pa
 
     from arrow_format.format.chunk_codec import EncodedChunk
     from arrow_format.storage.open import Storage
+
+INDEX_RESERVE_BYTES = 4 << 20
+"""Free space that a directory must have besides the data of a file, for its index."""
 
 
 class PartitionedFileWriter:
@@ -56,16 +44,16 @@ class PartitionedFileWriter:
     storage
         Where the files go.
     path
-        Path of both without suffix, relative to the storage's root.
+        Path of both files without suffix, relative to the storage's root.
     metadata
-        What the index will say beside the regions.
+        What the index records besides the regions.
     options
         Codec, chunk size and whether to sync.
 
     Raises
     ------
     ObjectExistsError
-        A file of that name is there; it is left alone.
+        A data file of that name already exists; it is not touched.
     """
 
     def __init__(
@@ -84,18 +72,13 @@ class PartitionedFileWriter:
         self._closed = False
         self._rolled_back = False
         self._index_begun = False
+        # Where the last whole region ends: position and frame CRC-32 of the sink, raw bytes.
         self._whole = (0, 0)
         self._whole_raw_bytes = 0
         self._object = storage.open_writer(self._file.data_path, sync=options.sync)
         self._sink = GatheringSink(self._object)
         try:
-            self._chunks: ChunkWriter = (
-                IpcFileChunks(self._sink, metadata.data_schema)
-                if options.codec == "none"
-                else ZstdChunks(
-                    self._sink, metadata.data_schema, options.codec_level, options.chunk_bytes
-                )
-            )
+            self._chunks = open_chunk_writer(self._sink, metadata.data_schema, options)
         except BaseException:
             self._object.abort()
             raise
@@ -117,7 +100,7 @@ class PartitionedFileWriter:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes the regions written so far take in memory and, about, in the index."""
+        """Approximate bytes that the regions written so far take in memory and in the index."""
         return sum(
             region.row_offsets.nbytes
             + (0 if region.ranks is None else region.ranks.nbytes)
@@ -125,40 +108,29 @@ class PartitionedFileWriter:
             for region in self._regions
         )
 
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The regions written so far."""
+        return tuple(self._regions)
+
     def write_region(self, batch: pa.RecordBatch, clustering: Clustering) -> None:
-        """Append a region of unicast rows; nothing is written when there are none.
+        """Append a region of unicast rows; nothing is written when there are no rows.
 
         Parameters
         ----------
         batch
-            The rows in the order of ``clustering``.
+            Rows of the data schema in the order of ``clustering``.
         clustering
-            Where each subpartition's rows stand; all rows of one stand together.
+            Which rows each subpartition has; all rows of a subpartition are contiguous.
 
         Raises
         ------
         ClosedError
             The file is finished or was released.
         ShuffleError
-            A subpartition's rows would not stand together, or rows and clustering do not match.
+            The rows of a subpartition are not contiguous, or rows and clustering do not match.
         """
         self.write_region_in_parts([(batch, clustering)])
-
-    def write_region_in_parts(self, parts: Iterable[tuple[pa.RecordBatch, Clustering]]) -> None:
-        """Append one region of unicast rows that come a few subpartitions at a time.
-
-        Parameters
-        ----------
-        parts
-            Rows with their clustering, by ascending rank; all with the same first subpartition.
-            One part may go on with the subpartition that the part before ended with.
-
-        Raises
-        ------
-        ClosedError, ShuffleError
-            As :meth:`write_region`.
-        """
-        self._write(RegionKind.UNICAST, parts)
 
     def write_broadcast_region(self, batch: pa.RecordBatch) -> None:
         """Append a region of rows that every subpartition reads; they are stored once.
@@ -169,7 +141,53 @@ class PartitionedFileWriter:
             The file is finished or was released.
         """
         offsets = np.array([0, batch.num_rows], np.int32)
-        self._write(RegionKind.BROADCAST, [(batch, Clustering(0, None, None, offsets))])
+        clustering = Clustering(0, None, None, offsets)
+        self.write_region_in_parts([(batch, clustering)], RegionKind.BROADCAST)
+
+    def write_region_in_parts(
+        self,
+        parts: Iterable[tuple[pa.RecordBatch, Clustering]],
+        kind: RegionKind = RegionKind.UNICAST,
+    ) -> None:
+        """Append one region whose rows come a few subpartitions at a time.
+
+        Each part is written, and no longer referenced, before the next one is requested.
+
+        Parameters
+        ----------
+        parts
+            Rows with their clustering, by ascending rank; all with the same first subpartition.
+            A part may continue the subpartition that the part before it ended with.
+        kind
+            Whether each row is read by one subpartition, or all rows by every subpartition. Rows
+            of a broadcast region are clustered as rows of one subpartition.
+
+        Raises
+        ------
+        ClosedError, ShuffleError
+            As :meth:`write_region`.
+        """
+        self._check_open()
+        n = self._metadata.num_subpartitions if kind is RegionKind.UNICAST else 1
+        builder = RegionBuilder(kind, n)
+        for batch, clustering in parts:
+            if batch.num_rows == 0:
+                continue
+            try:
+                part_start = builder.add(clustering, batch.num_rows)
+            except ShuffleError as error:
+                msg = f"{self._file.data_path}: {error}"
+                raise ShuffleError(msg) from error
+            self._raw_bytes += batch.nbytes
+            rows, num_bytes = self._chunks.prepare(batch)
+            first_rows = cut_chunks(clustering, n, num_bytes, self._options.chunk_bytes)
+            for start, stop in cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):
+                builder.add_chunk(self._chunks.write(rows, start, stop, part_start + start))
+            # The next part is made now: nothing here may keep this one in memory meanwhile.
+            self._sink.flush()
+            del batch, rows
+        if builder.num_rows:
+            self._add_region(builder.build())
 
     def write_stored_region(
         self, region: Region, chunks: Iterable[EncodedChunk], raw_bytes: int
@@ -179,11 +197,11 @@ class PartitionedFileWriter:
         Parameters
         ----------
         region
-            As the index of the other file describes it; only the places of its chunks change.
+            As the index of the other file describes it; only the offsets of its chunks change.
         chunks
             All of them, in order. A file of codec ``none`` takes chunks of encoding 0 only.
         raw_bytes
-            Bytes of the region's rows as Arrow holds them in memory, about.
+            Approximate bytes of the region's rows as Arrow holds them in memory.
 
         Raises
         ------
@@ -192,57 +210,34 @@ class PartitionedFileWriter:
         """
         self._check_open()
         starts = region.chunks.first_row.tolist()
-        rows = [
+        chunk_rows = [
             self._chunks.write_encoded(chunk, first_row)
             for first_row, chunk in zip(starts, chunks, strict=True)
         ]
         self._raw_bytes += raw_bytes
-        self._add_region(replace(region, chunks=chunk_table(rows)))
+        self._add_region(replace(region, chunks=chunk_table(chunk_rows)))
 
     def _check_open(self) -> None:
         if self._closed or self._rolled_back:
             msg = f"{self._file.data_path}: finished or released; no region can be written"
             raise ClosedError(msg)
 
-    def _write(self, kind: RegionKind, parts: Iterable[tuple[pa.RecordBatch, Clustering]]) -> None:
-        self._check_open()
-        n = self._metadata.num_subpartitions if kind is RegionKind.UNICAST else 1
-        builder = RegionBuilder(kind, n)
-        for batch, clustering in parts:
-            if batch.num_rows == 0:
-                continue
-            try:
-                start = builder.add(clustering, batch.num_rows)
-            except ShuffleError as error:
-                msg = f"{self._file.data_path}: {error}"
-                raise ShuffleError(msg) from error
-            self._raw_bytes += batch.nbytes
-            rows = self._chunks.prepare(batch)
-            firsts = cut_chunks(clustering, n, rows.num_bytes, self._options.chunk_bytes)
-            for first, stop in cut_to_size(batch, firsts, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):
-                builder.add_chunk(rows.write(first, stop, start + first))
-            # The next part is made now: nothing here may keep this one in memory meanwhile.
-            self._sink.flush()
-            del batch, rows
-        if builder.num_rows:
-            self._add_region(builder.build())
-
     def _add_region(self, region: Region) -> None:
-        # What is counted as written is with the file system, and pins no columns any more.
+        # A region counts as written once the storage has its bytes and no column is pinned.
         self._sink.flush()
         self._whole = (self._sink.position, self._sink.frame_crc32)
         self._whole_raw_bytes = self._raw_bytes
         self._regions.append(region)
 
     def roll_back(self) -> None:
-        """Cut off what a failed write left behind the last whole region.
+        """Cut off what a failed write left after the last whole region.
 
-        Then the file can be finished with the regions it has, and take no others.
+        The file can then be finished with the regions it has, but takes no others.
 
         Raises
         ------
         StorageError
-            The file cannot be cut; it is of no use.
+            The file cannot be cut, and cannot be finished.
         """
         if self._closed:
             return
@@ -254,16 +249,21 @@ class PartitionedFileWriter:
     def finish(self) -> PartitionedFile:
         """Finish the data file, then write the index; both are durable when ``sync`` is on.
 
+        Returns
+        -------
+        PartitionedFile
+            The sizes and checksums that a map status and the log record.
+
         Raises
         ------
         ClosedError
-            Called before, or released.
+            The file is already finished or released.
         StorageError
-            The storage took no more. Until :meth:`release` the regions can be read, see
+            The storage took no more bytes. Until :meth:`release` the regions can be read, see
             :meth:`unfinished`.
         """
         if self._closed:
-            msg = f"{self._file.data_path}: finished or released already"
+            msg = f"{self._file.data_path}: finished or released; it cannot be finished again"
             raise ClosedError(msg)
         self._chunks.finish()
         self._object.close()
@@ -274,7 +274,7 @@ class PartitionedFileWriter:
         )
         index = encode_index(metadata, self._regions)
         writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
-        self._index_begun = True  # from here on a file of that name is ours to remove
+        self._index_begun = True  # a file of that name is now ours to remove
         try:
             writer.writev([index])
             writer.close()
@@ -292,13 +292,8 @@ class PartitionedFileWriter:
             num_broadcast_rows=broadcast_rows(self._regions),
         )
 
-    @property
-    def regions(self) -> tuple[Region, ...]:
-        """The regions written so far."""
-        return tuple(self._regions)
-
     def unfinished(self) -> UnfinishedFile:
-        """Return the regions written whole, to be read while the file is not finished."""
+        """Return the whole regions, for a reader of the file before it is finished."""
         file = replace(
             self._file,
             num_regions=len(self._regions),
@@ -310,8 +305,8 @@ class PartitionedFileWriter:
     def release(self) -> None:
         """Remove the unfinished file; does nothing after :meth:`finish`.
 
-        What a broken storage does not let go of stays: no log entry will name it, and the commit or
-        abort of its job tries again.
+        A file that a broken storage refuses to delete stays: no log entry will name it, and the
+        commit or abort of its job tries again.
         """
         if self._closed:
             return
@@ -326,10 +321,5 @@ class PartitionedFileWriter:
     def __enter__(self) -> PartitionedFileWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()

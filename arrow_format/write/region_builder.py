@@ -1,7 +1,8 @@
-"""Puts a region of the index together from the parts it was written in; pure.
+"""Builds the index record of a region from the parts it is written in; pure.
 
-A region is mostly written in one part. A merge writes more rows than fit into memory, and hands
-them over a few subpartitions at a time.
+Apart from the file's writer, because it is the one place that checks what FLIP-148 demands of a
+data region: all rows of a subpartition are contiguous. Most regions have one part. A merge joins
+regions that do not fit into memory, and writes a few subpartitions at a time.
 """
 
 from __future__ import annotations
@@ -25,15 +26,7 @@ MAX_REGION_ROWS = (1 << 31) - 1
 
 
 class RegionBuilder:
-    """Collects the parts of one region, whose rows ascend by rank.
-
-    Parameters
-    ----------
-    kind
-        Who reads the rows.
-    num_subpartitions
-        How many there are.
-    """
+    """Collects the parts of one region, whose rows ascend by rank."""
 
     def __init__(self, kind: RegionKind, num_subpartitions: int) -> None:
         self._kind = kind
@@ -45,15 +38,11 @@ class RegionBuilder:
         self.num_rows = 0
 
     def add(self, clustering: Clustering, num_rows: int) -> int:
-        """Take the next part and return the row of the region at which it starts.
+        """Add the next part and return the row of the region at which it starts.
 
-        Its first subpartition may be the one the part before ended with.
-
-        Raises
-        ------
-        ShuffleError
-            The rows of a subpartition would not stand together, or rows and clustering do not
-            match, or the region would have 2**31 rows.
+        Its first subpartition may be the one that the part before it ended with. Raises
+        ShuffleError when rows of a subpartition are not contiguous, rows and clustering do not
+        match, or the region would have 2**31 rows.
         """
         offsets = clustering.row_offsets
         ranks = (
@@ -70,7 +59,7 @@ class RegionBuilder:
             or bool((np.diff(ranks) <= 0).any())
             or (self._ranks and (first != self._first_subpartition or ranks[0] < last_rank))
         ):
-            msg = "all rows of a subpartition must stand together, in the order of the region"
+            msg = "all rows of a subpartition must be contiguous, in the order of the region"
             raise ShuffleError(msg)
         start = self.num_rows
         if start + num_rows > MAX_REGION_ROWS:
@@ -78,7 +67,7 @@ class RegionBuilder:
             raise ShuffleError(msg)
         ends = offsets[1:] + np.int32(start)
         if self._ranks and ranks[0] == last_rank:
-            # The subpartition goes on: it ends where it ends now.
+            # The subpartition continues: it ends where this part's rows of it end.
             self._ends[-1] = np.append(self._ends[-1][:-1], ends[0])
             ranks, ends = ranks[1:], ends[1:]
         if len(ranks):
@@ -89,25 +78,25 @@ class RegionBuilder:
         return start
 
     def add_chunk(self, row: ChunkRow) -> None:
-        """Take a chunk that was written."""
+        """Add a chunk that was written."""
         self._chunks.append(row)
 
     def build(self) -> Region:
-        """Return the region; it has rows."""
+        """Return the region, which has at least one row."""
         ranks = np.concatenate(self._ranks)
-        everyone = self._kind is RegionKind.BROADCAST or len(ranks) == self._num_subpartitions
+        all_ranks = self._kind is RegionKind.BROADCAST or len(ranks) == self._num_subpartitions
         return Region(
             self._kind,
             self.num_rows,
             self._first_subpartition,
-            None if everyone else ranks,
+            None if all_ranks else ranks,
             np.concatenate([np.zeros(1, np.int32), *self._ends]),
             chunk_table(self._chunks),
         )
 
 
 def chunk_table(rows: list[ChunkRow]) -> ChunkTable:
-    """Return the chunks of a region; there is at least one."""
+    """Return the table of a region's chunks, of which there is at least one."""
     first_row, offset, length, raw_length, encoding, crc32 = zip(*rows, strict=True)
     return ChunkTable(
         np.array(first_row, np.int64),

@@ -1,8 +1,8 @@
-"""Reads many regions as if they were one: the heart of a rewrite.
+"""Joins many regions into one, a range of subpartitions at a time.
 
-Adjacent subpartitions are taken together as far as they fit into memory, their rows from all
-regions in reading order, and ordered as a map task orders those of its sort buffer.
-Source: FLIP-148, ``PartitionedFileMerger``.
+The rows of adjacent subpartitions that fit into memory together are read from all regions, in
+reading order, and clustered in a sort buffer as in a map task. A subpartition that does not fit is
+streamed. Source: FLIP-148, ``PartitionedFileMerger``.
 """
 
 from __future__ import annotations
@@ -30,24 +30,14 @@ if TYPE_CHECKING:
     from arrow_format.write.rewrite_plan import RegionRun, RegionSlice
 
 Part = tuple[pa.RecordBatch, Clustering]
-"""Rows of a region that is written a few subpartitions at a time."""
+"""Rows of some subpartitions of a region, for ``write_region_in_parts``."""
 
 
 class RegionJoiner:
-    """Reads a run of regions as one, a range of subpartitions at a time.
+    """Reads a run of unicast regions as one, a range of subpartitions at a time.
 
-    Parameters
-    ----------
-    inputs
-        Indexes of the files that the run has regions of.
-    run
-        At least one region, all unicast.
-    metadata
-        Number of subpartitions, sort keys, and the schema that rows are read with.
-    budget_bytes
-        What the rows of a range may take in memory; ordering them takes as much again.
-    on_bytes
-        Called with the stored bytes that were joined since the last call.
+    Rows are read with the schema of ``metadata``. Those of a range may take ``budget_bytes``, and
+    ordering them as much again. ``on_bytes`` gets the stored bytes joined since its last call.
     """
 
     def __init__(
@@ -66,21 +56,17 @@ class RegionJoiner:
         self._budget_bytes = budget_bytes
         self._on_bytes = on_bytes
         self._regions = [
-            pair
-            for one in run.slices
-            for pair in sized_regions(inputs[one.source])[one.first : one.end]
+            sized
+            for piece in run.slices
+            for sized in sized_regions(inputs[piece.source])[piece.first : piece.end]
         ]
-        # Map tasks begin at different subpartitions; what they wrote together begins where the
-        # first of them did.
+        # Map tasks begin at different subpartitions; the joined region begins where the first does.
         self._first_subpartition = self._regions[0][0].first_subpartition
 
     def parts(self) -> Iterator[Part]:
-        """Rows of the joined region, by ascending rank, in parts that fit into memory.
+        """Yield the rows of the joined region, by ascending rank, in parts that fit into memory.
 
-        Raises
-        ------
-        CorruptShuffleError, FormatVersionError
-            What is read is damaged or missing.
+        Raises CorruptShuffleError or FormatVersionError when an input is damaged or missing.
         """
         ranges = plan_ranges(
             self._regions,
@@ -89,34 +75,34 @@ class RegionJoiner:
             max_bytes=self._budget_bytes,
             row_overhead_bytes=self._buffer().row_overhead_bytes,
         )
-        weight = sum(one.num_bytes for one in ranges)
+        total = sum(subpartitions.num_bytes for subpartitions in ranges)
         stored = int(sum(region.chunks.length.sum() for region, _ in self._regions))
-        before = done = 0
-        for one in ranges:
-            if one.num_bytes > self._budget_bytes:
-                yield from self._streamed(one.first)
+        reported = done = 0
+        for subpartitions in ranges:
+            if subpartitions.num_bytes > self._budget_bytes:
+                yield from self._streamed(subpartitions.first)
             else:
-                yield from self._clustered(one.first, one.end)
-            done += one.num_bytes
-            self._on_bytes(stored * done // weight - before)
-            before = stored * done // weight
+                yield from self._clustered(subpartitions.first, subpartitions.end)
+            done += subpartitions.num_bytes
+            self._on_bytes(stored * done // total - reported)
+            reported = stored * done // total
 
     def _buffer(self) -> SortBuffer:
         schema, sort_by = self._metadata.data_schema, self._metadata.sort_by
         return SortBuffer(schema, self._budget_bytes, self._n, sort_by)
 
     def _clustered(self, first: int, end: int) -> Iterator[Part]:
-        """Rows of a range, ordered as a map task orders those of its buffer.
+        """Yield the rows of a range, clustered in memory.
 
-        Sizes were estimated from the average row of each chunk. Where the rows do not fit, halves
-        are tried, and at last a subpartition is read by itself.
+        Sizes were estimated from the average row of each chunk. Where the rows do not fit after
+        all, the range is halved; a single subpartition that does not fit is streamed.
         """
         waiting = [(first, end)]
         while waiting:
             first, end = waiting.pop()
             part = self._ordered(first, end)
             if part:
-                yield part.pop()  # held by nobody here while the next one is made
+                yield part.pop()  # not referenced here while the next part is made
             elif end - first > 1:
                 middle = (first + end) // 2
                 waiting += [(middle, end), (first, middle)]
@@ -124,10 +110,10 @@ class RegionJoiner:
                 yield from self._streamed(first)
 
     def _ordered(self, first: int, end: int) -> list[Part]:
-        """Return the rows of a range as one part; none when they do not fit into memory."""
+        """Return the rows of a range as one part; no part when they do not fit into memory."""
         buffer = self._buffer()
-        for one in self._slices:
-            for batch, ids in self._reader(one).rows(one.first, one.end, first, end):
+        for piece in self._slices:
+            for batch, ids in self._reader(piece).rows(piece.first, piece.end, first, end):
                 if not buffer.append(batch, ids):
                     return []
         buffer.finish()
@@ -135,7 +121,7 @@ class RegionJoiner:
         return [(region.batch, region.clustering)]
 
     def _streamed(self, subpartition: int) -> Iterator[Part]:
-        """Rows of one subpartition that is too large for memory, a chunk's worth at a time."""
+        """Yield the rows of a subpartition that does not fit into memory, a chunk at a time."""
         rank = (subpartition - self._first_subpartition) % self._n
         ranks = np.array([rank], np.int32)
         for batch in _joined(self._rows_of(subpartition), SPLIT_CHUNK_BYTES):
@@ -146,26 +132,26 @@ class RegionJoiner:
         sort_by = self._metadata.sort_by
         if not sort_by:
             rows = (
-                self._reader(one).rows(one.first, one.end, subpartition, subpartition + 1)
-                for one in self._slices
+                self._reader(piece).rows(piece.first, piece.end, subpartition, subpartition + 1)
+                for piece in self._slices
             )
             return _batches(chain.from_iterable(rows))
         ahead = min(self._budget_bytes // len(self._regions), READ_AHEAD_BYTES)
         return merge_sorted(
             [
-                _batches(self._reader(one, ahead).rows(i, i + 1, subpartition, subpartition + 1))
-                for one in self._slices
-                for i in range(one.first, one.end)
+                _batches(self._reader(piece, ahead).rows(i, i + 1, subpartition, subpartition + 1))
+                for piece in self._slices
+                for i in range(piece.first, piece.end)
             ],
             sort_by,
         )
 
-    def _reader(self, one: RegionSlice, ahead_bytes: int = READ_AHEAD_BYTES) -> ChunkReader:
-        return ChunkReader(self._inputs[one.source], self._decoder, read_ahead_bytes=ahead_bytes)
+    def _reader(self, piece: RegionSlice, ahead_bytes: int = READ_AHEAD_BYTES) -> ChunkReader:
+        return ChunkReader(self._inputs[piece.source], self._decoder, read_ahead_bytes=ahead_bytes)
 
 
 def sized_regions(index: PartitionedFileReader | UnfinishedFile) -> list[tuple[Region, int]]:
-    """Return the regions of a file with the bytes that each takes in Arrow."""
+    """Return the regions of a file, each with its bytes in Arrow."""
     return list(zip(index.regions, arrow_bytes(index.regions, index.file.raw_bytes), strict=True))
 
 
@@ -176,17 +162,17 @@ def _batches(
 
 
 def _joined(batches: Iterable[pa.RecordBatch], min_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Join batches until they have about ``min_bytes``; the last has what is left.
+    """Yield batches concatenated to about ``min_bytes`` each; the last one may be smaller.
 
-    Each item of a list counts one more, as it may take no byte.
+    Each item of a list counts as one byte more, since it may take no byte.
     """
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
+    buffered: list[pa.RecordBatch] = []
+    num_bytes = 0
     for batch in batches:
-        held.append(batch)
-        held_bytes += batch.nbytes + most_items(batch)
-        if held_bytes >= min_bytes:
-            yield pa.concat_batches(held)
-            held, held_bytes = [], 0
-    if held:
-        yield pa.concat_batches(held)
+        buffered.append(batch)
+        num_bytes += batch.nbytes + most_items(batch)
+        if num_bytes >= min_bytes:
+            yield pa.concat_batches(buffered)
+            buffered, num_bytes = [], 0
+    if buffered:
+        yield pa.concat_batches(buffered)

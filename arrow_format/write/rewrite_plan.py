@@ -1,7 +1,7 @@
-"""Which regions a rewrite joins, and which subpartitions it takes at a time: pure.
+"""Plans a rewrite: which regions it joins, and which subpartitions it joins at a time; pure.
 
-Source: FLIP-148, ``PartitionedFileMerger``. There, the buffers of a subpartition are copied behind
-each other; here its rows are put into chunks anew.
+Source: FLIP-148, ``PartitionedFileMerger``. There, the buffers of a subpartition are copied one
+after the other; here its rows are encoded into new chunks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array, Region
 
 MIN_FAN_IN = 8
-"""Regions that are joined into one however little memory there is."""
+"""Regions that are joined into one however small the memory budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class RegionRun:
 
     @property
     def num_regions(self) -> int:
-        """How many there are."""
-        return sum(one.end - one.first for one in self.slices)
+        """Number of regions."""
+        return sum(piece.end - piece.first for piece in self.slices)
 
 
 def plan_fan_in(
@@ -56,25 +56,13 @@ def plan_fan_in(
     max_fan_in: int,
     is_sorted: bool,
 ) -> int:
-    """Decide how many regions to join into one.
+    """Return how many regions to join into one, at most ``max_fan_in``.
 
-    What fits into memory holds a share of each region. Where that is less than a chunk, chunks are
-    decoded again for each share, so the work grows with the number of regions: so many are joined
-    that a share is about a chunk. A sorted subpartition that is too large for memory is merged row
-    by row, with a chunk of each region at hand and the rows merged from these beside them.
-
-    Parameters
-    ----------
-    regions
-        Unicast regions, each with the bytes it takes in Arrow.
-    num_subpartitions
-        How many there are.
-    max_bytes
-        What rows may take in memory.
-    max_fan_in
-        Never more than this.
-    is_sorted
-        Whether the regions are sorted by keys.
+    A range of subpartitions that fits into ``max_bytes`` of memory has a share of each region.
+    Where a share is less than a chunk, the chunk is decoded again for each share. The fan-in is
+    therefore the number of regions at which a share is about one chunk. A sorted subpartition that
+    does not fit is merged row by row, with a decoded chunk of each region in memory, and besides
+    them the merged rows. ``regions`` are unicast, each with its bytes in Arrow.
     """
     raw_bytes = sum(size for _, size in regions)
     num_chunks = sum(len(region.chunks) for region, _ in regions)
@@ -91,17 +79,10 @@ def plan_fan_in(
 
 
 def plan_runs(sources: Sequence[Sequence[Region]], max_fan_in: int) -> list[RegionRun]:
-    """Cut the regions of all inputs into runs that become one region each.
+    """Cut the regions of all inputs, in reading order, into runs that become one region each.
 
-    A region that every subpartition reads stands alone, and rows before it never move behind it:
-    the order within a subpartition stays as it was.
-
-    Parameters
-    ----------
-    sources
-        Regions of every input, both in reading order.
-    max_fan_in
-        Most regions of a run, at least 1.
+    A broadcast region is a run of its own, and no row moves across it: the order of rows within a
+    subpartition does not change.
     """
     places = [
         (source, number, region)
@@ -110,30 +91,30 @@ def plan_runs(sources: Sequence[Sequence[Region]], max_fan_in: int) -> list[Regi
     ]
     runs: list[RegionRun] = []
     for kind, several in groupby(places, key=lambda place: place[2].kind):
-        most = 1 if kind is RegionKind.BROADCAST else max_fan_in
+        max_regions = 1 if kind is RegionKind.BROADCAST else max_fan_in
         runs += [
             RegionRun(_slices([(source, number) for source, number, _ in run]))
-            for run in _cut(list(several), most)
+            for run in _cut(list(several), max_regions)
         ]
     return runs
 
 
 def _cut(
-    places: list[tuple[int, int, Region]], most: int
+    places: list[tuple[int, int, Region]], max_regions: int
 ) -> Iterator[list[tuple[int, int, Region]]]:
-    """Cut into pieces of about even length that have rows for one region each."""
-    pieces = -(-len(places) // most)
-    even = -(-len(places) // pieces)
-    held: list[tuple[int, int, Region]] = []
+    """Yield runs of about even length, none with more rows than one region can have."""
+    num_runs = -(-len(places) // max_regions)
+    run_length = -(-len(places) // num_runs)
+    run: list[tuple[int, int, Region]] = []
     num_rows = 0
     for place in places:
         rows = place[2].num_rows
-        if held and (len(held) == even or num_rows + rows > MAX_REGION_ROWS):
-            yield held
-            held, num_rows = [], 0
-        held.append(place)
+        if run and (len(run) == run_length or num_rows + rows > MAX_REGION_ROWS):
+            yield run
+            run, num_rows = [], 0
+        run.append(place)
         num_rows += rows
-    yield held
+    yield run
 
 
 def _slices(places: list[tuple[int, int]]) -> tuple[RegionSlice, ...]:
@@ -146,12 +127,12 @@ def _slices(places: list[tuple[int, int]]) -> tuple[RegionSlice, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SubpartitionRange:
-    """Adjacent subpartitions ``[first, end)`` whose rows are ordered together."""
+    """Adjacent subpartitions ``[first, end)`` whose rows are joined together."""
 
     first: int
     end: int
     num_bytes: int
-    """What their rows take in memory, estimated."""
+    """Estimated bytes of their rows in memory."""
 
 
 def plan_ranges(
@@ -162,23 +143,11 @@ def plan_ranges(
     max_bytes: int,
     row_overhead_bytes: int,
 ) -> list[SubpartitionRange]:
-    """Cut the subpartitions into ranges that fit into memory, by ascending rank.
+    """Cut the subpartitions that have rows into ranges, by ascending rank.
 
-    Ranges without rows are left out. One subpartition alone may be larger than ``max_bytes``.
-
-    Parameters
-    ----------
-    regions
-        The unicast regions of a run, each with the bytes it takes in Arrow.
-    num_subpartitions
-        How many there are.
-    first_subpartition
-        The one with rank 0 in the region to be written; no range goes round from the last
-        subpartition to subpartition 0.
-    max_bytes
-        What the rows of a range may take.
-    row_overhead_bytes
-        What a row takes beside its columns.
+    ``regions`` are the unicast regions of a run, each with its bytes in Arrow. A range has at most
+    ``max_bytes`` in memory, ``row_overhead_bytes`` per row included, unless it is a single
+    subpartition. No range wraps from the last subpartition to subpartition 0.
     """
     rows = np.zeros(num_subpartitions, np.int64)
     for region, _ in regions:
@@ -195,4 +164,4 @@ def plan_ranges(
         if part
         for first, end in group_adjacent(weights, max_bytes, part)
     ]
-    return [one for one in ranges if one.num_bytes]
+    return [subpartitions for subpartitions in ranges if subpartitions.num_bytes]

@@ -1,4 +1,4 @@
-"""The sort buffer: collects batches in bounded memory and gives them back clustered, as one region.
+"""The sort buffer: collects batches in bounded memory and returns their rows as one region.
 
 Source: FLIP-148, ``SortBuffer``. There, records are linked per subpartition inside memory segments;
 here whole Arrow columns are collected and permuted once, when the buffer is full.
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from arrow_format.model import Int32Array
 
 COPY_BYTES = 4 << 20
-"""Arriving batches are copied into per-column buffers whenever they pin this much memory."""
+"""Arriving batches are copied, column by column, once they pin this much memory."""
 
 COPY_BATCHES = 64
-"""... or when this many are waiting, so that tiny batches cost no more than their share."""
+"""... or once this many are pending, so that tiny batches cost no more than their share."""
 
 ROW_OVERHEAD_BYTES = 16
-"""Per row beside its columns: id 4, argsort 8 and permutation 4. What sorting by keys takes more
-depends on their types: :func:`~arrow_format.keys.spark_order.sorting_bytes`."""
+"""Per row besides its columns: id 4, argsort 8 and permutation 4. Sorting by keys takes more,
+depending on their types: :func:`~arrow_format.keys.spark_order.sorting_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,23 @@ class SortedRegion:
 
 
 class SortBuffer:
-    """Rows and their subpartitions, up to a number of bytes.
+    """Collects rows and their subpartitions, up to a number of bytes.
 
-    ``append`` until it answers False, then ``finish``, ``take_region`` and ``release``.
+    ``append`` until it returns False, then ``finish``, ``take_region`` and ``release``.
 
     Parameters
     ----------
     schema
-        Data schema; every batch has exactly this one.
+        Data schema, which every batch has.
     capacity_bytes
-        Bytes the buffer may hold: columns as they are copied, plus
-        :data:`ROW_OVERHEAD_BYTES` per row, and with ``sort_by`` what sorting takes. Gathering needs
-        up to as much again, column by column.
+        Bytes the buffer may hold: columns as they are copied, plus :data:`ROW_OVERHEAD_BYTES` per
+        row, and with ``sort_by`` the memory of sorting. Gathering needs up to as much again, column
+        by column.
     num_subpartitions
-        Subpartitions that rows are spread over.
+        Number of subpartitions.
     sort_by
-        Pairs of column and order by which the rows of each subpartition are sorted; as they
-        arrived when empty.
+        Pairs of column and order by which the rows of each subpartition are sorted; in order of
+        arrival when empty.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class SortBuffer:
         self._schema = schema
         self._sort_by = sort_by
         self.row_overhead_bytes = ROW_OVERHEAD_BYTES
-        """Bytes charged for a row beside its columns."""
+        """Bytes charged for a row besides its columns."""
         if sort_by:
             self.row_overhead_bytes += sorting_bytes(
                 [schema.field(name).type for name, _ in sort_by]
             )
         self._capacity_bytes = capacity_bytes
         self._num_subpartitions = num_subpartitions
-        # What has been copied: for each column a list of arrays that own their memory alone.
+        # Copied rows: for each column a list of arrays that share their memory with nothing.
         self._columns: list[list[pa.Array]] = [[] for _ in schema]
         self._copied_bytes = 0
-        # What arrived since: one allocation each when it came over IPC, so a column alone cannot
-        # be let go and a slice may hold much more than its rows.
+        # Batches since the last copy. A batch from IPC is one allocation: a column cannot be freed
+        # alone, and a slice may pin much more than its rows.
         self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0  # or more: buffers that several batches share count for each
+        self._pending_bytes = 0  # upper bound: buffers that batches share count for each
         self._ids: list[Int32Array] = []
         self._num_rows = 0
         self._num_items = {i: 0 for i, field in enumerate(schema) if has_items(field.type)}
@@ -109,21 +109,21 @@ class SortBuffer:
 
     @property
     def has_remaining(self) -> bool:
-        """Whether there are rows that :meth:`take_region` has not given out."""
+        """Whether there are rows that :meth:`take_region` has not returned."""
         return self._num_rows > 0
 
     @property
     def is_finished(self) -> bool:
-        """Whether no row can be appended any more."""
+        """Whether :meth:`finish` was called: no row can be appended."""
         return self._finished
 
     @property
     def is_released(self) -> bool:
-        """Whether all memory was given back."""
+        """Whether :meth:`release` was called: all memory is freed."""
         return self._released
 
     def append(self, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]) -> bool:
-        """Append all rows of ``batch``, or none when they do not fit.
+        """Append all rows of ``batch``, or no row when they do not fit.
 
         Parameters
         ----------
@@ -135,9 +135,9 @@ class SortBuffer:
         Returns
         -------
         bool
-            Whether the rows were taken. An empty buffer refuses what is larger than itself, and
-            several rows with more than :data:`~arrow_format.arrays.row_sizes.MAX_ITEMS` items of
-            lists in one column.
+            Whether the rows were appended. An empty buffer refuses a batch larger than its
+            capacity, and several rows with more than
+            :data:`~arrow_format.arrays.row_sizes.MAX_ITEMS` items of lists in one column.
 
         Raises
         ------
@@ -167,7 +167,7 @@ class SortBuffer:
         rows = self._num_rows + batch.num_rows
         charged = self._copied_bytes + self._pending_bytes + rows * self.row_overhead_bytes
         if charged + pinned > self._capacity_bytes:
-            # What batches pin may exceed what their rows need; copying settles it.
+            # Batches may pin more than their rows need; copying frees the rest.
             self._copy_pending()
             charged = self._copied_bytes + rows * self.row_overhead_bytes
             if charged + batch.nbytes > self._capacity_bytes:
@@ -194,16 +194,15 @@ class SortBuffer:
         self._pending_bytes = 0
 
     def finish(self) -> None:
-        """Take no more rows."""
+        """Refuse further rows."""
         self._finished = True
 
     def take_region(self, first_subpartition: int = 0) -> SortedRegion:
-        """All rows ordered by rank; the buffer is empty after it.
+        """Remove all rows from the buffer and return them ordered by rank.
 
-        Within a subpartition they are in the order of the sort keys, and FIFO where these agree.
-
-        Columns are gathered one after the other and let go as they are, so the peak is the
-        buffer, plus the gathered copy so far, plus one column.
+        The rows of a subpartition are in the order of the sort keys, rows of equal keys in order of
+        arrival. Columns are gathered one after the other, each freed before the next is gathered:
+        the peak is the buffer, plus the columns gathered so far, plus one column.
 
         Parameters
         ----------
@@ -213,7 +212,7 @@ class SortBuffer:
         Raises
         ------
         ClosedError
-            Not finished yet, or released.
+            The buffer is not finished, or released.
         """
         if not self._finished or self._released:
             msg = "sort buffer can be read between finish and release only"
@@ -229,26 +228,26 @@ class SortBuffer:
             self._columns[i] = []
             column = pa.concat_arrays(chunks) if chunks else no_rows(self._schema.field(i).type)
             del chunks
-            pieces = [column] if indices is None else gather(column, indices)
+            slices = [column] if indices is None else gather(column, indices)
             del column
-            gathered.append(joined(pieces))
-            if len(pieces) > 1:
-                del pieces
-                # Small allocations that were let go; the allocator would keep all of them for long.
+            gathered.append(joined(slices))
+            if len(slices) > 1:
+                del slices
+                # The allocator would keep these small freed allocations for long.
                 pa.default_memory_pool().release_unused()
         self._copied_bytes = 0
         self._num_rows = 0
         return SortedRegion(pa.RecordBatch.from_arrays(gathered, schema=self._schema), clustering)
 
     def put(self, batch: pa.RecordBatch, subpartition: int = 0) -> None:
-        """Take rows into the empty buffer as they are, without a copy, even if they do not fit.
+        """Put rows into the empty buffer without a copy, even if they do not fit.
 
         Parameters
         ----------
         batch
-            Rows of the buffer's schema, whose columns have memory of their own.
+            Rows of the buffer's schema, whose columns share their memory with nothing.
         subpartition
-            Of all of them.
+            The subpartition of all rows.
 
         Raises
         ------
@@ -265,12 +264,12 @@ class SortBuffer:
         self._num_items = {i: num_items(batch.column(i)) for i in self._num_items}
 
     def take_columns(self) -> list[list[pa.Array]]:
-        """All rows in the order of arrival, each column in pieces; the buffer is empty after it.
+        """Remove all rows from the buffer and return them in order of arrival.
 
         Returns
         -------
         list
-            For each column its pieces; pieces of all columns have the same lengths.
+            For each column its arrays; those of all columns have the same lengths.
         """
         self._copy_pending()
         columns, self._columns = self._columns, [[] for _ in self._schema]
@@ -280,7 +279,7 @@ class SortBuffer:
         return columns
 
     def _sort_codes(self) -> list[Codes]:
-        """Codes of the sort keys; their columns are joined for good, so that none is held twice."""
+        """Return the codes of the sort keys; their columns stay concatenated, held only once."""
         if not self._sort_by or self._num_rows == 0:
             return []
         codes = []
@@ -291,7 +290,7 @@ class SortBuffer:
         return codes
 
     def release(self) -> None:
-        """Give back all memory; calling it again does nothing."""
+        """Free all memory; calling it again does nothing."""
         self._columns = [[] for _ in self._schema]
         self._pending = []
         self._ids = []
@@ -300,5 +299,5 @@ class SortBuffer:
 
 
 def _pinned_bytes(batches: list[pa.RecordBatch]) -> int:
-    """Bytes that batches keep in memory; buffers that several of them share count once."""
+    """Bytes that batches keep in memory; buffers that several batches share count once."""
     return int(pa.Table.from_batches(batches).get_total_buffer_size()) if batches else 0

@@ -15,6 +15,7 @@ from arrow_format import (
     ColumnPartitioner,
     OptionError,
     SortMergeResultPartition,
+    SortMergeSubpartitionReader,
     WriteOptions,
     open_shuffle,
     write_shuffle,
@@ -22,7 +23,7 @@ from arrow_format import (
 from arrow_format.model import BROADCAST, RegionKind
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
-from tests.support.small_shuffles import metadata_of
+from tests.support.small_shuffles import entry_of, metadata_of
 
 SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -156,6 +157,28 @@ def test_switching_writes_out_the_other_rows_first(tmp_path, codec):
     assert file.num_broadcast_rows == 2
     assert status.subpartition_rows.tolist() == [3, 3, 3, 3]
     assert int(status.subpartition_bytes.sum()) == file.data_bytes
+
+
+def test_emitted_broadcast_rows_are_collected_and_come_before_later_broadcasts(tmp_path):
+    storage = PosixStorage(str(tmp_path))
+    options = WriteOptions(sync=False)
+    with SortMergeResultPartition(storage, "job", metadata_of(2, SCHEMA), options) as partition:
+        for start in (0, 3):
+            ids = [0, BROADCAST, 1]
+            partition.emit(rows_of(ids, start), np.array(ids))
+        partition.broadcast(rows_of([9], 6))
+        with pytest.raises(OptionError, match="2 subpartitions for 1 rows"):
+            partition.emit(rows_of([0], 7), np.array([BROADCAST, 0]))
+        status = partition.finish()
+    (file,) = status.output.files
+    regions = PartitionedFileReader(storage, file).regions
+    assert [(region.kind, region.num_rows) for region in regions] == [
+        (RegionKind.UNICAST, 4), (RegionKind.BROADCAST, 3),
+    ]  # fmt: skip
+    assert status.subpartition_rows.tolist() == [5, 5]
+    reader = SortMergeSubpartitionReader(storage, [entry_of(file, 2, SCHEMA)], 0, 1)
+    values = [v for run in reader for v in run.batch["v"].to_pylist()]
+    assert values == [0, 3, 1, 4, 6], "broadcast rows in the order in which they came"
 
 
 def test_a_broadcast_larger_than_the_buffer_becomes_several_regions(tmp_path):

@@ -135,7 +135,7 @@ def test_empty_subpartitions_alone_and_inside_a_range(storage, options):
 def test_rows_of_a_subpartition_must_stand_together(storage, interleaved):
     with (
         PartitionedFileWriter(storage, "f", metadata_of(5), FAST) as writer,
-        pytest.raises(ShuffleError, match="must stand together"),
+        pytest.raises(ShuffleError, match="must be contiguous"),
     ):
         writer.write_region(numbered([1, 2, 1]), interleaved)
     assert files_below(storage._root) == []

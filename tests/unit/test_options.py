@@ -16,7 +16,7 @@ def test_defaults_are_those_of_the_contract():
     assert options.sort_buffer_bytes == 128 << 20
     assert (options.codec, options.codec_level, options.chunk_bytes) == ("zstd", 1, 256 << 10)
     assert (options.local_dirs, options.write_order, options.sync) == ((), "rotated", True)
-    assert options.rewrite == "never", "a write pays for nothing that nobody asked for"
+    assert options.rewrite == "never", "a write costs no more than was asked for"
 
 
 @pytest.mark.parametrize(

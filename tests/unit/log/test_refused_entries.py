@@ -99,7 +99,7 @@ def test_a_description_that_no_reader_takes(path, description):
 def test_a_description_that_changes_is_found_at_the_commit(path):
     job = begin(path, partitioner=DescribedLater("p"))
     statuses = [run(job, 0, [1])]
-    with pytest.raises(ShuffleError, match=r"2\.json: was not put.*NaN is no number"):
+    with pytest.raises(ShuffleError, match=r"2\.json: was not put.*NaN is not a JSON number"):
         commit_job(job, statuses, mode="overwrite")
     assert [one.name for one in (path / "commit_log").glob("*.json")] == [f"{1:020d}.json"]
     assert is_usable(path)

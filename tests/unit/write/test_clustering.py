@@ -16,18 +16,20 @@ def assignments(draw):
 
 
 def check_cluster(ids, n, first):
-    found = cluster(np.array(ids, np.int32), n, first)
+    clustering = cluster(np.array(ids, np.int32), n, first)
     ranked = sorted(range(len(ids)), key=lambda row: (ids[row] - first) % n)
-    permutation = range(len(ids)) if found.permutation is None else found.permutation.tolist()
+    permutation = (
+        range(len(ids)) if clustering.permutation is None else clustering.permutation.tolist()
+    )
     assert list(permutation) == ranked
 
     ranks = [(ids[row] - first) % n for row in ranked]
     present = sorted(set(ranks))
-    assert found.first_subpartition == first
-    assert (list(range(n)) if found.ranks is None else found.ranks.tolist()) == present
-    assert found.row_offsets.tolist() == [*(ranks.index(rank) for rank in present), len(ids)]
-    assert found.row_offsets.dtype == np.int32
-    assert found.ranks is None or found.ranks.dtype == np.int32
+    assert clustering.first_subpartition == first
+    assert (list(range(n)) if clustering.ranks is None else clustering.ranks.tolist()) == present
+    assert clustering.row_offsets.tolist() == [*(ranks.index(rank) for rank in present), len(ids)]
+    assert clustering.row_offsets.dtype == np.int32
+    assert clustering.ranks is None or clustering.ranks.dtype == np.int32
 
 
 @given(assignments())
@@ -59,20 +61,20 @@ def test_many_rows_on_both_sides_of_16_bits(n):
 )
 def test_many_rows_on_both_sides_of_32_bits(n, rows):
     ids = np.random.default_rng(rows).integers(0, n, rows).astype(np.int32)
-    found = cluster(ids, n, n // 3)
+    clustering = cluster(ids, n, n // 3)
     ranks = (ids.astype(np.int64) - n // 3) % n
     expected = np.argsort(ranks, kind="stable")
-    assert np.array_equal(found.permutation, expected)
-    assert np.array_equal(np.diff(found.row_offsets), np.unique(ranks, return_counts=True)[1])
+    assert np.array_equal(clustering.permutation, expected)
+    assert np.array_equal(np.diff(clustering.row_offsets), np.unique(ranks, return_counts=True)[1])
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_no_rows(first):
-    found = cluster(np.empty(0, np.int32), 3, first)
-    assert found.row_offsets.tolist() == [0]
-    assert found.ranks is not None
-    assert len(found.ranks) == 0
-    assert cut_chunks(found, 3, 0, 100).tolist() == []
+    clustering = cluster(np.empty(0, np.int32), 3, first)
+    assert clustering.row_offsets.tolist() == [0]
+    assert clustering.ranks is not None
+    assert len(clustering.ranks) == 0
+    assert cut_chunks(clustering, 3, 0, 100).tolist() == []
 
 
 def test_rows_in_order_need_no_permutation():
@@ -110,8 +112,8 @@ def regions(draw):
     row_bytes = draw(st.sampled_from([0, 1, 7, 100, 5_000, 3 << 20]))
     row_bytes = min(row_bytes, (1 << 30) // int(offsets[-1]))  # regions end at 1 GiB
     chunk_bytes = draw(st.integers(1, 4 << 20))
-    found = Clustering(draw(st.integers(0, n - 1)), None, ranks, offsets)
-    return n, found, int(offsets[-1]) * row_bytes, chunk_bytes
+    clustering = Clustering(draw(st.integers(0, n - 1)), None, ranks, offsets)
+    return n, clustering, int(offsets[-1]) * row_bytes, chunk_bytes
 
 
 @given(regions())

@@ -20,23 +20,23 @@ def region_of(counts, first=0, raw_bytes=None, kind=RegionKind.UNICAST):
     counts = np.asarray(counts)
     num_rows = int(counts.sum())
     ranks = np.flatnonzero(counts).astype(np.int32)
-    one = np.array([0], np.int64)
+    zero = np.array([0], np.int64)
     raw = np.array([num_rows * 10 if raw_bytes is None else raw_bytes], np.int64)
-    table = ChunkTable(one, one, raw, raw, one.astype(np.uint8), one.astype(np.uint32))
+    table = ChunkTable(zero, zero, raw, raw, zero.astype(np.uint8), zero.astype(np.uint32))
     ends = np.cumsum([0, *counts[ranks]]).astype(np.int32)
     return Region(kind, num_rows, first, ranks, ends, table)
 
 
 def broadcast(num_rows):
-    one = region_of([num_rows], kind=RegionKind.BROADCAST)
-    return Region(one.kind, num_rows, 0, None, one.row_offsets, one.chunks)
+    region = region_of([num_rows], kind=RegionKind.BROADCAST)
+    return Region(region.kind, num_rows, 0, None, region.row_offsets, region.chunks)
 
 
 ONE = region_of([1, 1])
 
 
 def run(*slices):
-    return RegionRun(tuple(RegionSlice(*one) for one in slices))
+    return RegionRun(tuple(RegionSlice(*piece) for piece in slices))
 
 
 def test_all_regions_of_all_inputs_become_one():
@@ -57,20 +57,23 @@ def test_no_row_moves_across_a_region_for_everyone():
 
 def test_more_regions_than_the_fan_in_make_even_runs():
     runs = plan_runs([[ONE] * 7, [ONE] * 3], 4)
-    assert [one.num_regions for one in runs] == [4, 4, 2]
+    assert [planned.num_regions for planned in runs] == [4, 4, 2]
     assert runs[1] == run((0, 4, 7), (1, 0, 1))
-    assert [one.num_regions for one in plan_runs([[ONE] * 9], 4)] == [3, 3, 3]
+    assert [planned.num_regions for planned in plan_runs([[ONE] * 9], 4)] == [3, 3, 3]
 
 
 def test_a_run_has_rows_for_one_region():
     large = region_of([1 << 30, 0])
-    assert [one.num_regions for one in plan_runs([[large, ONE, large, ONE, ONE]], 9)] == [2, 3]
+    assert [planned.num_regions for planned in plan_runs([[large, ONE, large, ONE, ONE]], 9)] == [
+        2,
+        3,
+    ]
 
 
 def ranges_of(regions, n, first=0, **how):
     how = {"max_bytes": 100, "row_overhead_bytes": 0} | how
     pairs = [(region, int(region.chunks.raw_length.sum())) for region in regions]
-    return [(one.first, one.end) for one in plan_ranges(pairs, n, first, **how)]
+    return [(piece.first, piece.end) for piece in plan_ranges(pairs, n, first, **how)]
 
 
 def test_ranges_fit_into_memory_and_ascend_by_rank():
@@ -99,20 +102,20 @@ def test_ranges_without_rows_are_left_out():
     st.integers(1, 500),
 )
 def test_every_row_is_in_one_range(counts, first, max_bytes):
-    regions = [region_of(one, i % 8) for i, one in enumerate(counts)]
+    regions = [region_of(rows, i % 8) for i, rows in enumerate(counts)]
     pairs = [(region, int(region.chunks.raw_length.sum())) for region in regions]
     ranges = plan_ranges(pairs, 8, first, max_bytes=max_bytes, row_overhead_bytes=3)
     rows = np.zeros(8, np.int64)
     for region in regions:
         ids, more = region.subpartition_rows(8)
         rows[ids] += more
-    covered = [i for one in ranges for i in range(one.first, one.end)]
+    covered = [i for piece in ranges for i in range(piece.first, piece.end)]
     assert len(set(covered)) == len(covered)
     assert set(np.flatnonzero(rows)) <= set(covered)
-    ranks = [(one.first - first) % 8 for one in ranges]
+    ranks = [(piece.first - first) % 8 for piece in ranges]
     assert ranks == sorted(ranks)
-    for one in ranges:
-        assert one.num_bytes <= max_bytes or one.end - one.first == 1
+    for piece in ranges:
+        assert piece.num_bytes <= max_bytes or piece.end - piece.first == 1
 
 
 def test_what_regions_take_in_arrow_sums_up():
@@ -121,9 +124,9 @@ def test_what_regions_take_in_arrow_sums_up():
     assert arrow_bytes(regions, 31) == [10, 1, 20]
     assert arrow_bytes([], 0) == []
     pairs = list(zip(regions, arrow_bytes(regions, 3_100), strict=True))
-    found = subpartition_arrow_bytes(pairs, 2)
-    assert abs(found.sum() - 3_100) < 400, "whole bytes of a chunk before it is scaled"
-    assert found[1] > found[0]
+    sizes = subpartition_arrow_bytes(pairs, 2)
+    assert abs(sizes.sum() - 3_100) < 400, "whole bytes of a chunk before it is scaled"
+    assert sizes[1] > sizes[0]
 
 
 PAIRS = [(region_of([50, 1]), 510)] * 99
