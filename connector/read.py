@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from arrow_format.errors import OptionError
-from arrow_format.options import check_integer
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
-from connector.options.source import (
-    DEFAULT_TARGET_PARTITION_BYTES,
-    PIN,
-    check_split,
-    format_pin,
-    format_subpartitions,
-)
+from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES, ScanOptions
+from connector.options.table import PIN
+from connector.options.text import Pin, format_subpartitions
 from connector.source.described import described_format
 from connector.source.reader import spark_schema
 
@@ -45,10 +40,10 @@ def read_shuffle(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """DataFrame of a committed version of a shuffle.
+    """Return a DataFrame of a committed version of a shuffle.
 
-    Always a fresh ``load()`` of one version, fixed here: later commits do not change it. The
-    calling process checks the arguments, so it must see ``path`` as the tasks do.
+    The version is fixed here: later commits do not change the DataFrame. The calling process
+    checks the arguments, so it must see ``path`` as the tasks do.
 
     Parameters
     ----------
@@ -62,18 +57,18 @@ def read_shuffle(
         One, a range or several; all when None.
     coalesce
         Let one Spark partition read adjacent subpartitions up to ``target_partition_bytes``;
-        otherwise it is exactly one Spark partition per subpartition, empty ones too.
+        otherwise each subpartition is exactly one Spark partition, empty ones too.
     target_partition_bytes
-        Bytes on disk a coalesced Spark partition may have.
+        Bytes on disk that a coalesced Spark partition may have.
     split_skewed
-        Let several Spark partitions read one subpartition that is larger than that, by map output
-        or region. Of a sorted shuffle, each of them has its rows in order.
+        Let several Spark partitions read one subpartition larger than that, by map output or
+        region. Of a sorted shuffle, each of them has its rows in order.
     version
         The newest when None.
     with_subpartition
         Append the int column ``_subpartition``.
     options
-        Memory of a task, and mapping; defaults when None.
+        Memory of a task, and whether files are mapped; defaults when None.
     storage_options
         Of an object store: credentials, region, endpoint, as obstore names them. They win over the
         environment, travel to the tasks, and are never shown.
@@ -81,12 +76,13 @@ def read_shuffle(
     Returns
     -------
     DataFrame
-        Its Spark partitions are in subpartition order.
+        Lazy; its Spark partitions are in subpartition order.
 
     Raises
     ------
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
-        Something does not fit; found here and not at the first action.
+        An argument does not fit the shuffle, or the shuffle cannot be opened; raised here and not
+        at the first action.
     """
     shuffle = open_shuffle(path, version, options=options, storage_options=storage_options)
     return frame_of(
@@ -112,38 +108,33 @@ def frame_of(
     split_skewed: bool = False,
     with_subpartition: bool = False,
 ) -> DataFrame:
-    """DataFrame of a shuffle that is open, pinned; see :func:`read_shuffle`."""
-    check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
-    for name, value in (
-        ("coalesce", coalesce),
-        ("split_skewed", split_skewed),
-        ("with_subpartition", with_subpartition),
-    ):
-        if not isinstance(value, bool):
-            msg = f"{name}={value!r}: expected True or False"
-            raise OptionError(msg)
-    check_split("split_skewed", "coalesce=False", split_skewed, coalesce)
-    wanted = check_subpartitions(subpartitions, shuffle.num_subpartitions)
-    selection = None
-    if wanted is not None:
-        if not wanted:
-            msg = "subpartitions is empty: expected at least one"
-            raise OptionError(msg)
-        selection = format_subpartitions(tuple(wanted))
-    schema = _schema_of(shuffle, columns, with_subpartition=with_subpartition)
-    reader = (
-        spark.read.format(described_format(spark, shuffle, selection))
-        .option("version", shuffle.version)
-        .option(PIN, format_pin(shuffle.commit_id, shuffle.span))
-        .option("coalesce", str(coalesce).lower())
-        .option("splitSkewed", str(split_skewed).lower())
-        .option("targetPartitionBytes", target_partition_bytes)
-        .option("withSubpartition", str(with_subpartition).lower())
-        .option("memoryBytes", shuffle.options.memory_bytes)
-        .option("memoryMap", str(shuffle.options.memory_map).lower())
+    """Return the DataFrame of an open shuffle; see :func:`read_shuffle`."""
+    scan = ScanOptions(
+        shuffle.path,
+        coalesce=coalesce,
+        target_partition_bytes=target_partition_bytes,
+        split_skewed=split_skewed,
+        with_subpartition=with_subpartition,
     )
+    wanted = check_subpartitions(subpartitions, shuffle.num_subpartitions)
+    if wanted is not None and not wanted:
+        msg = "subpartitions is empty: expected at least one"
+        raise OptionError(msg)
+    selection = None if wanted is None else format_subpartitions(wanted)
+    schema = _schema_of(shuffle, columns, with_subpartition=with_subpartition)
+    options: dict[str, str | int] = {
+        "version": shuffle.version,
+        PIN.name: str(Pin(shuffle.commit_id, shuffle.span)),
+        "coalesce": str(scan.coalesce).lower(),
+        "targetPartitionBytes": scan.target_partition_bytes,
+        "splitSkewed": str(scan.split_skewed).lower(),
+        "withSubpartition": str(scan.with_subpartition).lower(),
+        "memoryBytes": shuffle.options.memory_bytes,
+        "memoryMap": str(shuffle.options.memory_map).lower(),
+    }
     if selection is not None:
-        reader = reader.option("subpartitions", selection)
+        options["subpartitions"] = selection
+    reader = spark.read.format(described_format(spark, shuffle, selection)).options(**options)
     return reader.schema(schema).load(shuffle.path)
 
 

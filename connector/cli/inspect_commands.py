@@ -78,9 +78,9 @@ def plan(
     """Show which bytes of which files reading some subpartitions reads."""
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.summaries import read_plan_as_json, read_plan_lines
-    from connector.options.source import parse_subpartitions
+    from connector.options.text import parse_subpartitions
 
-    wanted = None if subpartitions is None else parse_subpartitions(subpartitions)
+    wanted = None if subpartitions is None else parse_subpartitions("subpartitions", subpartitions)
     shuffle = open_shuffle(path, version)
     found = shuffle.plan(wanted)
     if as_json:

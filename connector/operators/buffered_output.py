@@ -19,7 +19,7 @@ from arrow_format.keys.partitioner import key_names
 from arrow_format.streaming.flush_buffer import FlushBuffer
 from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
 from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
-from connector.options.stream import parse_interval
+from connector.options.text import INTERVALS, parse_duration
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:
@@ -93,8 +93,10 @@ class BufferedOutput:
         if attributes is None:
             attributes = OperatorAttributes(is_output_idempotent=True)
         self._keys = key_names(keys)
+        if isinstance(max_interval, str):
+            max_interval = parse_duration(max_interval, "max_interval", examples=INTERVALS)
         self._options = FlushOptions(
-            max_interval=parse_interval(max_interval, "max_interval"),
+            max_interval=max_interval,
             memory_buffer_only=memory_buffer_only,
             max_buffered_bytes=max_buffered_bytes,
         )
