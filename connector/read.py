@@ -1,8 +1,8 @@
-"""Reading a shuffle as a DataFrame."""
+"""Reads a version of a shuffle, or what a consumer has not consumed yet, as a DataFrame."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
@@ -10,9 +10,10 @@ from arrow_format.errors import OptionError
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
+from arrow_format.streaming.consumption import Consumption, request_result
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES, ScanOptions
 from connector.options.table import PIN
-from connector.options.text import Pin, format_subpartitions
+from connector.options.text import Pin, format_subpartitions, parse_duration
 from connector.source.described import described_format
 from connector.source.reader import spark_schema
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from arrow_format.options import ReadOptions
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
+    from arrow_format.streaming.consumption import Consumer
 
 
 def read_shuffle(
@@ -85,7 +87,7 @@ def read_shuffle(
         at the first action.
     """
     shuffle = open_shuffle(path, version, options=options, storage_options=storage_options)
-    return frame_of(
+    return _frame_of(
         spark,
         shuffle,
         columns=columns,
@@ -97,7 +99,7 @@ def read_shuffle(
     )
 
 
-def frame_of(
+def _frame_of(
     spark: SparkSession,
     shuffle: Shuffle,
     *,
@@ -151,3 +153,83 @@ def _schema_of(
     if with_subpartition and SUBPARTITION_COLUMN in names:
         return StructType([schema[name] for name in names])
     return schema
+
+
+# Consuming ----------------------------------------------------------------------------------------
+
+
+class SparkConsumption(Consumption):
+    """What a consumer has not consumed yet, read by Spark; made by :func:`consume`."""
+
+    def __init__(self, spark: SparkSession, consumer: Consumer, shuffle: Shuffle) -> None:
+        super().__init__(consumer, shuffle)
+        self._spark = spark
+
+    def read(self, **arguments: Any) -> DataFrame:  # noqa: ANN401
+        """Return a DataFrame of the rows to consume.
+
+        Parameters
+        ----------
+        arguments
+            ``columns``, ``subpartitions``, ``coalesce``, ``target_partition_bytes``,
+            ``split_skewed`` and ``with_subpartition`` as for :func:`~connector.read_shuffle`.
+        """
+        return _frame_of(self._spark, self.shuffle, **arguments)
+
+
+def consume(
+    spark: SparkSession,
+    path: Place,
+    *,
+    consumer: str,
+    request_timeout: str | float = 0.0,
+    allow_empty: bool = False,
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> SparkConsumption:
+    """Request a result as a consumer; wait for it if it does not exist yet.
+
+    .. code-block:: python
+
+        with consume(spark, path, consumer="report", request_timeout="10min") as consumption:
+            consumption.read().groupBy("page").count().write.parquet(target)
+
+    Parameters
+    ----------
+    spark
+        Session, classic or Connect.
+    path
+        Directory or URI of the shuffle.
+    consumer
+        Name of the consumer, under which its progress is kept: 1 to 100 letters, digits, ``_`` and
+        ``-``. One process holds it at a time.
+    request_timeout
+        How long to wait for the result, for new versions of a pipelined one, or for the name:
+        seconds, or text such as ``10min``.
+    allow_empty
+        Whether a pipelined result without new versions by then gives a shuffle without rows;
+        otherwise RequestTimeoutError.
+    options, storage_options
+        As for :func:`~connector.read_shuffle`.
+
+    Returns
+    -------
+    SparkConsumption
+        A context manager: the rows count as consumed when it ends without an exception.
+
+    Raises
+    ------
+    ConsumerError, ResultReleasedError, ResultFailedError, RequestTimeoutError, OptionError
+        As :func:`arrow_format.consume`.
+    """
+    if isinstance(request_timeout, str):
+        request_timeout = parse_duration(request_timeout, "request_timeout").total_seconds()
+    requested = request_result(
+        path,
+        consumer=consumer,
+        request_timeout=request_timeout,
+        allow_empty=allow_empty,
+        options=options,
+        storage_options=storage_options,
+    )
+    return SparkConsumption(spark, *requested)

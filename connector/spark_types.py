@@ -1,10 +1,9 @@
-"""Spark schemas at the doors of the shuffle: what can be written, hashed, and read with Spark.
+"""Spark schemas of shuffles: which can be written, hashed and sorted by, and read.
 
-Everything here decides from a schema alone, so that what does not work is refused on the driver,
-before any task runs.
+All checks need the schema only, so that the driver refuses it before any task runs.
 
-Source: ``pyspark.sql.pandas.types`` (Spark's own mapping to Arrow) and what Spark 4.3 was seen to
-do; ``docs/types.md`` has the table.
+Source: ``pyspark.sql.pandas.types`` (Spark's mapping to Arrow) and the behaviour of Spark 4.3;
+``docs/types.md`` has the table.
 """
 
 from __future__ import annotations
@@ -77,10 +76,10 @@ INTERNAL_METADATA = frozenset(
         "__auto_filled_generated_column",
     }
 )
-"""Metadata of columns by which Spark's plans talk to themselves: it ends with the query.
+"""Metadata of columns for Spark's own plans, which must end with the query.
 
-A stream that finds the delay of a watermark on a column believes that the watermark is there, and
-waits for it for ever.
+A stream that reads the delay of a watermark from a column would wait for that watermark and never
+end.
 
 Source: ``INTERNAL_METADATA_KEYS`` of ``org.apache.spark.sql.catalyst.util``, and ``delayKey`` of
 ``EventTimeWatermark``.
@@ -88,10 +87,10 @@ Source: ``INTERNAL_METADATA_KEYS`` of ``org.apache.spark.sql.catalyst.util``, an
 
 
 def stored_schema(schema: StructType) -> StructType:
-    """Return the schema that a shuffle keeps of a DataFrame's, also inside of columns.
+    """Return the schema under which a shuffle stores rows of a DataFrame's schema.
 
-    It has no :data:`INTERNAL_METADATA`, and ``CHAR`` and ``VARCHAR`` are ``STRING``, as which Spark
-    hands their values over.
+    At every depth without :data:`INTERNAL_METADATA`, and with ``CHAR`` and ``VARCHAR`` as
+    ``STRING``, as Spark passes their values.
     """
     return StructType(
         [
@@ -123,27 +122,26 @@ def _stored_type(type_: DataType) -> DataType:
 def arrow_schema_of(
     schema: StructType, *, for_map_in_arrow: bool = False, case_sensitive: bool = False
 ) -> pa.Schema:
-    """Return the Arrow schema of what a DataFrame of ``schema`` is stored as.
+    """Return the Arrow schema in which rows of a DataFrame's schema are stored.
 
     Timestamps are labelled UTC, whatever the session's time zone; a user-defined type is its
-    storage, a collated string a string, a VARIANT a struct of two binary fields. The comment and
-    other metadata of a column are metadata of the field.
+    storage, a collated string a string, a VARIANT a struct of two binary fields. Metadata of a
+    column, its comment included, are metadata of the field.
 
     Parameters
     ----------
     schema
-        As ``df.schema`` has it.
+        From :func:`stored_schema`, or ``df.schema``.
     for_map_in_arrow
-        Also refuse the names that Spark cannot pass to ``mapInArrow``. The data source can take
-        them.
+        Also refuse names that Spark cannot pass to ``mapInArrow``; the data source can.
     case_sensitive
         The session's ``spark.sql.caseSensitive``; only ``mapInArrow`` depends on it.
 
     Raises
     ------
     SchemaError
-        No columns, equal names, or a type that Spark does not hand over as Arrow; names the
-        column, with a dotted path if it is nested.
+        No columns, equal names, or a type that Spark does not pass as Arrow; names the column,
+        with a dotted path if it is nested.
     """
     if not schema.fields:
         msg = (
@@ -158,33 +156,6 @@ def arrow_schema_of(
     if for_map_in_arrow:
         _refuse_unresolvable(schema.names, case_sensitive=case_sensitive)
     return to_arrow_schema(schema, timezone="UTC")
-
-
-def check_keys(schema: StructType, keys: Sequence[str]) -> None:
-    """Refuse hash keys that are not there or whose values cannot be hashed as Spark does.
-
-    Names must be written as in the schema, upper and lower case too. The key of a user-defined
-    type is its storage, as in ``df.repartition(n, key)``. Nested types are looked into.
-
-    Raises
-    ------
-    SchemaError
-        Names the column, and says why and what to do instead.
-    """
-    refuse_duplicates(keys, "keys")
-    there = dict(zip(schema.names, schema.fields, strict=True))
-    for key in keys:
-        if key not in there:
-            alike = [name for name in there if name.lower() == key.lower()]
-            hint = f" (did you mean {alike[0]!r}?)" if alike else ""
-            columns = ", ".join(map(repr, schema.names))
-            msg = f"key column {key!r} is not there{hint}; columns are {columns}"
-            raise SchemaError(msg)
-        for path, type_, _ in _walk(there[key].dataType, key, nullable=True):
-            reason = _why_no_key(type_)
-            if reason:
-                msg = f"column {path!r} of type {type_.simpleString()} cannot be a key: {reason}"
-                raise SchemaError(msg)
 
 
 def _walk(type_: DataType, path: str, *, nullable: bool) -> Iterator[tuple[str, DataType, bool]]:
@@ -207,7 +178,7 @@ def _refuse_unsupported(path: str, type_: DataType, *, nullable: bool) -> None:
     if isinstance(type_, StructType):
         return refuse_duplicates(type_.names, f"fields of column {path!r}")
     if isinstance(type_, ArrayType | MapType | UserDefinedType):
-        return None  # what is inside comes by itself
+        return None  # the types inside are walked too
     if isinstance(type_, YearMonthIntervalType):
         advice = "store its months as an integer (extract YEAR and MONTH)"
     elif isinstance(type_, CalendarIntervalType):
@@ -226,7 +197,7 @@ def _refuse_unsupported(path: str, type_: DataType, *, nullable: bool) -> None:
 
 
 def _refuse_unresolvable(names: Sequence[str], *, case_sensitive: bool) -> None:
-    """Refuse what ``mapInArrow`` fails on: it looks its input columns up by their bare names."""
+    """Refuse names on which ``mapInArrow`` fails: it resolves its input columns by bare names."""
     for name in names:
         if "." in name or "`" in name or name == "*":
             msg = (
@@ -241,17 +212,42 @@ def _refuse_unresolvable(names: Sequence[str], *, case_sensitive: bool) -> None:
         if len(group) > 1:
             msg = (
                 f"columns {', '.join(map(repr, group))} have the same name for Spark, which does "
-                "not tell upper from lower case: rename them, or set spark.sql.caseSensitive"
+                "not distinguish upper and lower case: rename them, or set spark.sql.caseSensitive"
             )
             raise SchemaError(msg)
 
 
+# Keys ---------------------------------------------------------------------------------------------
+
+
+def check_keys(schema: StructType, keys: Sequence[str]) -> None:
+    """Refuse hash keys that do not exist or that cannot be hashed as Spark does; SchemaError.
+
+    Names are case-sensitive. The key of a user-defined type is its storage, as in
+    ``df.repartition(n, key)``. Types inside are checked too.
+    """
+    refuse_duplicates(keys, "keys")
+    fields = {field.name: field for field in schema.fields}
+    for key in keys:
+        if key not in fields:
+            alike = [name for name in fields if name.lower() == key.lower()]
+            hint = f" (did you mean {alike[0]!r}?)" if alike else ""
+            columns = ", ".join(map(repr, schema.names))
+            msg = f"key column {key!r} is not there{hint}; columns are {columns}"
+            raise SchemaError(msg)
+        for path, type_, _ in _walk(fields[key].dataType, key, nullable=True):
+            reason = _why_no_key(type_)
+            if reason:
+                msg = f"column {path!r} of type {type_.simpleString()} cannot be a key: {reason}"
+                raise SchemaError(msg)
+
+
 def _why_no_key(type_: DataType) -> str | None:
-    """Why a value of this type, or inside a key, cannot be hashed; None if it can."""
+    """Return why a value of this type cannot be hashed; None if it can."""
     if isinstance(type_, StringType) and not type_.isUTF8BinaryCollation():
         return (
-            f"strings that are equal under {type_.collation} may differ in their bytes, which are "
-            "what is hashed here; use its bytes (CAST(c AS STRING)), or lower(...) of those"
+            f"strings that are equal under {type_.collation} may differ in their bytes, and bytes "
+            "are hashed here; use its bytes (CAST(c AS STRING)), or lower(...) of those"
         )
     if isinstance(type_, VariantType):
         return "Spark does not hash it; use a value taken from it (variant_get)"
@@ -264,7 +260,26 @@ def _why_no_key(type_: DataType) -> str | None:
     return None
 
 
-# Reading what was written without Spark -------------------------------------------------------
+def check_sort_keys(schema: StructType, keys: SortBy, what: str = "sort_by") -> None:
+    """Refuse collated strings as sort keys, also inside structs; SchemaError.
+
+    The check of the Arrow schema refuses other types that have no order, and missing columns.
+    """
+    fields = {field.name: field for field in schema.fields}
+    for name, _ in keys:
+        if name not in fields:
+            continue
+        for path, type_, _ in _walk(fields[name].dataType, name, nullable=True):
+            if isinstance(type_, StringType) and not type_.isUTF8BinaryCollation():
+                msg = (
+                    f"{what}: column {path!r} of type {type_.simpleString()} cannot be a sort key: "
+                    f"Spark orders it by {type_.collation}, which Arrow does not carry; sort by "
+                    "its bytes (CAST(c AS STRING)), or lower(...) of those, in a new column"
+                )
+                raise SchemaError(msg)
+
+
+# Reading ------------------------------------------------------------------------------------------
 
 
 _INSTEAD = (
@@ -284,12 +299,11 @@ _INSTEAD = (
 
 
 def spark_schema_of(schema: pa.Schema) -> StructType:
-    """Return the Spark schema to read a shuffle with that was written without Spark.
+    """Return the Spark schema of a shuffle that was written without Spark.
 
-    What Spark reads are the stored batches themselves, so a type is taken only if Spark has exactly
-    that one. Timestamps with a time zone (any) are TIMESTAMP, those without TIMESTAMP_NTZ; times of
-    day are TIME(9), for they may have nanoseconds. Field metadata is taken where Spark wrote it;
-    other metadata stays in the shuffle and Spark does not see it.
+    Spark reads the stored batches themselves, so a type is accepted only if Spark has exactly that
+    one. Timestamps with any time zone are TIMESTAMP, those without TIMESTAMP_NTZ; times of day are
+    TIME(9), since they may have nanoseconds. Only field metadata that Spark wrote is kept.
 
     Parameters
     ----------
@@ -310,7 +324,7 @@ def _spark_field(field: pa.Field, path: str) -> StructField:
     except ValueError:
         metadata = "not JSON"
     if not isinstance(metadata, dict | NoneType):
-        msg = f"column {path!r} has {METADATA_KEY!r} metadata that is no JSON object; remove it"
+        msg = f"column {path!r} has {METADATA_KEY!r} metadata that is not a JSON object; remove it"
         raise SchemaError(msg)
     return StructField(field.name, _spark_type(field, path), field.nullable, metadata)
 
@@ -328,14 +342,21 @@ def _spark_type(field: pa.Field, path: str) -> DataType:
         is_variant(type_) or is_geometry(type_) or is_geography(type_)
     ):  # fmt: skip
         return StructType([_spark_field(child, f"{path}.{child.name}") for child in type_])
-    found: DataType | None = None
+    spark_type: DataType | None = None
     try:
-        found = _time_type(field) if pt.is_time64(type_) else from_arrow_type(type_)
-        stored = to_arrow_type(found, timezone="UTC")
+        spark_type = _time_type(field) if pt.is_time64(type_) else from_arrow_type(type_)
+        stored = to_arrow_type(spark_type, timezone="UTC")
     except (PySparkException, ValueError, TypeError, pa.ArrowException):
         stored = None
-    negative_scale = isinstance(found, DecimalType) and not 0 <= found.scale <= found.precision
-    if found is None or stored is None or negative_scale or not same_but_labels(type_, stored):
+    is_out_of_scale = (
+        isinstance(spark_type, DecimalType) and not 0 <= spark_type.scale <= spark_type.precision
+    )
+    if (
+        spark_type is None
+        or stored is None
+        or is_out_of_scale
+        or not same_but_labels(type_, stored)
+    ):
         advice = next((f"cast it to {name}" for is_it, name in _INSTEAD if is_it(type_)), None)
         if pt.is_timestamp(type_):
             advice = "cast it to timestamp('us')"
@@ -344,7 +365,7 @@ def _spark_type(field: pa.Field, path: str) -> DataType:
             f"{advice or 'drop it'} before it is written, or read it without Spark"
         )
         raise SchemaError(msg)
-    return found
+    return spark_type
 
 
 def _time_type(field: pa.Field) -> TimeType:
@@ -353,22 +374,16 @@ def _time_type(field: pa.Field) -> TimeType:
 
 
 def spark_schema_from_json(text: str, columns: Sequence[str] | None = None) -> StructType:
-    """Inverse of ``schema.json()``, which a shuffle written with Spark keeps.
+    """Return the Spark schema from the JSON that a shuffle written with Spark keeps.
 
-    Without the metadata that belonged to the query that wrote it, which was kept once.
-
-    Parameters
-    ----------
-    text
-        The JSON.
-    columns
-        Columns to return, in that order; all when None. Others are not looked at.
+    Without :data:`INTERNAL_METADATA`, which earlier versions stored. ``columns`` selects columns,
+    in that order; all when None. Others are not parsed.
 
     Raises
     ------
     SchemaError
-        The text is no schema, or a column is not in it, or a user-defined type in it has no class
-        that can be imported here.
+        The text is not a schema, lacks a column, or has a user-defined type whose class cannot be
+        imported here.
     """
     try:
         described = json.loads(text)
@@ -384,31 +399,6 @@ def spark_schema_from_json(text: str, columns: Sequence[str] | None = None) -> S
         )
         raise SchemaError(msg) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        msg = f"the Spark schema of the shuffle is no JSON of a schema: {error!r}"
+        msg = f"the Spark schema of the shuffle is not a schema in JSON: {error!r}"
         raise SchemaError(msg) from error
     return stored_schema(schema)
-
-
-def check_sort_keys(schema: StructType, keys: SortBy, what: str = "sort_by") -> None:
-    """Refuse collated strings as sort keys, also inside structs.
-
-    All other types that cannot be sorted by are refused by the Arrow schema, and so is a column
-    that is not there.
-
-    Raises
-    ------
-    SchemaError
-        Names the column, and says why and what to do instead.
-    """
-    fields = {field.name: field for field in schema.fields}
-    for name, _ in keys:
-        if name not in fields:
-            continue
-        for path, type_, _ in _walk(fields[name].dataType, name, nullable=True):
-            if isinstance(type_, StringType) and not type_.isUTF8BinaryCollation():
-                msg = (
-                    f"{what}: column {path!r} of type {type_.simpleString()} cannot be a sort key: "
-                    f"Spark orders it by {type_.collation}, which Arrow does not carry; sort by "
-                    "its bytes (CAST(c AS STRING)), or lower(...) of those, in a new column"
-                )
-                raise SchemaError(msg)

@@ -180,7 +180,7 @@ def test_arguments_that_do_not_go_together(spark: SparkSession, tmp_path: Path):
         "filter": ds.field("id") > 1,
         "num_map_tasks": 3,
     }.items():
-        with pytest.raises(OptionError, match=f"{name}: only a pyarrow dataset takes it"):
+        with pytest.raises(OptionError, match=f"{name}: only for a pyarrow dataset"):
             write(df, tmp_path / "s", keys="id", **{name: value})
     with pytest.raises(SchemaError, match="key column 'dest' is not there; columns are 'origin'"):
         write(dataset, tmp_path / "s", keys="dest", columns=["origin"])

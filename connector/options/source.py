@@ -16,12 +16,7 @@ from arrow_format.keys.partitioner import (
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.consumers import check_consumer
-from arrow_format.options import (
-    ReadOptions,
-    WriteOptions,
-    check_integer,
-    check_num_subpartitions,
-)
+from arrow_format.options import ReadOptions, WriteOptions, check_integer, check_num_subpartitions
 from arrow_format.storage.options import StorageOptions
 from connector.options.table import (
     BATCH_READ_OPTIONS,

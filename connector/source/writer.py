@@ -71,7 +71,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         return MapStatusMessage(status_to_row(run_spark_task(self._job, iterator)))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks wrote; runs on the driver's machine."""
+        """Publish the map outputs; runs on the driver's machine."""
         rows = [message.row for message in messages if isinstance(message, MapStatusMessage)]
         commit_job(
             self._job,
@@ -81,7 +81,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks wrote; runs on the driver's machine."""
+        """Delete the map outputs; runs on the driver's machine."""
         del messages
         abort_job(self._job)
 
