@@ -16,14 +16,13 @@ from pyspark import TaskContext
 
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.job import begin_job, run_map_task
-from connector.map_task import STATUS_SCHEMA, begin_spark_job, status_to_row
+from connector.map_task import STATUS_SCHEMA, ShuffleMapTask, begin_spark_job, status_to_row
 from connector.spark_types import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from connector.scan.scan import DatasetScan
 
 
-class DatasetMapTask:
+class DatasetMapTask(ShuffleMapTask):
     """Callable for ``mapInArrow`` on a DataFrame of task numbers: scans, and writes the shuffle.
 
     The first column of its input has numbers of map tasks, which alone decide what is read, in
@@ -63,11 +62,6 @@ class DatasetMapTask:
             sort_by=sort_by,
             options=options,
         )
-
-    @property
-    def status_schema(self) -> StructType:
-        """Schema to give to ``mapInArrow``."""
-        return STATUS_SCHEMA
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the map outputs of the numbers that arrive and yield their statuses."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,14 +31,13 @@ from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schem
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
-    from arrow_format.storage.open import Place, Storage
-    from connector.scan.scan import DatasetScan
+    from arrow_format.storage.open import Place
 
 
 def write_shuffle(
@@ -116,7 +116,13 @@ def write_shuffle(
     check_mode(mode)
     storage = open_storage(path, storage_options)
     chosen = choose_partitioner(keys, partitioner)
-    common = {"num_subpartitions": num_subpartitions, "sort_by": sort_by, "options": options}
+    common: dict[str, Any] = {
+        "num_subpartitions": num_subpartitions,
+        "sort_by": sort_by,
+        "options": options,
+    }
+    make_task: Callable[..., ShuffleMapTask]
+    num_map_outputs = None
     if hasattr(source, "mapInArrow"):
         given = {"columns": columns, "filter": filter, "num_map_tasks": num_map_tasks}
         for name, value in given.items():
@@ -126,7 +132,17 @@ def write_shuffle(
                     "df.repartition on a DataFrame"
                 )
                 raise OptionError(msg)
-        rows = _rows_of_frame(source, storage, common)
+        frame = source
+        make_task = partial(
+            ShuffleMapTask,
+            storage,
+            schema=frame.schema,
+            case_sensitive=_is_case_sensitive(frame.sparkSession),
+            **common,
+        )
+
+        def sample(ranges: RangePartitioner) -> RangePartitioner:
+            return sample_range_partitioner(frame, ranges.keys, num_subpartitions)
     elif isinstance(source, ds.Dataset):
         session = active_session(spark)
         scan = plan_scan(
@@ -136,7 +152,12 @@ def write_shuffle(
             filter=filter,
             num_tasks=num_map_tasks,
         )
-        rows = _rows_of_dataset(source, scan, filter, session, storage, common)
+        num_map_outputs = scan.num_tasks
+        frame = session.range(0, num_map_outputs, 1, num_map_outputs)
+        make_task = partial(DatasetMapTask, storage, scan, **common)
+
+        def sample(ranges: RangePartitioner) -> RangePartitioner:
+            return _sample_dataset(source, ranges, num_subpartitions, filter)
     else:
         package = type(source).__module__.partition(".")[0]
         kind = f"{package} {type(source).__name__}".removeprefix("builtins ")
@@ -146,80 +167,24 @@ def write_shuffle(
         )
         raise SchemaError(msg)
 
-    def sample(ranges: RangePartitioner) -> RangePartitioner:
+    def checked_sample(ranges: RangePartitioner) -> RangePartitioner:
         # Check everything else before any row is read.
-        rows.make_task(RangePartitioner(keys=ranges.keys, bounds=[]))
-        return rows.sample(ranges)
+        make_task(partitioner=RangePartitioner(keys=ranges.keys, bounds=[]))
+        return sample(ranges)
 
-    task = rows.make_task(settle_bounds(chosen, storage, mode, sample))
+    task = make_task(partitioner=settle_bounds(chosen, storage, mode, checked_sample))
     existing = open_target(task.job, mode)
     if existing is not None and mode == "ignore":
         return receipt_of(task.job.storage, existing.newest)
     task.job = replace(task.job, has_directory=True)
     try:
-        statuses = rows.run(task)
-        return commit_shuffle(task, statuses, mode=mode, expected_map_outputs=rows.num_map_outputs)
+        if num_map_outputs is None:
+            _warn_of_slow_transfer(frame.sparkSession)
+        statuses = frame.mapInArrow(task, task.status_schema).collect()
+        return commit_shuffle(task, statuses, mode=mode, expected_map_outputs=num_map_outputs)
     except BaseException as error:
         abort_after(task.job, error)
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """How the rows of a source get into a shuffle."""
-
-    make_task: Callable[[Partitioner], Any]
-    """Makes the map task, which checks its arguments."""
-    sample: Callable[[RangePartitioner], RangePartitioner]
-    """Gives a range partitioner its bounds."""
-    run: Callable[[Any], list[Row]]
-    """Runs the map task in Spark and returns the map statuses."""
-    num_map_outputs: int | None = None
-    """How many statuses must be returned, where that is known before."""
-
-
-def _rows_of_frame(df: DataFrame, storage: Storage, common: Mapping[str, Any]) -> _Rows:
-    case_sensitive = _is_case_sensitive(df.sparkSession)
-
-    def run(task: ShuffleMapTask) -> list[Row]:
-        _warn_of_slow_transfer(df.sparkSession)
-        return df.mapInArrow(task, task.status_schema).collect()
-
-    return _Rows(
-        make_task=lambda partitioner: ShuffleMapTask(
-            storage,
-            schema=df.schema,
-            partitioner=partitioner,
-            case_sensitive=case_sensitive,
-            **common,
-        ),
-        sample=lambda ranges: sample_range_partitioner(
-            df, ranges.keys, common["num_subpartitions"]
-        ),
-        run=run,
-    )
-
-
-def _rows_of_dataset(
-    dataset: ds.Dataset,
-    scan: DatasetScan,
-    filter: ds.Expression | None,
-    spark: SparkSession,
-    storage: Storage,
-    common: Mapping[str, Any],
-) -> _Rows:
-    def run(task: DatasetMapTask) -> list[Row]:
-        numbers = spark.range(0, scan.num_tasks, 1, scan.num_tasks)
-        return numbers.mapInArrow(task, task.status_schema).collect()
-
-    return _Rows(
-        make_task=lambda partitioner: DatasetMapTask(
-            storage, scan, partitioner=partitioner, **common
-        ),
-        sample=lambda ranges: _sample_dataset(dataset, ranges, common["num_subpartitions"], filter),
-        run=run,
-        num_map_outputs=scan.num_tasks,
-    )
 
 
 def _is_case_sensitive(spark: SparkSession) -> bool:
@@ -233,7 +198,7 @@ def _warn_of_slow_transfer(spark: SparkSession) -> None:
         warnings.warn(
             f"{setting} is lz4, with which Spark 4.3 transfers Arrow batches a hundred times "
             "slower; set it to none or zstd",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

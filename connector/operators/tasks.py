@@ -118,20 +118,8 @@ def run_in_groups(
 ) -> DataFrame:
     """Return the lazy DataFrame of what ``work`` yields, over all groups of subpartitions.
 
-    Parameters
-    ----------
-    spark
-        Session, classic or Connect.
-    shuffles
-        What will be read; their bytes decide the groups.
-    work
-        Called in a task with the subpartitions of a group, ascending; picklable.
-    schema
-        Of what it yields.
-    subpartitions
-        Which to read; all when None.
-    target_partition_bytes
-        Bytes on disk, of all shuffles together, that a group may have.
+    ``work`` is called in a task with the subpartitions of a group, ascending; it must be picklable.
+    A group has about ``target_partition_bytes`` on disk, of all shuffles together.
     """
     check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
     weights = group_weights(shuffles)

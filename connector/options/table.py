@@ -25,7 +25,6 @@ from connector.options.text import (
     parse_starting_version,
     parse_subpartitions,
     seconds,
-    upper,
     whole,
 )
 
@@ -83,7 +82,7 @@ WRITE_OPTIONS = (
     Option("localDirs", parse_names, "WriteOptions.local_dirs",
            "absolute directories on other disks, `/d1,/d2`, over which map outputs are "
            "spread as well", default="none", may_be_empty=True),
-    Option("resultType", upper, "WriteOptions.result_type",
+    Option("resultType", lower, "WriteOptions.result_type",
            "who consumes the result and when it is released: `BLOCKING_PERSISTENT`, "
            "`BLOCKING`, `PIPELINED` or `PIPELINED_BOUNDED`",
            default="that of the existing shuffle, else `BLOCKING_PERSISTENT`"),
@@ -181,21 +180,10 @@ _ALL = (*WRITE_OPTIONS, *SINK_OPTIONS, *READ_OPTIONS, *BATCH_READ_OPTIONS, *SOUR
 
 
 def build(settings_class: type[Settings], given: Mapping[str, str], **more: object) -> Settings:
-    """Make an instance of a dataclass from the options that set its fields.
+    """Make an instance of a dataclass from the texts of the options that set its fields.
 
-    Parameters
-    ----------
-    settings_class
-        Which one; it checks its values.
-    given
-        Texts by documented names.
-    more
-        Fields that are settled already.
-
-    Raises
-    ------
-    OptionError
-        A value is bad; names option and text as the user wrote them.
+    ``given`` has documented names; ``more`` are fields that are settled already. The dataclass
+    checks its values: an OptionError of it is raised with option and text as the user wrote them.
     """
     option_of = {}
     for option in _ALL:
@@ -240,22 +228,11 @@ def known_options(
     allowed: Mapping[str, Iterable[Option]],
     *others: str,
 ) -> dict[str, str]:
-    """Return options by their documented names; those of an object store in lower case.
+    """Return Spark's options by their documented names; those of an object store in lower case.
 
-    Parameters
-    ----------
-    options
-        As Spark hands them over, for a table with the properties that its catalog adds.
-    allowed
-        Options that are known, by what they are called together in messages. There is always
-        ``path``, and those of an object store.
-    others
-        Names of options that are known and that messages do not list.
-
-    Raises
-    ------
-    OptionError
-        An option is not known, or there is no absolute path.
+    ``allowed`` has the known options, by what they are called together in messages; ``others`` are
+    names that messages do not list. Raises OptionError for an unknown option, and without an
+    absolute path. Properties that Spark's catalog adds to a table are dropped.
     """
     known_by_name = {option.name: option for each in allowed.values() for option in each}
     names = {name.lower(): name for name in ("path", *known_by_name, *others)}

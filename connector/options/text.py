@@ -43,12 +43,6 @@ def lower(name: str, value: str) -> str:
     return value.lower()
 
 
-def upper(name: str, value: str) -> str:
-    """Return a word in upper case."""
-    del name
-    return value.upper()
-
-
 def boolean(name: str, value: str) -> bool:
     """Parse ``true`` or ``false``."""
     if value.lower() not in ("true", "false"):
@@ -113,17 +107,10 @@ _DURATION = re.compile(rf"(\d{{1,9}}) *({'|'.join(_UNITS)})")
 
 
 def parse_duration(text: str, name: str, *, examples: str = "30m, 1h, 7d or 0s") -> timedelta:
-    """Parse a duration: a whole number and a unit.
+    """Parse a duration: a whole number and ``ms``, ``s``, ``m``, ``h`` or ``d``.
 
-    Parameters
-    ----------
-    text
-        The unit is ``ms``, ``s``, ``m``, ``h`` or ``d``, or spelled as Flink does, ``min`` and the
-        like, singular or plural.
-    name
-        What messages call it.
-    examples
-        What messages suggest.
+    Or units as Flink spells them, ``min`` and the like, singular or plural. ``name`` is what
+    messages call it, ``examples`` what they suggest.
     """
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:

@@ -53,21 +53,13 @@ def described_format(spark: SparkSession, shuffle: Shuffle, selection: str | Non
         names = _names_of(_session_id(spark))
         if len(names) >= MOST_NAMES and described.lower() not in names:
             described = UNDESCRIBED
-        numbered = (described if i == 1 else f"{described} ({i})" for i in count(1))
-        return next(name for name in numbered if _has(spark, names, name, options))
-
-
-def _has(
-    spark: SparkSession,
-    names: dict[str, StorageOptions | None],
-    name: str,
-    options: StorageOptions,
-) -> bool:
-    """Whether a name reads with these options in a session; registers it where it is new."""
-    key = name.lower()
-    if key not in names:
-        names[key] = options if _register(spark, name, options) else None
-    return names[key] == options
+        for number in count(1):
+            name = described if number == 1 else f"{described} ({number})"
+            if name.lower() not in names:
+                names[name.lower()] = options if _register(spark, name, options) else None
+            if names[name.lower()] == options:
+                break
+    return name
 
 
 def _register(spark: SparkSession, name: str, options: StorageOptions) -> bool:

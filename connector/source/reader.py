@@ -59,19 +59,8 @@ class ShuffleSourceReader(DataSourceReader):
     """Reads one version of a shuffle.
 
     Filters are never pushed down: Spark caches the plan per ``load()`` and gives wrong rows when a
-    DataFrame is used again with another filter.
-
-    Parameters
-    ----------
-    options
-        As Spark hands them over.
-    schema
-        Columns to deliver, in that order.
-
-    Raises
-    ------
-    OptionError, SchemaError, ShuffleNotFoundError, CorruptShuffleError
-        An option or a column does not fit the shuffle; raised before any task runs.
+    DataFrame is used again with another filter. Options and columns are checked here, before any
+    task runs.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -111,12 +100,7 @@ def storage_of(options: ScanOptions) -> Storage:
 def open_requested(options: ScanOptions) -> Shuffle:
     """Open the version to read; first wait for the shuffle, where the options say so.
 
-    Raises
-    ------
-    ShuffleNotFoundError
-        It does not exist.
-    CorruptShuffleError
-        The options pin a commit, and another one has the number of its version.
+    Raises CorruptShuffleError if another commit has the number of a pinned version.
     """
     storage = storage_of(options)
     if options.version is not None and options.pin is not None:
@@ -129,13 +113,7 @@ def open_requested(options: ScanOptions) -> Shuffle:
 
 
 def schema_of_source(options: Mapping[str, str]) -> StructType:
-    """Return the schema of the shuffle that options of a batch or a stream name.
-
-    Raises
-    ------
-    OptionError, ShuffleNotFoundError, SchemaError
-        A bad option, no shuffle, or columns that Spark cannot read.
-    """
+    """Return the schema of the shuffle that options of a batch or a stream name."""
     parsed = parse_schema_options(options)
     return spark_schema(open_requested(parsed), with_subpartition=parsed.with_subpartition)
 
@@ -145,13 +123,8 @@ def spark_schema(
 ) -> StructType:
     """Return the Spark schema of columns of a shuffle, all when None, in the order given.
 
-    Other columns may have any type. ``with_subpartition`` appends the column ``_subpartition``.
-
-    Raises
-    ------
-    SchemaError
-        A column does not exist, has a type that Spark lacks, or a user-defined type without its
-        class; or the shuffle has a column ``_subpartition`` itself.
+    Other columns may have any type. ``with_subpartition`` appends the column ``_subpartition``,
+    which the shuffle must not have itself.
     """
     text = shuffle.spark_schema
     if text is not None:
@@ -168,15 +141,7 @@ def spark_schema(
 
 
 def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bool) -> list[str]:
-    """Return the columns that the shuffle itself delivers of a requested schema.
-
-    Raises
-    ------
-    SchemaError
-        A column does not exist, or has another type.
-    OptionError
-        ``withSubpartition`` is set and the schema does not name ``_subpartition``.
-    """
+    """Check names and types of a requested schema; return the columns to read from the shuffle."""
     columns = stored_columns(schema, with_subpartition=with_subpartition)
     stored = shuffle.schema
     try:

@@ -158,20 +158,7 @@ class ChangedRanges(InputPartition):
 
 
 class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the versions of a shuffle.
-
-    Parameters
-    ----------
-    options
-        As Spark hands them over.
-    schema
-        Columns to deliver, in that order.
-
-    Raises
-    ------
-    OptionError
-        An unknown option, or a bad value.
-    """
+    """Follows the versions of a shuffle and delivers what each adds, in exactly ``schema``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         parsed = parse_source_options(options)
@@ -193,18 +180,9 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether the query was checked to resume where its consumer is."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint begins.
+        """Return where a query without a checkpoint begins: at option or consumer.
 
-        Raises
-        ------
-        ShuffleNotFoundError
-            There is no shuffle, or the version to begin with does not exist.
-        ResultReleasedError
-            The shuffle was released as a whole.
-        OptionError
-            A consumer is to begin in the middle of a result that is consumed as a whole.
-        ConsumerError
-            Another process is working as this consumer.
+        Raises ConsumerError if another process is working as this consumer.
         """
         consumer = self._active_consumer()
         self._await_result()
@@ -251,12 +229,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         :class:`~connector.source.stream_reader.IdlePolls`. The limits of the options hold besides
         ``limit``, unless Spark asks for everything.
 
-        Raises
-        ------
-        CorruptShuffleError
-            The shuffle was deleted and written again.
-        ShuffleNotFoundError
-            It was deleted, or versions expired before they were read.
+        Raises CorruptShuffleError if the shuffle was deleted and written again,
+        ShuffleNotFoundError if it was deleted or versions expired before they were read.
         """
         seen = StreamOffset.from_json(start)
         self._check_resumed(seen)
@@ -308,16 +282,9 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the Spark partitions of a batch, in subpartition order.
 
-        Raises
-        ------
-        ShuffleOverwrittenError
-            A version overwrote the shuffle, and option ``onOverwrite`` is ``fail``.
-        SchemaError
-            A version does not fit the columns of the query.
-        OptionError
-            A subpartition is out of range.
-        CorruptShuffleError, ShuffleNotFoundError
-            See :meth:`latestOffset`.
+        Raises ShuffleOverwrittenError if a version overwrote the shuffle and option ``onOverwrite``
+        is ``fail``, SchemaError if one does not fit the columns of the query, and as
+        :meth:`latestOffset`.
         """
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self._check_resumed(first)

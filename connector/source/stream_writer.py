@@ -62,21 +62,8 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
 
     Spark makes one writer to plan a batch, which it pickles for the tasks, and another to commit
     it. With a flush interval each batch is committed as pending, and the first batch after the
-    interval publishes all pending ones.
-
-    Parameters
-    ----------
-    options
-        As Spark hands them over.
-    schema
-        Schema of the rows.
-    overwrite
-        Output mode complete: each batch replaces all rows. Otherwise it is appended.
-
-    Raises
-    ------
-    OptionError, SchemaError, ShuffleExistsError
-        An option or column does not fit the path; raised before any task runs.
+    interval publishes all pending ones. ``overwrite`` is output mode complete: each batch replaces
+    all rows. Otherwise batches are appended.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:

@@ -44,20 +44,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
     """Writes one job through ``df.write.format("arrow_shuffle")`` or SQL ``INSERT``.
 
     Spark pickles this object at planning; tasks, commit and abort each run with a copy of it.
-
-    Parameters
-    ----------
-    options
-        As Spark hands them over.
-    schema
-        Schema of the rows.
-    overwrite
-        Mode overwrite, else append.
-
-    Raises
-    ------
-    OptionError, SchemaError, ShuffleExistsError
-        An option or column does not fit the path; raised before any task runs.
+    Options and columns are checked here, before any task runs. ``overwrite`` is False for append.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -87,13 +74,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
 
 
 def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bool) -> ShuffleJob:
-    """Begin a job with the options of a write; defaults are those of the existing shuffle.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        A new shuffle needs an option that is missing, or a column does not fit.
-    """
+    """Begin a job with the options of a write; defaults are those of the existing shuffle."""
     schema = stored_schema(schema)
     n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
     storage = open_storage(target.path, target.storage_options)

@@ -38,7 +38,6 @@ TYPES = {
     text.parse_starting_version: "word or number",
     text.parse_subpartitions: "numbers and ranges",
     text.seconds: "duration",
-    text.upper: "word",
     text.whole: "whole number",
 }
 """By parser: what is written."""
