@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -92,38 +93,30 @@ class BufferedOutput:
     ) -> None:
         if attributes is None:
             attributes = OperatorAttributes(is_output_idempotent=True)
-        self._keys = key_names(keys)
+        names = key_names(keys)
         if isinstance(max_interval, str):
             max_interval = parse_duration(max_interval, "max_interval", examples=INTERVALS)
-        self._options = FlushOptions(
+        options = FlushOptions(
             max_interval=max_interval,
             memory_buffer_only=memory_buffer_only,
             max_buffered_bytes=max_buffered_bytes,
         )
-        self._timestamp = timestamp
-        self._clock = clock
         self._parallelism = parallelism
         self._is_buffered = is_output_buffered(
             attributes,
-            max_interval=self._options.max_interval,
-            is_keyed=bool(self._keys),
+            max_interval=options.max_interval,
+            is_keyed=bool(names),
             parallelism=parallelism,
         )
-        self._buffer()  # checks the other arguments here, and not in every task
+        self._new_buffer = partial(
+            FlushBuffer, options, keys=names, timestamp=timestamp, clock=clock
+        )
+        self._new_buffer()  # checks the other arguments here, and not in every task
 
     @property
     def is_buffered(self) -> bool:
         """Whether rows are buffered, and not passed on as they arrive."""
         return self._is_buffered
-
-    def _buffer(self, directory: str | None = None) -> FlushBuffer:
-        return FlushBuffer(
-            self._options,
-            keys=self._keys,
-            timestamp=self._timestamp,
-            clock=self._clock,
-            directory=directory,
-        )
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one Spark partition, and yield those to pass on.
@@ -149,7 +142,7 @@ class BufferedOutput:
                 f"coalesce({self._parallelism}) before the stage, or give it keys"
             )
             raise OptionError(msg)
-        buffer = self._buffer(_local_directory(number))
+        buffer = self._new_buffer(directory=_local_directory(number))
         try:
             for batch in batches:
                 yield from _for_spark(buffer.collect(batch))

@@ -123,10 +123,7 @@ class TargetOptions:
 def parse_read_options(options: Mapping[str, str]) -> ScanOptions:
     """Return the options of a read from those that Spark hands over.
 
-    Raises
-    ------
-    OptionError
-        An option is not known, or has a bad value; the message names it and what is allowed.
+    Raises OptionError for an unknown option or a bad value; it names both and what is allowed.
     """
     known = known_options(options, BATCH_OPTIONS, PIN.name)
     target_options(known)
@@ -191,7 +188,7 @@ def _partitioner(known: Mapping[str, str]) -> Partitioner | None:
 
 
 SECRET_PREFIX = "storage.secret."
-"""The same; Spark's plans and logs hide the values of options with "secret" in their names."""
+"""Prefix of options of the object store whose values Spark hides in plans and logs."""
 
 _SECRETS = re.compile(r"key(?!_id)|sas|credential|bearer|certificate")
 _SECRET_VALUES = re.compile(r"://[^/\s]*@|[?&]sig=")
@@ -203,10 +200,7 @@ _HIDDEN = re.compile(r"secret|password|token")
 def parse_storage_options(known: Mapping[str, str]) -> StorageOptions:
     """Return the options of an object store, without prefixes.
 
-    Raises
-    ------
-    OptionError
-        Spark would show a secret, because of the name of its option.
+    Raises OptionError where Spark would show a secret, because of the name of its option.
     """
     options = {}
     for name, value in known.items():

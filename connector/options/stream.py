@@ -66,10 +66,7 @@ class SinkOptions:
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Return the options of a sink from those that Spark hands over.
 
-    Raises
-    ------
-    OptionError
-        An option is not known, or has a bad value; the message names it and what is allowed.
+    Raises OptionError for an unknown option or a bad value; it names both and what is allowed.
     """
     known = known_options(
         options,

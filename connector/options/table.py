@@ -54,9 +54,9 @@ class Option:
 
 WRITE_OPTIONS = (
     Option("keys", as_is, "TargetOptions.partitioner",
-           'columns to hash as Spark does, `a,b` or `["a","b"]`; with `partitioner=range` '
-           "sort keys as in `sortBy`, with `column` the one column that holds the "
-           "subpartition", default="those of the existing shuffle", may_be_empty=True),
+           'columns to hash as Spark does, `a,b` or `["a","b"]`; with `partitioner=range` sort '
+           "keys as in `sortBy`, with `column` the one column that holds the subpartition",
+           default="those of the existing shuffle", may_be_empty=True),
     Option("partitioner", lower, "TargetOptions.partitioner",
            "`hash`, `range`, `roundrobin`, `broadcast` or `column`",
            default="`hash` where `keys` are given, else that of the existing shuffle",
@@ -65,9 +65,9 @@ WRITE_OPTIONS = (
            "number of subpartitions, 1 to 1,000,000; required for a new shuffle",
            default="that of the existing shuffle"),
     Option("rangeBounds", parse_bounds, "TargetOptions.range_bounds",
-           "upper bounds of the ranges of `partitioner=range`, ascending, with dates, "
-           'timestamps and decimals as text: `["2024-06-30"]`; required for a new shuffle '
-           "of ranges", default="those of the existing shuffle", may_be_empty=True),
+           "upper bounds of the ranges of `partitioner=range`, ascending, with dates, timestamps "
+           'and decimals as text: `["2024-06-30"]`; required for a new shuffle of ranges',
+           default="those of the existing shuffle", may_be_empty=True),
     Option("sortBy", parse_sort_keys, "TargetOptions.sort_by",
            "order of the rows of each subpartition: `a, b desc nulls first`",
            default="that of the existing shuffle, else as they arrive", may_be_empty=True),
@@ -75,16 +75,15 @@ WRITE_OPTIONS = (
            "memory for clustering in each task; a region holds at most 3/8 of it"),
     Option("codec", lower, "WriteOptions.codec",
            "`zstd`, or `none`: data files are then plain Arrow IPC files"),
-    Option("codecLevel", whole, "WriteOptions.codec_level",
-           "zstd level, -7 to 22"),
+    Option("codecLevel", whole, "WriteOptions.codec_level", "zstd level, -7 to 22"),
     Option("chunkBytes", num_bytes, "WriteOptions.chunk_bytes",
            "bytes, before compression, at which a chunk closes, at most 4 MiB"),
     Option("localDirs", parse_names, "WriteOptions.local_dirs",
-           "absolute directories on other disks, `/d1,/d2`, over which map outputs are "
-           "spread as well", default="none", may_be_empty=True),
+           "absolute directories on other disks, `/d1,/d2`, over which map outputs are spread as "
+           "well", default="none", may_be_empty=True),
     Option("resultType", lower, "WriteOptions.result_type",
-           "who consumes the result and when it is released: `BLOCKING_PERSISTENT`, "
-           "`BLOCKING`, `PIPELINED` or `PIPELINED_BOUNDED`",
+           "who consumes the result and when it is released: `BLOCKING_PERSISTENT`, `BLOCKING`, "
+           "`PIPELINED` or `PIPELINED_BOUNDED`",
            default="that of the existing shuffle, else `BLOCKING_PERSISTENT`"),
     Option("maxUnconsumedBytes", num_bytes, "WriteOptions.max_unconsumed_bytes",
            "of `PIPELINED_BOUNDED`: stored bytes that may wait for the slowest consumer",
@@ -93,8 +92,8 @@ WRITE_OPTIONS = (
            "of `PIPELINED_BOUNDED`: versions that may wait for the slowest consumer",
            default="16 where `maxUnconsumedBytes` is not given"),
     Option("backPressureTimeout", seconds, "WriteOptions.back_pressure_timeout",
-           "of `PIPELINED_BOUNDED`: how long a commit waits for the slowest consumer "
-           "before it fails", default="10min"),
+           "of `PIPELINED_BOUNDED`: how long a commit waits for the slowest consumer before it "
+           "fails", default="10min"),
 )  # fmt: skip
 """Options of writes, batch and streaming."""
 
@@ -102,13 +101,12 @@ SINK_OPTIONS = (
     Option("emptyVersions", boolean, "SinkOptions.empty_versions",
            "whether a micro-batch without rows becomes a version too"),
     Option("flush.maxInterval", parse_interval, "FlushOptions.max_interval",
-           "commit micro-batches as pending, and once this long has passed since the last "
-           "flush publish all of them as one version with the latest row of each key "
-           "(Flink: `execution.flush.max-interval`)",
-           default="none: each micro-batch is a version"),
+           "commit micro-batches as pending, and once this long has passed since the last flush "
+           "publish all of them as one version with the latest row of each key (Flink: "
+           "`execution.flush.max-interval`)", default="none: each micro-batch is a version"),
     Option("flush.memoryBufferOnly", boolean, "FlushOptions.memory_buffer_only",
-           "flush as soon as `flush.maxBufferedBytes` are pending, instead of reading "
-           "them in several passes (Flink: `execution.flush.memory-buffer-only`)"),
+           "flush as soon as `flush.maxBufferedBytes` are pending, instead of reading them in "
+           "several passes (Flink: `execution.flush.memory-buffer-only`)"),
     Option("flush.maxBufferedBytes", num_bytes, "FlushOptions.max_buffered_bytes",
            "memory of a flush, which runs on the driver's machine"),
     Option("isOutputIdempotent", boolean, "OperatorAttributes.is_output_idempotent",
@@ -121,8 +119,8 @@ READ_OPTIONS = (
     Option("subpartitions", parse_subpartitions, "ScanOptions.subpartitions",
            "subpartitions to read, `3,7-9`", default="all"),
     Option("coalesce", boolean, "ScanOptions.coalesce",
-           "whether adjacent subpartitions share a Spark partition; otherwise each is "
-           "exactly one, empty ones too"),
+           "whether adjacent subpartitions share a Spark partition; otherwise each is exactly one, "
+           "empty ones too"),
     Option("targetPartitionBytes", num_bytes, "ScanOptions.target_partition_bytes",
            "bytes on disk of a coalesced Spark partition"),
     Option("splitSkewed", boolean, "ScanOptions.split_skewed",
@@ -131,41 +129,40 @@ READ_OPTIONS = (
     Option("withSubpartition", boolean, "ScanOptions.with_subpartition",
            "whether to append the int column `_subpartition`"),
     Option("memoryBytes", num_bytes, "ReadOptions.memory_bytes",
-           "memory that a reading task may take beyond what its process has anyway, 96 "
-           "MiB or more"),
+           "memory that a reading task may take besides its process's own, 96 MiB or more"),
     Option("memoryMap", boolean, "ReadOptions.memory_map",
-           "whether to map data files instead of reading them: for local files with codec "
-           "`none` that are never changed"),
+           "whether to map data files instead of reading them: for local files with codec `none` "
+           "that are never changed"),
     Option("requestTimeout", seconds, "ResultRequest.timeout",
            "how long to wait for the shuffle, and for the name of a `consumer`", default="`0s`"),
     Option("consumer", as_is, "ResultRequest.consumer",
-           "name under which a stream consumes a result: 1 to 100 letters, digits, `_` "
-           "and `-`; in a batch `connector.consume` does that",
+           "name under which a stream consumes a result: 1 to 100 letters, digits, `_` and `-`; in "
+           "a batch `connector.consume` does that",
            default="none: the result is read, not consumed"),
 )  # fmt: skip
 """Options of reads, batch and streaming."""
 
 BATCH_READ_OPTIONS = (
-    Option("version", whole, "ScanOptions.version",
-           "the committed version to read", default="newest"),
+    Option("version", whole, "ScanOptions.version", "the committed version to read",
+           default="newest"),
 )  # fmt: skip
 """Further options of batch reads."""
 
 SOURCE_OPTIONS = (
     Option("startingVersion", parse_starting_version, "SourceOptions.starting_version",
-           "where a query without a checkpoint begins: `earliest`, `latest` (what is "
-           "committed from now on), or the first version to deliver; a `consumer` of a "
-           "`BLOCKING` result begins at `earliest`", default="`earliest`"),
+           "where a query without a checkpoint begins: `earliest`, `latest` (what is committed "
+           "from now on), or the first version to deliver; a `consumer` of a `BLOCKING` result "
+           "begins at `earliest`", default="`earliest`"),
     Option("onOverwrite", lower, "SourceOptions.on_overwrite",
-           "what to do with a version that overwrites: `fail`, or `deliver` its rows like "
-           "added ones"),
+           "what to do with a version that overwrites: `fail`, or `deliver` its rows like added "
+           "ones"),
     Option("maxVersionsPerTrigger", whole, "StepLimits.max_versions",
            "versions that a batch may have; of several limits, the tightest holds",
            default="no limit"),
     Option("maxRowsPerTrigger", whole, "StepLimits.max_rows",
-           "rows that a batch may have, where it has more than one version", default="no limit"),
+           "rows that a batch may have, unless a single version has more", default="no limit"),
     Option("maxBytesPerTrigger", num_bytes, "StepLimits.max_bytes",
-           "bytes of data files that a batch may have, where it has more than one version",
+           "bytes of data files that a batch may have, unless a single version has more",
            default="no limit"),
 )  # fmt: skip
 """Further options of streaming reads."""

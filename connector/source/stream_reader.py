@@ -123,11 +123,12 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, int | str | bool]:
         """Return the offset as Spark keeps it in its checkpoint."""
-        if self.begins:
-            return {"version": self.version}
-        if self.commit_id is None:
-            return {"version": self.version, "consumed": True}
-        return {"version": self.version, "commitId": self.commit_id}
+        offset: dict[str, int | str | bool] = {"version": self.version}
+        if self.commit_id is not None:
+            offset["commitId"] = self.commit_id
+        elif self.consumed:
+            offset["consumed"] = True
+        return offset
 
     @staticmethod
     def from_json(value: Mapping[str, object]) -> StreamOffset:
@@ -225,12 +226,10 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the batch that begins at ``start`` ends; ``start`` if nothing was added.
 
-        After a poll that found nothing it waits before it polls a store again, see
-        :class:`~connector.source.stream_reader.IdlePolls`. The limits of the options hold besides
-        ``limit``, unless Spark asks for everything.
-
-        Raises CorruptShuffleError if the shuffle was deleted and written again,
-        ShuffleNotFoundError if it was deleted or versions expired before they were read.
+        After an idle poll it waits before it polls a store again. The limits of the options hold
+        besides ``limit``, unless Spark asks for everything. Raises CorruptShuffleError if the
+        shuffle was deleted and written again, ShuffleNotFoundError if it was deleted or versions
+        expired before they were read.
         """
         seen = StreamOffset.from_json(start)
         self._check_resumed(seen)

@@ -15,11 +15,11 @@ from tests.support.recorded_output import Clock
 
 
 def batch(*ids):
-    return pa.record_batch({"k": [one % 2 for one in ids], "id": list(ids)})
+    return pa.record_batch({"k": [number % 2 for number in ids], "id": list(ids)})
 
 
 def ids_of(batches):
-    return [one["id"].to_pylist() for one in batches]
+    return [part["id"].to_pylist() for part in batches]
 
 
 def test_it_yields_at_the_end_and_when_a_batch_comes_after_the_interval():
@@ -103,8 +103,8 @@ def test_batches_for_the_jvm_are_not_small():
     ids = np.random.default_rng(0).permutation(50_000)
     arriving = (batch(*part.tolist()) for part in np.split(ids, 50))
     found = list(stage(arriving))
-    assert [one.num_rows >= 10_000 for one in found[:-1]] == [True] * (len(found) - 1)
-    assert sorted(one for ids in ids_of(found) for one in ids) == list(range(50_000))
+    assert [part.num_rows >= 10_000 for part in found[:-1]] == [True] * (len(found) - 1)
+    assert sorted(number for ids in ids_of(found) for number in ids) == list(range(50_000))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ def test_numbers_that_no_shuffle_has_are_not_counted_out(text):
 
 
 def test_options_of_reading_reach_the_reader():
-    found = parse_read_options({"path": "/s", "memoryBytes": "128m", "MEMORYMAP": "true"})
-    assert found.options == ReadOptions(memory_bytes=128 << 20, memory_map=True)
+    parsed = parse_read_options({"path": "/s", "memoryBytes": "128m", "MEMORYMAP": "true"})
+    assert parsed.options == ReadOptions(memory_bytes=128 << 20, memory_map=True)
     assert parse_read_options({"path": "/s"}).options == ReadOptions()
 
 
@@ -35,8 +35,8 @@ def test_splitting_needs_coalescing():
 @pytest.mark.parametrize("commit_id", ["c0ffee", "5ae0c6d4-a503", "-_-", "9"])
 def test_what_a_frame_reads_travels_as_an_option(span, commit_id):
     options = {"path": "/s", "version": "17", "pin": str(Pin(commit_id, span))}
-    found = parse_read_options(options)
-    assert (found.version, found.pin) == (17, (commit_id, span))
+    parsed = parse_read_options(options)
+    assert (parsed.version, parsed.pin) == (17, (commit_id, span))
     with pytest.raises(OptionError, match=r"option 'pin' is not known"):
         parse_target_options(options)
 
@@ -61,14 +61,14 @@ def test_options_of_an_object_store():
         "storage.secret.aws_session_token": "hunter3",
     }
     for parse in (parse_read_options, parse_target_options):
-        found = parse(options)
-        assert dict(found.storage_options) == {
+        parsed = parse(options)
+        assert dict(parsed.storage_options) == {
             "aws_region": "us-east-1",
             "aws_secret_access_key": "hunter2",
             "aws_access_key_id": "AKID",
             "aws_session_token": "hunter3",
         }
-        assert "hunter" not in repr(found)
+        assert "hunter" not in repr(parsed)
 
 
 @pytest.mark.parametrize(

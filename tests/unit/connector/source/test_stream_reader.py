@@ -540,7 +540,12 @@ def first_batch(path, **options):
         planned = reader.partitions(as_json(start), as_json(end))
     finally:
         reader.stop()
-    rows = [row for one in planned for b in reader_of(path).read(one) for row in b.to_pylist()]
+    rows = [
+        row
+        for partition in planned
+        for b in reader_of(path).read(partition)
+        for row in b.to_pylist()
+    ]
     return sorted({row["v"] // 10 * 10 for row in rows})
 
 
