@@ -122,18 +122,21 @@ BAD_WRITES = {
         OptionError,
         {"num_subpartitions": 0},
         {"numSubpartitions": 0},
+        f"option numSubpartitions='0': {WHOLE}",
     ),
     "n below 0": Bad(
         f"num_subpartitions=-1: {WHOLE}",
         OptionError,
         {"num_subpartitions": -1},
         {"numSubpartitions": -1},
+        f"option numSubpartitions='-1': {WHOLE}",
     ),
     "n too large": Bad(
         f"num_subpartitions=1000001: {WHOLE}",
         OptionError,
         {"num_subpartitions": 1_000_001},
         {"numSubpartitions": 1_000_001},
+        f"option numSubpartitions='1000001': {WHOLE}",
     ),
     "n as text": Bad(
         f"num_subpartitions='many': {WHOLE}",
@@ -163,12 +166,12 @@ BAD_WRITES = {
     "unknown codec": Bad(
         "option codec='lzo': expected one of 'zstd', 'none'", options={"codec": "lzo"}
     ),
-    "codec level": Bad("codec_level=99: expected", options={"codecLevel": "99"}),
+    "codec level": Bad("option codecLevel='99': expected", options={"codecLevel": "99"}),
     "chunk size": Bad(
         "option chunkBytes='big': expected a number of bytes such as 67108864, 64m or 1g",
         options={"chunkBytes": "big"},
     ),
-    "buffer size": Bad("sort_buffer_bytes=1: expected", options={"sortBufferBytes": 1}),
+    "buffer size": Bad("option sortBufferBytes='1': expected", options={"sortBufferBytes": 1}),
     "unknown partitioner": Bad(
         "option partitioner='modulo': expected one of hash, range, roundrobin, broadcast, column",
         options={"partitioner": "modulo"},
