@@ -15,7 +15,7 @@ from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES, ScanOptions
 from connector.options.table import PIN
 from connector.options.text import Pin, format_subpartitions, parse_duration
 from connector.source.described import described_format
-from connector.source.reader import spark_schema
+from connector.source.reader import spark_schema, stored_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -147,7 +147,7 @@ def _schema_of(
     if columns is None:
         return spark_schema(shuffle, with_subpartition=with_subpartition)
     names = [columns] if isinstance(columns, str) else list(columns)
-    stored = [name for name in names if not (with_subpartition and name == SUBPARTITION_COLUMN)]
+    stored = stored_columns(names, with_subpartition=with_subpartition)
     select_columns(shuffle.schema, stored)
     schema = spark_schema(shuffle, stored, with_subpartition=with_subpartition)
     if with_subpartition and SUBPARTITION_COLUMN in names:

@@ -94,7 +94,7 @@ def write_shuffle(
         unless it uses a floating-point column.
     num_map_tasks
         Of a dataset only: number of map tasks, fewer where the files cannot be split further. When
-        None, about one per 64 MiB on disk, and at least as many as run concurrently.
+        None, about one per 64 MiB on disk, in a multiple of those that run concurrently.
     spark
         Of a dataset only: the session that runs the tasks; the active one when None.
     storage_options

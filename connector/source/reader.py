@@ -31,7 +31,7 @@ from connector.options.stream import parse_schema_options
 from connector.spark_types import spark_schema_from_json, spark_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.storage.open import Storage
@@ -142,7 +142,7 @@ def spark_schema(
 
 def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bool) -> list[str]:
     """Check names and types of a requested schema; return the columns to read from the shuffle."""
-    columns = stored_columns(schema, with_subpartition=with_subpartition)
+    columns = stored_columns(schema.names, with_subpartition=with_subpartition)
     stored = shuffle.schema
     try:
         select_columns(with_subpartition_schema(stored) if with_subpartition else stored, columns)
@@ -167,11 +167,9 @@ def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bo
     return columns
 
 
-def stored_columns(schema: StructType, *, with_subpartition: bool) -> list[str]:
-    """Return the names in a requested schema, without the subpartition where it is appended."""
-    return [
-        name for name in schema.names if not (with_subpartition and name == SUBPARTITION_COLUMN)
-    ]
+def stored_columns(names: Iterable[str], *, with_subpartition: bool) -> list[str]:
+    """Return the requested names, without that of the subpartition where it is appended."""
+    return [name for name in names if not (with_subpartition and name == SUBPARTITION_COLUMN)]
 
 
 # Planning and reading -----------------------------------------------------------------------------

@@ -168,7 +168,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._storage = storage_of(parsed.scan)
         self._schema = schema
         self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
-        self._columns = stored_columns(schema, with_subpartition=parsed.scan.with_subpartition)
+        with_subpartition = parsed.scan.with_subpartition
+        self._columns = stored_columns(schema.names, with_subpartition=with_subpartition)
         self._target: int | None = None
         """The last version that a query with an end reads; None: it has no end."""
         self._consumer: Consumer | None = None
