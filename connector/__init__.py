@@ -13,16 +13,14 @@ from arrow_format import __version__
 
 _HOME = {
     "arrow_format.jobs.receipt": "ShuffleReceipt",
-    "connector.consumption": "SparkConsumption consume",
     "connector.map_task": "ShuffleMapTask abort_shuffle commit_shuffle",
     "connector.operators.aggregate": "aggregate_shuffle",
     "connector.operators.buffered_output": "BufferedOutput",
     "connector.operators.join": "join_shuffles",
     "connector.operators.map": "map_subpartitions",
-    "connector.read": "read_shuffle",
-    "connector.sampling": "sample_range_partitioner",
+    "connector.read": "SparkConsumption consume read_shuffle",
     "connector.source.data_source": "ArrowShuffleDataSource",
-    "connector.write": "write_shuffle",
+    "connector.write": "sample_range_partitioner write_shuffle",
 }
 """Public names by module. ``__init__.pyi`` tells type checkers the same; a test compares them."""
 

@@ -1,7 +1,5 @@
 from arrow_format import __version__ as __version__
 from arrow_format.jobs.receipt import ShuffleReceipt as ShuffleReceipt
-from connector.consumption import SparkConsumption as SparkConsumption
-from connector.consumption import consume as consume
 from connector.map_task import ShuffleMapTask as ShuffleMapTask
 from connector.map_task import abort_shuffle as abort_shuffle
 from connector.map_task import commit_shuffle as commit_shuffle
@@ -9,7 +7,9 @@ from connector.operators.aggregate import aggregate_shuffle as aggregate_shuffle
 from connector.operators.buffered_output import BufferedOutput as BufferedOutput
 from connector.operators.join import join_shuffles as join_shuffles
 from connector.operators.map import map_subpartitions as map_subpartitions
+from connector.read import SparkConsumption as SparkConsumption
+from connector.read import consume as consume
 from connector.read import read_shuffle as read_shuffle
-from connector.sampling import sample_range_partitioner as sample_range_partitioner
 from connector.source.data_source import ArrowShuffleDataSource as ArrowShuffleDataSource
+from connector.write import sample_range_partitioner as sample_range_partitioner
 from connector.write import write_shuffle as write_shuffle

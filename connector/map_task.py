@@ -1,4 +1,4 @@
-"""The hook: a map task for ``df.mapInArrow`` and the commit of what its tasks wrote."""
+"""The hook: a map task for ``df.mapInArrow``, and the commit of its map outputs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    Row,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StringType, StructType
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
 from arrow_format.jobs.cleanup import abort_job
@@ -28,7 +20,6 @@ from arrow_format.keys.sort_keys import normalise_sort_by
 from arrow_format.log.entry import output_from_json, output_to_json
 from arrow_format.log.totals_file import encode_totals, read_totals
 from arrow_format.model import MapStatus
-from arrow_format.options import check_num_subpartitions
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
 from connector.spark_types import arrow_schema_of, check_keys, check_sort_keys, stored_schema
@@ -46,7 +37,7 @@ MAX_TOTALS_BYTES = 64 << 10
 
 
 def status_to_row(status: MapStatus) -> dict[str, Any]:
-    """Row of a status, by column name of the status schema."""
+    """Return a status as a row, by column name of :data:`STATUS_SCHEMA`."""
     totals = None
     if status.subpartition_rows is not None and status.subpartition_bytes is not None:
         totals = encode_totals(status.subpartition_rows, status.subpartition_bytes)
@@ -61,13 +52,7 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
 
 
 def status_from_row(row: Mapping[str, Any], num_subpartitions: int) -> MapStatus:
-    """Inverse of :func:`status_to_row`, from a Spark row or a dict.
-
-    Raises
-    ------
-    ShuffleError
-        It is not a map status.
-    """
+    """Inverse of :func:`status_to_row`, from a Spark row or a dict; raises ShuffleError."""
     try:
         output = output_from_json(json.loads(row["map_output"]))
         if row["totals"] is None:
@@ -81,15 +66,14 @@ def status_from_row(row: Mapping[str, Any], num_subpartitions: int) -> MapStatus
         raise ShuffleError(msg) from error
 
 
-STATUS_SCHEMA = StructType(
-    [
-        StructField("map_task", IntegerType(), nullable=False),
-        StructField("attempt", IntegerType(), nullable=False),
-        StructField("num_rows", LongType(), nullable=False),
-        StructField("num_bytes", LongType(), nullable=False),
-        StructField("map_output", StringType(), nullable=False),
-        StructField("totals", BinaryType(), nullable=True),
-    ]
+STATUS_SCHEMA = (
+    StructType()
+    .add("map_task", IntegerType(), nullable=False)
+    .add("attempt", IntegerType(), nullable=False)
+    .add("num_rows", LongType(), nullable=False)
+    .add("num_bytes", LongType(), nullable=False)
+    .add("map_output", StringType(), nullable=False)
+    .add("totals", BinaryType(), nullable=True)
 )
 """Columns of a map status as a row: one row per map task."""
 
@@ -103,11 +87,7 @@ def begin_spark_job(
     sort_by: Sequence[str | tuple[str, str]] = (),
     options: WriteOptions | None,
 ) -> ShuffleJob:
-    """Begin a job for rows of a Spark schema, as it is to be stored.
-
-    See :func:`arrow_format.jobs.job.begin_job` and :func:`~connector.spark_types.stored_schema`.
-    """
-    check_num_subpartitions(num_subpartitions)
+    """Begin a job for rows of a schema from :func:`~connector.spark_types.stored_schema`."""
     if isinstance(partitioner, HashPartitioner):
         check_keys(schema, partitioner.keys)
     if isinstance(partitioner, RangePartitioner):
@@ -121,21 +101,14 @@ def begin_spark_job(
         sort_by=sort_by,
         options=options,
         spark_schema=schema.json(),
-        # Spark itself where it runs this, else the process that drives it.
+        # Spark itself where it started this process, else the process that drives Spark.
         owner=java_above() or this_process(),
     )
 
 
 def run_spark_task(job: ShuffleJob, batches: Iterable[pa.RecordBatch]) -> MapStatus:
-    """Write the batches of the Spark task this is called in.
-
-    Raises
-    ------
-    OptionError
-        It is not called in a Spark task.
-    """
-    # A Spark task owns one core; Arrow would take them all.
-    pa.set_cpu_count(1)
+    """Write the batches of the current Spark task; raises OptionError outside of one."""
+    pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
     context = TaskContext.get()
     if context is None:
         msg = "ShuffleMapTask runs inside a Spark task; use df.mapInArrow(task, ...)"
@@ -152,7 +125,7 @@ class ShuffleMapTask:
         statuses = df.mapInArrow(task, task.status_schema).collect()
         receipt = commit_shuffle(task, statuses)
 
-    Nothing is visible until the commit. A task object is one job: commit it once, and make a new
+    Readers see nothing until the commit. A task object is one job: commit it once, and make a new
     one for another write.
 
     Parameters
@@ -179,7 +152,7 @@ class ShuffleMapTask:
     Raises
     ------
     OptionError, SchemaError
-        Something does not fit; the message names the column or option.
+        An argument does not fit the schema; the message names the column or option.
     """
 
     def __init__(
@@ -221,9 +194,9 @@ class ShuffleMapTask:
 
 
 def abort_shuffle(task: ShuffleMapTask) -> None:
-    """Remove what the tasks of a job wrote that will not be committed; safe to call at any time.
+    """Delete the files of a job that will not be committed; safe to call at any time.
 
-    A job that was committed is left alone.
+    A job that was committed keeps its files.
     """
     abort_job(task.job)
 
@@ -235,20 +208,20 @@ def commit_shuffle(
     mode: WriteMode = "errorifexists",
     expected_map_outputs: int | None = None,
 ) -> ShuffleReceipt:
-    """Publish what the tasks wrote as one version.
+    """Publish the map outputs of a job as one version.
 
-    Committing the same task again gives the receipt of the first time.
+    Committing the same task again returns the receipt of the first commit.
 
     Parameters
     ----------
     task
         The task that was given to ``mapInArrow``.
     statuses
-        What it yielded: ``collect()`` or ``toArrow()`` of that DataFrame.
+        What the tasks yielded: ``collect()`` or ``toArrow()`` of that DataFrame.
     mode
         errorifexists, overwrite, append or ignore.
     expected_map_outputs
-        Number of Spark partitions of the input, when it is known.
+        Number of Spark partitions of the input, if known.
 
     Returns
     -------
@@ -258,9 +231,9 @@ def commit_shuffle(
     Raises
     ------
     ShuffleError
-        A map status is missing, there twice, or of another job.
+        A map status is missing, duplicate, or of another job.
     ShuffleExistsError, SchemaError
-        The path does not allow the mode; files of this job are left for another try.
+        The path does not allow the mode; the files of this job are kept for another attempt.
     """
     rows: Sequence[Any] = statuses.to_pylist() if isinstance(statuses, pa.Table) else statuses
     return commit_job(

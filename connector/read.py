@@ -1,25 +1,21 @@
-"""Reading a shuffle as a DataFrame."""
+"""Reads a version of a shuffle, or what a consumer has not consumed yet, as a DataFrame."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
 from arrow_format.errors import OptionError
-from arrow_format.options import check_integer
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
-from connector.options.source import (
-    DEFAULT_TARGET_PARTITION_BYTES,
-    PIN,
-    check_split,
-    format_pin,
-    format_subpartitions,
-)
+from arrow_format.streaming.consumption import Consumption, request_result
+from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES, ScanOptions
+from connector.options.table import PIN
+from connector.options.text import Pin, format_subpartitions, parse_duration
 from connector.source.described import described_format
-from connector.source.reader import spark_schema
+from connector.source.reader import spark_schema, stored_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
     from arrow_format.options import ReadOptions
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
+    from arrow_format.streaming.consumption import Consumer
 
 
 def read_shuffle(
@@ -45,10 +42,10 @@ def read_shuffle(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """DataFrame of a committed version of a shuffle.
+    """Return a DataFrame of a committed version of a shuffle.
 
-    Always a fresh ``load()`` of one version, fixed here: later commits do not change it. The
-    calling process checks the arguments, so it must see ``path`` as the tasks do.
+    The version is fixed here: later commits do not change the DataFrame. The calling process
+    checks the arguments, so it must see ``path`` as the tasks do.
 
     Parameters
     ----------
@@ -62,18 +59,18 @@ def read_shuffle(
         One, a range or several; all when None.
     coalesce
         Let one Spark partition read adjacent subpartitions up to ``target_partition_bytes``;
-        otherwise it is exactly one Spark partition per subpartition, empty ones too.
+        otherwise each subpartition is exactly one Spark partition, empty ones too.
     target_partition_bytes
-        Bytes on disk a coalesced Spark partition may have.
+        Bytes on disk that a coalesced Spark partition may have.
     split_skewed
-        Let several Spark partitions read one subpartition that is larger than that, by map output
-        or region. Of a sorted shuffle, each of them has its rows in order.
+        Let several Spark partitions read one subpartition larger than that, by map output or
+        region. Of a sorted shuffle, each of them has its rows in order.
     version
         The newest when None.
     with_subpartition
         Append the int column ``_subpartition``.
     options
-        Memory of a task, and mapping; defaults when None.
+        Memory of a task, and whether files are mapped; defaults when None.
     storage_options
         Of an object store: credentials, region, endpoint, as obstore names them. They win over the
         environment, travel to the tasks, and are never shown.
@@ -81,15 +78,16 @@ def read_shuffle(
     Returns
     -------
     DataFrame
-        Its Spark partitions are in subpartition order.
+        Lazy; its Spark partitions are in subpartition order.
 
     Raises
     ------
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
-        Something does not fit; found here and not at the first action.
+        An argument does not fit the shuffle, or the shuffle cannot be opened; raised here and not
+        at the first action.
     """
     shuffle = open_shuffle(path, version, options=options, storage_options=storage_options)
-    return frame_of(
+    return _frame_of(
         spark,
         shuffle,
         columns=columns,
@@ -101,7 +99,7 @@ def read_shuffle(
     )
 
 
-def frame_of(
+def _frame_of(
     spark: SparkSession,
     shuffle: Shuffle,
     *,
@@ -112,38 +110,33 @@ def frame_of(
     split_skewed: bool = False,
     with_subpartition: bool = False,
 ) -> DataFrame:
-    """DataFrame of a shuffle that is open, pinned; see :func:`read_shuffle`."""
-    check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
-    for name, value in (
-        ("coalesce", coalesce),
-        ("split_skewed", split_skewed),
-        ("with_subpartition", with_subpartition),
-    ):
-        if not isinstance(value, bool):
-            msg = f"{name}={value!r}: expected True or False"
-            raise OptionError(msg)
-    check_split("split_skewed", "coalesce=False", split_skewed, coalesce)
-    wanted = check_subpartitions(subpartitions, shuffle.num_subpartitions)
-    selection = None
-    if wanted is not None:
-        if not wanted:
-            msg = "subpartitions is empty: expected at least one"
-            raise OptionError(msg)
-        selection = format_subpartitions(tuple(wanted))
-    schema = _schema_of(shuffle, columns, with_subpartition=with_subpartition)
-    reader = (
-        spark.read.format(described_format(spark, shuffle, selection))
-        .option("version", shuffle.version)
-        .option(PIN, format_pin(shuffle.commit_id, shuffle.span))
-        .option("coalesce", str(coalesce).lower())
-        .option("splitSkewed", str(split_skewed).lower())
-        .option("targetPartitionBytes", target_partition_bytes)
-        .option("withSubpartition", str(with_subpartition).lower())
-        .option("memoryBytes", shuffle.options.memory_bytes)
-        .option("memoryMap", str(shuffle.options.memory_map).lower())
+    """Return the DataFrame of an open shuffle; see :func:`read_shuffle`."""
+    scan = ScanOptions(
+        shuffle.path,
+        coalesce=coalesce,
+        target_partition_bytes=target_partition_bytes,
+        split_skewed=split_skewed,
+        with_subpartition=with_subpartition,
     )
+    wanted = check_subpartitions(subpartitions, shuffle.num_subpartitions)
+    if wanted is not None and not wanted:
+        msg = "subpartitions is empty: expected at least one"
+        raise OptionError(msg)
+    selection = None if wanted is None else format_subpartitions(wanted)
+    schema = _schema_of(shuffle, columns, with_subpartition=with_subpartition)
+    options: dict[str, str | int] = {
+        "version": shuffle.version,
+        PIN.name: str(Pin(shuffle.commit_id, shuffle.span)),
+        "coalesce": str(scan.coalesce).lower(),
+        "targetPartitionBytes": scan.target_partition_bytes,
+        "splitSkewed": str(scan.split_skewed).lower(),
+        "withSubpartition": str(scan.with_subpartition).lower(),
+        "memoryBytes": shuffle.options.memory_bytes,
+        "memoryMap": str(shuffle.options.memory_map).lower(),
+    }
     if selection is not None:
-        reader = reader.option("subpartitions", selection)
+        options["subpartitions"] = selection
+    reader = spark.read.format(described_format(spark, shuffle, selection)).options(**options)
     return reader.schema(schema).load(shuffle.path)
 
 
@@ -154,9 +147,89 @@ def _schema_of(
     if columns is None:
         return spark_schema(shuffle, with_subpartition=with_subpartition)
     names = [columns] if isinstance(columns, str) else list(columns)
-    stored = [name for name in names if not (with_subpartition and name == SUBPARTITION_COLUMN)]
+    stored = stored_columns(names, with_subpartition=with_subpartition)
     select_columns(shuffle.schema, stored)
     schema = spark_schema(shuffle, stored, with_subpartition=with_subpartition)
     if with_subpartition and SUBPARTITION_COLUMN in names:
         return StructType([schema[name] for name in names])
     return schema
+
+
+# Consuming ----------------------------------------------------------------------------------------
+
+
+class SparkConsumption(Consumption):
+    """What a consumer has not consumed yet, read by Spark; made by :func:`consume`."""
+
+    def __init__(self, spark: SparkSession, consumer: Consumer, shuffle: Shuffle) -> None:
+        super().__init__(consumer, shuffle)
+        self._spark = spark
+
+    def read(self, **arguments: Any) -> DataFrame:  # noqa: ANN401
+        """Return a DataFrame of the rows to consume.
+
+        Parameters
+        ----------
+        arguments
+            ``columns``, ``subpartitions``, ``coalesce``, ``target_partition_bytes``,
+            ``split_skewed`` and ``with_subpartition`` as for :func:`~connector.read_shuffle`.
+        """
+        return _frame_of(self._spark, self.shuffle, **arguments)
+
+
+def consume(
+    spark: SparkSession,
+    path: Place,
+    *,
+    consumer: str,
+    request_timeout: str | float = 0.0,
+    allow_empty: bool = False,
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> SparkConsumption:
+    """Request a result as a consumer; wait for it if it does not exist yet.
+
+    .. code-block:: python
+
+        with consume(spark, path, consumer="report", request_timeout="10min") as consumption:
+            consumption.read().groupBy("page").count().write.parquet(target)
+
+    Parameters
+    ----------
+    spark
+        Session, classic or Connect.
+    path
+        Directory or URI of the shuffle.
+    consumer
+        Name of the consumer, under which its progress is kept: 1 to 100 letters, digits, ``_`` and
+        ``-``. One process holds it at a time.
+    request_timeout
+        How long to wait for the result, for new versions of a pipelined one, or for the name:
+        seconds, or text such as ``10min``.
+    allow_empty
+        Whether a pipelined result without new versions by then gives a shuffle without rows;
+        otherwise RequestTimeoutError.
+    options, storage_options
+        As for :func:`~connector.read_shuffle`.
+
+    Returns
+    -------
+    SparkConsumption
+        A context manager: the rows count as consumed when it ends without an exception.
+
+    Raises
+    ------
+    ConsumerError, ResultReleasedError, ResultFailedError, RequestTimeoutError, OptionError
+        As :func:`arrow_format.consume`.
+    """
+    if isinstance(request_timeout, str):
+        request_timeout = parse_duration(request_timeout, "request_timeout").total_seconds()
+    requested = request_result(
+        path,
+        consumer=consumer,
+        request_timeout=request_timeout,
+        allow_empty=allow_empty,
+        options=options,
+        storage_options=storage_options,
+    )
+    return SparkConsumption(spark, *requested)

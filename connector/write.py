@@ -1,41 +1,43 @@
-"""Writing a DataFrame or a dataset as a shuffle, from first check to receipt."""
+"""Writes a DataFrame or a dataset as a shuffle: checks, bounds of ranges, map tasks, commit."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+from pyspark.sql import functions as F
 
+from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.cleanup import abort_after
 from arrow_format.jobs.commit import receipt_of
 from arrow_format.jobs.target import open_target, settle_bounds
+from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.options import WriteMode, check_mode
+from arrow_format.keys.sampling import SEED, sample_size
+from arrow_format.keys.sort_keys import key_fields
+from arrow_format.options import WriteMode, check_mode, check_num_subpartitions
 from arrow_format.storage.open import open_storage
-from connector.dataset_task import (
-    DatasetMapTask,
-    active_session,
-    default_parallelism,
-    sample_dataset,
-)
+from connector.dataset_task import DatasetMapTask, active_session, default_parallelism
 from connector.map_task import ShuffleMapTask, commit_shuffle
-from connector.sampling import sample_range_partitioner
-from connector.scan.scan import plan_scan
+from connector.scan.scan import ScannedRows, plan_scan
+from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
-    from arrow_format.storage.open import Place, Storage
-    from connector.scan.scan import DatasetScan
+    from arrow_format.storage.open import Place
 
 
 def write_shuffle(
@@ -64,35 +66,35 @@ def write_shuffle(
     source
         DataFrame to write; one Spark partition is one map task. Or a ``pyarrow.dataset.Dataset`` of
         files (Parquet, Arrow IPC, CSV, ...) that calling process and tasks can read: its files,
-        the large ones by row groups or record batches, are spread over map tasks by bytes and read
-        inside of them, so that no row passes through the JVM. Its own filter holds. The types are
-        those that Spark would read, see the guide.
+        large ones by row groups or record batches, are spread over map tasks by bytes and read
+        there, so that no row passes through the JVM. Its own filter applies. The types are those
+        that Spark would read, see the guide.
     path
         Directory or URI of the shuffle.
     num_subpartitions
         1 to 1,000,000.
     keys, partitioner
         Exactly one: column names to hash as Spark does, or a partitioner. A RangePartitioner
-        without bounds gets them from a sample of ``source``, which Spark takes of a DataFrame and
-        this process of a dataset, or when appending from the shuffle that is there.
+        without bounds gets them from the existing shuffle when appending, otherwise from a sample
+        of ``source``: Spark samples a DataFrame, this process a dataset.
     sort_by
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
         column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
-        ``ascending nulls last`` or ``descending nulls first``. When empty, as they arrive.
+        ``ascending nulls last`` or ``descending nulls first``. When empty, in order of arrival.
     mode
         errorifexists, overwrite, append or ignore.
     options
         How to write; defaults when None.
     columns
-        Of a dataset only: names of the columns to write, in that order; all when None. No others
-        are read, but for those that the filter looks at.
+        Of a dataset only: names of the columns to write, in that order; all when None. Only these
+        and the columns of the filter are read.
     filter
         Of a dataset only: a boolean ``pyarrow`` expression over columns by name; rows for which it
-        is true are written. Partitions of which it cannot be true are not read, nor are row groups
-        unless it looks at a floating-point column.
+        is true are written. Partitions for which it cannot be true are not read, nor are row groups
+        unless it uses a floating-point column.
     num_map_tasks
-        Of a dataset only: how many map tasks to have, or fewer where there is not so much to part.
-        When None, about one for each 64 MiB on disk, and as many as run at once.
+        Of a dataset only: number of map tasks, fewer where the files cannot be split further. When
+        None, about one per 64 MiB on disk, in a multiple of those that run concurrently.
     spark
         Of a dataset only: the session that runs the tasks; the active one when None.
     storage_options
@@ -102,33 +104,45 @@ def write_shuffle(
     Returns
     -------
     ShuffleReceipt
-        What was written. With mode ``ignore`` and a shuffle that is there, its newest version's.
+        What was written. With mode ``ignore`` and an existing shuffle, that of its newest version.
 
     Raises
     ------
     OptionError, SchemaError, ShuffleExistsError, StorageError
-        Something does not fit; found before any task runs.
+        An argument does not fit source or path; raised before any task runs.
     pyspark.errors.PySparkException
-        A task failed; everything this write had written is removed.
+        A task failed; the files of this write are removed.
     """
     check_mode(mode)
     storage = open_storage(path, storage_options)
     chosen = choose_partitioner(keys, partitioner)
-    common = {
+    common: dict[str, Any] = {
         "num_subpartitions": num_subpartitions,
         "sort_by": sort_by,
         "options": options,
     }
+    make_task: Callable[..., ShuffleMapTask]
+    num_map_outputs = None
     if hasattr(source, "mapInArrow"):
         given = {"columns": columns, "filter": filter, "num_map_tasks": num_map_tasks}
         for name, value in given.items():
             if value is not None:
                 msg = (
-                    f"{name}: only a pyarrow dataset takes it; of a DataFrame give what "
-                    "df.select, df.filter or df.repartition makes of it"
+                    f"{name}: only for a pyarrow dataset; use df.select, df.filter or "
+                    "df.repartition on a DataFrame"
                 )
                 raise OptionError(msg)
-        rows = _rows_of_frame(source, storage, common)
+        frame = source
+        make_task = partial(
+            ShuffleMapTask,
+            storage,
+            schema=frame.schema,
+            case_sensitive=_is_case_sensitive(frame.sparkSession),
+            **common,
+        )
+
+        def sample(ranges: RangePartitioner) -> RangePartitioner:
+            return sample_range_partitioner(frame, ranges.keys, num_subpartitions)
     elif isinstance(source, ds.Dataset):
         session = active_session(spark)
         scan = plan_scan(
@@ -138,7 +152,12 @@ def write_shuffle(
             filter=filter,
             num_tasks=num_map_tasks,
         )
-        rows = _rows_of_dataset(source, scan, filter, session, storage, common)
+        num_map_outputs = scan.num_tasks
+        frame = session.range(0, num_map_outputs, 1, num_map_outputs)
+        make_task = partial(DatasetMapTask, storage, scan, **common)
+
+        def sample(ranges: RangePartitioner) -> RangePartitioner:
+            return _sample_dataset(source, ranges, num_subpartitions, filter)
     else:
         package = type(source).__module__.partition(".")[0]
         kind = f"{package} {type(source).__name__}".removeprefix("builtins ")
@@ -148,98 +167,100 @@ def write_shuffle(
         )
         raise SchemaError(msg)
 
-    def sample(ranges: RangePartitioner) -> RangePartitioner:
-        # All else is checked before any row is read.
-        rows.make_task(RangePartitioner(keys=ranges.keys, bounds=[]))
-        return rows.sample(ranges)
+    def checked_sample(ranges: RangePartitioner) -> RangePartitioner:
+        # Check everything else before any row is read.
+        make_task(partitioner=RangePartitioner(keys=ranges.keys, bounds=[]))
+        return sample(ranges)
 
-    task = rows.make_task(settle_bounds(chosen, storage, mode, sample))
-    there = open_target(task.job, mode)
-    if there is not None and mode == "ignore":
-        return receipt_of(task.job.storage, there.newest)
+    task = make_task(partitioner=settle_bounds(chosen, storage, mode, checked_sample))
+    existing = open_target(task.job, mode)
+    if existing is not None and mode == "ignore":
+        return receipt_of(task.job.storage, existing.newest)
     task.job = replace(task.job, has_directory=True)
     try:
-        statuses = rows.run(task)
-        return commit_shuffle(task, statuses, mode=mode, expected_map_outputs=rows.num_map_outputs)
+        if num_map_outputs is None:
+            _warn_of_slow_transfer(frame.sparkSession)
+        statuses = frame.mapInArrow(task, task.status_schema).collect()
+        return commit_shuffle(task, statuses, mode=mode, expected_map_outputs=num_map_outputs)
     except BaseException as error:
         abort_after(task.job, error)
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """How the rows of a source get into a shuffle."""
-
-    make_task: Callable[[Partitioner], Any]
-    """Checks what can be checked, and makes the map task."""
-    sample: Callable[[RangePartitioner], RangePartitioner]
-    """Gives a range partitioner its bounds."""
-    run: Callable[[Any], list[Row]]
-    """Runs the map task in Spark and returns the map statuses."""
-    num_map_outputs: int | None = None
-    """How many statuses there must be, where that is known before."""
-
-
-def _rows_of_frame(df: DataFrame, storage: Storage, common: Mapping[str, Any]) -> _Rows:
-    case_sensitive = is_case_sensitive(df.sparkSession)
-
-    def run(task: ShuffleMapTask) -> list[Row]:
-        warn_of_slow_transfer(df.sparkSession)
-        return df.mapInArrow(task, task.status_schema).collect()
-
-    return _Rows(
-        make_task=lambda partitioner: ShuffleMapTask(
-            storage,
-            schema=df.schema,
-            partitioner=partitioner,
-            case_sensitive=case_sensitive,
-            **common,
-        ),
-        sample=lambda ranges: sample_range_partitioner(
-            df, ranges.keys, common["num_subpartitions"]
-        ),
-        run=run,
-    )
-
-
-def _rows_of_dataset(
-    dataset: ds.Dataset,
-    scan: DatasetScan,
-    condition: ds.Expression | None,
-    spark: SparkSession,
-    storage: Storage,
-    common: Mapping[str, Any],
-) -> _Rows:
-    def run(task: DatasetMapTask) -> list[Row]:
-        numbers = spark.range(0, scan.num_tasks, 1, scan.num_tasks)
-        return numbers.mapInArrow(task, task.status_schema).collect()
-
-    return _Rows(
-        make_task=lambda partitioner: DatasetMapTask(
-            storage, scan, partitioner=partitioner, **common
-        ),
-        sample=lambda ranges: sample_dataset(
-            dataset, ranges, common["num_subpartitions"], condition
-        ),
-        run=run,
-        num_map_outputs=scan.num_tasks,
-    )
-
-
-def is_case_sensitive(spark: SparkSession) -> bool:
-    """Whether the session tells columns apart by upper and lower case."""
+def _is_case_sensitive(spark: SparkSession) -> bool:
     return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
 
 
-def warn_of_slow_transfer(spark: SparkSession) -> None:
-    """Warn when Arrow batches are compressed with lz4 between JVM and Python.
-
-    In Spark 4.3 that makes 24 MB take two minutes.
-    """
+def _warn_of_slow_transfer(spark: SparkSession) -> None:
+    """Warn of lz4 between JVM and Python, with which 24 MB take two minutes in Spark 4.3."""
     setting = "spark.sql.execution.arrow.compression.codec"
     if spark.conf.get(setting, "none") == "lz4":
         warnings.warn(
-            f"{setting} is lz4, which makes Spark 4.3 hand over Arrow batches a hundred times "
+            f"{setting} is lz4, with which Spark 4.3 transfers Arrow batches a hundred times "
             "slower; set it to none or zstd",
-            stacklevel=4,
+            stacklevel=3,
         )
+
+
+# Bounds of ranges ---------------------------------------------------------------------------------
+
+
+def sample_range_partitioner(
+    df: DataFrame, keys: Sequence[str | tuple[str, str]] | str, num_subpartitions: int
+) -> RangePartitioner:
+    """Return a range partitioner whose bounds split a sample of a DataFrame evenly.
+
+    Spark counts the rows and then samples about 100 rows per subpartition, 10,000 at least and a
+    million at most. Only their key columns are collected. The seed is fixed: equal rows give an
+    equal sample.
+
+    Parameters
+    ----------
+    df
+        The rows that will be written, of a classic session or of Spark Connect.
+    keys
+        As in :class:`~arrow_format.keys.range_partitioner.RangePartitioner`.
+    num_subpartitions
+        Ranges wanted; fewer when keys repeat.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        A key has the wrong form, names no column, or its values have no order.
+    """
+    n = check_num_subpartitions(num_subpartitions)
+    partitioner = RangePartitioner(keys=keys)
+    stored = stored_schema(df.schema)
+    check_sort_keys(stored, partitioner.keys, WHAT)
+    fields = key_fields(data_schema(arrow_schema_of(stored)), partitioner.keys, WHAT)
+    rows = df.select(*(_as_stored(df, stored, name) for name, _ in partitioner.keys))
+    size = sample_size(n)
+    num_rows = rows.count()
+    if num_rows > size:
+        rows = rows.sample(withReplacement=False, fraction=size / num_rows, seed=SEED)
+    schema = pa.schema([pa.field(field.name, field.type) for field in fields])
+    batches = [normalise(batch, schema) for batch in rows.toArrow().to_batches()]
+    return partitioner.with_sample(pa.Table.from_batches(batches, schema=schema), n)
+
+
+def _as_stored(df: DataFrame, stored: StructType, name: str) -> Column:
+    """Return a column as a type that Spark passes as Arrow, which it does not do with CHAR."""
+    column = F.col("`" + name.replace("`", "``") + "`")
+    type_ = stored[name].dataType
+    return column if df.schema[name].dataType == type_ else column.cast(type_).alias(name)
+
+
+def _sample_dataset(
+    dataset: ds.Dataset,
+    ranges: RangePartitioner,
+    num_subpartitions: int,
+    filter: ds.Expression | None,
+) -> RangePartitioner:
+    """Give a range partitioner bounds that split a sample of a dataset evenly.
+
+    This process reads the key columns and those of the filter twice: to count rows, and to take
+    some.
+    """
+    names = [name for name, _ in ranges.keys]
+    scan = plan_scan(dataset, parallelism=1, columns=names, filter=filter)
+    return RangePartitioner.sampled(ScannedRows(scan), ranges.keys, num_subpartitions)

@@ -180,7 +180,7 @@ def test_arguments_that_do_not_go_together(spark: SparkSession, tmp_path: Path):
         "filter": ds.field("id") > 1,
         "num_map_tasks": 3,
     }.items():
-        with pytest.raises(OptionError, match=f"{name}: only a pyarrow dataset takes it"):
+        with pytest.raises(OptionError, match=f"{name}: only for a pyarrow dataset"):
             write(df, tmp_path / "s", keys="id", **{name: value})
     with pytest.raises(SchemaError, match="key column 'dest' is not there; columns are origin"):
         write(dataset, tmp_path / "s", keys="dest", columns=["origin"])
@@ -197,7 +197,7 @@ connector.write_shuffle(ds.dataset(sys.argv[1]), "s", keys="dest", num_subpartit
 
 def test_without_a_session(tmp_path: Path):
     done = run_python("-c", NO_SESSION, str(flights()), check=False)
-    assert "OptionError: source is a pyarrow dataset and there is no active" in done.stderr
+    assert "OptionError: source is a pyarrow dataset and no Spark session" in done.stderr
 
 
 # Retries, memory ------------------------------------------------------------------------

@@ -202,7 +202,7 @@ def test_a_read_may_ask_before_the_producer_is_there(spark, tmp_path):
     ("name", "value", "expected"),
     [
         ("resultType", "EPHEMERAL", "one of BLOCKING_PERSISTENT, BLOCKING, PIPELINED, PIPELINED"),
-        ("maxUnconsumedVersions", "3", "only resultType=PIPELINED_BOUNDED has bounds"),
+        ("maxUnconsumedVersions", "3", "option maxUnconsumedVersions='3': only a result of type"),
         ("backPressureTimeout", "soon", "option backPressureTimeout='soon'"),
     ],
 )
@@ -218,7 +218,7 @@ def test_bad_options_of_writes_are_named(spark, tmp_path, name, value, expected)
     ("name", "value", "expected"),
     [
         ("consumer", "a b", "consumer='a b': expected 1 to 100 letters"),
-        ("consumer", "a", "a batch read cannot tell when its rows have been consumed"),
+        ("consumer", "a", "a batch read cannot know when its rows have been consumed"),
         ("requestTimeout", "-1", "option requestTimeout='-1'"),
     ],
 )

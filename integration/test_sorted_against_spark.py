@@ -338,7 +338,7 @@ def test_an_append_takes_order_and_bounds_from_what_is_there(spark: SparkSession
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"partitioner": "range", "keys": "id"}, "needs bounds, and there is no shuffle"),
+        ({"partitioner": "range", "keys": "id"}, "needs bounds, and no shuffle"),
         ({"partitioner": "range"}, "option keys: partitioner=range needs column names"),
         ({"partitioner": "range", "keys": "id", "rangeBounds": "5"}, "expected a JSON list"),
         ({"partitioner": "range", "keys": "id", "rangeBounds": "[5"}, "expected a JSON list"),

@@ -89,9 +89,9 @@ def plan(
     """Show which bytes of which files are read for some subpartitions."""
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.summaries import read_plan_as_json, read_plan_lines
-    from connector.options.source import parse_subpartitions
+    from connector.options.text import parse_subpartitions
 
-    wanted = None if subpartitions is None else parse_subpartitions(subpartitions)
+    wanted = None if subpartitions is None else parse_subpartitions("subpartitions", subpartitions)
     shuffle = open_shuffle(path, version)
     read_plan = shuffle.plan(wanted)
     show_result(

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    DayTimeIntervalType,
-    NullType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DayTimeIntervalType, NullType, StringType, StructType
 
 from arrow_format.errors import SchemaError
 from arrow_format.operators.aggregate import aggregate_range
@@ -23,9 +17,8 @@ from connector.source.reader import spark_schema
 from connector.spark_types import check_keys, spark_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
@@ -51,7 +44,7 @@ def aggregate_shuffle(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Aggregate rows with equal keys, without a shuffle or a trip through the JVM.
+    """Aggregate rows with equal keys in the tasks that read them; only results enter the JVM.
 
     .. code-block:: python
 
@@ -64,31 +57,31 @@ def aggregate_shuffle(
     spark
         Session, classic or Connect.
     shuffle
-        Path or URI; no rows of it may be broadcast, since every subpartition would count them.
+        Path or URI. None of its rows may be broadcast, since every subpartition would count them.
     keys
-        Columns to group by; they contain the partition keys, so that no group lies in two
+        Columns to group by; they contain the partition keys, so that no group spans two
         subpartitions. Nulls form a group; so do all NaN, and -0.0 with 0.0. With a partitioner of
-        your own, they must contain what it looks at.
+        your own, they must contain the columns that it uses.
     aggregations
-        (column, function) or (column, function, options), of which columns of the result are named
-        ``price_sum``; a mapping names them otherwise, or has the form {column: function}, as
-        ``df.agg`` takes it. When empty, the result is the distinct keys.
+        (column, function) or (column, function, options), with results named ``price_sum``; or a
+        mapping from names of results to these, or from columns to functions, as ``df.agg`` takes
+        it. When empty, the result is the distinct keys.
 
-        A name that Spark has gives what Spark's SQL gives, values and types: ``sum``, ``avg``
+        Functions of Spark's SQL give its values and types: ``sum``, ``avg``
         (``mean``), ``min``, ``max``, ``count`` (of ``"*"``: rows), ``count_if``,
         ``count_distinct``, ``first`` (``first_value``, ``any_value``), ``last`` (``last_value``),
         ``stddev`` (``std``, ``stddev_samp``), ``stddev_pop``, ``variance`` (``var_samp``),
         ``var_pop``, ``skewness``, ``kurtosis``, ``product``, ``collect_list`` (``array_agg``),
         ``collect_set``, ``bool_and`` (``every``), ``bool_or`` (``any``, ``some``). So NaN is the
         largest number, ``stddev`` and ``variance`` are those of a sample, and ``first`` may be
-        null. What overflows is an error, as in Spark's ANSI mode; where only a sum on the way
-        overflows, the result is exact and Spark's is an error.
+        null. An overflow is an error, as in Spark's ANSI mode; where only an intermediate sum
+        overflows, the result is exact and Spark raises an error.
 
-        Names that only PyArrow has give what PyArrow gives: ``all``, ``approximate_median``,
+        Functions that only PyArrow has give its results: ``all``, ``approximate_median``,
         ``count_all`` (of ``[]``), ``distinct``, ``first_last``, ``list``, ``min_max``, ``one``,
         ``pivot_wider``, ``skew``, ``tdigest``.
 
-        Options are PyArrow's, their defaults included, and go with names that PyArrow has.
+        Options are PyArrow's, with its defaults, for functions that PyArrow has.
         ``("price", "first", pc.ScalarAggregateOptions(skip_nulls=True))`` is Spark's
         ``first(price, true)``.
     subpartitions
@@ -98,32 +91,33 @@ def aggregate_shuffle(
     target_partition_bytes
         Bytes on disk that one task may read.
     options
-        Memory that a task may take to read, and mapping; defaults when None.
+        Memory of a task, and whether files are mapped; defaults when None.
     storage_options
-        Where shuffles are in object stores: credentials, region, endpoint, as obstore names them.
-        They win over the environment, travel to the tasks, and are never shown.
+        Of an object store: credentials, region, endpoint, as obstore names them. They win over the
+        environment, travel to the tasks, and are never shown.
 
     Returns
     -------
     DataFrame
         Lazy; the keys, then a column for each aggregation, one row per group in no particular
-        order. A task holds tens of megabytes of rows and results at a time; a larger subpartition
-        is read in passes, see :func:`~arrow_format.operators.aggregate.aggregate_range`.
+        order. A task buffers tens of megabytes of rows and results; it reads a larger subpartition
+        in passes, see :func:`~arrow_format.operators.aggregate.aggregate_range`.
 
     Raises
     ------
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
-        Something does not fit; found here and not at the first action.
+        An argument does not fit the shuffle, or it cannot be opened; raised here and not at the
+        first action.
     pyspark.errors.PySparkException
-        At the first action; with ArithmeticOverflowError where a result is outside of what its type
-        holds, which names the column and the group.
+        At the first action; with ArithmeticOverflowError where a result exceeds its type, naming
+        column and group.
     """
     (opened,) = open_shuffles(shuffle, version, options, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
     return run_in_groups(
         spark,
         (opened,),
-        AggregationOfGroup(opened, plan),
+        partial(aggregate_range, opened, plan),
         _result_schema(opened, plan),
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
@@ -131,55 +125,37 @@ def aggregate_shuffle(
 
 
 def _result_schema(shuffle: Shuffle, plan: AggregationPlan) -> StructType:
-    looked_at = [one.columns[0] for one in plan.aggregations if _depends_on_type(one)]
-    there = spark_schema(shuffle, list(dict.fromkeys([*plan.keys, *looked_at])))
-    check_keys(there, plan.keys)
-    fields = [there[name] for name in plan.keys]
+    typed = [planned.columns[0] for planned in plan.aggregations if _needs_spark_type(planned)]
+    inputs = spark_schema(shuffle, list(dict.fromkeys([*plan.keys, *typed])))
+    check_keys(inputs, plan.keys)
+    fields = [inputs[name] for name in plan.keys]
     fields += spark_schema_of(plan.schema).fields[len(fields) :]
-    for number, one in enumerate(plan.aggregations, start=len(plan.keys)):
-        if _depends_on_type(one):
-            type_ = there[one.columns[0]].dataType
-            fields[number].dataType = _result_type(one, type_, fields[number].dataType)
+    for planned, field in zip(plan.aggregations, fields[len(plan.keys) :], strict=True):
+        if _needs_spark_type(planned):
+            type_ = inputs[planned.columns[0]].dataType
+            field.dataType = _result_type(planned, type_, field.dataType)
     return StructType(fields)
 
 
-def _depends_on_type(one: PlannedAggregation) -> bool:
-    """Whether what Spark says of the column matters.
-
-    A user-defined type, a collation or the unit of an interval is not in Arrow's schema.
-    """
-    names = {"sum", *OF_ROWS, *LISTS, *COMPARING}
-    return len(one.columns) == 1 and one.function in names
+def _needs_spark_type(planned: PlannedAggregation) -> bool:
+    """Whether the result depends on a collation, user-defined type or unit Arrow does not carry."""
+    return len(planned.columns) == 1 and planned.function in {"sum", *OF_ROWS, *LISTS, *COMPARING}
 
 
-def _result_type(one: PlannedAggregation, type_: DataType, from_arrow: DataType) -> DataType:
+def _result_type(planned: PlannedAggregation, type_: DataType, from_arrow: DataType) -> DataType:
+    function = planned.function
     if (
-        one.function in COMPARING
+        function in COMPARING
         and isinstance(type_, StringType)
         and not type_.isUTF8BinaryCollation()
     ):
         msg = (
-            f"aggregation {one}: {one.columns[0]!r} has the collation {type_.collation}, and "
-            "only bytes are compared here; aggregate what read_shuffle gives"
+            f"aggregation {planned}: {planned.columns[0]!r} has the collation {type_.collation}, "
+            "and only bytes are compared here; aggregate the DataFrame of read_shuffle"
         )
         raise SchemaError(msg)
-    if one.function in OF_ROWS or (
-        one.function == "sum" and isinstance(type_, DayTimeIntervalType)
-    ):
+    if function in OF_ROWS or (function == "sum" and isinstance(type_, DayTimeIntervalType)):
         return type_
-    if one.function in LISTS:
-        contains_null = LISTS[one.function] or isinstance(type_, NullType)
-        return ArrayType(type_, containsNull=contains_null)
+    if function in LISTS:
+        return ArrayType(type_, containsNull=LISTS[function] or isinstance(type_, NullType))
     return from_arrow
-
-
-@dataclass(frozen=True)
-class AggregationOfGroup:
-    """Aggregates the subpartitions of a group."""
-
-    shuffle: Shuffle
-    plan: AggregationPlan
-
-    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Yield one row per group of rows."""
-        return aggregate_range(self.shuffle, self.plan, subpartitions)

@@ -1,6 +1,6 @@
-"""A stage for ``df.mapInArrow`` that passes on the latest row of each key, once per interval.
+"""A stage for ``df.mapInArrow`` that emits the latest row of each key, once per interval.
 
-Source: FLIP-365, with Spark in the place of Flink's runtime.
+Source: FLIP-365, with Spark in place of Flink's runtime.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from arrow_format.keys.partitioner import key_names
 from arrow_format.streaming.flush_buffer import FlushBuffer
 from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
 from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
-from connector.options.stream import parse_interval
+from connector.options.text import INTERVALS, parse_duration
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:
@@ -30,52 +31,52 @@ if TYPE_CHECKING:
 
 
 class BufferedOutput:
-    """Callable for ``df.mapInArrow`` that holds rows back, and yields one row per key and flush.
+    """Callable for ``df.mapInArrow`` that buffers rows, and yields one row per key and flush.
 
     .. code-block:: python
 
         stage = BufferedOutput(keys=["page"], max_interval="2min")
         df.repartition("page").mapInArrow(stage, df.schema)
 
-    The schema to declare is that of the input. The row that is kept is the one that came last:
-    Spark's shuffle promises no order between the tasks that it reads from, so where rows of a key
-    come from several, sort them within the Spark partition before the stage.
+    The schema to declare is that of the input. The last row to arrive is kept: Spark's shuffle
+    promises no order between the tasks that it reads from, so where rows of a key come from
+    several, sort them within the Spark partition before the stage.
 
     A flush is due when a batch arrives and ``max_interval`` has passed since the last flush, or the
     task began; at the end of the input; and when memory is full, with ``memory_buffer_only``.
-    ``mapInArrow`` waits for its input without a chance to do anything else, so a flush that falls
-    due meanwhile is made when the next batch arrives.
+    ``mapInArrow`` blocks while it waits for input, so a flush that falls due meanwhile is made when
+    the next batch arrives.
 
-    Each task has a buffer of its own, which ends with the task. Therefore there is one row per key
-    for each *Spark partition*, unless all rows of a key are in one, as after ``repartition(key)``
-    or a ``groupBy``; and in a stream, at least one for each micro-batch.
+    Each task has its own buffer, which ends with the task. So there is one row per key and *Spark
+    partition*, unless all rows of a key are in one, as after ``repartition(key)`` or a ``groupBy``;
+    and in a stream, at least one per micro-batch.
 
     Parameters
     ----------
     keys
-        Key columns, of types that can be hash keys. Without any, the latest row of all is kept,
+        Key columns, of types that can be hash keys. Without keys the latest row of all is kept,
         where ``parallelism`` is 1.
     max_interval
-        Longest time between two flushes, ``"2min"`` or a timedelta; without one, rows are passed
-        on as they come.
+        Longest time between two flushes, ``"2min"`` or a timedelta; without it rows are passed on
+        as they arrive.
     memory_buffer_only
         Flush when memory is full, instead of spilling to the executor's local directories.
     max_buffered_bytes
-        Memory that a task takes for it, in bytes, beside the largest batch.
+        Memory of the buffer of a task, in bytes, besides the largest batch.
     timestamp
         Column of event times. Spark passes no watermarks to ``mapInArrow``, so it is only checked.
     attributes
-        Of the operator before: rows are passed on as they come unless its output is idempotent, as
-        whoever asks for this stage declares by default.
+        Of the preceding operator: rows are buffered only if its output is idempotent, which is the
+        default here.
     parallelism
-        Number of Spark partitions, which tasks are not told; needed without keys alone.
+        Number of Spark partitions, which tasks do not know; needed only without keys.
     clock
         Monotonic time in seconds.
 
     Raises
     ------
     OptionError
-        A value is not as it has to be; the message names it.
+        A value is bad; the message names it.
     """
 
     def __init__(
@@ -92,51 +93,44 @@ class BufferedOutput:
     ) -> None:
         if attributes is None:
             attributes = OperatorAttributes(is_output_idempotent=True)
-        self._keys = key_names(keys)
-        self._options = FlushOptions(
-            max_interval=parse_interval(max_interval, "max_interval"),
+        names = key_names(keys)
+        if isinstance(max_interval, str):
+            max_interval = parse_duration(max_interval, "max_interval", examples=INTERVALS)
+        options = FlushOptions(
+            max_interval=max_interval,
             memory_buffer_only=memory_buffer_only,
             max_buffered_bytes=max_buffered_bytes,
         )
-        self._timestamp = timestamp
-        self._clock = clock
         self._parallelism = parallelism
         self._is_buffered = is_output_buffered(
             attributes,
-            max_interval=self._options.max_interval,
-            is_keyed=bool(self._keys),
+            max_interval=options.max_interval,
+            is_keyed=bool(names),
             parallelism=parallelism,
         )
-        self._buffer()  # checks what is left to check, here and not in every task
+        self._new_buffer = partial(
+            FlushBuffer, options, keys=names, timestamp=timestamp, clock=clock
+        )
+        self._new_buffer()  # checks the other arguments here, and not in every task
 
     @property
     def is_buffered(self) -> bool:
-        """Whether rows are held back, and not passed on as they come."""
+        """Whether rows are buffered, and not passed on as they arrive."""
         return self._is_buffered
 
-    def _buffer(self, directory: str | None = None) -> FlushBuffer:
-        return FlushBuffer(
-            self._options,
-            keys=self._keys,
-            timestamp=self._timestamp,
-            clock=self._clock,
-            directory=directory,
-        )
-
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the rows of one Spark partition, and yield those that are to be passed on.
+        """Take the rows of one Spark partition, and yield those to pass on.
 
         Raises
         ------
         SchemaError
-            A key or the event time is not there, or of a type that cannot be one.
+            A key or the event time does not exist, or its type cannot be one.
         OptionError
             There are more Spark partitions than ``parallelism`` says.
         StorageError, OutOfDiskError
             Rows could not be spilled.
         """
-        # A Spark task owns one core; Arrow would take them all.
-        pa.set_cpu_count(1)
+        pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
         if not self._is_buffered:
             yield from batches
             return
@@ -148,7 +142,7 @@ class BufferedOutput:
                 f"coalesce({self._parallelism}) before the stage, or give it keys"
             )
             raise OptionError(msg)
-        buffer = self._buffer(_local_directory(number))
+        buffer = self._new_buffer(directory=_local_directory(number))
         try:
             for batch in batches:
                 yield from _for_spark(buffer.collect(batch))
@@ -159,13 +153,13 @@ class BufferedOutput:
 
 
 def _local_directory(number: int) -> str | None:
-    """Return a directory that goes with the executor, if Spark has one; they take turns."""
-    there = [one for one in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if one]
-    return there[number % len(there)] if there else None
+    """Return a directory that Spark deletes with the executor, round-robin; None without any."""
+    directories = [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if path]
+    return directories[number % len(directories)] if directories else None
 
 
 def _for_spark(elements: Generator[Element]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches among the elements, joined where they are small."""
+    """Yield the batches among the elements, small ones joined."""
     with closing(elements):
         rows = (element for element in elements if isinstance(element, pa.RecordBatch))
         yield from rebatched(rows, min_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructField, StructType
@@ -15,12 +16,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import plan_join
 from connector.operators.results import results_of
-from connector.operators.tasks import (
-    open_shuffles,
-    run_in_groups,
-    session_time_zone,
-    spark_struct,
-)
+from connector.operators.tasks import open_shuffles, run_in_groups, session_time_zone, spark_struct
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import arrow_schema_of, check_keys
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
 
     from arrow_format.operators.join_plan import JoinKind, JoinPlan
     from arrow_format.options import ReadOptions
-    from arrow_format.read.shuffle import Shuffle
     from connector.operators.tasks import Path, Work
 
 
@@ -55,12 +50,12 @@ def join_shuffles(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Join two co-partitioned shuffles without a shuffle, a sort or a trip through the JVM.
+    """Join two co-partitioned shuffles in the tasks that read them; only results enter the JVM.
 
     The rows are those of Spark's join: a null equals nothing, NaN equals NaN, -0.0 equals 0.0, and
-    text is compared by its bytes. Columns come as ``df.join(other, on=[...])`` gives them: keys of
-    one name first and once, then what is left of the left side, then of the right. Keys of two
-    names stay in their places.
+    text is compared by its bytes. Columns are in the order of ``df.join(other, on=[...])``: keys
+    with one name first and once, then the other columns of the left side, then of the right. Keys
+    with two names stay in place.
 
     Parameters
     ----------
@@ -68,27 +63,26 @@ def join_shuffles(
         Session, classic or Connect.
     left, right
         Paths or URIs of shuffles that are co-partitioned (see :func:`map_subpartitions`). One of
-        them may be broadcast: the right one of an inner, left, semi or anti join, the left one of
-        an inner or right join. So may one of which a partitioner of yours broadcasts some rows;
-        both sides may not have such.
+        them may be broadcast, wholly or in some rows by a partitioner of your own: the right one of
+        an inner, left, semi or anti join, the left one of an inner or right join.
     on
         Columns that are equal: names, or pairs (left, right) of names; they contain the partition
         keys. When None, the partition keys, if they have the same names on both sides. With
-        partitioners of your own, ``on`` must contain what they look at.
+        partitioners of your own, ``on`` must contain the columns that they use.
     how
-        ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or what else Spark calls
+        ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or Spark's other names of
         these.
     left_columns, right_columns
-        Columns of the result beside keys of one name; all when None. Others are not decoded.
+        Columns of the result besides keys with one name; all when None. Others are not decoded.
     suffixes
         Appended to names that both sides have; when None, such names are an error.
     then
-        ``then(joined)`` is called in each task with a reader of the rows it joined, and what it
-        returns or yields is the result: a first sum, say, of what would else pass through the JVM
-        row by row. It must not depend on which rows a task has. Timestamps have the time zone of
-        the session, so hours and days are those that Spark's SQL gives.
+        ``then(joined)`` is called in each task with a reader of the rows it joined, and returns or
+        yields the result: a partial sum, say, instead of every row. It must not depend on which
+        rows a task has. Timestamps have the session's time zone, so hours and days are those of
+        Spark's SQL.
     schema
-        Of what ``then`` yields: a StructType or DDL text; only together with it.
+        Of what ``then`` yields: a StructType or DDL text; given if and only if ``then`` is.
     subpartitions
         One, a range or several; all when None.
     version
@@ -96,49 +90,51 @@ def join_shuffles(
     target_partition_bytes
         Bytes on disk that one task may read, of both together.
     options
-        Memory that a task may take to read both together, and mapping; defaults when None.
+        Memory of a task, for both together, and whether files are mapped; defaults when None.
     storage_options
-        Where shuffles are in object stores: credentials, region, endpoint, as obstore names them.
-        They win over the environment, travel to the tasks, and are never shown.
+        Of object stores: credentials, region, endpoint, as obstore names them. They win over the
+        environment, travel to the tasks, and are never shown.
 
     Returns
     -------
     DataFrame
-        Lazy; rows in no particular order. Columns of a side that may be missing are nullable.
-        A task holds the smaller side of one subpartition, or of several small ones, and as much of
-        the other; where that is too much, the rows of some keys at a time, and it reads again.
+        Lazy; rows in no particular order. Columns of a side that may be missing are nullable. A
+        task buffers the smaller side of one subpartition, or of several small ones, and as much of
+        the other; where that exceeds its memory, it reads in passes, each for some of the keys.
 
     Raises
     ------
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
-        Something does not fit; found here and not at the first action. Keys must have the same type
-        on both sides, and not be nested.
+        An argument does not fit the shuffles, or they cannot be opened; raised here and not at the
+        first action. Keys must have the same type on both sides, and not be nested.
     """
-    one, other = open_shuffles((left, right), version, options, storage_options)
+    opened = open_shuffles((left, right), version, options, storage_options)
+    left_shuffle, right_shuffle = opened
     plan = plan_join(
-        one,
-        other,
+        left_shuffle,
+        right_shuffle,
         on=on,
         how=how,
         left_columns=left_columns,
         right_columns=right_columns,
         suffixes=suffixes,
     )
-    structs = spark_schema(one, plan.left_columns), spark_schema(other, plan.right_columns)
-    _check_types(plan, *structs)
-    result = joined = joined_schema(plan, *structs)
+    left_schema = spark_schema(left_shuffle, plan.left_columns)
+    right_schema = spark_schema(right_shuffle, plan.right_columns)
+    _check_types(plan, left_schema, right_schema)
+    result = joined = joined_schema(plan, left_schema, right_schema)
     if (then is None) != (schema is None):
         msg = "then and schema: expected both or neither; schema is that of what then yields"
         raise OptionError(msg)
-    join = JoinOfGroup(one, other, plan)
-    work: Work = join
+    work: Work = partial(join_range, left_shuffle, right_shuffle, plan)
     if then is not None and schema is not None:
         result = spark_struct(spark, schema)
         rows = in_time_zone(arrow_schema_of(joined), session_time_zone(spark))
-        work = ThenOfGroup(join, rows, then, arrow_schema_of(result))
+        paths = f"{left_shuffle.path} and {right_shuffle.path}"
+        work = ThenOfGroup(work, rows, then, arrow_schema_of(result), paths)
     return run_in_groups(
         spark,
-        (one, other),
+        opened,
         work,
         result,
         subpartitions=subpartitions,
@@ -147,20 +143,20 @@ def join_shuffles(
 
 
 def _check_types(plan: JoinPlan, left: StructType, right: StructType) -> None:
-    for number, struct in enumerate((left, right)):
-        check_keys(struct, [pair[number] for pair in plan.keys])
-    for one, other in plan.keys:
-        types = left[one].dataType, right[other].dataType
-        if not same_spark_type(types[0].jsonValue(), types[1].jsonValue()):
+    check_keys(left, [key for key, _ in plan.keys])
+    check_keys(right, [key for _, key in plan.keys])
+    for left_key, right_key in plan.keys:
+        left_type, right_type = left[left_key].dataType, right[right_key].dataType
+        if not same_spark_type(left_type.jsonValue(), right_type.jsonValue()):
             msg = (
-                f"key {one!r} of the left is {types[0].simpleString()}, {other!r} of the right "
-                f"{types[1].simpleString()}: cast one of them before it is written"
+                f"key {left_key!r} of the left is {left_type.simpleString()}, {right_key!r} of the "
+                f"right {right_type.simpleString()}: cast one of them before it is written"
             )
             raise SchemaError(msg)
 
 
 def joined_schema(plan: JoinPlan, left: StructType, right: StructType) -> StructType:
-    """Spark schema of the result, nullable where a side may be missing."""
+    """Return the Spark schema of the result, nullable where a side may be missing."""
     fields = []
     for column in plan.columns:
         sides = []
@@ -171,43 +167,30 @@ def joined_schema(plan: JoinPlan, left: StructType, right: StructType) -> Struct
             field = right[column.right]
             sides.append((field, field.nullable or plan.how in ("left", "full")))
         first, nullable = sides[0]
-        if len(sides) > 1:  # one of them is there
+        if len(sides) > 1:  # a key: every row has it from one side
             nullable = any(field.nullable for field, _ in sides)
         fields.append(StructField(column.name, first.dataType, nullable, first.metadata))
     return StructType(fields)
 
 
 @dataclass(frozen=True)
-class JoinOfGroup:
-    """Joins the subpartitions of a group."""
-
-    left: Shuffle
-    right: Shuffle
-    plan: JoinPlan
-
-    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Yield the rows of the join."""
-        return join_range(self.left, self.right, self.plan, subpartitions)
-
-    def __str__(self) -> str:
-        return f"{self.left.path} and {self.right.path}"
-
-
-@dataclass(frozen=True)
 class ThenOfGroup:
-    """Gives what a group joins to the user's function."""
+    """Calls the user's function with the joined rows of a group."""
 
-    join: JoinOfGroup
+    join: Work
     joined: pa.Schema
-    """Of the rows that the function gets."""
+    """Of the rows that the function reads."""
     then: Callable[[BatchReader], Iterable[pa.RecordBatch]]
     schema: pa.Schema
+    """Of its results."""
+    paths: str
+    """Of the shuffles, for messages."""
 
     def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Yield what the function gives."""
+        """Yield the results of the function."""
         with closing(self.join(subpartitions)) as batches:
             reader = BatchReader(self.joined, (conform(batch, self.joined) for batch in batches))
-            where = f"subpartitions {subpartitions[0]} to {subpartitions[-1]} of {self.join}"
+            where = f"subpartitions {subpartitions[0]} to {subpartitions[-1]} of {self.paths}"
             yield from results_of(
                 lambda: self.then(reader), self.schema, caller="join_shuffles", where=where
             )

@@ -1,4 +1,4 @@
-"""A function per subpartition of one shuffle or several, inside the tasks that read them."""
+"""A user's function per subpartition of one shuffle or several, in the tasks that read them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import check_co_partitioned
 from arrow_format.operators.subpartition_readers import each_subpartition, row_source
 from connector.operators.results import results_of
-from connector.operators.tasks import (
-    open_shuffles,
-    run_in_groups,
-    session_time_zone,
-    spark_struct,
-)
+from connector.operators.tasks import open_shuffles, run_in_groups, session_time_zone, spark_struct
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.spark_types import arrow_schema_of
 
@@ -50,7 +45,7 @@ def map_subpartitions(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Call a function once per subpartition, where its rows are read.
+    """Call a function once per subpartition, in the task that reads it.
 
     .. code-block:: python
 
@@ -60,8 +55,8 @@ def map_subpartitions(
 
         map_subpartitions(spark, [visits, prices], last_visit, "user string, at_max timestamp")
 
-    What the function reads never passes through the JVM; what it yields does. Rows come in the
-    order of :meth:`arrow_format.Shuffle.read`. Newest versions are fixed here: later commits do not
+    The rows that the function reads never pass through the JVM; those that it yields do. Rows are
+    in the order of :meth:`arrow_format.Shuffle.read`. Versions are fixed here: later commits do not
     change the result. The calling process checks the arguments, so it must see the paths as the
     tasks do.
 
@@ -72,18 +67,18 @@ def map_subpartitions(
     shuffles
         One path or URI, or several of co-partitioned shuffles: the same partitioner over the same
         number of subpartitions, with keys that it places alike; names of keys may differ.
-        Partitioners by column and your own must have equal descriptions. A broadcast shuffle goes
-        with every other one, and each subpartition reads all of it, as it reads those rows of any
-        other that a partitioner of yours broadcasts.
+        Partitioners by column and your own must have equal descriptions. A broadcast shuffle is
+        co-partitioned with every other one; each subpartition reads all of it, and likewise the
+        rows that a partitioner of your own broadcasts.
     function
         ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
         too, with a :class:`~arrow_format.BatchReader` for each shuffle; returns or yields record
-        batches. A reader holds a bounded part of its rows, whatever their number, may be left half
-        read, and is closed when the function's result ends. Its timestamps have the time zone of
-        the session, as in ``applyInPandas``, so hours and days are those that Spark's SQL gives.
+        batches. A reader buffers a bounded part of its rows, may be left half read, and is closed
+        when the function's result ends. Its timestamps have the session's time zone, as in
+        ``applyInPandas``, so hours and days are those of Spark's SQL.
     schema
-        Of what the function yields: a StructType or DDL text. Columns are matched by name; another
-        type is an error, another time zone of a timestamp is none: the instant counts.
+        Of what the function yields: a StructType or DDL text. Columns are matched by name. Another
+        type is an error; another time zone is converted.
     columns
         Columns to read, in that order: a list for all shuffles, or a list (or None) for each; all
         when None.
@@ -95,10 +90,11 @@ def map_subpartitions(
         Bytes on disk that one task may read, of all shuffles together; one large subpartition may
         be more. Adjacent subpartitions share a task.
     options
-        Memory that a task may take to read all shuffles together, and mapping; defaults when None.
+        Memory of a task, for all shuffles together, and whether files are mapped; defaults when
+        None.
     storage_options
-        Where shuffles are in object stores: credentials, region, endpoint, as obstore names them.
-        They win over the environment, travel to the tasks, and are never shown.
+        Of object stores: credentials, region, endpoint, as obstore names them. They win over the
+        environment, travel to the tasks, and are never shown.
 
     Returns
     -------
@@ -108,11 +104,11 @@ def map_subpartitions(
     Raises
     ------
     ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
-        Something does not fit; found here. Shuffles that are not co-partitioned are an OptionError
-        that says what differs.
+        An argument does not fit the shuffles, or they cannot be opened; raised here and not at the
+        first action. For shuffles that are not co-partitioned it says what differs.
     pyspark.errors.PySparkException
-        At the first action. Whatever the function raised is in it whole, with the subpartition and
-        the paths; SchemaError for a result of another schema.
+        At the first action. It contains what the function raised, with subpartition and paths;
+        SchemaError for a result of another schema.
     """
     opened = open_shuffles(shuffles, version, options, storage_options)
     check_co_partitioned(opened)
@@ -137,39 +133,36 @@ def map_subpartitions(
 
 
 def _columns_of_each(columns: Any, number: int) -> tuple[Columns, ...]:  # noqa: ANN401
-    """Columns for each shuffle."""
     if isinstance(columns, str):
         columns = [columns]
     if columns is not None and not isinstance(columns, Sequence):
         msg = f"columns={columns!r}: expected a list of column names, or a list for each shuffle"
         raise OptionError(msg)
-    if columns is None or all(isinstance(name, str) for name in columns):
+    if columns is None or _are_names(columns):
         return (columns,) * number
-    if len(columns) != number or not all(map(_are_columns, columns)):
+    if len(columns) != number or not all(each is None or _are_names(each) for each in columns):
         msg = f"columns={columns!r}: expected column names, or a list for each of {number} shuffles"
         raise OptionError(msg)
     return tuple([each] if isinstance(each, str) else each for each in columns)
 
 
-def _are_columns(each: object) -> bool:
-    return each is None or (
-        isinstance(each, Sequence) and all(isinstance(name, str) for name in each)
-    )
+def _are_names(columns: object) -> bool:
+    return isinstance(columns, Sequence) and all(isinstance(name, str) for name in columns)
 
 
 @dataclass(frozen=True)
 class EachSubpartition:
-    """Calls the function for subpartitions, and checks what comes back."""
+    """Calls the user's function for subpartitions, and checks its results."""
 
     shuffles: tuple[Shuffle, ...]
     columns: tuple[Columns, ...]
     function: Callable[..., Iterable[pa.RecordBatch]]
     schema: pa.Schema
     time_zone: str
-    """Of the timestamps that the function sees."""
+    """Of the timestamps that the function reads."""
 
     def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Yield what the function gives, subpartition after subpartition."""
+        """Yield the results of the function, subpartition after subpartition."""
         paths = ", ".join(shuffle.path for shuffle in self.shuffles)
         dealers = [
             DealerInTimeZone(row_source(shuffle, subpartitions, names), self.time_zone)
@@ -180,29 +173,20 @@ class EachSubpartition:
                 where = f"subpartition {subpartition} of {paths}"
                 call = partial(self.function, subpartition, *readers)
                 yield from results_of(call, self.schema, caller="map_subpartitions", where=where)
-                # They would keep what was read of a broadcast shuffle.
+                # They would keep the rows of a broadcast shuffle.
                 del readers, call
 
 
 class DealerInTimeZone:
-    """Deals the rows of another dealer, with timestamps in a time zone.
-
-    Parameters
-    ----------
-    dealer
-        Whose rows; closed with this one.
-    time_zone
-        Of all timestamps that have one.
-    """
+    """Reads rows through another reader of subpartitions, with timestamps in a time zone."""
 
     def __init__(self, dealer: RowSource, time_zone: str) -> None:
         self._dealer = dealer
         self.schema = in_time_zone(dealer.schema, time_zone)
 
     def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
-        """Rows of a subpartition."""
-        batches = self._dealer.batches_of(subpartition)
-        with closing(batches):
+        """Yield the rows of a subpartition."""
+        with closing(self._dealer.batches_of(subpartition)) as batches:
             for batch in batches:
                 yield conform(batch, self.schema)
                 del batch  # before the next is read

@@ -1,6 +1,6 @@
-"""What a user's function gave back, brought to the schema that was promised.
+"""Results of a user's function, brought to the schema that was declared.
 
-Spark takes what ``mapInArrow`` yields by position and does not look at names or types.
+Spark takes what ``mapInArrow`` yields by position and checks neither names nor types.
 """
 
 from __future__ import annotations
@@ -21,28 +21,11 @@ if TYPE_CHECKING:
 def results_of(
     call: Callable[[], Any], schema: pa.Schema, *, caller: str, where: str
 ) -> Generator[pa.RecordBatch]:
-    """Call a user's function and yield what it gives, brought to a schema.
+    """Call a user's function and yield its results, brought to the declared schema.
 
-    What the function raises goes on itself, with notes of where that was and of what caused it:
-    PySpark prints notes, but neither cause nor context.
-
-    Parameters
-    ----------
-    call
-        Calls the function.
-    schema
-        The schema promised.
-    caller
-        Whose argument the function is.
-    where
-        Subpartitions and paths, for messages.
-
-    Raises
-    ------
-    RuntimeError
-        The function let StopIteration out, which in a generator would pass for its end.
-    SchemaError
-        See :func:`checked_results`.
+    An error of the function gets notes of where it was raised (``caller`` is the function of ours,
+    ``where`` has subpartitions and paths) and of its cause: PySpark prints notes, but neither cause
+    nor context. StopIteration becomes RuntimeError, since in a generator it would pass for the end.
     """
     try:
         try:
@@ -75,24 +58,10 @@ def _ended(where: str) -> str:
 
 
 def checked_results(results: Any, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
-    """Yield the batches that a function returned or yielded, brought to a schema.
+    """Yield the batches that a function returned, brought to a schema; close ``results`` then.
 
-    Columns may come in another order, and with encodings or labels that
+    Columns may have another order, and encodings or labels that
     :func:`~arrow_format.arrays.stored_types.data_schema` resolves.
-
-    Parameters
-    ----------
-    results
-        What the function returned; closed at the end, also of an early one.
-    schema
-        The schema promised.
-    where
-        The start of error messages.
-
-    Raises
-    ------
-    SchemaError
-        It is no iterable of record batches, or they have other columns or types.
     """
     if not isinstance(results, Iterable) or isinstance(results, pa.RecordBatch | pa.Table):
         msg = (
@@ -104,7 +73,7 @@ def checked_results(results: Any, schema: pa.Schema, where: str) -> Iterator[pa.
         for result in results:
             yield _fit(result, schema, where)
     finally:
-        # Before the readers' turn ends: the function may still look at them.
+        # Before the readers are closed: the function may still read from them.
         close = getattr(results, "close", None)
         if close is not None:
             close()
@@ -120,14 +89,14 @@ def _fit(batch: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:  # noqa: 
         return conform(batch, schema)
     except SchemaError as error:
         msg = (
-            f"{where}: what the function yielded does not fit the schema: {error} (expected "
-            f"{_columns(schema)}; found {_columns(batch.schema)})"
+            f"{where}: a batch that the function yielded does not fit the schema: {error} "
+            f"(expected {_columns(schema)}; found {_columns(batch.schema)})"
         )
         raise SchemaError(msg) from None
 
 
-def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
-    stored = data_schema(found)
+def _check_columns(given: pa.Schema, schema: pa.Schema) -> None:
+    stored = data_schema(given)
     missing = [name for name in schema.names if name not in stored.names]
     extra = [name for name in stored.names if name not in schema.names]
     if missing or extra:
@@ -135,9 +104,9 @@ def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
         parts += [f"it has {', '.join(extra)} besides"] * bool(extra)
         raise SchemaError(" and ".join(parts))
     for field in schema:
-        given = stored.field(field.name).type
-        if not same_but_labels(given, field.type):
-            msg = f"column {field.name!r} is {given}, not {field.type}; cast it"
+        type_ = stored.field(field.name).type
+        if not same_but_labels(type_, field.type):
+            msg = f"column {field.name!r} is {type_}, not {field.type}; cast it"
             raise SchemaError(msg)
 
 

@@ -1,7 +1,7 @@
 """Work on shuffles inside Spark tasks: one task per group of adjacent subpartitions.
 
-A frame of group numbers goes through ``mapInArrow``, and the task that receives a number reads the
-subpartitions of that group. Nothing that is read passes through the JVM before the work is done.
+A DataFrame of group numbers goes through ``mapInArrow``; the task that receives a number reads the
+subpartitions of that group. No row passes through the JVM before the work is done.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from arrow_format.options import ReadOptions
 
     Groups = tuple[tuple[tuple[int, int], ...], ...]
+    """Each group as ranges ``[first, end)`` of subpartitions."""
     Work = Callable[[Sequence[int]], Generator[pa.RecordBatch]]
     """Reads subpartitions, ascending, and yields rows."""
 
 CALL_BYTES = 4 << 10
-"""What a subpartition weighs however empty it is, so that those of nothing are shared out too."""
+"""Weight that every subpartition has besides its bytes, so that empty ones are spread too."""
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::([0-9]{1,2})|([0-9]{2}))?")
 
@@ -54,19 +55,13 @@ def open_shuffles(
     options: ReadOptions | None,
     storage_options: Mapping[str, str] | None = None,
 ) -> tuple[Shuffle, ...]:
-    """Open one shuffle or several; their versions stay fixed from here on.
+    """Open one shuffle or several, at versions fixed from here on.
 
-    They have the memory of ``options`` together.
-
-    Raises
-    ------
-    OptionError
-        There is none, something else than paths, or not one version for each.
-    ShuffleNotFoundError, CorruptShuffleError, FormatVersionError
-        A path is not there, is no shuffle, lacks the version, or its log is damaged.
+    They share the memory of ``options``. Raises OptionError, or as
+    :func:`arrow_format.open_shuffle`.
     """
-    one_path = isinstance(shuffles, str | os.PathLike) or not isinstance(shuffles, Iterable)
-    paths: list[Any] = [shuffles] if one_path else list(shuffles)  # type: ignore[arg-type]
+    is_one = isinstance(shuffles, str | os.PathLike) or not isinstance(shuffles, Iterable)
+    paths: list[Any] = [shuffles] if is_one else list(shuffles)  # type: ignore[arg-type]
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             msg = f"shuffle {path!r}: expected the path or URI of a shuffle"
@@ -78,26 +73,18 @@ def open_shuffles(
     if len(versions) != len(paths):
         msg = f"version={version!r}: expected one for each of the {len(paths)} shuffles"
         raise OptionError(msg)
-    each = check_read_options(options).shared_by(len(paths))
+    share = check_read_options(options).shared_by(len(paths))
     return tuple(
-        open_shuffle(path, one, options=each, storage_options=storage_options)
-        for path, one in zip(paths, versions, strict=True)
+        open_shuffle(path, number, options=share, storage_options=storage_options)
+        for path, number in zip(paths, versions, strict=True)
     )
 
 
 def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:
-    """Return the schema of a result; text is DDL, ``k bigint, v double``.
-
-    Raises
-    ------
-    SchemaError
-        It is neither.
-    pyspark.errors.ParseException
-        Spark does not understand the text.
-    """
+    """Return the schema of a result; text is DDL, ``k bigint, v double``, that Spark parses."""
     if isinstance(schema, str):
-        # Through Connect too, which has no JVM here to parse it.
-        return spark.range(0).mapInArrow(_as_they_are, schema).schema
+        # On Connect too, where this process has no JVM to parse it.
+        return spark.range(0).mapInArrow(lambda batches: batches, schema).schema
     if not isinstance(schema, StructType):
         msg = f"schema is {type(schema).__name__}: expected a StructType or DDL text"
         raise SchemaError(msg)
@@ -105,15 +92,12 @@ def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:
 
 
 def session_time_zone(spark: SparkSession) -> str:
-    """Return the time zone of the session, as Arrow and Python write it."""
+    """Return the time zone of the session, spelled as in Arrow and Python."""
     return python_time_zone(str(spark.conf.get("spark.sql.session.timeZone")))
 
 
 def python_time_zone(zone: str) -> str:
-    """Return a time zone as Arrow and Python write it.
-
-    Spark has more ways to write an offset: ``GMT+8``, ``+8``, ``+0530``, ``+5:3``, ``Z``.
-    """
+    """Return a time zone of Spark, ``GMT+8``, ``+8``, ``+0530``, ``+5:3``, ``Z``, as in Python."""
     if zone in ("Z", "UT"):
         return "UTC"
     offset = _OFFSET.fullmatch(zone)
@@ -121,10 +105,6 @@ def python_time_zone(zone: str) -> str:
         return zone
     sign, hours, minutes, joined = offset.groups()
     return f"{sign}{int(hours):02}:{int(minutes or joined or 0):02}"
-
-
-def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return batches
 
 
 def run_in_groups(
@@ -136,27 +116,10 @@ def run_in_groups(
     subpartitions: int | Iterable[int] | None,
     target_partition_bytes: int,
 ) -> DataFrame:
-    """Return the lazy frame of what ``work`` yields, over all groups of subpartitions.
+    """Return the lazy DataFrame of what ``work`` yields, over all groups of subpartitions.
 
-    Parameters
-    ----------
-    spark
-        Session, classic or Connect.
-    shuffles
-        What will be read; their bytes decide the groups.
-    work
-        Called in a task with the subpartitions of a group, ascending. Must be picklable.
-    schema
-        Of what it yields.
-    subpartitions
-        Those wanted; all when None.
-    target_partition_bytes
-        Bytes on disk, of all shuffles together, that a group may have.
-
-    Raises
-    ------
-    OptionError
-        A subpartition is out of range, or none is wanted.
+    ``work`` is called in a task with the subpartitions of a group, ascending; it must be picklable.
+    A group has about ``target_partition_bytes`` on disk, of all shuffles together.
     """
     check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
     weights = group_weights(shuffles)
@@ -165,75 +128,59 @@ def run_in_groups(
         msg = "subpartitions is empty: expected at least one"
         raise OptionError(msg)
     numbers = np.arange(len(weights)) if wanted is None else np.asarray(wanted, np.int64)
-    most = partition_bytes(int(weights[numbers].sum()), target_partition_bytes)
-    groups = balanced_groups(weights, most, numbers)
+    max_bytes = partition_bytes(int(weights[numbers].sum()), target_partition_bytes)
+    groups = balanced_groups(weights, max_bytes, numbers)
     task = GroupTask(groups, work, arrow_schema_of(schema))
     return spark.range(0, len(groups), 1, len(groups)).mapInArrow(task, schema)
 
 
-def balanced_groups(weights: Int64Array, most: int, subpartitions: Int64Array) -> Groups:
-    """Cut subpartitions, in order, into groups of about equal weight.
+def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Array) -> Groups:
+    """Cut subpartitions, in order, into the fewest groups of about equal weight.
 
-    As few as can hold ``most`` each, so that no task is left over with little to do. A group has at
-    most half a subpartition more at either end.
-
-    Parameters
-    ----------
-    weights
-        Weight of each subpartition of the shuffle, 1 or more.
-    most
-        Weight a group may have, about.
-    subpartitions
-        Those wanted, ascending without repetition; at least one.
-
-    Returns
-    -------
-    tuple
-        Each group as ranges ``[first, end)`` of subpartitions.
+    So no task is left over with little to do. A group may be heavier than ``max_weight`` by half a
+    subpartition at either end. ``weights`` has the weight of every subpartition of the shuffle, 1
+    or more; ``subpartitions`` are at least one, ascending without repetition.
     """
     wanted = weights[subpartitions]
     ends = np.cumsum(wanted)
     total = int(ends[-1])
-    number = -(-total // most)
-    # By the middle of each, in floats: bytes times groups may pass 2**63.
-    group = np.floor((ends - wanted / 2) * (number / total))
+    num_groups = -(-total // max_weight)
+    # By the middle of each, in floats: bytes times groups may exceed 2**63.
+    group = np.floor((ends - wanted / 2) * (num_groups / total))
     runs = np.split(subpartitions, np.flatnonzero(np.diff(group)) + 1)
     return tuple(adjacent_ranges(run) for run in runs)
 
 
 def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
-    """Bytes that a task reads for each subpartition, of all shuffles; shape (n,).
+    """Return the bytes that a task reads per subpartition, of all shuffles; shape (n,).
 
-    What is broadcast is read once per task and weighs nothing beside others.
+    A broadcast shuffle is read once per task and weighs nothing next to others.
     """
-    weighing = [shuffle for shuffle in shuffles if not is_broadcast(shuffle)] or shuffles[:1]
-    weights: Int64Array = np.sum([to_numpy(one.read_bytes) for one in weighing], axis=0)
+    weighed = [shuffle for shuffle in shuffles if not is_broadcast(shuffle)] or shuffles[:1]
+    weights: Int64Array = np.sum([to_numpy(shuffle.read_bytes) for shuffle in weighed], axis=0)
     return weights + CALL_BYTES
 
 
 @dataclass(frozen=True)
 class GroupTask:
-    """What ``mapInArrow`` calls: takes group numbers, gives what the work yields."""
+    """Callable for ``mapInArrow``: takes group numbers, yields the results of the work."""
 
     groups: Groups
-    """Each group as ranges ``[first, end)`` of subpartitions."""
     work: Work
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the groups whose numbers arrive."""
-        # A Spark task owns one core; Arrow would take them all.
-        pa.set_cpu_count(1)
+        pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self._run(self.groups[number])
 
     def _run(self, ranges: tuple[tuple[int, int], ...]) -> Iterator[pa.RecordBatch]:
-        if len(ranges) == 1:
-            subpartitions: Sequence[int] = range(*ranges[0])
-        else:
-            subpartitions = [one for first, end in ranges for one in range(first, end)]
-        # Closed here and now when Spark takes no more, and not when memory is collected.
+        subpartitions: Sequence[int] = range(*ranges[0])
+        if len(ranges) > 1:
+            subpartitions = [number for first, end in ranges for number in range(first, end)]
+        # Closed when Spark takes no more, and not when Python collects garbage.
         with closing(self._fitted(subpartitions)) as fitted:
             yield from rebatched(fitted, min_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
 

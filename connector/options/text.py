@@ -1,68 +1,57 @@
-"""Values of options from text: numbers, sizes, durations, booleans, keys and bounds."""
+"""Parsers of option values: each takes the name of an option and its text, for messages and value.
+
+They check the form of a text. Ranges and combinations are checked by the dataclass that a value is
+for. All raise OptionError, which names the option, shows the text and says what is expected.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from datetime import timedelta
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arrow_format.errors import OptionError
 from arrow_format.keys.sort_keys import ORDERS, SortBy, normalise_sort_by
+from arrow_format.log.snapshot import VersionSpan
+from arrow_format.model import MAX_SUBPARTITIONS, SAFE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
-
-# No number has more digits than 64 bits hold: Python refuses to read those of thousands.
+# At most 18 digits, which 64 bits hold: Python refuses to convert thousands of digits.
 _BYTES = re.compile(r"(\d{1,18})\s*([kmgt]?)b?", re.IGNORECASE)
-
-_VERSIONS = "a version is named by its number: give option version"
-_HINTS = {
-    "columns": "columns are chosen by .schema('k BIGINT, v STRING')",
-    "paths": "a shuffle has one path, as in load(path); of several take df.union",
-    "timestampasof": _VERSIONS,
-    "versionasof": _VERSIONS,
-}
-"""What is meant by options that other data sources, or functions of ours, have; in lower case."""
-
-
-def unknown(name: str, names: Mapping[str, str], described: str) -> OptionError:
-    """Return the error for an option that is not known; it says what may be meant.
-
-    Parameters
-    ----------
-    name
-        As it was given; Spark hands names over in lower case.
-    names
-        Documented names of the options that are known, by their names in lower case.
-    described
-        What they are, for a name that is like none of them.
-    """
-    hint = _HINTS.get(name.lower())
-    alike = get_close_matches(name.lower(), names, 1)
-    if hint is not None:
-        return OptionError(f"option {name!r} is not known: {hint}")
-    if alike:
-        return OptionError(f"option {name!r} is not known (did you mean {names[alike[0]]!r}?)")
-    return OptionError(f"option {name!r} is not known; {described}")
+_VERSION = re.compile(r"\d{1,18}")
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_PIN = re.compile(rf"({SAFE_NAME.pattern})(?: ([0-9]{{1,18}})-([0-9]{{1,18}})-([0-9]{{1,18}}))?")
 
 
 def bad(name: str, value: str, expected: str) -> OptionError:
-    """Return the error for a bad value; it names the option and what was found."""
+    """Return the error for a bad value; it names the option and shows the value."""
     return OptionError(f"option {name}={value!r}: expected {expected}")
 
 
+def as_is(name: str, value: str) -> str:
+    """Return the text."""
+    del name
+    return value
+
+
+def lower(name: str, value: str) -> str:
+    """Return a word in lower case."""
+    del name
+    return value.lower()
+
+
 def boolean(name: str, value: str) -> bool:
-    """Read ``true`` or ``false``; raises OptionError."""
+    """Parse ``true`` or ``false``."""
     if value.lower() not in ("true", "false"):
         raise bad(name, value, "true or false")
     return value.lower() == "true"
 
 
 def whole(name: str, value: str) -> int:
-    """Read a whole number; raises OptionError."""
+    """Parse a whole number."""
     try:
         return int(value)
     except ValueError:
@@ -70,15 +59,37 @@ def whole(name: str, value: str) -> int:
 
 
 def num_bytes(name: str, value: str) -> int:
-    """Read a number of bytes, ``64m``; raises OptionError."""
+    """Parse a number of bytes above zero, such as ``64m``."""
     match = _BYTES.fullmatch(value.strip())
     if match is None or int(match[1]) == 0:
         raise bad(name, value, "a number of bytes such as 67108864, 64m or 1g")
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
 
 
+def parse_names(name: str, value: str) -> tuple[str, ...]:
+    """Parse names: ``a,b``, or a JSON list where a name contains a comma."""
+    if value.startswith("["):
+        try:
+            return tuple(json.loads(value))
+        except ValueError:
+            raise bad(name, value, 'names such as a,b or ["a","b"]') from None
+    return tuple(part.strip() for part in value.split(","))
+
+
+def parse_starting_version(name: str, value: str) -> int | None:
+    """Parse the version to start with; return the one before it, None for ``latest``."""
+    if value.lower() in ("earliest", "latest"):
+        return 0 if value.lower() == "earliest" else None
+    if not _VERSION.fullmatch(value) or int(value) == 0:
+        raise bad(name, value, "earliest, latest or a version, from 1")
+    return int(value) - 1
+
+
+# Durations ----------------------------------------------------------------------------------------
+
+
 _UNITS = {
-    spelled: name
+    spelling: name
     for name, units in (
         ("milliseconds", "ms millisecond"),
         ("seconds", "s sec second"),
@@ -87,102 +98,136 @@ _UNITS = {
         ("days", "d day"),
     )
     for unit in units.split()
-    for spelled in ((unit, f"{unit}s") if len(unit) > len("ms") else (unit,))
+    for spelling in ((unit, f"{unit}s") if len(unit) > len("ms") else (unit,))
 }
 """Words have a plural, abbreviations of one letter or two have none."""
-_TEXT = re.compile(rf"(\d{{1,9}}) *({'|'.join(_UNITS)})")
+INTERVALS = "500ms, 90s, 2min or 1h"
+"""Examples of flush intervals, for messages."""
+_DURATION = re.compile(rf"(\d{{1,9}}) *({'|'.join(_UNITS)})")
 
 
 def parse_duration(text: str, name: str, *, examples: str = "30m, 1h, 7d or 0s") -> timedelta:
-    """Return the length of time that ``text`` names.
+    """Parse a duration: a whole number and ``ms``, ``s``, ``m``, ``h`` or ``d``.
 
-    Parameters
-    ----------
-    text
-        A whole number and a unit: ``ms``, ``s``, ``m``, ``h`` or ``d``, or as Flink writes them,
-        ``min`` and the like, in the singular or plural.
-    name
-        What it is for, for messages.
-    examples
-        What messages suggest: others than the default where no time at all is not accepted.
-
-    Raises
-    ------
-    OptionError
-        It is not of that form.
+    Or units as Flink spells them, ``min`` and the like, singular or plural. ``name`` is what
+    messages call it, ``examples`` what they suggest.
     """
-    match = _TEXT.fullmatch(text.strip().lower())
+    match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
         msg = f"{name}={text!r}: expected a whole number with a unit, as {examples}"
         raise OptionError(msg)
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
+def parse_interval(name: str, value: str) -> timedelta:
+    """Parse a flush interval."""
+    return parse_duration(value, f"option {name}", examples=INTERVALS)
+
+
+def seconds(name: str, value: str) -> float:
+    """Parse a duration; return it in seconds."""
+    return parse_duration(value, f"option {name}").total_seconds()
+
+
 def duration_text(duration: timedelta) -> str:
-    """Write a length of time in the largest unit that gives a whole number."""
-    seconds = int(duration.total_seconds())
+    """Write a duration in the largest unit that gives a whole number."""
+    total = int(duration.total_seconds())
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds and seconds % length == 0:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
+        if total and total % length == 0:
+            return f"{total // length}{unit}"
+    return f"{total}s"
 
 
-FORM = 'columns such as a, b desc nulls first, or for odd names ["a", ["b", "descending"]]'
+# Subpartitions and pins ---------------------------------------------------------------------------
 
-_PART = re.compile(
+
+def parse_subpartitions(name: str, value: str) -> tuple[int, ...]:
+    """Parse numbers and ranges such as ``3,7-9``, both ends included."""
+    numbers: list[int] = []
+    for part in value.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise bad(name, value, "numbers and ranges such as 3,7-9")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last >= MAX_SUBPARTITIONS:  # before a huge range is expanded
+            raise bad(name, value, f"numbers below {MAX_SUBPARTITIONS:,}")
+        numbers.extend(range(first, last + 1))
+    return tuple(numbers)
+
+
+def format_subpartitions(numbers: Iterable[int]) -> str:
+    """Inverse of :func:`parse_subpartitions` for ascending numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+class Pin(NamedTuple):
+    """The commit of a version, and which versions up to it a DataFrame reads."""
+
+    commit_id: str
+    span: VersionSpan | None = None
+    """None: all of the version."""
+
+    def __str__(self) -> str:
+        span = self.span
+        return self.commit_id + (f" {span.base}-{span.start}-{span.end}" if span else "")
+
+
+def parse_pin(name: str, value: str) -> Pin:
+    """Inverse of ``str(pin)``."""
+    match = _PIN.fullmatch(value)
+    if match is None:
+        raise bad(name, value, "nothing; connector.read_shuffle alone sets it")
+    commit_id, *numbers = match.groups()
+    return Pin(commit_id, None if numbers[0] is None else VersionSpan(*map(int, numbers)))
+
+
+# Keys and bounds ----------------------------------------------------------------------------------
+
+
+_KEYS = 'columns such as a, b desc nulls first, or for odd names ["a", ["b", "descending"]]'
+
+_KEY = re.compile(
     r"(?P<name>.+?)(?:\s+(?P<way>asc|desc)(?:ending)?)?(?:\s+nulls\s+(?P<nulls>first|last))?",
     re.IGNORECASE | re.DOTALL,
 )
 
 
-def parse_sort_keys(option: str, text: str) -> SortBy:
-    """Sort keys from text: ``a, b desc nulls first`` as in SQL, or JSON.
+def parse_sort_keys(name: str, value: str) -> SortBy:
+    """Parse sort keys: ``a, b desc nulls first`` as in SQL, or JSON.
 
-    Names in JSON are taken as they are; the order of a pair may be written either way.
-
-    Parameters
-    ----------
-    option
-        Name of the option, for messages.
-    text
-        Its value, not empty.
-
-    Raises
-    ------
-    OptionError
-        It is not of that form, or names a column twice.
+    Names in JSON are taken literally; the order in a JSON pair has the short or the long form.
     """
-    if text.lstrip().startswith("["):
+    if value.lstrip().startswith("["):
         try:
-            keys = json.loads(text)
+            keys = json.loads(value)
         except ValueError:
-            raise _bad(option, text, FORM) from None
-        return normalise_sort_by([_spelled_out(key) for key in keys], f"option {option}")
+            raise bad(name, value, _KEYS) from None
+        return normalise_sort_by([_with_long_order(key) for key in keys], f"option {name}")
     keys = []
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
+    for part in value.split(","):
+        match = _KEY.fullmatch(part.strip())
         if match is None:
-            raise _bad(option, text, FORM)
+            raise bad(name, value, _KEYS)
         keys.append((match["name"], _order(match["way"], match["nulls"])))
-    return normalise_sort_by(keys, f"option {option}")
+    return normalise_sort_by(keys, f"option {name}")
 
 
-def parse_bounds(option: str, text: str) -> tuple[Any, ...]:
-    """Bounds from JSON: one list of values per bound, or with one key the values themselves.
-
-    Raises
-    ------
-    OptionError
-        It is no JSON list.
-    """
+def parse_bounds(name: str, value: str) -> tuple[Any, ...]:
+    """Parse bounds from JSON: one list of values per bound; with one key, plain values."""
     expected = 'a JSON list with a list of values per bound, such as [["2024-01-31", 7]]'
     try:
-        bounds = json.loads(text)
+        parsed = json.loads(value)
     except ValueError:
-        raise _bad(option, text, expected) from None
-    if not isinstance(bounds, list):
-        raise _bad(option, text, expected)
-    return tuple(bounds)
+        raise bad(name, value, expected) from None
+    if not isinstance(parsed, list):
+        raise bad(name, value, expected)
+    return tuple(parsed)
 
 
 def _order(way: str | None, nulls: str | None) -> str:
@@ -193,15 +238,11 @@ def _order(way: str | None, nulls: str | None) -> str:
     return order if nulls == default else f"{order} nulls {nulls}"
 
 
-def _spelled_out(key: object) -> object:
+def _with_long_order(key: object) -> object:
     """Return a key from JSON with the short form of its order, if it has one, spelled out."""
     if not isinstance(key, list) or len(key) != 2 or key[1] in ORDERS or not key[1]:
         return key
-    match = _PART.fullmatch(f"_ {key[1]}".strip())
+    match = _KEY.fullmatch(f"_ {key[1]}".strip())
     if match is None or match["name"] != "_":
         return key
     return [key[0], _order(match["way"], match["nulls"])]
-
-
-def _bad(option: str, text: str, expected: str) -> OptionError:
-    return OptionError(f"option {option}={text!r}: expected {expected}")

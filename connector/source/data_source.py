@@ -1,4 +1,4 @@
-"""The Spark data source ``arrow_shuffle``. Light to import: the rest is loaded when it is used."""
+"""The Spark data source ``arrow_shuffle``; it imports its readers and writers on first use."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ if TYPE_CHECKING:
 
 
 class ArrowShuffleDataSource(DataSource):
-    """``spark.read``, ``df.write``, ``spark.readStream`` and ``df.writeStream`` with its name."""
+    """Format ``arrow_shuffle`` of Spark's batch and streaming readers and writers."""
 
     hidden_options: ClassVar[Mapping[str, str]] = {}
-    """Options of a batch read beside those that Spark knows, and would show."""
+    """Further options of a batch read, which Spark does not know and so cannot show."""
 
     @classmethod
     def name(cls) -> str:
-        """Name of the format."""
+        """Return the name of the format."""
         return "arrow_shuffle"
 
     def schema(self) -> StructType:
-        """Return the schema of the shuffle at ``path``, as Spark wrote it."""
+        """Return the schema of the shuffle at option ``path``."""
         from connector.source.reader import schema_of_source
 
         return schema_of_source(self.options)
 
     def reader(self, schema: StructType) -> ShuffleSourceReader:
-        """Reader that delivers exactly ``schema``; it pins the version here."""
+        """Return a reader of exactly ``schema``; it pins the version here."""
         from connector.source.reader import ShuffleSourceReader
 
         return ShuffleSourceReader({**self.options, **self.hidden_options}, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
-        """Writer for rows of ``schema``; mode overwrite or append."""
+        """Return a writer of rows of ``schema``; mode overwrite or append."""
         from connector.source.writer import ShuffleSourceWriter
 
         return ShuffleSourceWriter(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> ShuffleStreamReader:
-        """Reader that follows the versions and delivers exactly ``schema`` of what they add."""
+        """Return a reader of what each version adds, in exactly ``schema``."""
         from connector.source.stream_reader import ShuffleStreamReader
 
         return ShuffleStreamReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:
-        """Writer of micro-batches; output mode complete overwrites, append appends."""
+        """Return a writer of micro-batches; output mode complete overwrites, append appends."""
         from connector.source.stream_writer import ShuffleStreamWriter
 
         return ShuffleStreamWriter(self.options, schema, overwrite=overwrite)

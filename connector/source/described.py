@@ -1,13 +1,12 @@
-"""A name for what a scan reads, so that Spark's UI and ``explain`` say it.
+"""Formats named after what a scan reads, since Spark's UI and ``explain`` show only the format.
 
-Spark shows a Python scan under the name of its format and nothing else: no path, no options. So a
-read by :func:`connector.read_shuffle` goes through the same source under a name that says them.
+:func:`connector.read_shuffle` registers the data source again under a name that contains path,
+version and subpartitions, and reads through that.
 
-A name only describes. Spark finds the source of a name when a DataFrame is executed for the first
-time, without regard to upper and lower case, and the source registered last wins. Therefore what
-identifies the rows travels with each DataFrame, as options: path, version, commit id and span. The
-source under a name holds nothing but the options of the object store, since Spark shows those of a
-DataFrame.
+The name only describes. Spark resolves it when a DataFrame is first executed, ignoring case, and
+the source registered last wins. So what identifies the rows (path, version, commit id, span)
+travels with each DataFrame, as options. The registered source holds only the options of the object
+store, because Spark shows those of a DataFrame.
 """
 
 from __future__ import annotations
@@ -29,28 +28,22 @@ if TYPE_CHECKING:
     from arrow_format.storage.options import StorageOptions
 
 MOST_CHARACTERS = 60
-"""Of a list of subpartitions; the rest is left out."""
+"""Length at which a list of subpartitions is cut off in a name."""
 
 MOST_NAMES = 1_000
-"""Descriptions that a session registers. Spark keeps each for as long as the session, in 2 kB."""
+"""Names that a session registers. Spark keeps each as long as the session, in 2 kB."""
 
 UNDESCRIBED = "arrow_shuffle read"
-"""The name of what is read after that."""
+"""The name of every scan after that."""
 
 _lock = threading.Lock()
 
 
 def described_format(spark: SparkSession, shuffle: Shuffle, selection: str | None) -> str:
-    """Return a name that says what is read, under which the session has the data source.
+    """Return a format that describes a scan, registered in the session (classic or Connect).
 
-    Parameters
-    ----------
-    spark
-        Session, classic or Connect.
-    shuffle
-        What is read. The options of its storage travel inside the source.
-    selection
-        Subpartitions as the option has them, such as ``3,7-9``; None for all.
+    ``selection`` has the subpartitions as the option does, ``3,7-9``; None for all. The options of
+    the shuffle's storage travel inside the registered source.
     """
     options = shuffle.storage.options
     described = describe(shuffle.path, shuffle.version, selection)
@@ -60,31 +53,23 @@ def described_format(spark: SparkSession, shuffle: Shuffle, selection: str | Non
         names = _names_of(_session_id(spark))
         if len(names) >= MOST_NAMES and described.lower() not in names:
             described = UNDESCRIBED
-        numbered = (described if i == 1 else f"{described} ({i})" for i in count(1))
-        return next(name for name in numbered if _has(spark, names, name, options))
-
-
-def _has(
-    spark: SparkSession,
-    names: dict[str, StorageOptions | None],
-    name: str,
-    options: StorageOptions,
-) -> bool:
-    """Whether a session reads with these options under a name; registers it where it is new."""
-    key = name.lower()
-    if key not in names:
-        names[key] = options if _register(spark, name, options) else None
-    return names[key] == options
+        for number in count(1):
+            name = described if number == 1 else f"{described} ({number})"
+            if name.lower() not in names:
+                names[name.lower()] = options if _register(spark, name, options) else None
+            if names[name.lower()] == options:
+                break
+    return name
 
 
 def _register(spark: SparkSession, name: str, options: StorageOptions) -> bool:
-    """Register the data source under a name; return whether Spark has taken it."""
+    """Register the data source under a name; return whether Spark accepted it."""
     try:
         spark.dataSource.register(_source(name, options))
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        return False  # Spark looks among the names of the active session, which is another one
+        return False  # Spark checks the names of the active session, which is another one
     return True
 
 
@@ -99,27 +84,24 @@ def describe(path: str, version: int, selection: str | None) -> str:
 
 @lru_cache(100)
 def _names_of(session_id: str) -> dict[str, StorageOptions | None]:
-    """Return the names of a session, in small letters, with the options that each reads with.
+    """Return the names of a session, in lower case, with the options that each reads with.
 
-    None are those of a name that Spark refused. A session that is forgotten here registers again.
+    The options of a name that Spark refused are None. A session dropped from this cache registers
+    its names again.
     """
     del session_id
     return {}
 
 
 def _session_id(spark: SparkSession) -> str:
-    """Return the id of a session, of which there may be several objects in Python."""
+    """Return the id of a session; several Python objects may be one session."""
     if hasattr(spark, "session_id"):  # Connect
         return str(spark.session_id)
     return str(spark._jsparkSession.sessionUUID())
 
 
 def _source(named: str, options: StorageOptions) -> type[ArrowShuffleDataSource]:
-    """Return the data source under a name, with the options of an object store."""
-
     class DescribedSource(ArrowShuffleDataSource):
-        """The data source under this name."""
-
         hidden_options: ClassVar = {
             f"{SECRET_PREFIX}{name}": value for name, value in options.items()
         }

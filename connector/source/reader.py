@@ -1,4 +1,4 @@
-"""The reading half of the data source: plans Spark partitions and reads them as Arrow batches."""
+"""Reads shuffles for Spark: plans Spark partitions, and reads each as Arrow batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from connector.options.stream import parse_schema_options
 from connector.spark_types import spark_schema_from_json, spark_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.storage.open import Storage
@@ -47,25 +47,84 @@ MIN_PARTITIONS = 8
 ``MIN_PARTITION_BYTES`` each, so that the cores of a small cluster share the work."""
 
 
+@dataclass
+class SubpartitionRanges(InputPartition):
+    """What one Spark task reads: a :class:`~arrow_format.read.estimates.Shard`."""
+
+    ranges: tuple[tuple[int, int], ...]
+    regions: range | None = None
+
+
+class ShuffleSourceReader(DataSourceReader):
+    """Reads one version of a shuffle.
+
+    Filters are never pushed down: Spark caches the plan per ``load()`` and gives wrong rows when a
+    DataFrame is used again with another filter. Options and columns are checked here, before any
+    task runs.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        parsed = parse_read_options(options)
+        self._options = parsed
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        if parsed.request.consumer is not None:
+            msg = (
+                "option consumer: a batch read cannot know when its rows have been consumed. Use "
+                "connector.consume(spark, path, consumer=...), or spark.readStream"
+            )
+            raise OptionError(msg)
+        self._shuffle = shuffle = open_requested(parsed)
+        self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
+        self._columns = check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
+
+    def partitions(self) -> list[InputPartition]:
+        """Spark partitions in subpartition order."""
+        return [*plan_ranges(self._shuffle, self._options, self._wanted)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the verified batches of one Spark partition; runs in the task."""
+        if not isinstance(partition, SubpartitionRanges):
+            msg = f"partition is {type(partition).__name__}: expected one of partitions()"
+            raise OptionError(msg)
+        yield from read_ranges(self._shuffle, partition, self._schema, self._columns)
+
+
+# Opening and schemas ------------------------------------------------------------------------------
+
+
+def storage_of(options: ScanOptions) -> Storage:
+    """Open the storage of the path that the options name."""
+    return open_storage(options.path, options.storage_options)
+
+
+def open_requested(options: ScanOptions) -> Shuffle:
+    """Open the version to read; first wait for the shuffle, where the options say so.
+
+    Raises CorruptShuffleError if another commit has the number of a pinned version.
+    """
+    storage = storage_of(options)
+    if options.version is not None and options.pin is not None:
+        check_there(storage)
+        commit_id, span = options.pin
+        return open_pinned(storage, options.version, commit_id, options.options, span)
+    if options.request.timeout and options.version is None:
+        await_result(storage, options.request.timeout)
+    return open_shuffle(storage, options.version, options=options.options)
+
+
+def schema_of_source(options: Mapping[str, str]) -> StructType:
+    """Return the schema of the shuffle that options of a batch or a stream name."""
+    parsed = parse_schema_options(options)
+    return spark_schema(open_requested(parsed), with_subpartition=parsed.with_subpartition)
+
+
 def spark_schema(
     shuffle: Shuffle, columns: Sequence[str] | None = None, *, with_subpartition: bool = False
 ) -> StructType:
-    """Spark schema of a shuffle, as it was written.
+    """Return the Spark schema of columns of a shuffle, all when None, in the order given.
 
-    Parameters
-    ----------
-    shuffle
-        The shuffle.
-    columns
-        Its columns to read, in that order; all when None. Others do not matter, whatever they hold.
-    with_subpartition
-        Append the column ``_subpartition``.
-
-    Raises
-    ------
-    SchemaError
-        A column is not there; or it was written without Spark and has a type Spark lacks, or is of
-        a user-defined type without its class; or there is a column ``_subpartition`` already.
+    Other columns may have any type. ``with_subpartition`` appends the column ``_subpartition``,
+    which the shuffle must not have itself.
     """
     text = shuffle.spark_schema
     if text is not None:
@@ -81,145 +140,73 @@ def spark_schema(
     return schema
 
 
-def schema_of_source(options: Mapping[str, str]) -> StructType:
-    """Return the schema of the source with these options, of a stream or not: Spark does not say.
-
-    Raises
-    ------
-    OptionError, ShuffleNotFoundError, SchemaError
-        A bad option, no shuffle, or columns that Spark cannot read.
-    """
-    parsed = parse_schema_options(options)
-    shuffle = open_requested(parsed)
-    return spark_schema(shuffle, with_subpartition=parsed.with_subpartition)
-
-
-def storage_of(options: ScanOptions) -> Storage:
-    """Open where the shuffle is that the options name."""
-    return open_storage(options.path, options.storage_options)
-
-
-def open_requested(options: ScanOptions) -> Shuffle:
-    """Open what is to be read, once it is there where the options say to wait for it.
-
-    Raises
-    ------
-    ShuffleNotFoundError
-        It is not there.
-    CorruptShuffleError
-        The options pin a commit, and another one has the number of its version.
-    """
-    storage = storage_of(options)
-    if options.version is not None and options.commit_id is not None:
-        check_there(storage)
-        return open_pinned(
-            storage, options.version, options.commit_id, options.options, options.span
-        )
-    if options.request.timeout and options.version is None:
-        await_result(storage, options.request.timeout)
-    return open_shuffle(storage, options.version, options=options.options)
-
-
-@dataclass
-class SubpartitionRanges(InputPartition):
-    """What one Spark task reads: a :class:`~arrow_format.read.estimates.Shard`."""
-
-    ranges: tuple[tuple[int, int], ...]
-    regions: range | None = None
-
-
-class ShuffleSourceReader(DataSourceReader):
-    """Reads one version of a shuffle.
-
-    Filters are never pushed down: Spark caches the plan per ``load()`` and gives wrong rows when a
-    DataFrame is used again with another filter.
-
-    Parameters
-    ----------
-    options
-        As Spark hands them over.
-    schema
-        Columns to deliver, in that order.
-
-    Raises
-    ------
-    OptionError, SchemaError, ShuffleNotFoundError, CorruptShuffleError
-        Something does not fit; no task runs.
-    """
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        parsed = parse_read_options(options)
-        self._options = parsed
-        self._schema = to_arrow_schema(schema, timezone="UTC")
-        if parsed.request.consumer is not None:
+def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bool) -> list[str]:
+    """Check names and types of a requested schema; return the columns to read from the shuffle."""
+    columns = stored_columns(schema.names, with_subpartition=with_subpartition)
+    stored = shuffle.schema
+    try:
+        select_columns(with_subpartition_schema(stored) if with_subpartition else stored, columns)
+    except SchemaError as error:
+        msg = f"{shuffle.path}: {error}"
+        raise SchemaError(msg) from None
+    delivered = spark_schema(shuffle, columns, with_subpartition=with_subpartition)
+    for field in schema.fields:
+        type_ = delivered[field.name].dataType
+        if not same_spark_type(type_.jsonValue(), field.dataType.jsonValue()):
             msg = (
-                "option consumer: a batch read cannot tell when its rows have been consumed. Use "
-                "connector.consume(spark, path, consumer=...), or spark.readStream"
+                f"{shuffle.path}: column {field.name!r} is {type_.simpleString()}, not "
+                f"{field.dataType.simpleString()}; cast after reading"
             )
-            raise OptionError(msg)
-        self._shuffle = shuffle = open_requested(parsed)
-        self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
-        check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
-        self._columns = stored_columns(schema, with_subpartition=parsed.with_subpartition)
+            raise SchemaError(msg)
+    if with_subpartition and SUBPARTITION_COLUMN not in schema.names:
+        msg = (
+            f"option withSubpartition: the schema that was given lacks it; add "
+            f"`{SUBPARTITION_COLUMN} int` to it"
+        )
+        raise OptionError(msg)
+    return columns
 
-    def partitions(self) -> list[InputPartition]:
-        """Spark partitions in subpartition order."""
-        return [*plan_ranges(self._shuffle, self._options, self._wanted)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the verified batches of one Spark partition; runs in the task."""
-        if not isinstance(partition, SubpartitionRanges):
-            msg = f"partition is {type(partition).__name__}: expected one of partitions()"
-            raise OptionError(msg)
-        yield from read_ranges(self._shuffle, partition, self._schema, self._columns)
+def stored_columns(names: Iterable[str], *, with_subpartition: bool) -> list[str]:
+    """Return the requested names, without that of the subpartition where it is appended."""
+    return [name for name in names if not (with_subpartition and name == SUBPARTITION_COLUMN)]
+
+
+# Planning and reading -----------------------------------------------------------------------------
 
 
 def plan_ranges(
     shuffle: Shuffle, options: ScanOptions, wanted: Sequence[int] | None
 ) -> list[SubpartitionRanges]:
-    """Share the subpartitions of a shuffle out to Spark partitions, in their order.
-
-    Parameters
-    ----------
-    shuffle
-        What is read.
-    options
-        How: one by one, together up to a size, or large ones split.
-    wanted
-        Subpartitions, ascending; all when None.
-    """
+    """Distribute subpartitions, ascending (all when None), over Spark partitions, in order."""
     weights = to_numpy(shuffle.read_bytes)
     numbers = (
         np.arange(shuffle.num_subpartitions) if wanted is None else np.asarray(wanted, np.int64)
     )
     if not options.coalesce:
-        return [SubpartitionRanges(((one, one + 1),)) for one in numbers.tolist()]
-    most = partition_bytes(int(weights[numbers].sum()), options.target_partition_bytes)
+        return [SubpartitionRanges(((number, number + 1),)) for number in numbers.tolist()]
+    max_bytes = partition_bytes(int(weights[numbers].sum()), options.target_partition_bytes)
     by_region = shuffle.region_bytes if options.split_skewed else None
-    shards = plan_shards(weights, numbers, most, by_region)
+    shards = plan_shards(weights, numbers, max_bytes, by_region)
     return [SubpartitionRanges(shard.ranges, shard.regions) for shard in shards] or [
         SubpartitionRanges(())
     ]
 
 
+def partition_bytes(total: int, target: int) -> int:
+    """Return the bytes that a coalesced Spark partition may have."""
+    return max(min(target, max(-(-total // MIN_PARTITIONS), MIN_PARTITION_BYTES)), 1)
+
+
 def read_ranges(
     shuffle: Shuffle, partition: SubpartitionRanges, schema: pa.Schema, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the verified batches of one Spark partition; runs in the task.
+    """Yield the verified batches of one Spark partition, in subpartition order; runs in the task.
 
-    Parameters
-    ----------
-    shuffle
-        What is read.
-    partition
-        Which subpartitions of it, or parts of one.
-    schema
-        Of the batches, as Spark takes them; with the subpartition last if it has one column more.
-    columns
-        Columns of the shuffle, in that order.
+    ``schema`` is that of the batches as Spark takes them: the ``columns`` of the shuffle, and last
+    the subpartition if it has one column more.
     """
-    # A Spark task owns one core; Arrow would take them all.
-    pa.set_cpu_count(1)
+    pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
     with_subpartition = len(columns) < len(schema)
     stored = pa.schema([shuffle.schema.field(name) for name in columns])
 
@@ -238,49 +225,3 @@ def read_ranges(
         max_bytes=shuffle.options.batch_bytes,
     ):
         yield conform(batch, schema)
-
-
-def stored_columns(schema: StructType, *, with_subpartition: bool) -> list[str]:
-    """Names of the columns of a requested schema that the shuffle has itself."""
-    return [
-        name for name in schema.names if not (with_subpartition and name == SUBPARTITION_COLUMN)
-    ]
-
-
-def partition_bytes(total: int, target: int) -> int:
-    """Bytes a coalesced Spark partition may have."""
-    return max(min(target, max(-(-total // MIN_PARTITIONS), MIN_PARTITION_BYTES)), 1)
-
-
-def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bool) -> None:
-    """Check that a requested schema can be delivered: names that are there, with their types.
-
-    Raises
-    ------
-    SchemaError
-        A column is not there, or has another type.
-    OptionError
-        ``withSubpartition`` is set and the schema does not name ``_subpartition``.
-    """
-    columns = stored_columns(schema, with_subpartition=with_subpartition)
-    stored = shuffle.schema
-    try:
-        select_columns(with_subpartition_schema(stored) if with_subpartition else stored, columns)
-    except SchemaError as error:
-        msg = f"{shuffle.path}: {error}"
-        raise SchemaError(msg) from None
-    there = spark_schema(shuffle, columns, with_subpartition=with_subpartition)
-    for field in schema.fields:
-        found = there[field.name]
-        if not same_spark_type(found.dataType.jsonValue(), field.dataType.jsonValue()):
-            msg = (
-                f"{shuffle.path}: column {field.name!r} is {found.dataType.simpleString()}, not "
-                f"{field.dataType.simpleString()}; cast after reading"
-            )
-            raise SchemaError(msg)
-    if with_subpartition and SUBPARTITION_COLUMN not in schema.names:
-        msg = (
-            f"option withSubpartition: the schema that was given lacks it; add "
-            f"`{SUBPARTITION_COLUMN} int` to it"
-        )
-        raise OptionError(msg)

@@ -1,8 +1,8 @@
 """The source of streaming queries: what each version adds, once.
 
-Offsets are versions. Each is pinned by the id of its commit, since a query outlives processes and
-its path may be made anew meanwhile. Spark keeps one reader in one process while a query runs, which
-finds offsets and plans; tasks read with a copy of another one, so nothing but options is kept here.
+Offsets are versions, each pinned by its commit id: a query outlives processes, and its path may be
+deleted and written again meanwhile. While a query runs, Spark keeps one reader in one process to
+find offsets and plan. Tasks read with a copy of another reader, so a reader keeps only options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import Shuffle, open_pinned
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.result_request import await_result
-from connector.options.stream import StepLimits, StreamOffset, parse_source_options
+from arrow_format.strict_json import natural
+from connector.options.stream import StepLimits, parse_source_options
 from connector.source.reader import (
     SubpartitionRanges,
     check_columns,
@@ -65,33 +66,20 @@ if TYPE_CHECKING:
 
 
 IDLE_POLL_INTERVAL = 1.0
-"""Seconds between two looks in succession at a store that find nothing new."""
+"""Seconds between successive polls of an object store that find nothing new."""
 
 
 def seconds_until_poll(now: float, idle_at: float | None, interval: float) -> float:
-    """Return how long to wait before the next look, in seconds: pure.
+    """Return the seconds to wait before the next poll.
 
-    Parameters
-    ----------
-    now
-        Seconds, by a clock that is never set.
-    idle_at
-        When the last look ended, by the same clock; None where it found something, or there was
-        none.
-    interval
-        Seconds from the end of a look that found nothing to the next.
+    ``now`` and ``idle_at`` are monotonic; ``idle_at`` is when the last poll ended, None if it found
+    something or was the first. ``interval`` is from the end of an idle poll to the next.
     """
     return 0.0 if idle_at is None else max(0.0, idle_at + interval - now)
 
 
 class IdlePolls:
-    """Keeps looks that find nothing apart.
-
-    Parameters
-    ----------
-    interval
-        Seconds, see :func:`seconds_until_poll`; 0 not to wait.
-    """
+    """Spaces polls that find nothing ``interval`` seconds apart; 0 does not wait."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
@@ -99,21 +87,64 @@ class IdlePolls:
         self._stopped = threading.Event()
 
     def __reduce__(self) -> tuple[type[IdlePolls], tuple[float]]:
-        return IdlePolls, (self._interval,)  # whoever gets it has not looked yet
+        return IdlePolls, (self._interval,)  # a copy has not polled yet
 
     def wait(self) -> None:
-        """Wait until it is time for the next look, or until :meth:`stop`."""
+        """Wait until the next poll is due, or until :meth:`stop`."""
         seconds = seconds_until_poll(time.monotonic(), self._idle_at, self._interval)
         if seconds > 0:
             self._stopped.wait(seconds)
 
-    def tell(self, *, found: bool) -> None:
-        """Take note of whether a look has just found anything."""
+    def record(self, *, found: bool) -> None:
+        """Record whether a poll has just found anything."""
         self._idle_at = None if found else time.monotonic()
 
     def stop(self) -> None:
-        """End the wait that is under way, and wait no more."""
+        """End the current wait and all later ones."""
         self._stopped.set()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """All rows of a version, and of those before it, were read."""
+
+    version: int
+    """0: none were."""
+    commit_id: str | None = None
+    """Of the version, which detects a shuffle that was deleted and written again; None where a
+    stream begins, of which nothing was read yet, or where the id is no longer recorded."""
+    consumed: bool = False
+    """Whether rows up to there were read under the name of its consumer; without a commit id."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether nothing was read yet."""
+        return self.commit_id is None and not self.consumed
+
+    def to_json(self) -> dict[str, int | str | bool]:
+        """Return the offset as Spark keeps it in its checkpoint."""
+        offset: dict[str, int | str | bool] = {"version": self.version}
+        if self.commit_id is not None:
+            offset["commitId"] = self.commit_id
+        elif self.consumed:
+            offset["consumed"] = True
+        return offset
+
+    @staticmethod
+    def from_json(value: Mapping[str, object]) -> StreamOffset:
+        """Inverse of :meth:`to_json`; raises OptionError for an offset of another source."""
+        try:
+            version = natural(value["version"])
+            commit_id, consumed = value.get("commitId"), value.get("consumed", False)
+            if (commit_id is None or isinstance(commit_id, str)) and isinstance(consumed, bool):
+                return StreamOffset(version, commit_id, consumed)
+        except (KeyError, ValueError, AttributeError, TypeError):
+            pass
+        msg = (
+            f"offset {value!r} in the checkpoint is not of this source; it has a version and a "
+            "commitId. Give the query the checkpointLocation that it had"
+        )
+        raise OptionError(msg)
 
 
 @dataclass
@@ -128,20 +159,7 @@ class ChangedRanges(InputPartition):
 
 
 class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the versions of a shuffle.
-
-    Parameters
-    ----------
-    options
-        As Spark hands them over.
-    schema
-        Columns to deliver, in that order.
-
-    Raises
-    ------
-    OptionError
-        An unknown option, or a bad value.
-    """
+    """Follows the versions of a shuffle and delivers what each adds, in exactly ``schema``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         parsed = parse_source_options(options)
@@ -150,33 +168,25 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._storage = storage_of(parsed.scan)
         self._schema = schema
         self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
-        self._columns = stored_columns(schema, with_subpartition=parsed.scan.with_subpartition)
+        with_subpartition = parsed.scan.with_subpartition
+        self._columns = stored_columns(schema.names, with_subpartition=with_subpartition)
         self._target: int | None = None
         """The last version that a query with an end reads; None: it has no end."""
         self._consumer: Consumer | None = None
-        """In the process that finds offsets, from its first question on."""
+        """Only in the process that finds offsets, from the first call on."""
         self._recorded: int | None = None
-        """Up to which version this has recorded what is consumed."""
-        # On a local disk a look costs next to nothing.
-        self._looks = IdlePolls(IDLE_POLL_INTERVAL if self._storage.max_requests > 1 else 0.0)
-        self._goes_on = False
-        """Whether the query was found to go on where its consumer is."""
+        """Version up to which this reader has recorded consumption."""
+        # On a local disk a poll costs next to nothing.
+        self._polls = IdlePolls(IDLE_POLL_INTERVAL if self._storage.max_requests > 1 else 0.0)
+        self._is_resumed = False
+        """Whether the query was checked to resume where its consumer is."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query begins that has no checkpoint yet.
+        """Return where a query without a checkpoint begins: at option or consumer.
 
-        Raises
-        ------
-        ShuffleNotFoundError
-            There is no shuffle, or not the version to begin with.
-        ResultReleasedError
-            There was one, and it was released as a whole.
-        OptionError
-            It is to consume a result that is consumed as a whole, and not from its beginning.
-        ConsumerError
-            Another process is at work as this consumer.
+        Raises ConsumerError if another process is working as this consumer.
         """
-        consumer = self._at_work()
+        consumer = self._active_consumer()
         self._await_result()
         log = CommitLog(self._storage)
         start = self._options.starting_version
@@ -185,7 +195,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise released_error(log.root, newest.released)
         kind = newest.result.type
         if consumer is not None and start != 0 and kind.is_blocking and not kind.is_persistent:
-            # Whoever stands after its newest version has consumed it: it would be released.
+            # A consumer positioned at its newest version has consumed it: it would be released.
             msg = (
                 f"{log.root}: option startingVersion with a consumer of a {kind.name} result: it "
                 "is consumed as a whole. Begin at the earliest, or leave out the consumer"
@@ -197,14 +207,14 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.snapshot(start + 1)
             first = StreamOffset(start)
         if consumer is not None:
-            # One that is known goes on where it was, whatever the query: each version once a name.
+            # A known consumer resumes where it was, in any query: each version once per name.
             known = consumer.register(first.version)
             if known != first.version or consumer.has_consumed:
                 first = log.read(partial(self._after, log, known)) if known else StreamOffset(0)
         return first.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one of the limits; Spark knows no more, and :meth:`latestOffset` keeps to all."""
+        """Return one of the limits; Spark takes one, and :meth:`latestOffset` keeps to all."""
         limits = self._options.limits
         if limits.max_versions is not None:
             return ReadMaxFiles(limits.max_versions)
@@ -215,41 +225,30 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return up to where the next batch goes; ``start`` where nothing was added.
+        """Return where the batch that begins at ``start`` ends; ``start`` if nothing was added.
 
-        Asked again for what was not there, it waits before it looks in a store, see
-        :class:`~connector.source.stream_reader.IdlePolls`.
-
-        Parameters
-        ----------
-        start
-            Where it begins.
-        limit
-            How much Spark asks for; the options hold beside it, unless it asks for everything.
-
-        Raises
-        ------
-        CorruptShuffleError
-            The shuffle was removed and made anew.
-        ShuffleNotFoundError
-            It is gone, or versions have expired that were not read.
+        After an idle poll it waits before it polls a store again. The limits of the options hold
+        besides ``limit``, unless Spark asks for everything. Raises CorruptShuffleError if the
+        shuffle was deleted and written again, ShuffleNotFoundError if it was deleted or versions
+        expired before they were read.
         """
         seen = StreamOffset.from_json(start)
-        self._go_on(seen)
+        self._check_resumed(seen)
         limits = StepLimits()
         if not isinstance(limit, ReadAllAvailable):
             limits = self._options.limits.tightened(_limits_of(limit))
-        if self._target is None:  # else it ends when nothing is new
-            self._looks.wait()
+        if self._target is None:  # a query with an end stops when nothing is new
+            self._polls.wait()
         log = CommitLog(self._storage)
-        if seen.commit_id is not None:  # an idle look is one listing
+        if seen.commit_id is not None:  # an idle poll is one listing
             log.expect(seen.version, seen.commit_id)
         end = log.read(partial(self._end, log, seen, limits))
-        self._looks.tell(found=end is not None)
+        self._polls.record(found=end is not None)
         if end is not None:
             return StreamOffset(end.version, end.commit_id).to_json()
         if not seen.begins:
-            # Spark asks for more once the last batch is committed, but says so with the next alone.
+            # Spark asks for more only after the last batch is committed, and calls commit() with
+            # the next batch.
             self._record(seen.version)
         return start
 
@@ -260,12 +259,12 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         newest = self._newest(log, index)
         self._check_seen(log, index, seen)
         last = newest.version if self._target is None else min(newest.version, self._target)
-        steps = (one for one in steps_after(log, index, seen.version) if one.version <= last)
+        steps = (step for step in steps_after(log, index, seen.version) if step.version <= last)
         with with_recovery_hint(log.root, self._scan.request.consumer):
             if not limits.are_none:
                 end = limits.end_of(steps)
             else:
-                end = last if any(one.adds for one in steps) else None
+                end = last if any(step.adds for step in steps) else None
         return None if end is None else log.entry_at(index, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -275,33 +274,20 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if newest is None else StreamOffset(newest.version, newest.commit_id).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end with the version that is the newest now.
-
-        Raises
-        ------
-        ShuffleNotFoundError
-            There is no shuffle.
-        """
-        self._await_result()  # Spark asks this before all else
+        """End the query at the current newest version; raises ShuffleNotFoundError without one."""
+        self._await_result()  # Spark calls this first
         log = CommitLog(self._storage)
         self._target = log.read(partial(self._newest, log)).version
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the Spark partitions of a batch, in subpartition order.
 
-        Raises
-        ------
-        ShuffleOverwrittenError
-            A version overwrote the shuffle, and option ``onOverwrite`` is ``fail``.
-        SchemaError
-            A version does not fit the columns of the query.
-        OptionError
-            A subpartition is out of range.
-        CorruptShuffleError, ShuffleNotFoundError
-            As :meth:`latestOffset`.
+        Raises ShuffleOverwrittenError if a version overwrote the shuffle and option ``onOverwrite``
+        is ``fail``, SchemaError if one does not fit the columns of the query, and as
+        :meth:`latestOffset`.
         """
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        self._go_on(first)
+        self._check_resumed(first)
         if first.version == last.version:
             return []
         shuffle = self._changes(first, last)
@@ -318,8 +304,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = CommitLog(self._storage)
 
         def plan(index: LogIndex) -> VersionSpan:
-            for one in (first, last):
-                self._check_seen(log, index, one)
+            for offset in (first, last):
+                self._check_seen(log, index, offset)
             return plan_changes(
                 log,
                 index,
@@ -350,63 +336,55 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Record durably that everything up to ``end`` is consumed: Spark has committed it.
 
-        Raises
-        ------
-        ConsumerError
-            Another process has taken the consumer over.
+        Raises ConsumerError if another process has taken over the consumer.
         """
         self._record(StreamOffset.from_json(end).version)
 
     def _record(self, version: int) -> None:
-        consumer = self._at_work()
+        consumer = self._active_consumer()
         if consumer is not None and version != self._recorded:
             consumer.register(version)
             consumer.commit(version)
             self._recorded = version
 
     def stop(self) -> None:
-        """Let go of the consumer's name, and wait for nothing more."""
-        self._looks.stop()
+        """Release the consumer's name, and end the wait of a poll."""
+        self._polls.stop()
         if self._consumer is not None:
             self._consumer.close()
 
-    def _go_on(self, start: StreamOffset) -> None:
-        """Check, once, that the query has not fallen behind its consumer.
-
-        Raises
-        ------
-        ConsumerError
-            Another process is at work as this consumer; or it has consumed more than this query.
-        """
-        consumer = self._at_work()
-        if consumer is None or self._goes_on:
+    def _check_resumed(self, start: StreamOffset) -> None:
+        """Check once that the query is not behind its consumer; raises ConsumerError."""
+        consumer = self._active_consumer()
+        if consumer is None or self._is_resumed:
             return
         known = consumer.register(start.version)
         if known > start.version:
             msg = (
                 f"{self._storage.root}: consumer {consumer.name!r} has consumed up to version "
                 f"{known}, and the checkpoint of this query ends at {start.version}: another query "
-                "went on under the name, or the checkpoint is an old one. Each version is consumed "
-                "once by a name: begin with a new checkpoint, which goes on where the consumer "
-                "is, give another name, or forget the consumer (arrow-shuffle consumers --forget)"
+                "consumed under the name, or the checkpoint is an old one. Each version is "
+                "consumed once per name: begin with a new checkpoint, which resumes where the "
+                "consumer is, give another name, or forget the consumer (arrow-shuffle consumers "
+                "--forget)"
             )
             raise ConsumerError(msg)
-        self._goes_on = True
+        self._is_resumed = True
 
-    def _at_work(self) -> Consumer | None:
-        """Return the consumer that the options name, at work from now on."""
+    def _active_consumer(self) -> Consumer | None:
+        """Return the consumer of the options, whose name this process holds from now on."""
         request = self._scan.request
         if self._consumer is None and request.consumer is not None:
             self._consumer = Consumer(self._storage, request.consumer, timeout=request.timeout)
         return self._consumer
 
     def _await_result(self) -> None:
-        """Wait for the shuffle to be there, if the options say so."""
+        """Wait for the shuffle to appear, if the options say so."""
         if self._scan.request.timeout:
             await_result(self._storage, self._scan.request.timeout)
 
     def _after(self, log: CommitLog, known: int, index: LogIndex) -> StreamOffset:
-        """Return where a consumer goes on; after the release of a whole result, with the next."""
+        """Return where a known consumer resumes; after a result that was released, at the next."""
         version = resume_version(log, index, self._newest(log, index), known)
         if version != known or self._consumer is None or not self._consumer.has_consumed:
             return StreamOffset(version)
@@ -414,7 +392,6 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(known, commit_id, consumed=commit_id is None)
 
     def _newest(self, log: CommitLog, index: LogIndex) -> LogEntry:
-        """Return the entry of the newest version."""
         newest = newest_entry(log, index)
         if newest is None:
             raise no_version_error(
@@ -428,7 +405,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _limits_of(limit: ReadLimit) -> StepLimits:
-    """Return what Spark asks for; a limit on files is one on versions."""
+    """Return the limit that Spark asks for; its files are versions."""
     if isinstance(limit, ReadMaxFiles):
         return StepLimits(max_versions=limit.max_files)
     if isinstance(limit, ReadMaxRows):

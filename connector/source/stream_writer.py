@@ -1,9 +1,8 @@
 """The sink: each micro-batch of a streaming query becomes one version, exactly once.
 
-Spark runs a batch again that it does not know to be complete: after a restart, and with a new
-writer. So each run of a batch is a job of its own, which meets nothing that an earlier run left,
-and the commit is a transaction of query and batch: the log adds it once, whoever comes again and
-wherever the one before was killed.
+Spark runs a batch again, with a new writer, when it does not know that the batch is complete. So
+each run of a batch is a job of its own, which shares no files with an earlier run, and the commit
+is a transaction of query and batch, which the log adds once, wherever an earlier run was killed.
 """
 
 from __future__ import annotations
@@ -41,43 +40,30 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""Local properties of Spark in the tasks of a streaming query."""
+"""Spark's local properties in the tasks of a streaming query."""
 
 
 @dataclass
 class BatchMessage(WriterCommitMessage):
-    """What one task of a micro-batch wrote, and for whom."""
+    """The map status of one task of a micro-batch."""
 
     transaction: Transaction
     """The query and its batch."""
     job_id: str
     row: dict[str, Any]
-    """Map status, as a row of the status schema."""
+    """As a row of the status schema."""
     job: ShuffleJob | None
-    """The job, from the first map task alone: Spark commits with a writer made anew, which may find
-    another shuffle than the one its tasks were planned for."""
+    """The job, from the first map task only. Spark commits with a new writer, which may find
+    another shuffle than the one that the tasks were planned for."""
 
 
 class ShuffleStreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches through ``df.writeStream.format("arrow_shuffle")``.
 
-    Spark makes one to plan a batch, which it pickles for the tasks, and another to commit it. With
-    a flush interval a batch is committed as pending, and once the interval is over the batch that
-    comes then flushes all that is.
-
-    Parameters
-    ----------
-    options
-        As Spark hands them over.
-    schema
-        Schema of the rows.
-    overwrite
-        Output mode complete: each batch takes the place of what is there. Otherwise it is appended.
-
-    Raises
-    ------
-    OptionError, SchemaError, ShuffleExistsError
-        Something does not fit; no task runs.
+    Spark makes one writer to plan a batch, which it pickles for the tasks, and another to commit
+    it. With a flush interval each batch is committed as pending, and the first batch after the
+    interval publishes all pending ones. ``overwrite`` is output mode complete: each batch replaces
+    all rows. Otherwise batches are appended.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -92,8 +78,8 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
         """Write one Spark partition of a micro-batch; runs in the task."""
         transaction = _transaction_of_task()
-        # Of this writer, so that a batch that runs again is another job. Of the batch too, should
-        # Spark keep a writer from one batch to the next.
+        # With the writer's id, so that a batch that runs again is another job, and with the batch,
+        # in case Spark uses a writer for several.
         name = f"{self._job.job_id} {transaction.application_id} {transaction.number}"
         job_id = hashlib.sha256(name.encode()).hexdigest()[:32]
         job = replace(self._job, job_id=job_id)
@@ -102,30 +88,28 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         return BatchMessage(transaction, job_id, status_to_row(status), job if first else None)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish what the tasks of a micro-batch wrote, once; runs on the driver's machine.
+        """Publish a micro-batch, once; runs on the driver's machine.
 
-        Raises
-        ------
-        ShuffleError
-            A task is missing, or of another batch.
+        Raises ShuffleError if the message of a task is missing, or of another batch.
         """
-        known = [one for one in messages if isinstance(one, BatchMessage)]
-        job = next((one.job for one in known if one.job is not None), None)
-        transactions = {one.transaction for one in known}
-        if job is None or {one.number for one in transactions} != {batchId}:
+        known = [message for message in messages if isinstance(message, BatchMessage)]
+        job = next((message.job for message in known if message.job is not None), None)
+        transactions = {message.transaction for message in known}
+        batches = {transaction.number for transaction in transactions}
+        if job is None or batches != {batchId}:
             msg = (
                 f"{self._job.storage.root}: batch {batchId} cannot be committed with messages of "
-                f"{len(known)} tasks that are of {sorted(one.number for one in transactions)}"
+                f"{len(known)} tasks that are of {sorted(batches)}"
             )
             raise ShuffleError(msg)
         (transaction,) = transactions
-        statuses = [status_from_row(one.row, job.num_subpartitions) for one in known]
+        statuses = [status_from_row(message.row, job.num_subpartitions) for message in known]
         if self._is_done(job, transaction) or self._changes_nothing(job, statuses):
-            with contextlib.suppress(ShuffleError):  # what is left is collected some day
+            with contextlib.suppress(ShuffleError):  # garbage collection removes the rest
                 abort_job(job, failed=False)
         else:
             if not self._waits:
-                # Of runs with a flush interval: those batches came before, and have to stay so.
+                # Publish batches pending from runs with a flush interval first: they are earlier.
                 flush_if_last(job.storage, transaction.application_id, self._flush, job.options)
             commit_job(
                 job,
@@ -136,28 +120,29 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
                 pending=self._waits,
             )
         if self._waits:
-            # Also when the batch was committed before: then its flush may be missing.
+            # Also if the batch was committed before: its flush may be missing.
             flush_if_due(job.storage, self._flush, job.options)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what the tasks of a micro-batch wrote; runs on the driver's machine.
+        """Delete the files of a micro-batch; runs on the driver's machine.
 
-        Spark tells only of tasks that ended well. Where there is none, what others left is
-        collected some day.
+        Spark passes messages of successful tasks only. Without any, garbage collection removes the
+        files of the others.
         """
         del batchId
-        for one in messages:
-            if isinstance(one, BatchMessage):
-                # Of a job that is known by its name alone, all of the log is looked through.
-                abort_job(one.job or replace(self._job, job_id=one.job_id, base_version=0))
+        for message in messages:
+            if isinstance(message, BatchMessage):
+                # Without the job its base version is not known, so the whole log is searched.
+                job = message.job or replace(self._job, job_id=message.job_id, base_version=0)
+                abort_job(job)
                 return
 
     def _is_done(self, job: ShuffleJob, transaction: Transaction) -> bool:
-        """Whether the batch is in the log, also where its version has expired since."""
+        """Whether the log has the batch, even if its version has expired since."""
         return find_transaction(CommitLog(job.storage), transaction) is not None
 
     def _changes_nothing(self, job: ShuffleJob, statuses: list[MapStatus]) -> bool:
-        """Whether the batch has no rows, and readers see none without it either."""
+        """Whether the batch has no rows, and readers see none without it."""
         if self._empty_versions or any(status.output.num_rows for status in statuses):
             return False
         if self._mode == "append":
@@ -165,20 +150,14 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
         log = CommitLog(job.storage)
         waiting = log.read(partial(pending_outputs, log)).counting
         if waiting:
-            # What the next flush gives is what this batch would take the place of.
+            # This batch would replace the result of the next flush.
             return self._waits and not any(entry.num_rows for entry in waiting)
-        there = log.snapshot()
-        return there is None or there.num_rows == 0
+        snapshot = log.snapshot()
+        return snapshot is None or snapshot.num_rows == 0
 
 
 def _transaction_of_task() -> Transaction:
-    """Return query and batch of the Spark task this is called in.
-
-    Raises
-    ------
-    OptionError
-        It is not called in a task of a streaming query.
-    """
+    """Return query and batch of the current Spark task; raises OptionError outside of one."""
     context = TaskContext.get()
     query, batch = (
         (None, None) if context is None else map(context.getLocalProperty, (QUERY_ID, BATCH_ID))

@@ -1,4 +1,4 @@
-"""The writing half of the data source: the map task of the hook, with Spark's commit and abort."""
+"""Writes batches for Spark: map tasks on executors, commit and abort on the driver."""
 
 from __future__ import annotations
 
@@ -44,20 +44,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
     """Writes one job through ``df.write.format("arrow_shuffle")`` or SQL ``INSERT``.
 
     Spark pickles this object at planning; tasks, commit and abort each run with a copy of it.
-
-    Parameters
-    ----------
-    options
-        As Spark hands them over.
-    schema
-        Schema of the rows.
-    overwrite
-        Mode overwrite, else append.
-
-    Raises
-    ------
-    OptionError, SchemaError, ShuffleExistsError
-        Something does not fit; no task runs.
+    Options and columns are checked here, before any task runs. ``overwrite`` is False for append.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -71,7 +58,7 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         return MapStatusMessage(status_to_row(run_spark_task(self._job, iterator)))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks wrote; runs on the driver's machine."""
+        """Publish the map outputs; runs on the driver's machine."""
         rows = [message.row for message in messages if isinstance(message, MapStatusMessage)]
         commit_job(
             self._job,
@@ -81,29 +68,22 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks wrote; runs on the driver's machine."""
+        """Delete the map outputs; runs on the driver's machine."""
         del messages
         abort_job(self._job)
 
 
 def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bool) -> ShuffleJob:
-    """Begin a job with the options of a write; what they leave out is that of the shuffle there.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something is missing, or does not fit.
-    """
+    """Begin a job with the options of a write; defaults are those of the existing shuffle."""
     schema = stored_schema(schema)
     n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
     storage = open_storage(target.path, target.storage_options)
-    there = newest_entry(storage)
-    if there is not None:
-        # Whoever adds to a shuffle, or replaces it, need not repeat how it is partitioned.
-        n = there.num_subpartitions if n is None else n
+    newest = newest_entry(storage)
+    if newest is not None:
+        n = newest.num_subpartitions if n is None else n
         if sort_by is None and (not overwrite or partitioner is None):
-            sort_by = there.sort_by
-        partitioner = partitioner or partitioner_from_description(there.partitioner)
+            sort_by = newest.sort_by
+        partitioner = partitioner or partitioner_from_description(newest.partitioner)
     if n is None or partitioner is None:
         missing = "numSubpartitions" if n is None else "keys or partitioner"
         msg = (
@@ -115,38 +95,33 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
         storage,
         schema,
         num_subpartitions=n,
-        partitioner=_with_bounds(partitioner, target, schema, there),
+        partitioner=_with_bounds(partitioner, target, schema, newest),
         sort_by=sort_by or (),
         options=target.options,
     )
 
 
 def _with_bounds(
-    partitioner: Partitioner, target: TargetOptions, schema: StructType, there: LogEntry | None
+    partitioner: Partitioner, target: TargetOptions, schema: StructType, newest: LogEntry | None
 ) -> Partitioner:
-    """Give a range partitioner the bounds of the option, or of the shuffle that is there.
+    """Give a range partitioner the bounds of the option, or of the existing shuffle.
 
-    A data source sees no row before its tasks run, so it cannot take a sample.
-
-    Raises
-    ------
-    OptionError
-        There are none, or they do not fit.
+    A data source cannot sample: it sees no row before its tasks run.
     """
     if not isinstance(partitioner, RangePartitioner):
         if target.range_bounds is not None:
-            msg = f"option rangeBounds: {target.path} is partitioned otherwise; leave it out"
+            msg = f"option rangeBounds: {target.path} is not partitioned by range; leave it out"
             raise OptionError(msg)
         return partitioner
     if target.range_bounds is not None:
         fields = key_fields(data_schema(arrow_schema_of(schema)), partitioner.keys, WHAT)
         bounds = bounds_of_rows(target.range_bounds, fields)
         return RangePartitioner(keys=partitioner.keys, bounds=bounds)
-    settled = inherit_bounds(partitioner, there)
+    settled = inherit_bounds(partitioner, newest)
     if isinstance(settled, RangePartitioner) and settled.bounds is None:
         msg = (
-            "option partitioner=range needs bounds, and there is no shuffle with ranges of these "
-            f"keys at {target.path} to take them from: give option rangeBounds, such as "
+            "option partitioner=range needs bounds, and no shuffle with ranges of these keys "
+            f"exists at {target.path} to take them from: give option rangeBounds, such as "
             "[[10],[20]], or use connector.write_shuffle(df, path, "
             "partitioner=RangePartitioner(...)), which samples the DataFrame"
         )

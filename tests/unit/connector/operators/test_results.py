@@ -146,7 +146,7 @@ def test_then_reads_an_error_again_and_no_end():
                 said.append(str(error))
         yield BATCH
 
-    found = list(ThenOfGroup(joined, SCHEMA, then, SCHEMA)([0, 1]))
+    found = list(ThenOfGroup(joined, SCHEMA, then, SCHEMA, "/a and /b")([0, 1]))
     assert found == [BATCH, BATCH]
     assert len(said) == 2
-    assert all("damaged" in one for one in said)
+    assert all("damaged" in text for text in said)

@@ -22,14 +22,17 @@ def test_every_subpartition_is_in_one_group(weights, most, data):
     wanted = data.draw(numbers)
     array = np.array(weights, np.int64)
     groups = balanced_groups(array, most, np.array(wanted))
-    found = [[one for first, end in group for one in range(first, end)] for group in groups]
-    assert [one for group in found for one in group] == wanted
+    found = [[number for first, end in group for number in range(first, end)] for group in groups]
+    assert [number for group in found for number in group] == wanted
     assert all(found)
     for group in found:
         # Half of the first and half of the last may stand over.
         ends = (weights[group[0]] + weights[group[-1]]) / 2
-        assert sum(weights[one] for one in group) <= (most + ends) * (1 + 1e-9) or len(group) == 1
-    assert len(groups) <= -(-sum(weights[one] for one in wanted) // most)
+        assert (
+            sum(weights[number] for number in group) <= (most + ends) * (1 + 1e-9)
+            or len(group) == 1
+        )
+    assert len(groups) <= -(-sum(weights[number] for number in wanted) // most)
 
 
 def test_equal_subpartitions_make_equal_groups():
@@ -48,8 +51,8 @@ def test_shuffles_of_a_task_share_its_memory(tmp_path):
     paths = [tmp_path / "a", tmp_path / "b"]
     options = ReadOptions(memory_bytes=400 << 20)
     opened = open_shuffles(paths, None, options)
-    assert [one.options for one in opened] == [options.shared_by(2)] * 2
-    assert sum(one.options.working_set_bytes for one in opened) <= options.working_set_bytes
+    assert [shuffle.options for shuffle in opened] == [options.shared_by(2)] * 2
+    assert sum(shuffle.options.working_set_bytes for shuffle in opened) <= options.working_set_bytes
     with pytest.raises(OptionError, match=r"15 shuffles that one task reads need .* 272 MiB"):
         open_shuffles([tmp_path / "a"] * 15, None, None)
     assert pickle.loads(pickle.dumps(opened[0])).options == opened[0].options
@@ -81,7 +84,7 @@ def test_what_are_no_columns(tmp_path, columns):
     ],
 )
 def test_time_zones_of_spark_as_python_writes_them(zone, expected):
-    found = python_time_zone(zone)
-    assert found == expected
-    moment = pa.array([1_719_828_000_000_000]).cast(pa.timestamp("us", found))
+    name = python_time_zone(zone)
+    assert name == expected
+    moment = pa.array([1_719_828_000_000_000]).cast(pa.timestamp("us", name))
     assert moment[0].as_py().tzinfo is not None

@@ -32,7 +32,10 @@ def test_sinks():
             {"flush.maxInterval": "2"},
             "flush.maxInterval='2': .* with a unit, as 500ms, 90s, 2min or 1h$",
         ),
-        ({"flush.maxInterval": "0s"}, "flush.maxInterval='0s': expected more than no time"),
+        (
+            {"flush.maxInterval": "0s"},
+            "option flush.maxInterval='0s': expected a timedelta above zero",
+        ),
     ],
 )
 def test_bad_options_of_sinks(options, message):
@@ -51,13 +54,17 @@ def test_sources():
     assert parse_source_options({"path": "/s"}).limits.are_none
 
 
+def parse_flushing_sink(options):
+    return parse_sink_options({"flush.maxInterval": "1h"} | options)
+
+
 @pytest.mark.parametrize(
     ("parse", "name"),
     [
         (parse_sink_options, "numSubpartitions"),
         (parse_sink_options, "codecLevel"),
         (parse_sink_options, "sortBufferBytes"),
-        (parse_sink_options, "flush.maxBufferedBytes"),
+        (parse_flushing_sink, "flush.maxBufferedBytes"),
         (parse_source_options, "startingVersion"),
         (parse_source_options, "maxVersionsPerTrigger"),
         (parse_source_options, "maxBytesPerTrigger"),

@@ -1,4 +1,4 @@
-"""A stream that finds nothing new in a store looks again after a while, not at once."""
+"""A stream that finds nothing new in a store polls again after a while, not immediately."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StructType
 
 from arrow_format import write_shuffle
 from arrow_format.storage.open import open_storage
-from connector.source import stream_reader as idle_looks
+from connector.source import stream_reader
 from connector.source.stream_reader import ShuffleStreamReader, seconds_until_poll
 from tests.support.small_shuffles import FAST
 
@@ -49,11 +49,11 @@ def following(storage):
 
 
 def listings(requests):
-    return [one for one in requests if "list-type=2" in one.path]
+    return [request for request in requests if "list-type=2" in request.path]
 
 
 def test_a_store_is_listed_once_per_interval(store, monkeypatch):
-    monkeypatch.setattr(idle_looks, "IDLE_POLL_INTERVAL", 0.3)
+    monkeypatch.setattr(stream_reader, "IDLE_POLL_INTERVAL", 0.3)
     storage, requests = store
     reader, end = following(storage)
     with requests() as made:
@@ -81,7 +81,7 @@ def test_what_comes_while_it_waits_is_in_the_answer(store):
 
 
 def test_a_stop_ends_the_wait(store, monkeypatch):
-    monkeypatch.setattr(idle_looks, "IDLE_POLL_INTERVAL", 60)
+    monkeypatch.setattr(stream_reader, "IDLE_POLL_INTERVAL", 60)
     reader, end = following(store[0])
     assert reader.latestOffset(end, ALL) == end
     threading.Timer(0.1, reader.stop).start()
@@ -91,7 +91,7 @@ def test_a_stop_ends_the_wait(store, monkeypatch):
 
 
 def test_a_query_that_ends_with_what_is_there_does_not_wait(store, monkeypatch):
-    monkeypatch.setattr(idle_looks, "IDLE_POLL_INTERVAL", 60)
+    monkeypatch.setattr(stream_reader, "IDLE_POLL_INTERVAL", 60)
     reader, end = following(store[0])
     reader.prepareForTriggerAvailableNow()
     started = time.monotonic()
@@ -101,7 +101,7 @@ def test_a_query_that_ends_with_what_is_there_does_not_wait(store, monkeypatch):
 
 
 def test_a_local_disk_is_looked_at_each_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(idle_looks, "IDLE_POLL_INTERVAL", 10)
+    monkeypatch.setattr(stream_reader, "IDLE_POLL_INTERVAL", 10)
     storage = open_storage(tmp_path)
     add(storage, 0)
     reader, end = following(storage)
@@ -111,5 +111,5 @@ def test_a_local_disk_is_looked_at_each_time(tmp_path, monkeypatch):
     assert time.monotonic() - started < 8
 
 
-def test_a_second_is_between_two_looks():
-    assert idle_looks.IDLE_POLL_INTERVAL == 1.0
+def test_a_second_is_between_two_polls():
+    assert stream_reader.IDLE_POLL_INTERVAL == 1.0

@@ -42,14 +42,14 @@ def path(tmp_path, request):
 def test_a_column_that_is_not_asked_for_does_not_matter(path):
     assert spark_schema(open_shuffle(path), ["k"]) == K
     reader = ShuffleSourceReader({"path": str(path)}, K)
-    batches = [batch for one in reader.partitions() for batch in reader.read(one)]
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     assert sorted(pa.Table.from_batches(batches)["k"].to_pylist()) == [1, 2, 3]
     numbered = StructType([*K, StructField("_subpartition", IntegerType(), nullable=False)])
     assert spark_schema(open_shuffle(path), ["k"], with_subpartition=True) == numbered
     reader = ShuffleSourceReader({"path": str(path), "withSubpartition": "true"}, numbered)
     assert reader.partitions()
     empty = ShuffleSourceReader({"path": str(path)}, StructType([]))
-    assert sum(b.num_rows for one in empty.partitions() for b in empty.read(one)) == 3
+    assert sum(b.num_rows for partition in empty.partitions() for b in empty.read(partition)) == 3
 
 
 def test_it_is_refused_where_it_is_asked_for(path):

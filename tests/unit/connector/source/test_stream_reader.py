@@ -39,8 +39,7 @@ from arrow_format.errors import (
 )
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.storage.open import open_storage
-from connector.options.stream import StreamOffset
-from connector.source.stream_reader import ShuffleStreamReader
+from connector.source.stream_reader import ShuffleStreamReader, StreamOffset
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 from tests.unit.log.test_changes import add, log_of
 from tests.unit.log.test_checkpoints import fence
@@ -323,7 +322,10 @@ def test_a_shuffle_made_anew_is_an_error(path):
             "option startingVersion='0': expected earliest, latest or a v",
         ),
         ({"startingVersion": "-1"}, "option startingVersion='-1': expected"),
-        ({"onOverwrite": "ignore"}, "option onOverwrite='ignore': expected one of fail, deliver"),
+        (
+            {"onOverwrite": "ignore"},
+            "option onOverwrite='ignore': expected one of 'fail', 'd",
+        ),
         ({"maxVersionsPerTrigger": "0"}, "option maxVersionsPerTrigger='0': expected a whole num"),
         ({"maxRowsPerTrigger": "many"}, "option maxRowsPerTrigger='many': expected a whole numb"),
         ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger='0': expected a number of bytes"),
@@ -538,7 +540,12 @@ def first_batch(path, **options):
         planned = reader.partitions(as_json(start), as_json(end))
     finally:
         reader.stop()
-    rows = [row for one in planned for b in reader_of(path).read(one) for row in b.to_pylist()]
+    rows = [
+        row
+        for partition in planned
+        for b in reader_of(path).read(partition)
+        for row in b.to_pylist()
+    ]
     return sorted({row["v"] // 10 * 10 for row in rows})
 
 

@@ -47,7 +47,7 @@ def write(writer, batch, start, *, count=N, tasks=2, query="a-query"):
         rows = [numbered(range(count), start + partition * 5)]
         with task(partition, query, batch):
             messages.append(pickle.loads(pickle.dumps(writer)).write(iter(rows)))
-    return [pickle.loads(pickle.dumps(one)) for one in messages]
+    return [pickle.loads(pickle.dumps(message)) for message in messages]
 
 
 def run(path, batch, start, **how):
@@ -66,8 +66,8 @@ def test_batches_are_versions(tmp_path):
         run(tmp_path, batch, 10 * batch)
     assert values(tmp_path) == [*range(30)]
     entries = open_shuffle(tmp_path).entries
-    assert [one.transaction for one in entries] == [Transaction("a-query", i) for i in range(3)]
-    assert len({one.job_id for one in entries}) == 3
+    assert [entry.transaction for entry in entries] == [Transaction("a-query", i) for i in range(3)]
+    assert len({entry.job_id for entry in entries}) == 3
 
 
 def test_two_runs_of_a_batch_at_once_are_one_version(tmp_path):
@@ -75,11 +75,11 @@ def test_two_runs_of_a_batch_at_once_are_one_version(tmp_path):
     run(tmp_path, 0, 0)
     both = [writer_of(tmp_path), writer_of(tmp_path)]
     messages = [write(writer, 1, 10) for writer in both]
-    for one in messages:
-        writer_of(tmp_path).commit(one, 1)
+    for message in messages:
+        writer_of(tmp_path).commit(message, 1)
     assert values(tmp_path) == [*range(20)]
-    jobs = {one.job_id for one in open_shuffle(tmp_path).entries}
-    assert {one.name for one in (tmp_path / "map_outputs").iterdir()} == jobs, "of three that ran"
+    jobs = {entry.job_id for entry in open_shuffle(tmp_path).entries}
+    assert {path.name for path in (tmp_path / "map_outputs").iterdir()} == jobs, "of three that ran"
 
 
 def test_a_batch_whose_version_has_expired_is_not_added_again(tmp_path):
@@ -87,10 +87,10 @@ def test_a_batch_whose_version_has_expired_is_not_added_again(tmp_path):
     for start in (50, 60):
         add(tmp_path, start, mode="overwrite")
         collect_garbage(tmp_path, retention=timedelta(0))
-    there = files_below(tmp_path)
+    before = files_below(tmp_path)
     run(tmp_path, 3, 0)
     run(tmp_path, 2, 0)
-    assert files_below(tmp_path) == there
+    assert files_below(tmp_path) == before
     run(tmp_path, 4, 10)
     assert values(tmp_path) == [*range(10, 20), *range(60, 65)]
 
@@ -122,18 +122,18 @@ class TestAbort:
         messages = write(writer_of(tmp_path), 0, 0)
         writer_of(tmp_path).commit(messages, 0)
         run(tmp_path, 0, 10, query="another")
-        there = files_below(tmp_path)
+        before = files_below(tmp_path)
         writer_of(tmp_path).abort([messages[known]], 0)
-        assert files_below(tmp_path) == there
+        assert files_below(tmp_path) == before
         assert open_shuffle(tmp_path).verify().ok
 
 
 class TestEmpty:
     def test_no_rows_are_no_version_and_leave_nothing(self, tmp_path):
         run(tmp_path, 0, 0)
-        there = files_below(tmp_path)
+        before = files_below(tmp_path)
         run(tmp_path, 1, 0, count=0)
-        assert files_below(tmp_path) == there
+        assert files_below(tmp_path) == before
 
     def test_unless_asked(self, tmp_path):
         options = NEW | {"emptyversions": "true"}
@@ -204,14 +204,14 @@ def test_no_task_runs_for_what_does_not_fit_what_is_pending(
         writer_of(tmp_path, **HELD).commit(messages, batch)
         if is_there and batch == 0:
             flush_pending(tmp_path, options=FAST)
-    there = files_below(tmp_path)
+    before = files_below(tmp_path)
     with pytest.raises((SchemaError, OptionError), match=message) as raised:
         writer_of(tmp_path, overwrite=overwrite, **HELD | change)
     if overwrite or not is_there:
         assert "wait to be flushed have these: write with the same, or flush them" in str(
             raised.value
         )
-    assert files_below(tmp_path) == there
+    assert files_below(tmp_path) == before
     flush_pending(tmp_path, options=FAST)
     if overwrite:
         writer_of(tmp_path, overwrite=True, **HELD | change)
