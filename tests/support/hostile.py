@@ -168,7 +168,8 @@ def changed_index(rng: random.Random, index: bytes) -> bytes:
 
 def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
     """Change a stored chunk in place; return the index whose checksum of it fits again."""
-    metadata, regions = decode_index(index)
+    metadata, decoded = decode_index(index)
+    regions = list(decoded)
     number = rng.randrange(len(regions))
     chunks = regions[number].chunks
     at = rng.randrange(len(chunks.offset))
@@ -177,7 +178,6 @@ def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
     data[start:end] = changed_bytes(rng, stored)[: len(stored)].ljust(len(stored), b"\0")
     sums = chunks.crc32.copy()
     sums[at] = zlib.crc32(data[start:end])
-    regions = list(regions)
     regions[number] = replace(regions[number], chunks=replace(chunks, crc32=sums))
     return encode_index(metadata, regions)
 
