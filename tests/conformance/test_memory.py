@@ -242,11 +242,16 @@ def test_peak_memory_of_reading_everything(tmp_path):
     assert grown < 288 << 20, f"{grown >> 20} MiB"
 
 
-def test_nothing_outlives_its_owner(tmp_path):
+def test_nothing_outlives_its_owner(tmp_path, monkeypatch):
     """No thread, open file or temporary file is left by a write, a read and a merge."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # so that it is looked up again
+    assert tempfile.gettempdir() == str(temporary)
 
     def left():
-        return threading.active_count(), open_files(), sorted(os.listdir(tempfile.gettempdir()))  # noqa: PTH208
+        return threading.active_count(), open_files(), list(temporary.iterdir())
 
     before = left()
     table = pa.table({"k": np.arange(50_000), "s": [f"{i}" for i in range(50_000)]})

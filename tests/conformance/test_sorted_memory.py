@@ -1,4 +1,4 @@
-"""The memory bound of a map task holds when it sorts, whatever it sorts by."""
+"""CONFORMANCE, group "Memory and resources": a map task that sorts keeps the bound, too."""
 
 import pytest
 

@@ -55,6 +55,19 @@ FLAT: list[TypeAndValues] = [
     (pa.binary(4), st.binary(min_size=4, max_size=4)),
 ]
 
+SPARK_TYPES = [
+    (type_, values)
+    for type_, values in FLAT
+    if not (
+        pa.types.is_unsigned_integer(type_)
+        or pa.types.is_decimal256(type_)
+        or pa.types.is_fixed_size_binary(type_)
+        or pa.types.is_null(type_)
+        or pa.types.is_time(type_)
+    )
+]
+"""Spark's own types: it makes the same DataFrame of a table of them."""
+
 ENCODED: list[TypeAndValues] = [
     (pa.large_string(), TEXT),
     (pa.large_binary(), BYTES),
