@@ -20,7 +20,7 @@ from integration.bench import targets
 from integration.bench.child import run_in_child
 from integration.bench.inputs import BATCH_ROWS, KEY, as_over_ipc, ipc_stream, read_batches
 from integration.bench.results import Line, Part, Timing, amount_line
-from integration.load.memory import resident_bytes
+from tests.support.memory import forget_peak, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,8 +102,7 @@ def stream_once(
         del tiny
         gc.collect()
         pa.default_memory_pool().release_unused()
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-        base = resident_bytes(peak=False)
+        base = forget_peak()
         started = time.perf_counter()
         receipt = write_shuffle(arrive(), root / "out", **how)
         return {

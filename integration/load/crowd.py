@@ -27,7 +27,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from integration.load.memory import resident_bytes
+from tests.support.memory import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
