@@ -37,7 +37,7 @@ NUMBERS = [0, 1, -1, 2, 3, 7, 8, 9, 255, 1 << 20, (1 << 31) - 1, -(1 << 31), (1 
 
 @contextmanager
 def little_memory(spare: int = 256 << 20) -> Iterator[None]:
-    """Let the process take only so many more bytes: whoever asks for more gets a MemoryError."""
+    """Let the process take only so many more bytes; beyond, allocations raise MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + spare, hard))

@@ -131,7 +131,7 @@ def write_tasks(
     options: WriteOptions = FAST,
     transaction: Transaction | None = None,
 ) -> ShuffleReceipt:
-    """Write and commit one map output per task; the subpartition stands in column `p`."""
+    """Write and commit one map output per task; column `p` is the subpartition."""
     schema = tasks[0][0].schema if tasks and tasks[0] else SCHEMA
     job = begin_job(
         str(path),
