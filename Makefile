@@ -9,6 +9,9 @@ PY     := $(BIN)/python
 LOWEST := $(CURDIR)/.venv-lowest
 # The one in .venv once that exists: only the first `make` has to be told which Python to take.
 ANY_PY  = $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON))
+# What is passed on to pytest: make test ARGS="-k garbage"
+ARGS   ?=
+PARALLEL := --numprocesses=auto --maxprocesses=4
 
 # Spark starts its workers with PYSPARK_PYTHON, and looks for data sources with PYSPARK_DRIVER_PYTHON,
 # whichever Python runs the driver. Another Spark's SPARK_HOME would win over the installed one.
@@ -20,8 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-lowest integration torture damage bench load crashes lint typecheck check docs \
-    clean python java integration-session integration-processes
+.PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes format lint typecheck \
+    check docs clean python java integration-session integration-processes
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,24 +34,29 @@ setup: $(STAMP) ## Create .venv with everything needed to run and develop
 demo: java $(STAMP) ## Write and read a shuffle on flight data (SCALE=1 for a larger run)
 	"$(PY)" -m integration.programs.demo $(if $(SCALE),--scale $(SCALE))
 
-test: java $(STAMP) ## Run the tests
-	"$(PY)" -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
+quick: $(STAMP) ## Run the unit tests and those of old files: a minute, needs no Java (ARGS="-k ...")
+	HYPOTHESIS_PROFILE=quick "$(PY)" -m pytest tests/unit tests/compat -m "not spark" --quiet \
+	    $(PARALLEL) --dist=worksteal $(ARGS)
+
+test: java $(STAMP) ## Run the tests, those on a JVM too (ARGS="-k ...")
+	"$(PY)" -m pytest tests $(PARALLEL) --dist=loadfile $(ARGS)
 
 test-lowest: export PYSPARK_PYTHON        := $(LOWEST)/bin/python
 test-lowest: export PYSPARK_DRIVER_PYTHON := $(LOWEST)/bin/python
 test-lowest: java $(LOWEST)/.stamp ## Run the tests with every dependency at its lower bound
-	"$(LOWEST)/bin/python" -m pytest tests --numprocesses=auto --maxprocesses=4 --dist=loadfile
+	"$(LOWEST)/bin/python" -m pytest tests $(PARALLEL) --dist=loadfile $(ARGS)
 
-integration: java $(STAMP) ## Run the tests on several Spark processes and real data
-	@echo "Two runs at once, a quarter of an hour at most; each is shown when it ends."
+# Exit status 5 of pytest: ARGS left nothing to run in this one of the two.
+integration: java $(STAMP) ## Run the tests on several Spark processes and real data (ARGS="-k ...")
+	@echo "Two runs concurrently, a quarter of an hour at most; each is shown when it ends."
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target \
 	    integration-session integration-processes
 
 integration-session:
-	"$(PY)" -m pytest integration -m "not processes"
+	"$(PY)" -m pytest integration -m "not processes" $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
 
 integration-processes:
-	"$(PY)" -m pytest integration -m processes
+	"$(PY)" -m pytest integration -m processes $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
 
 torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; ROUND=7 repeats one)
 	"$(PY)" -m integration.torture $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
@@ -66,6 +74,10 @@ load: java $(STAMP) ## Many readers and writers, many rows, many map outputs (LO
 
 crashes: $(STAMP) ## Every fault at every system call of every operation (a quarter of an hour)
 	CRASHES=all "$(PY)" -m pytest tests/conformance/test_crashes.py
+
+format: $(STAMP) ## Format the code, and mend what the linter can
+	"$(BIN)/ruff" check --fix .
+	"$(BIN)/ruff" format .
 
 lint: $(STAMP) ## Check style, formatting and the layers
 	"$(BIN)/ruff" check .
@@ -108,6 +120,7 @@ python:
 	    "arrow-shuffle needs Python 3.11 or newer, but $(ANY_PY) is %d.%d: " \
 	    "name another with \"make PYTHON=/path/to/python3.11\"." % v[:2])'
 
-# Needs nothing but Python itself, so it speaks up before anything is installed.
+# Needs nothing but Python itself, so it fails before anything is installed.
 java: | python
-	@"$(ANY_PY)" -m connector.java
+	@"$(ANY_PY)" -m connector.java || { \
+	    echo "quick, lint, format, typecheck and docs are the targets that need no Java." >&2; exit 1; }

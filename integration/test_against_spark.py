@@ -19,7 +19,7 @@ import connector
 from arrow_format import open_shuffle
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import WAYS, assert_same_rows, by_function
-from tests.support.tables import FLAT, frozen
+from tests.support.tables import SPARK_TYPES, frozen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,19 +201,6 @@ def test_polars(path: Path, expected: pa.Table):
 
 
 # Tables of every kind ----------------------------------------------------------------------------
-
-# Spark's own types, so that it makes the same DataFrame of the table.
-SPARK_TYPES = [
-    (type_, values)
-    for type_, values in FLAT
-    if not (
-        pa.types.is_unsigned_integer(type_)
-        or pa.types.is_decimal256(type_)
-        or pa.types.is_fixed_size_binary(type_)
-        or pa.types.is_null(type_)
-        or pa.types.is_time(type_)
-    )
-]
 
 
 @st.composite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,28 +23,19 @@ from integration.programs.ways import (
     by_function,
     by_sql,
 )
+from tests.support.spark_session import spark_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-@contextmanager
-def settings(spark: SparkSession, **values: object) -> Iterator[None]:
-    """Set ``spark.sql.*`` settings for a while; ``__`` stands for a dot."""
-    names = {f"spark.sql.{name.replace('__', '.')}": value for name, value in values.items()}
-    before = {name: spark.conf.get(name, None) for name in names}
-    for name, value in names.items():
-        spark.conf.set(name, str(value))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, value)
+def settings(spark: SparkSession, **values: object) -> AbstractContextManager[None]:
+    """Change ``spark.sql.*`` settings inside the block; ``__`` stands for a dot."""
+    names = {f"spark.sql.{name.replace('__', '.')}": str(value) for name, value in values.items()}
+    return spark_settings(spark, names)
 
 
 def batch_sizes(df: DataFrame) -> list[int]:

@@ -227,14 +227,11 @@ import sys, pyarrow as pa, pyarrow.dataset as ds
 from arrow_format import WriteOptions, write_shuffle
 from connector.scan.scan import plan_scan
 from connector.scan.files import BATCH_BYTES
+from tests.support.memory import forget_peak, resident_bytes
 
 pa.set_cpu_count(1)
 source, tiny, out = sys.argv[1:]
 BUFFER = 16 << 20
-
-def status(name):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
 
 def write(path, name):
     scan = plan_scan(ds.dataset(path), parallelism=1)
@@ -243,11 +240,10 @@ def write(path, name):
     return write_shuffle(rows, out + name, num_subpartitions=500, keys="k", options=options)
 
 write(tiny, "/tiny")
-base = status("VmHWM")
-with open("/proc/self/clear_refs", "w") as clear:
-    clear.write("5")
+base = resident_bytes()
+forget_peak()
 assert write(source, "/big").counters["num_regions"] > 10
-print(base, status("VmHWM"), BUFFER, BATCH_BYTES)
+print(base, resident_bytes(), BUFFER, BATCH_BYTES)
 """
 
 

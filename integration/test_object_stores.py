@@ -238,14 +238,11 @@ STREAM = """
 import json, sys
 import numpy as np, pyarrow as pa
 from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from tests.support.memory import resident_bytes
 
 path, codec, options = sys.argv[1], sys.argv[2], json.load(sys.stdin)
 pa.set_cpu_count(1)
 BUFFER = 64 << 20
-
-def status(name):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
 
 random = np.random.default_rng(1)
 made = [
@@ -259,9 +256,9 @@ def write(count, path):
                   options=WriteOptions(sort_buffer_bytes=BUFFER, codec=codec))
 
 write(1, path + "-small")
-base = status("VmRSS")
+base = resident_bytes(peak=False)
 write(100, path)
-taken = status("VmHWM") - base
+taken = resident_bytes() - base
 bound = 1.25 * BUFFER + (64 << 20) + made[0].nbytes
 print(f"{taken >> 20} MiB of {int(bound) >> 20}")
 assert taken <= bound

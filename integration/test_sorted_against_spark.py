@@ -19,7 +19,7 @@ from arrow_format import OptionError, RangePartitioner, SchemaError, open_shuffl
 from arrow_format.keys.sort_keys import ORDERS
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import FAST, assert_same_rows
-from tests.support.tables import FLAT, frozen
+from tests.support.tables import SPARK_TYPES, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,17 +54,6 @@ def text_of(keys: Keys) -> str:
 
 # Every sortable type, random schemas, directions and null orders ---------------------------------
 
-SPARK_TYPES = [
-    (type_, values)
-    for type_, values in FLAT
-    if not (
-        pa.types.is_unsigned_integer(type_)
-        or pa.types.is_decimal256(type_)
-        or pa.types.is_fixed_size_binary(type_)
-        or pa.types.is_null(type_)
-        or pa.types.is_time(type_)
-    )
-]
 FLOATS = st.sampled_from([0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.5, -2.5])
 TEXTS = st.sampled_from(
     ["", "a", "a\x00", "ab", "é", "日本語", "\U0001f986", "\uffff", "long " * 9, "long " * 9 + "b"]

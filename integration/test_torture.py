@@ -98,21 +98,21 @@ def test_what_lies_beside_a_version_is_seen(written: str, tmp_path: Path):
 # The harness itself ------------------------------------------------------------------------------
 
 
-def _hang(how: str, tell: Callable[[str], None]) -> None:
-    tell(how)
+def _hang(how: str, announce: Callable[[str], None]) -> None:
+    announce(how)
     time.sleep(60)
 
 
 def test_a_child_that_hangs_is_named_with_where_it_stands():
     with child(_hang, "commit") as process:
-        told = process.next()
-        assert told is not None
-        assert told.value == "commit"
+        announced = process.next()
+        assert announced is not None
+        assert announced.value == "commit"
         with pytest.raises(
             TimeoutError, match=r"for 0\.2 s, which is in commit of _hang"
         ) as raised:
             process.next(0.2)
-    assert "test_torture.py" in str(raised.value), "the line at which it stands"
+    assert "test_torture.py" in str(raised.value), "the line at which it hangs"
     assert "in _hang" in str(raised.value)
 
 

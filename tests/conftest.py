@@ -15,6 +15,7 @@ settings.register_profile("default", deadline=None, max_examples=50)
 settings.register_profile(
     "ci", deadline=None, max_examples=100, derandomize=True, database=None, print_blob=True
 )
+settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("nightly", deadline=None, max_examples=2_000, print_blob=True)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default")

@@ -1,9 +1,7 @@
-"""Benchmarks: ratios measured in one run, see ``docs/benchmarks.md``.
+"""Benchmarks: ratios of two things measured in the same run; see ``docs/benchmarks.md``.
 
-``python -m integration.bench`` measures several parts. Pure: ``results`` (ratios, verdicts),
-``targets``, ``engine_lines``, ``cost_lines``, ``buffer_lines``, ``disk_lines``, ``memory_lines``,
-``spark_lines`` (what is held against what), ``report`` (tables, JSON). Effects: ``lineitem``,
-``narrow``, ``tables``, ``ipc`` (input), ``child`` (fresh processes), and for each part who competes
-and how: ``engine`` with ``contenders`` and ``recompress``, ``cost``, ``disk`` (part ``bytes``),
-``memory`` with ``streaming``, ``spark``, ``buffer``.
+``python -m integration.bench`` measures the parts ``engine``, ``read``, ``spark``, ``lane``,
+``joins``, ``memory`` and ``buffer``, each a module with a function ``run``. They share ``results``
+(ratios and verdicts, pure), ``targets``, ``report`` (table and JSON), ``rounds`` (who is measured
+when), ``child`` (a fresh process on one core) and ``inputs``.
 """

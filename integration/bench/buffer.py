@@ -1,10 +1,12 @@
-"""What buffered outputs cost and save: updates of keys, held back for an interval. One core."""
+"""What buffered outputs cost and save: updates of keys, buffered for an interval. One core."""
 
 from __future__ import annotations
 
-import time
 import uuid
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +22,24 @@ from arrow_format import (
 )
 from arrow_format.model import PartitionedFileMetadata
 from arrow_format.storage.open import open_storage
-from integration.bench.buffer_lines import (
-    BUFFERED,
-    COUNTED,
-    GATHER,
-    UNBUFFERED,
-    buffer_lines,
-)
-from integration.bench.child import run_in_child
-from integration.bench.engine import timings_of
-from integration.bench.ipc import BATCH_ROWS, as_over_ipc
-from integration.bench.results import Line, Part, Timing, turns
+from integration.bench import targets
+from integration.bench.child import run_in_child, timed
+from integration.bench.inputs import BATCH_ROWS, as_over_ipc
+from integration.bench.results import Line, Part, Timing, amount_line, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from integration.bench.rounds import Settings
+
+COUNTED = "buffered, then counted"
+GATHER = "gather"
+BUFFERED = "buffered, then a map output"
+UNBUFFERED = "unbuffered, a map output"
+LABELS = (COUNTED, GATHER, BUFFERED, UNBUFFERED)
+
+NS_PER_ROW = 100
+"""What buffering a row may take in addition to a gather of it."""
 
 UPDATES = (1, 10, 100)
 """Updates per key and interval."""
@@ -51,7 +57,6 @@ NUM_SUBPARTITIONS = 200
 """Of the map output that rows are written to."""
 
 ROWS_AT_SCALE_1 = 2_000_000
-LABELS = (COUNTED, GATHER, BUFFERED, UNBUFFERED)
 
 
 def updates_of(
@@ -120,12 +125,9 @@ class Written(Counted):
 def measure_once(
     label: str, kind: str, updates: int, interval_rows: int, num_rows: int, scratch: str
 ) -> dict[str, Any]:
-    """Do one of :data:`LABELS` with updates; runs in a fresh process.
+    """Do one of :data:`LABELS` with updates, and time it.
 
-    Returns
-    -------
-    dict
-        ``seconds``, ``cpu_seconds``; ``num_rows`` that came out; ``spilled_bytes``.
+    ``num_rows`` of the answer came out; its counter is ``spilled_bytes``.
     """
     batches = list(updates_of(kind, updates, interval_rows, num_rows))
     root = Path(scratch)
@@ -133,13 +135,13 @@ def measure_once(
     work: Callable[[list[pa.RecordBatch]], tuple[int, int]]
     if label == GATHER:
         table = pa.Table.from_batches(batches).combine_chunks()
-        rows = [
+        orders = [
             pa.array(np.random.default_rng(1).permutation(interval_rows) + start)
             for start in range(0, num_rows, interval_rows)
         ]
 
         def work(_: list[pa.RecordBatch]) -> tuple[int, int]:
-            return sum(table.take(one).num_rows for one in rows), 0
+            return sum(table.take(order).num_rows for order in orders), 0
     else:
 
         def work(batches: list[pa.RecordBatch]) -> tuple[int, int]:
@@ -147,14 +149,9 @@ def measure_once(
             return _run(output, batches, None if label == UNBUFFERED else interval_rows, root)
 
     work(batches[:2])  # loads the code
-    cpu_before, started = time.process_time(), time.perf_counter()
-    emitted, spilled = work(batches)
-    return {
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu_before,
-        "num_rows": emitted,
-        "spilled_bytes": spilled,
-    }
+    with timed() as answer:
+        emitted, spilled = work(batches)
+    return {**answer, "num_rows": emitted, "counters": {"spilled_bytes": spilled}}
 
 
 def _run(
@@ -179,46 +176,61 @@ def _run(
     return downstream.num_rows, getattr(output, "spilled_bytes", 0)
 
 
-def run(scale: float, *, repeat: int, scratch: Path, step: Callable[[str], None]) -> Part:
-    """Measure buffered outputs; ``step`` is told what comes next."""
-    lines: list[Line] = []
-    timings: dict[str, tuple[Timing, ...]] = {}
-    for interval_rows in (HELD_ROWS, SPILLED_ROWS):
-        num_rows = max(round(ROWS_AT_SCALE_1 * scale / interval_rows), 1) * interval_rows
-        for kind in KINDS:
-            for updates in UPDATES:
-                case = f"{kind}, {interval_rows:,} rows an interval, {updates} per key"
-                answers: dict[str, list[dict[str, Any]]] = {label: [] for label in LABELS}
-                for number, order in enumerate(turns(LABELS, repeat), 1):
-                    for label in order:
-                        step(f"buffer, {case}, round {number}: {label}")
-                        answers[label].append(
-                            run_in_child(
-                                measure_once,
-                                label=label,
-                                kind=kind,
-                                updates=updates,
-                                interval_rows=interval_rows,
-                                num_rows=num_rows,
-                                scratch=str(scratch),
-                            )
-                        )
-                found = timings_of(answers)
-                timings[case] = tuple(found.values())
-                counted = answers[COUNTED][0]
-                lines += buffer_lines(
-                    case,
-                    found,
-                    rows=(num_rows, counted["num_rows"]),
-                    updates=updates,
-                    has_cost_target=not counted["spilled_bytes"],
-                )
-    notes = (
-        "one core, a fresh process per round, in turns; ratios of the best rounds; time per row is "
-        "processor time",
+def buffer_lines(
+    case: str, timings: Mapping[str, Timing], *, num_rows: int, updates: int
+) -> list[Line]:
+    """Lines on ``num_rows`` rows with so many updates per key and interval.
+
+    The target of time takes for granted that what an interval buffers fits into memory.
+    """
+    counted, gather = timings[COUNTED], timings[GATHER]
+    fits = not counted.counters["spilled_bytes"]
+    # Processor time in the place of wall time: others use the machine as well.
+    ours = replace(
+        counted, seconds=tuple(s * 1e9 / num_rows for s in counted.cpu_seconds), cpu_seconds=()
+    )
+    allowed = Timing(
+        f"{NS_PER_ROW} ns and a gather",
+        tuple(s * 1e9 / num_rows + NS_PER_ROW for s in gather.cpu_seconds),
+    )
+    target = targets.BUFFER_AGAINST_ALLOWED if fits else None
+    per_row = compare(case, "time per row", allowed.label, ours, allowed, target, best=True)
+    rows = ("buffered", counted.num_rows or 0), ("all", num_rows)
+    return [
+        amount_line(
+            case, "rows downstream, all = 1", *rows, "rows", targets.rows_downstream(updates)
+        ),
+        replace(per_row, unit="ns"),
+        compare(case, "speed", "unbuffered", timings[BUFFERED], timings[UNBUFFERED], best=True),
+    ]
+
+
+def run(settings: Settings) -> Part:
+    """Measure buffered outputs."""
+    part = Part("buffer", f"Buffered outputs, one core, scale {settings.scale:g}")
+    part.notes += [
+        "one core, a fresh process per round; ratios of the best rounds; time per row is processor "
+        "time",
         "a row has a key, a number and a timestamp; keys come in random order; 64 MiB of memory; "
         "cases without a target spilled",
-    )
-    return Part(
-        "buffer", f"Buffered outputs, one core, scale {scale:g}", tuple(lines), timings, notes
-    )
+    ]
+    for interval_rows, kind, updates in product((HELD_ROWS, SPILLED_ROWS), KINDS, UPDATES):
+        intervals = max(round(ROWS_AT_SCALE_1 * settings.scale / interval_rows), 1)
+        num_rows = intervals * interval_rows
+        case = f"{kind}, {interval_rows:,} rows an interval, {updates} per key"
+        measures = {
+            label: partial(
+                run_in_child,
+                measure_once,
+                label=label,
+                kind=kind,
+                updates=updates,
+                interval_rows=interval_rows,
+                num_rows=num_rows,
+                scratch=str(settings.scratch),
+            )
+            for label in LABELS
+        }
+        timings = settings.measure(part, case, measures)
+        part.lines += buffer_lines(case, timings, num_rows=num_rows, updates=updates)
+    return part

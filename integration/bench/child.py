@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -21,27 +24,29 @@ ONE_THREAD = {
     "OMP_THREAD_LIMIT": "1",
     "RAYON_NUM_THREADS": "1",
 }
-"""What keeps libraries to one thread that are told by environment variables."""
+"""Environment variables that keep libraries to one thread."""
 
 
 class ChildError(RuntimeError):
     """A measurement failed; the message ends with what its process printed."""
 
 
+@contextmanager
+def timed() -> Iterator[dict[str, Any]]:
+    """Add ``seconds`` and ``cpu_seconds`` of the block to the dictionary that is yielded."""
+    answer: dict[str, Any] = {}
+    gc.collect()
+    cpu_before, started = time.process_time(), time.perf_counter()
+    yield answer
+    answer["seconds"] = time.perf_counter() - started
+    answer["cpu_seconds"] = time.process_time() - cpu_before
+
+
 def run_in_child(function: Callable[..., dict[str, Any]], **arguments: object) -> dict[str, Any]:
     """Call ``function`` in a new Python process on one core; return its answer.
 
-    Parameters
-    ----------
-    function
-        A function at the top of a module; its answer is a dictionary that JSON can hold.
-    **arguments
-        Keyword arguments that JSON can hold.
-
-    Raises
-    ------
-    ChildError
-        The process failed.
+    ``function`` is at the top of a module; its keyword arguments and its answer, a dictionary, are
+    what JSON can hold. Raises ChildError if the process fails.
     """
     name = f"{function.__module__}:{function.__qualname__}"
     completed = subprocess.run(

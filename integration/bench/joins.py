@@ -2,32 +2,30 @@
 
 The query is revenue per order priority over TPC-H ``lineitem`` and ``orders``: a join on the order
 key, and five sums. Both sides read the same columns of the same Parquet files. As in the part
-``spark``, all run in one session, in turns, after a round that does not count; what joins inside a
-task is measured by itself, in a process of its own on one core.
+``spark``, all run in one session after a round that does not count.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from integration.bench import joins_lines as labels
-from integration.bench.child import run_in_child
-from integration.bench.join_kernels import KERNELS, join_once
-from integration.bench.results import Line, Part, Timing
-from integration.bench.spark import _Rounds, _to_noop, session
+from integration.bench import targets
+from integration.bench.results import Line, Part, compare
+from integration.bench.spark import measure_actions, session, to_noop
 from integration.programs.datasets import LINEITEM_PARTS, lineitem, orders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from integration.bench.results import Timing
+    from integration.bench.rounds import Settings
     from integration.bench.spark import Action
 
 ITEMS = ("l_orderkey", "l_extendedprice", "l_discount")
@@ -35,38 +33,56 @@ ORDERS = ("o_orderkey", "o_orderpriority")
 GROUPED = ("l_suppkey", "l_extendedprice", "l_quantity")
 REVENUE = "sum(l_extendedprice * (1 - l_discount)) AS revenue"
 
+SQL = "Spark SQL, sort-merge join"
+WHOLE = "lane shuffles + join_shuffles"
+KEPT = "join_shuffles, kept"
+KEPT_ROWS = "join_shuffles, kept, all rows to the JVM"
+APPLY = "groupBy.applyInArrow"
+SQL_AGGREGATE = "Spark SQL, groupBy.agg"
+AGGREGATE = "aggregate_shuffle, kept"
 
-def run(
-    scale: float,
-    *,
-    numbers: tuple[int, ...],
-    repeat: int,
-    scratch: Path,
-    step: Callable[[str], None],
-) -> Part:
-    """Measure joins and aggregations; ``step`` is told what comes next."""
-    step("making the input")
-    items, others = lineitem(scale), orders(scale)
-    rounds = _Rounds(scratch, repeat, step)
-    lines: list[Line] = []
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    step("starting Spark")
-    with session(scratch, {"spark.sql.autoBroadcastJoinThreshold": "-1"}) as spark:
-        for n in numbers:
-            lines += _joins(spark, items, others, n, rounds)
-        lines += _aggregations(spark, items, numbers[0], rounds)
-    for n in numbers:
-        lines += _kernels(n, rounds)
-    notes = (
-        f"local[2], {LINEITEM_PARTS} input files each, one session, in turns, one warm-up round; "
-        "both sides with adaptive execution, Spark's joins without broadcast",
+
+def join_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
+    """Lines on the query with a join, for one number of subpartitions."""
+    goals = {
+        WHOLE: targets.JOIN_AGAINST_SQL, KEPT: targets.KEPT_JOIN_AGAINST_SQL, KEPT_ROWS: None,
+    }  # fmt: skip
+    return [
+        compare(case, "speed", "Spark SQL", timings[label], timings[SQL], goal)
+        for label, goal in goals.items()
+    ]
+
+
+def aggregate_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
+    """Lines on the aggregation, for one number of subpartitions."""
+    ours, goal = timings[AGGREGATE], targets.AGGREGATE_AGAINST_APPLY
+    return [
+        compare(case, "speed", "applyInArrow", ours, timings[APPLY], goal),
+        compare(case, "speed", "Spark SQL", ours, timings[SQL_AGGREGATE]),
+    ]
+
+
+def run(settings: Settings) -> Part:
+    """Measure joins and aggregations."""
+    settings.report("making the input")
+    items, others = lineitem(settings.scale), orders(settings.scale)
+    title = f"Joins, Spark local[2], lineitem and orders SF {settings.scale:g} by order key"
+    part = Part("joins", title)
+    part.notes += [
+        f"local[2], {LINEITEM_PARTS} input files each, one session, one warm-up round; both sides "
+        "with adaptive execution, Spark's joins without broadcast",
         f"columns {', '.join(ITEMS + ORDERS)}; our writes fsync, Spark's shuffle files do not",
-    )
-    title = f"Joins, Spark local[2], lineitem and orders SF {scale:g} by order key"
-    return Part("joins", title, tuple(lines), rounds.timings, notes)
+    ]
+    with session(settings, {"spark.sql.autoBroadcastJoinThreshold": "-1"}) as spark:
+        for n in settings.numbers:
+            _joins(settings, part, spark, items, others, n)
+        _aggregations(settings, part, spark, items)
+    return part
 
 
-def _joins(spark: SparkSession, items: Path, others: Path, n: int, rounds: _Rounds) -> list[Line]:
+def _joins(
+    settings: Settings, part: Part, spark: SparkSession, items: Path, others: Path, n: int
+) -> None:
     import connector
 
     def write(out: Path) -> None:
@@ -96,21 +112,22 @@ def _joins(spark: SparkSession, items: Path, others: Path, n: int, rounds: _Roun
         write(out)
         return summed(out)
 
-    kept = rounds.scratch / f"kept-{n}"
+    kept = settings.scratch / f"kept-{n}"
     write(kept)
     expected = list(map(tuple, sql(kept)))
-    if any(list(map(tuple, found)) != expected for found in (summed(kept), _revenue(joined(kept)))):
-        msg = f"n = {n:,}: the join gives another revenue than Spark SQL"
-        raise RuntimeError(msg)
+    for revenue in (summed(kept), _revenue(joined(kept))):
+        if list(map(tuple, revenue)) != expected:
+            msg = f"n = {n:,}: the join gives another revenue than Spark SQL"
+            raise RuntimeError(msg)
     spark.conf.set("spark.sql.shuffle.partitions", min(n, 200))
     actions: dict[str, Action] = {
-        labels.SQL: sql,
-        labels.WHOLE: whole,
-        labels.KEPT: lambda _: summed(kept),
-        labels.KEPT_ROWS: lambda _: _revenue(joined(kept)),
+        SQL: sql,
+        WHOLE: whole,
+        KEPT: lambda _: summed(kept),
+        KEPT_ROWS: lambda _: _revenue(joined(kept)),
     }
     case = f"join, n = {n:,}"
-    return labels.join_lines(case, rounds.measure(case, actions))
+    part.lines += join_lines(case, measure_actions(settings, part, case, actions))
 
 
 def _partial_revenue(joined: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -129,12 +146,13 @@ def _revenue(rows: DataFrame) -> list[object]:
     return sorted(rows.groupBy("o_orderpriority").agg(expr(REVENUE)).collect())
 
 
-def _aggregations(spark: SparkSession, items: Path, n: int, rounds: _Rounds) -> list[Line]:
+def _aggregations(settings: Settings, part: Part, spark: SparkSession, items: Path) -> None:
     """Ten thousand groups at scale 1: Python is called for each of them by ``applyInArrow``."""
     import connector
 
+    n = settings.numbers[0]
     key, price, quantity = GROUPED
-    kept = rounds.scratch / "kept-suppliers"
+    kept = settings.scratch / "kept-suppliers"
     connector.write_shuffle(
         ds.dataset(items), kept, num_subpartitions=n, keys=key, columns=list(GROUPED), spark=spark
     )
@@ -149,28 +167,11 @@ def _aggregations(spark: SparkSession, items: Path, n: int, rounds: _Rounds) -> 
     )
     ours = {"price": (price, "sum"), "most": (quantity, "max"), "n": ([], "count_all")}
     actions: dict[str, Action] = {
-        labels.APPLY: lambda _: _to_noop(rows.groupBy(key).applyInArrow(of_group, schema)),
-        labels.SQL_AGGREGATE: lambda _: _to_noop(
+        APPLY: lambda _: to_noop(rows.groupBy(key).applyInArrow(of_group, schema)),
+        SQL_AGGREGATE: lambda _: to_noop(
             rows.groupBy(key).agg({price: "sum", quantity: "max", "*": "count"})
         ),
-        labels.AGGREGATE: lambda _: _to_noop(connector.aggregate_shuffle(spark, kept, key, ours)),
+        AGGREGATE: lambda _: to_noop(connector.aggregate_shuffle(spark, kept, key, ours)),
     }
     case = f"aggregate by {key}, n = {n:,}"
-    return labels.aggregate_lines(case, rounds.measure(case, actions))
-
-
-def _kernels(n: int, rounds: _Rounds) -> list[Line]:
-    """What joins inside a task, each way in a process of its own."""
-    case = f"inside a task, n = {n:,}"
-    timings = []
-    for label in KERNELS:
-        rounds.step(f"{case}: {label}")
-        found = run_in_child(
-            join_once,
-            kernel=label,
-            shuffles=str(rounds.scratch / f"kept-{n}"),
-            repeat=rounds.repeat,
-        )
-        timings.append(Timing(label, tuple(found["seconds"]), num_rows=found["num_rows"]))
-    rounds.timings[case] = tuple(timings)
-    return labels.kernel_lines(case, timings)
+    part.lines += aggregate_lines(case, measure_actions(settings, part, case, actions))

@@ -1,60 +1,72 @@
 """From Parquet files to a shuffle without entering the JVM, on two local cores, against Spark.
 
-As in the part ``spark``, all run in one session, in turns, after a round that does not count.
+As in the part ``spark``, all run in one session after a round that does not count.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 
 from arrow_format import WriteOptions
-from integration.bench import lane_lines as labels
-from integration.bench.lineitem import KEY
-from integration.bench.results import Line, Part
-from integration.bench.spark import _Rounds, session
-from integration.programs.datasets import LINEITEM_PARTS, lineitem
+from integration.bench import targets
+from integration.bench.inputs import KEY
+from integration.bench.results import Line, Part, compare
+from integration.bench.rounds import check_rows
+from integration.bench.spark import NOTE, measure_actions, session, size_lines
+from integration.programs.datasets import lineitem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from integration.bench.results import Timing
+    from integration.bench.rounds import Settings
     from integration.bench.spark import Action
 
+REPARTITION = "read.parquet, repartition, Parquet"
+FRAME = "write_shuffle of the DataFrame, zstd"
 
-def run(
-    scale: float,
-    *,
-    numbers: tuple[int, ...],
-    codecs: tuple[str, ...],
-    repeat: int,
-    scratch: Path,
-    step: Callable[[str], None],
-) -> Part:
-    """Measure writes of a dataset; ``step`` is told what comes next."""
-    step("making the input")
-    source = lineitem(scale)
-    rounds = _Rounds(scratch, repeat, step)
-    lines: list[Line] = []
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    step("starting Spark")
-    with session(scratch) as spark:
+
+def lane_label(codec: str, *, sync: bool = True) -> str:
+    """Label of the write of a dataset; ``sync`` is the default of the options."""
+    return f"lane {codec}" + ("" if sync else ", no fsync")
+
+
+def lane_lines(case: str, codecs: Sequence[str], timings: Mapping[str, Timing]) -> list[Line]:
+    """Lines on one number of subpartitions."""
+    peer, goal = timings[REPARTITION], targets.LANE_AGAINST_PARQUET
+    lines = []
+    for codec in codecs:
+        ours, unsynced = timings[lane_label(codec)], timings[lane_label(codec, sync=False)]
+        lines += [
+            compare(case, "speed", "Spark's writer", ours, peer, goal),
+            compare(case, "speed", "Spark's writer", unsynced, peer),
+            compare(case, "time", "through the JVM", ours, timings[FRAME]),
+        ]
+    return lines + size_lines(case, [timings[lane_label(codec)] for codec in codecs], peer)
+
+
+def run(settings: Settings) -> Part:
+    """Measure writes of a dataset."""
+    settings.report("making the input")
+    source = lineitem(settings.scale)
+    title = f"Lane, Parquet to shuffle, Spark local[2], lineitem SF {settings.scale:g} by {KEY}"
+    part = Part("lane", title, notes=[NOTE])
+    with session(settings) as spark:
         import connector
 
         num_rows = spark.read.parquet(str(source)).count()
 
         def shuffle(n: int, options: WriteOptions, *, through_jvm: bool = False) -> Action:
             def write(out: Path) -> None:
-                # Opened anew, as Spark plans anew: what is known of the files is not kept.
+                # Opened again each time, as Spark plans again: nothing known of the files is kept.
                 rows = spark.read.parquet(str(source)) if through_jvm else ds.dataset(source)
                 receipt = connector.write_shuffle(
                     rows, out, num_subpartitions=n, keys=KEY, options=options
                 )
-                if receipt.num_rows != num_rows:
-                    msg = f"{receipt.num_rows:,} rows came out of {num_rows:,}"
-                    raise RuntimeError(msg)
+                check_rows(receipt.num_rows, num_rows)
 
             return write
 
@@ -64,21 +76,15 @@ def run(
 
             return write
 
-        for n in numbers:
+        for n in settings.numbers:
             actions: dict[str, Action] = {
-                labels.lane_label(codec, sync=sync): shuffle(
-                    n, WriteOptions(codec=codec, sync=sync)
-                )
-                for codec in codecs
+                lane_label(codec, sync=sync): shuffle(n, WriteOptions(codec=codec, sync=sync))
+                for codec in settings.codecs
                 for sync in (True, False)
             }
-            actions[labels.FRAME] = shuffle(n, WriteOptions(), through_jvm=True)
-            actions[labels.REPARTITION] = repartition(n)
-            case = f"n = {n:,}"
-            lines += labels.lane_lines(case, codecs, rounds.measure(case, actions))
-    note = (
-        f"local[2], {LINEITEM_PARTS} input files, one session, in turns, one warm-up round; ours "
-        "fsync unless the label says otherwise, Spark's writer does not"
-    )
-    title = f"Lane, Parquet to shuffle, Spark local[2], lineitem SF {scale:g} by {KEY}"
-    return Part("lane", title, tuple(lines), rounds.timings, (note,))
+            actions[FRAME] = shuffle(n, WriteOptions(), through_jvm=True)
+            actions[REPARTITION] = repartition(n)
+            case = f"lane, n = {n:,}"
+            timings = measure_actions(settings, part, case, actions)
+            part.lines += lane_lines(case, settings.codecs, timings)
+    return part

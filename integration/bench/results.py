@@ -1,26 +1,20 @@
 """Timings and what follows from them: ratios, spreads, verdicts. Pure.
 
-A ratio is always of two things measured in the same run, round by round in turns, so that a
-machine that slows down slows both. It is taken between the best rounds of both sides, or between
-medians; its spread is the smallest and the largest ratio of one round.
+A ratio is always of two things measured in the same run, in alternating order, so that a machine
+that slows down slows both. It is taken between the best rounds of both sides, or between medians;
+its spread is the smallest and the largest ratio of one round.
 """
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 PASS, SHORT, NO_TARGET = "pass", "short", ""
-
-LONG_ROUNDS = 2
-"""Rounds of what takes long."""
-
-STEPS = ("partition", "gather", "encode", "write", "merge")
-"""Steps that a map task counts the time of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +27,7 @@ class Target:
     """What is hoped for beyond the bound; no verdict depends on it."""
 
     def __post_init__(self) -> None:
-        """Check that there is one bound."""
+        """Check that exactly one bound is given."""
         if (self.at_least is None) == (self.at_most is None):
             msg = f"a target has one bound, found {self.at_least} and {self.at_most}"
             raise ValueError(msg)
@@ -43,7 +37,7 @@ class Target:
         return bound if self.aim is None else f"{bound}, aim {self.aim:g}"
 
     def met_by(self, ratio: float) -> bool:
-        """Whether ``ratio`` is on the right side."""
+        """Whether ``ratio`` is within the bound."""
         if self.at_least is not None:
             return ratio >= self.at_least
         return self.at_most is not None and ratio <= self.at_most
@@ -51,18 +45,19 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One thing, measured once per round."""
+    """One contender, measured once per round."""
 
     label: str
     seconds: tuple[float, ...]
     """Wall time of each round, in round order."""
     num_bytes: int | None = None
-    """Bytes of the files written; None when nothing was."""
+    """Bytes of the files written, or read where reading is measured."""
     num_files: int | None = None
     cpu_seconds: tuple[float, ...] = ()
-    """Processor time of each round, user and system; empty where it was not taken."""
+    """Processor time of each round, user and system; empty where it was not measured."""
     num_rows: int | None = None
-    """Rows written, where time per row is of interest."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """What else the fastest round counted, such as ``gather_ns`` of the receipt."""
 
     def __post_init__(self) -> None:
         """Check that there is a round."""
@@ -83,22 +78,20 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a table: ours, what it is held against, and the ratio of the two."""
+    """One line of the table: ours, what it is compared with, and the ratio of the two."""
 
     case: str
-    """What the lines around it have in common, such as ``n = 200``."""
+    """What several lines have in common, such as ``write, n = 200``."""
     what: str
     """What the ratio says, such as ``speed, fastest peer = 1``."""
     ours: str
-    """Label of what is ours."""
     other: str
-    """Label of what it is held against."""
     ours_value: float
     other_value: float
     unit: str
-    """Of both values: s, ns, MB, MiB or files."""
+    """Of both values: s, ms, ns, MB, MiB, rows or files."""
     ratio: float
-    """What is held against the target."""
+    """What the target bounds."""
     cpu_ratio: float | None = None
     """The same ratio of processor time, which a busy machine disturbs less."""
     best_ratio: float | None = None
@@ -111,138 +104,58 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``short``, or nothing where there is no target."""
+        """``pass``, ``short``, or empty without a target."""
         if self.target is None:
             return NO_TARGET
         return PASS if self.target.met_by(self.ratio) else SHORT
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Where the time of our fastest round went."""
-
-    case: str
-    label: str
-    seconds: float
-    counters: Mapping[str, int]
-    """As in the receipt: ``partition_ns`` and the like, and what was counted."""
-
-    @property
-    def steps(self) -> dict[str, float]:
-        """Seconds by step; ``rest`` is what no step claims, such as reading batches and commit."""
-        steps = {name: self.counters.get(f"{name}_ns", 0) / 1e9 for name in STEPS}
-        return {**steps, "rest": self.seconds - sum(steps.values())}
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """All results of one part of the benchmarks."""
 
     name: str
     title: str
-    lines: tuple[Line, ...]
-    timings: Mapping[str, tuple[Timing, ...]]
+    lines: list[Line] = field(default_factory=list)
+    timings: dict[str, tuple[Timing, ...]] = field(default_factory=dict)
     """All that was timed, by case."""
-    notes: tuple[str, ...] = ()
-    profiles: tuple[Profile, ...] = ()
+    notes: list[str] = field(default_factory=list)
 
 
-def speed_line(
+def compare(
     case: str,
-    what: str,
+    kind: str,
+    unit: str,
     ours: Timing,
     other: Timing,
     target: Target | None = None,
     *,
     best: bool = False,
 ) -> Line:
-    """How many times as fast as ``other`` ours is; of the ``best`` rounds, or of the medians."""
-    return _timing_line(case, what, ours, other, target, best=best, faster_is_more=True)
+    """Compare two timings, by their ``best`` rounds or by medians.
 
-
-def cost_line(
-    case: str,
-    what: str,
-    ours: Timing,
-    other: Timing,
-    target: Target | None = None,
-    *,
-    best: bool = False,
-) -> Line:
-    """How many times as long as ``other`` ours takes; of the ``best`` rounds, or of the medians."""
-    return _timing_line(case, what, ours, other, target, best=best, faster_is_more=False)
-
-
-def row_cost_line(
-    case: str, what: str, ours: Timing, other: Timing, target: Target | None = None
-) -> Line:
-    """How many times as long as ``other`` ours takes for a row, in the best rounds.
-
-    Raises
-    ------
-    ValueError
-        One of the two does not say how many rows it wrote.
+    ``kind`` is ``speed`` (how many times as fast as ``other``, called ``unit``, ours is) or
+    ``time`` (how many times as long ours takes).
     """
-    return replace(
-        cost_line(case, what, _per_row(ours), _per_row(other), target, best=True), unit="ns"
-    )
 
-
-def _per_row(timing: Timing) -> Timing:
-    """Nanoseconds per row in the place of seconds."""
-    if not timing.num_rows:
-        msg = f"{timing.label}: time per row of an unknown number of rows"
-        raise ValueError(msg)
-    factor = 1e9 / timing.num_rows
-    return replace(
-        timing,
-        seconds=tuple(seconds * factor for seconds in timing.seconds),
-        cpu_seconds=tuple(seconds * factor for seconds in timing.cpu_seconds),
-    )
-
-
-def one_after_the_other(label: str, first: Timing, second: Timing) -> Timing:
-    """Time of two things done one after the other: best with best, and so on."""
-
-    def added(a: Iterable[float], b: Iterable[float]) -> tuple[float, ...]:
-        return tuple(x + y for x, y in zip(sorted(a), sorted(b), strict=False))
-
-    return Timing(
-        label,
-        added(first.seconds, second.seconds),
-        cpu_seconds=added(first.cpu_seconds, second.cpu_seconds),
-    )
-
-
-def _timing_line(
-    case: str,
-    what: str,
-    ours: Timing,
-    other: Timing,
-    target: Target | None,
-    *,
-    best: bool,
-    faster_is_more: bool,
-) -> Line:
     def ratio(our_seconds: float, other_seconds: float) -> float:
-        return other_seconds / our_seconds if faster_is_more else our_seconds / other_seconds
+        is_speed = kind == "speed"
+        return other_seconds / our_seconds if is_speed else our_seconds / other_seconds
 
     pick: Callable[[tuple[float, ...]], float] = min if best else statistics.median
     # A round in which only one side ran has no ratio.
     rounds = [ratio(a, b) for a, b in zip(ours.seconds, other.seconds, strict=False)]
-    cpu = None
-    if ours.cpu_seconds and other.cpu_seconds:
-        cpu = ratio(pick(ours.cpu_seconds), pick(other.cpu_seconds))
+    has_cpu = bool(ours.cpu_seconds and other.cpu_seconds)
     return Line(
         case,
-        what,
+        f"{kind}, {unit} = 1",
         ours.label,
         other.label,
         pick(ours.seconds),
         pick(other.seconds),
         "s",
         ratio(pick(ours.seconds), pick(other.seconds)),
-        cpu_ratio=cpu,
+        cpu_ratio=ratio(pick(ours.cpu_seconds), pick(other.cpu_seconds)) if has_cpu else None,
         best_ratio=ratio(ours.best, other.best),
         median_ratio=ratio(ours.median, other.median),
         spread=(min(rounds), max(rounds)),
@@ -264,23 +177,20 @@ def amount_line(
     )
 
 
+def megabytes(timing: Timing) -> tuple[str, float]:
+    """Label and megabytes of what was written or read, for :func:`amount_line`."""
+    return timing.label, (timing.num_bytes or 0) / 1e6
+
+
 def fastest(timings: Iterable[Timing]) -> Timing | None:
-    """Return the one with the fastest round; None when there is none."""
+    """Return the timing with the fastest round; None for no timings."""
     return min(timings, key=lambda timing: timing.best, default=None)
 
 
-def runs_again(seconds: Sequence[float], *, long_round: float) -> bool:
-    """Whether another round is worth its time, after rounds of so many ``seconds``.
-
-    Two always are, since one alone may have met a bad moment; more when they stay short.
-    """
-    return len(seconds) < LONG_ROUNDS or min(seconds) <= long_round
-
-
 def turns(labels: Sequence[str], num_rounds: int) -> list[list[str]]:
-    """Who runs when: every label once a round, each round starting with the next one.
+    """Order of the contenders in each round, each round starting with the next contender.
 
-    So that no two always run one after the other and none always runs first.
+    So that no two always run in the same order, and none always runs first.
     """
     if not labels:
         return []

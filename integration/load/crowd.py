@@ -1,6 +1,6 @@
 """Many readers, writers that append, one that merges and one that collects, all at the same time.
 
-Every row says which writer wrote it and in which append, so that a reader can tell of any version
+Every row says which writer wrote it and in which append, so that a reader can say of any version
 whether it is whole: of each writer all appends from the first to the last it has, with every row.
 """
 
@@ -27,7 +27,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from integration.load.memory import resident_bytes
+from tests.support.memory import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,32 +81,32 @@ def check_whole(table: pa.Table) -> str | None:
     return None
 
 
-def _write(path: str, writer: int, until: float, told: Queue[tuple[str, object]]) -> None:
+def _write(path: str, writer: int, until: float, events: Queue[tuple[str, object]]) -> None:
     number = 0
     while time.time() < until:
         try:
             append(path, writer, number)
         except CommitConflictError:
-            told.put(("conflicts", 1))
+            events.put(("conflicts", 1))
             continue
         number += 1
-        told.put(("appends", 1))
+        events.put(("appends", 1))
         time.sleep(0.2)
 
 
-def _keep_house(path: str, until: float, told: Queue[tuple[str, object]]) -> None:
+def _keep_house(path: str, until: float, events: Queue[tuple[str, object]]) -> None:
     while time.time() < until:
         time.sleep(2)
         try:
             merge_shuffle(path, options=OPTIONS)
-            told.put(("merges", 1))
+            events.put(("merges", 1))
         except CommitConflictError:
-            told.put(("merge conflicts", 1))
+            events.put(("merge conflicts", 1))
         collect_garbage(path, retention=timedelta(seconds=30))
-        told.put(("collections", 1))
+        events.put(("collections", 1))
 
 
-def _read(path: str, seed: int, until: float, told: Queue[tuple[str, object]]) -> None:
+def _read(path: str, seed: int, until: float, events: Queue[tuple[str, object]]) -> None:
     draw = random.Random(seed)
     versions = 0
     while time.time() < until:
@@ -116,21 +116,23 @@ def _read(path: str, seed: int, until: float, told: Queue[tuple[str, object]]) -
             time.sleep(0.1)
             continue
         if shuffle.version < versions:
-            told.put(("problem", f"version {shuffle.version} after {versions}"))
+            events.put(("problem", f"version {shuffle.version} after {versions}"))
         versions = shuffle.version
         if draw.random() < 0.2:
             wrong = check_whole(shuffle.read().read_all())
             if wrong:
-                told.put(("problem", f"version {versions}: {wrong}"))
-            told.put(("reads of everything", 1))
+                events.put(("problem", f"version {versions}: {wrong}"))
+            events.put(("reads of everything", 1))
         else:
-            one = draw.randrange(N)
-            found = shuffle.subpartition(one).read_all().num_rows
-            expected = shuffle.subpartition_rows[one].as_py()
-            if found != expected:
-                told.put(("problem", f"subpartition {one}: {found} rows of {expected}"))
-            told.put(("reads of one subpartition", 1))
-    told.put(("resident", resident_bytes()))
+            subpartition = draw.randrange(N)
+            num_rows = shuffle.subpartition(subpartition).read_all().num_rows
+            expected = shuffle.subpartition_rows[subpartition].as_py()
+            if num_rows != expected:
+                events.put(
+                    ("problem", f"subpartition {subpartition}: {num_rows} rows of {expected}")
+                )
+            events.put(("reads of one subpartition", 1))
+    events.put(("resident", resident_bytes()))
 
 
 def end_all(processes: Sequence[BaseProcess], patience_s: float) -> list[str]:
@@ -160,20 +162,22 @@ def run_crowd(
     then nothing else is checked.
     """
     context = multiprocessing.get_context("spawn")
-    told: Queue[tuple[str, object]] = context.Queue()
+    events: Queue[tuple[str, object]] = context.Queue()
     path = str(directory / "crowd")
     start = time.time()
     until = start + seconds
     processes: list[BaseProcess] = [
         *(
-            context.Process(target=_write, args=(path, i, until, told), name=f"writer {i}")
+            context.Process(target=_write, args=(path, i, until, events), name=f"writer {i}")
             for i in range(writers)
         ),
         *(
-            context.Process(target=_read, args=(path, i, until, told), name=f"reader {i}")
+            context.Process(target=_read, args=(path, i, until, events), name=f"reader {i}")
             for i in range(readers)
         ),
-        context.Process(target=_keep_house, args=(path, until, told), name="merger and collector"),
+        context.Process(
+            target=_keep_house, args=(path, until, events), name="merger and collector"
+        ),
     ]
     append(path, writers, 0)
     for process in processes:
@@ -181,14 +185,14 @@ def run_crowd(
     counts: Counter[str] = Counter()
     problems: list[str] = []
     peak = 0
-    while any(process.is_alive() for process in processes) or not told.empty():
+    while any(process.is_alive() for process in processes) or not events.empty():
         if time.time() > until + patience_s:
             late = end_all(processes, patience_s)
             if late:
-                # What they still had to tell may end in the middle: to wait for it might hang.
+                # What they still put there may end in the middle: to wait for it might hang.
                 return Crowd(time.time() - start, dict(counts), [*problems, *late], peak)
-        while not told.empty():
-            what, value = told.get()
+        while not events.empty():
+            what, value = events.get()
             if what == "problem":
                 problems.append(str(value))
             elif what == "resident":

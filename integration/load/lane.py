@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 import connector
 from arrow_format import open_shuffle
-from integration.load.memory import resident_bytes
+from tests.support.memory import resident_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,10 @@ from arrow_format import HashPartitioner, WriteOptions, open_shuffle
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
-from integration.load.memory import resident_bytes
+from tests.support.memory import forget_peak, resident_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OPTIONS = WriteOptions(sync=False, sort_buffer_bytes=4 << 20)
 POINTS = 10
@@ -60,8 +63,7 @@ def run_outputs(
     started = time.perf_counter()
     commit_job(job, statuses)
     committed = time.perf_counter()
-    before = resident_bytes(peak=False)
-    Path("/proc/self/clear_refs").write_text("5")
+    before = forget_peak()
     opening = time.perf_counter()
     shuffle = open_shuffle(path)
     assert shuffle.num_rows == map_outputs * rows

@@ -105,7 +105,7 @@ def session_settings() -> dict[str, str]:
         "spark.executor.extraJavaOptions": QUICK_START,
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.scheduler.minRegisteredResourcesRatio": "1",
-        # Whoever fetches from an executor that was killed gives up at once, not after 15 s.
+        # A task that fetches from a killed executor gives up immediately, not after 15 s.
         "spark.shuffle.io.maxRetries": "1",
         "spark.shuffle.io.retryWait": "500ms",
     }
@@ -149,7 +149,7 @@ def _start(directory: Path, started: list[subprocess.Popen[bytes]]) -> Cluster:
     started.append(master)
     url = _wait(log, r"Starting Spark master at (spark://\S+)", "master", master)
     for number in range(NUM_WORKERS):
-        # More than one application needs: some tests start a second one beside the session's.
+        # More than one application needs: some tests start a second one next to the session's.
         can_have = ["--cores", "4", "--memory", "4g", "--work-dir", str(directory / "work")]
         log = directory / f"worker-{number}.log"
         started.append(_launch(directory, log, "worker.Worker", number + 1, *can_have, url))
@@ -224,7 +224,7 @@ def _names(
 
 
 def _stop(started: list[subprocess.Popen[bytes]]) -> None:
-    """Stop our own processes and what stands below them, workers before the master."""
+    """Stop our own processes and their descendants, workers before the master."""
     below = [process.pid for process in descendants(*(one.pid for one in started))]
     for process in reversed(started):
         process.terminate()
@@ -235,7 +235,7 @@ def _stop(started: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    # Executors end by themselves once their worker is gone, but not at once.
+    # Executors end by themselves once their worker is gone, but not immediately.
     groups = {process.pid for process in started}
     for pid in below:
         try:

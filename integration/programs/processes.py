@@ -1,4 +1,4 @@
-"""Which processes stand below which, from Linux's ``/proc``: whom to count, and whom to kill."""
+"""Descendants of processes, from Linux's ``/proc``: which to count, and which to kill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that was there a moment ago."""
+    """A process that ran a moment ago."""
 
     pid: int
     command: str
@@ -23,19 +23,19 @@ def descendants(*pids: int) -> list[Process]:
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name stands in brackets and may hold anything, brackets too.
+            # The name is in brackets and may hold anything, brackets too.
             state, parent = entry.read_text().rpartition(")")[2].split()[:2]
         except OSError:  # gone meanwhile
             continue
         if state != "Z":
             children[int(parent)].append(int(entry.parent.name))
-    found = []
+    processes = []
     waiting = list(pids)
     while waiting:
         below = sorted(children.get(waiting.pop(0), ()))
         waiting += below
-        found += [Process(pid, command_of(pid)) for pid in below]
-    return found
+        processes += [Process(pid, command_of(pid)) for pid in below]
+    return processes
 
 
 def command_of(pid: int) -> str:
@@ -63,7 +63,7 @@ def python_workers(*pids: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process runs and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -12,9 +12,15 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arrow_format import ShuffleNotFoundError, open_shuffle
 from tests.support.spark_session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql.streaming.query import StreamingQuery
 
 ROWS_PER_BATCH = 200
 KEYS = 5
@@ -105,7 +111,7 @@ def main(directory: Path, num_windows: int) -> None:
             query.stop()
 
 
-def _wait(query, is_reached) -> None:  # noqa: ANN001
+def _wait(query: StreamingQuery, is_reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + ENDS_WITHIN_S
     while not is_reached():
         error = query.exception()

@@ -71,13 +71,15 @@ def sums(shards: Shuffle, epoch: int, workers: int, worker: int) -> tuple[Floats
 def train(path: Path, *, epochs: int = 2, workers: int = 2) -> tuple[Floats, int]:
     """Return the weights (intercept first) and the rows seen in each epoch."""
     shards = open_shuffle(path)  # pickled by name: each worker opens this very version itself
-    weights, seen = np.zeros(len(FEATURES) + 1), 0
+    weights: Floats = np.zeros(len(FEATURES) + 1)
+    seen = 0
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         for epoch in range(epochs):
-            found = pool.map(partial(sums, shards, epoch, workers), range(workers))
-            products = sum(part[0] for part in found)
-            weights = np.linalg.solve(products, sum(part[1] for part in found))
-            seen = sum(part[2] for part in found)
+            parts = pool.map(partial(sums, shards, epoch, workers), range(workers))
+            products = sum(part[0] for part in parts)
+            targets = sum(part[1] for part in parts)
+            weights = np.asarray(np.linalg.solve(products, targets))
+            seen = sum(part[2] for part in parts)
     return weights, seen
 
 

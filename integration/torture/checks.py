@@ -1,4 +1,4 @@
-"""Whether a shuffle holds what it must, whole and verified, and nothing lies beside it."""
+"""Whether a shuffle holds what it must, whole and verified, and nothing else lies next to it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def files_beside(path: str, local_dirs: Collection[str] = ()) -> list[str]:
 
 
 def uncommitted(path: str, names: Sequence[str]) -> list[str]:
-    """Return those of several files beside the newest version that a committed job wrote.
+    """Return those of several files besides the newest version that a committed job wrote.
 
     Until garbage is collected, files of older versions and of jobs that died may lie there. Those
     of a job that is in the log and that no version names must not.

@@ -76,12 +76,12 @@ class Child:
         Raises
         ------
         TimeoutError
-            It says nothing and does not end; the message tells where it stands.
+            It says nothing and does not end; the message has its stacks.
         """
         if not self._pipe.poll(timeout_s):
             msg = (
                 f"no word from process {self._process.pid} for {timeout_s:g} s, which is in "
-                f"{self._phase} of {self._does}. It stands at\n"
+                f"{self._phase} of {self._does}. Its threads are at\n"
                 f"{stacks_of(self._process.pid, self._stacks.name)}"
             )
             raise TimeoutError(msg)
@@ -105,7 +105,7 @@ class Child:
 
 
 def stacks_of(pid: int, path: str, wait_s: float = 5) -> str:
-    """Return where all threads of a process stand that dumps them into a file when told.
+    """Return the stacks of all threads of a process that dumps them into a file when signalled.
 
     Parameters
     ----------
@@ -135,14 +135,14 @@ def state_of(pid: int) -> str:
 
 
 def dump_stacks_into(path: str) -> None:
-    """Have this process write where its threads stand into a file, whenever it is told SIGUSR1."""
+    """Have this process write the stacks of its threads into a file on each SIGUSR1."""
     # Open as long as the process is: the handler writes to its descriptor.
     faulthandler.register(signal.SIGUSR1, file=os.open(path, os.O_WRONLY | os.O_APPEND))
 
 
 @contextmanager
 def child(work: Callable[..., Any], *arguments: object) -> Iterator[Child]:
-    """Run ``work(*arguments, tell)`` in a process that does not outlive the block."""
+    """Run ``work(*arguments, announce)`` in a process that does not outlive the block."""
     process = Child(work, *arguments)
     try:
         yield process
@@ -153,15 +153,15 @@ def child(work: Callable[..., Any], *arguments: object) -> Iterator[Child]:
 def _run(pipe: Connection, stacks: str, work: Callable[..., Any], *arguments: object) -> None:
     dump_stacks_into(stacks)
 
-    def tell(kind: str, value: object) -> None:
+    def announce(kind: str, value: object) -> None:
         pipe.send(Message(kind, value, time.monotonic()))
 
     try:
-        value = work(*arguments, lambda phase: tell("phase", phase))
+        value = work(*arguments, lambda phase: announce("phase", phase))
     except Exception:
-        tell("failed", traceback.format_exc())
+        announce("failed", traceback.format_exc())
     else:
-        tell("done", value)
+        announce("done", value)
 
 
 def operation(path: str, one: Operation) -> tuple[Any, ...]:
@@ -169,8 +169,8 @@ def operation(path: str, one: Operation) -> tuple[Any, ...]:
     return _operate, one, path
 
 
-def _operate(one: Operation, path: str, tell: Callable[[str], None]) -> object:
-    return perform(one, path, tell)
+def _operate(one: Operation, path: str, announce: Callable[[str], None]) -> object:
+    return perform(one, path, announce)
 
 
 def map_task(job: ShuffleJob, one: Operation, number: int, attempt: int) -> tuple[Any, ...]:
@@ -179,7 +179,7 @@ def map_task(job: ShuffleJob, one: Operation, number: int, attempt: int) -> tupl
 
 
 def _map(
-    job: ShuffleJob, one: Operation, number: int, attempt: int, tell: Callable[[str], None]
+    job: ShuffleJob, one: Operation, number: int, attempt: int, announce: Callable[[str], None]
 ) -> MapStatus:
-    tell("map")
+    announce("map")
     return run_map_task(job, number, attempt, task_batches(one, number))

@@ -52,7 +52,7 @@ class Harness:
         self._driver: SparkDriver | None = None
         self._lengths: dict[tuple[str, ...], deque[float]] = defaultdict(lambda: deque(maxlen=9))
         self.state: State = None
-        """What is in the shuffle of the round at hand."""
+        """What is in the shuffle of the current round."""
         self.hits: Counter[tuple[str, str, str, str]] = Counter()
         """How often who was killed in what: ``(engine or Spark, victim, operation, phase)``."""
         self.kept: Counter[bool] = Counter()
@@ -163,7 +163,7 @@ class Harness:
         self._unharmed(one, path)
 
     def _unharmed(self, one: Operation, path: str, *, through_spark: bool = False) -> Outcome:
-        """Do an operation that nobody disturbs: it must go through."""
+        """Do an operation undisturbed: it must go through."""
         if through_spark:
             driver = self._living_driver()
             driver.order(path, one)
@@ -172,7 +172,7 @@ class Harness:
             with child(*operation(path, one)) as process:
                 outcome = watch(process)
         if not outcome.done:
-            msg = f"{path}: {one.kind} that nobody disturbed failed: {outcome.failure}"
+            msg = f"{path}: {one.kind} failed undisturbed: {outcome.failure}"
             raise TortureError(msg)
         self._learn(one, outcome)
         self._note(f"{one} undisturbed", outcome)
@@ -183,10 +183,10 @@ class Harness:
         if not outcome.failed or "driver" in planned.victim:
             return
         # Spark gives a write up whose task had been allowed to commit when its executor was lost:
-        # it cannot know whether that took effect, and does not try again. When it allows that,
-        # nobody is told, so a blow cannot be aimed before it; but the reason it gives is its own,
-        # and goes for no other way to write and no other victim. (A Python worker has no part in
-        # it: it has ended its task before the executor asks.)
+        # it cannot know whether that took effect, and does not try again. No process announces that
+        # it allows it, so a blow cannot be aimed before it; but the reason it gives is its own, and
+        # goes for no other way to write and no other victim. (A Python worker has no part in it: it
+        # has ended its task before the executor asks.)
         may_fail = (
             planned.operation.way == "df.write"
             and planned.victim == "executor JVM"
@@ -216,7 +216,7 @@ class Harness:
             raise TortureError(msg)
 
     def _note(self, planned: object, outcome: Outcome) -> None:
-        """Write down what happened, for whoever has to find out why a round failed."""
+        """Write down what happened, so that a failed round can be explained."""
         start = outcome.messages[0].at if outcome.messages else 0.0
         steps = [f"{m.at - start:.3f} {m.kind} {str(m.value)[-2000:]}" for m in outcome.messages]
         struck = outcome.struck_at and f"{outcome.struck_at - start:.3f}"
@@ -257,7 +257,7 @@ class Harness:
                 with child(*map_task(job, one, number, 1)) as process:
                     statuses.append(watch(process).value)
         if any(status is None for status in statuses):
-            msg = f"{planned}: a map task that nobody disturbed failed"
+            msg = f"{planned}: a map task failed undisturbed"
             raise TortureError(msg)
         commit_job(job, statuses, mode=one.kind)
         left = [name for name in files_beside(path, self.local_dirs) if job.job_id in name]

@@ -34,7 +34,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("s", pa.string())])
 
 State: TypeAlias = tuple[tuple[int, int], ...] | None
 """Rows of a shuffle in the order of their commits, as ``(first, count)`` of the running number that
-tells every row of a run apart; None before the first commit."""
+distinguishes the rows of a run; None before the first commit."""
 
 PHASES = {
     "append": ("begin", "map", "commit", "published"),
@@ -74,7 +74,7 @@ class Operation:
         return state
 
     def again(self, first: int) -> Operation:
-        """Return the same with other rows, so that both can be told apart."""
+        """Return the same with other rows, so that both can be distinguished."""
         return replace(self, first=first) if self.is_write else self
 
 
@@ -107,14 +107,14 @@ class Announcing(PosixStorage):
     fall there.
     """
 
-    def __init__(self, root: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, root: str, announce: Callable[[str], None]) -> None:
         super().__init__(root)
-        self._tell = tell
+        self._announce = announce
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         super().put_if_absent(path, data, sync=sync)
         if re.fullmatch(r"commit_log/\d{20}\.json", path):
-            self._tell("published")
+            self._announce("published")
             time.sleep(PAUSE_S)
 
 
@@ -144,12 +144,12 @@ def task_batches(operation: Operation, number: int) -> Iterator[pa.RecordBatch]:
     return batches(operation.first + edges[number], operation.first + edges[number + 1])
 
 
-def perform(operation: Operation, path: str, tell: Callable[[str], None]) -> object:
+def perform(operation: Operation, path: str, announce: Callable[[str], None]) -> object:
     """Do it with the engine alone, in this process.
 
     Parameters
     ----------
-    tell
+    announce
         Called with each of the operation's phases as it begins.
 
     Returns
@@ -159,26 +159,26 @@ def perform(operation: Operation, path: str, tell: Callable[[str], None]) -> obj
     """
     match operation.kind:
         case "append" | "overwrite":
-            tell("begin")
+            announce("begin")
             job = begin(operation, path)
-            job = replace(job, storage=Announcing(job.storage.root, tell))
-            tell("map")
+            job = replace(job, storage=Announcing(job.storage.root, announce))
+            announce("map")
             statuses = [
                 run_map_task(job, number, 0, task_batches(operation, number))
                 for number in range(operation.num_tasks)
             ]
-            tell("commit")
+            announce("commit")
             commit_job(job, statuses, mode=operation.kind)
         case "read":
-            tell("open")
+            announce("open")
             shuffle = arrow_format.open_shuffle(path)
-            tell("read")
+            announce("read")
             numbers = shuffle.read(columns=["v"]).read_all()["v"]
             return len(numbers), pc.sum(numbers).as_py() or 0
         case "merge":
-            _merge(operation, path, tell)
+            _merge(operation, path, announce)
         case "gc":
-            tell("gc")
+            announce("gc")
             collect_garbage(path)
         case other:
             msg = f"{other}: expected one of {', '.join(PHASES)}"
@@ -189,15 +189,15 @@ def perform(operation: Operation, path: str, tell: Callable[[str], None]) -> obj
 _REWRITE = MergePolicy(rewrite="always")
 
 
-def _merge(operation: Operation, path: str, tell: Callable[[str], None]) -> None:
-    tell("merge")
+def _merge(operation: Operation, path: str, announce: Callable[[str], None]) -> None:
+    announce("merge")
     left = plan_merge(arrow_format.open_shuffle(path), _REWRITE).num_bytes
     last = left // 20
 
     def count(num_bytes: int) -> None:
         nonlocal left
         if left > last >= left - num_bytes:
-            tell("finish")  # what is written is read back and compared, and then committed
+            announce("finish")  # what is written is read back and compared, and then committed
         left -= num_bytes
 
     arrow_format.merge_shuffle(

@@ -115,30 +115,30 @@ class SparkDriver:
     def next(self) -> Message | None:
         """Return the next message; None when the driver has ended.
 
-        One of kind ``silent`` when it was struck and says nothing: where its Python half stands.
+        One of kind ``silent`` when it was struck and says nothing: the stacks of its Python half.
 
         Raises
         ------
         TimeoutError
-            It was not struck, says nothing and does not end; the message tells where it stands.
+            It was not struck, says nothing and does not end; the message has its stacks.
         """
         timeout_s = SILENT_FOR_S if self._is_struck else PATIENCE_S
         try:
             return self._messages.get(timeout=timeout_s)
         except queue.Empty:
-            stands = stacks_of(self._process.pid, str(self.log))
+            stacks = stacks_of(self._process.pid, str(self.log))
             if self._is_struck:
-                return Message("silent", stands, time.monotonic())
+                return Message("silent", stacks, time.monotonic())
             msg = (
-                f"no word from the Spark driver for {timeout_s} s; see {self.log}. It stands at\n"
-                f"{stands}"
+                f"no word from the Spark driver for {timeout_s} s; see {self.log}. Its threads are "
+                f"at\n{stacks}"
             )
             raise TimeoutError(msg) from None
 
     def strike(self, victim: str, random: Random) -> list[int] | None:
         """Kill one of :data:`VICTIMS`; return the processes that will end because of it.
 
-        None when there was nobody to kill.
+        None when there was no process to kill.
         """
         # One may end between being seen and being killed; then another is tried.
         for _ in range(100):

@@ -1,4 +1,4 @@
-"""A Spark driver that does what it is told on standard input, and tells what it does.
+"""A Spark driver that does what standard input asks for, and announces each step.
 
 One JSON object per line each way; a line of its answers begins with ``@``.
 """
@@ -30,26 +30,28 @@ SPARK_PHASES = {
     ("write", "df.write"): ("write",),
     ("read", ""): ("read",),
 }
-"""What can be told apart of each kind and way: Spark runs the commit of ``df.write`` by itself."""
+"""What is seen of each kind and way: Spark runs the commit of ``df.write`` by itself."""
 
 
 def perform(
-    spark: SparkSession, operation: Operation, path: str, tell: Callable[[str], None]
+    spark: SparkSession, operation: Operation, path: str, announce: Callable[[str], None]
 ) -> object:
     """Do it through Spark; as :func:`integration.torture.operations.perform`."""
     if not operation.is_write:
-        tell("read")
+        announce("read")
         rows = connector.read_shuffle(spark, path, columns=["v"], coalesce=False)
         return tuple(rows.selectExpr("count(v)", "coalesce(sum(v), 0)").collect()[0])
     end = operation.first + operation.count
     df = spark.range(operation.first, end, 1, operation.num_tasks).selectExpr(*IN_SPARK)
     {"hook": _by_hook, "function": _by_function, "df.write": _by_data_source}[operation.way](
-        df, operation, path, tell
+        df, operation, path, announce
     )
     return None
 
 
-def _by_hook(df: DataFrame, operation: Operation, path: str, tell: Callable[[str], None]) -> None:
+def _by_hook(
+    df: DataFrame, operation: Operation, path: str, announce: Callable[[str], None]
+) -> None:
     task = connector.ShuffleMapTask(
         path,
         schema=df.schema,
@@ -58,9 +60,9 @@ def _by_hook(df: DataFrame, operation: Operation, path: str, tell: Callable[[str
         options=options_of(operation),
     )
     try:
-        tell("map")
+        announce("map")
         statuses = df.mapInArrow(task, task.status_schema).collect()
-        tell("commit")
+        announce("commit")
         connector.commit_shuffle(
             task, statuses, mode=operation.kind, expected_map_outputs=operation.num_tasks
         )
@@ -70,9 +72,9 @@ def _by_hook(df: DataFrame, operation: Operation, path: str, tell: Callable[[str
 
 
 def _by_function(
-    df: DataFrame, operation: Operation, path: str, tell: Callable[[str], None]
+    df: DataFrame, operation: Operation, path: str, announce: Callable[[str], None]
 ) -> None:
-    tell("write")
+    announce("write")
     connector.write_shuffle(
         df,
         path,
@@ -84,9 +86,9 @@ def _by_function(
 
 
 def _by_data_source(
-    df: DataFrame, operation: Operation, path: str, tell: Callable[[str], None]
+    df: DataFrame, operation: Operation, path: str, announce: Callable[[str], None]
 ) -> None:
-    tell("write")
+    announce("write")
     writer = df.write.format("arrow_shuffle").mode(operation.kind)
     writer = writer.options(keys=KEY, numSubpartitions=NUM_SUBPARTITIONS, sortBufferBytes="256k")
     if operation.local_dirs:

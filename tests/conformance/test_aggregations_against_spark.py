@@ -1,4 +1,6 @@
-"""Every aggregate function over every type of number gives what Spark's SQL gives, passes included.
+"""CONFORMANCE, group "Against Spark": aggregations give what Spark's SQL gives.
+
+Every function over every type of number, passes included.
 
 Hypothesis makes the groups, Spark answers for all of them in two queries, and each column is then
 aggregated here, with little memory and with much.

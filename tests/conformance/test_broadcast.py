@@ -1,4 +1,4 @@
-"""Rows that every subpartition reads: stored once, beside rows that belong to one."""
+"""CONFORMANCE, group "File": rows that every subpartition reads are stored once, next to others."""
 
 from __future__ import annotations
 

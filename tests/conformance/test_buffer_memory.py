@@ -15,12 +15,9 @@ import sys
 import numpy as np
 import pyarrow as pa
 from arrow_format import BufferOutput, Output, Watermark
+from tests.support.memory import forget_peak, resident_bytes
 
 pa.set_cpu_count(1)
-
-def status(name):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
 
 class Counted(Output):
     num_rows = 0
@@ -50,10 +47,8 @@ def run(num_rows):
     return counted.num_rows, output.spilled_bytes
 
 run(10_000)
-base = status("VmRSS")
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")
-print(*run(700_000), status("VmHWM") - base)
+base = forget_peak()
+print(*run(700_000), resident_bytes() - base)
 """
 
 
@@ -111,10 +106,8 @@ def run(part):
 
 run(8)
 pa.default_memory_pool().release_unused()
-base = status("VmRSS")
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")
-print(run(1), status("VmHWM") - base)
+base = forget_peak()
+print(run(1), resident_bytes() - base)
 """
 
 

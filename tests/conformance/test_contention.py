@@ -1,4 +1,4 @@
-"""Several processes write, merge, read and collect one shuffle at once, and nothing is lost.
+"""CONFORMANCE, group "Commit": several processes write, merge, read and collect one shuffle.
 
 ``CONTENTION_TURNS`` says how often each of them does, 8 times when it is not set.
 """

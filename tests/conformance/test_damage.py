@@ -1,4 +1,4 @@
-"""Whatever happens to a file: a typed error that says where, or the same rows. Nothing else.
+"""CONFORMANCE, group "Damage": a damaged file gives a typed error that says where, or its rows.
 
 Every byte of every file of small shuffles of many shapes is flipped, and every file is cut at every
 length; what a reader then sees must be what was written, or an error of ours. DAMAGE_TRIES=50000

@@ -1,4 +1,4 @@
-"""What an error says of the damage, and that what lies beside it is read."""
+"""CONFORMANCE, group "Damage": what the error says, and that undamaged rows are still read."""
 
 import re
 

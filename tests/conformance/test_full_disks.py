@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or closed to this user: a clear error, nothing half-visible."""
+"""CONFORMANCE, group "Commit": full, read-only or closed disks give an error, nothing visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Map outputs spread over several directories, and what happens when one fills up or fails."""
+"""CONFORMANCE, group "File": map outputs in several directories, and one that is full or fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Lists with more values than one Arrow array counts, in few bytes: every reader joins less.
+"""CONFORMANCE, group "Chunks and compression": lists with more values than an array counts.
+
+In few bytes, so that no byte limit is reached before: every reader joins fewer rows.
 
 The offsets of a list reach 2**31 - 1. Nulls take no bytes, and booleans a bit.
 """

@@ -1,4 +1,4 @@
-"""Merged equals unmerged, and a merge that fails at any step leaves everything as it was."""
+"""CONFORMANCE, group "Commit": merged equals unmerged; a merge that fails changes nothing."""
 
 import errno
 import os

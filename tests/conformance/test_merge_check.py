@@ -1,4 +1,4 @@
-"""A merge that mixed rows up is found before its inputs could go, even if all counts are right."""
+"""CONFORMANCE, group "Damage": a merge that mixed rows up fails, even if all counts are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that cannot be finished where it is: its regions move to another directory."""
+"""CONFORMANCE, group "File": regions of a file on a full disk move to another directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Hash partitioning is Spark's, bit for bit: compared with `hash` and `repartition` themselves."""
+"""CONFORMANCE, group "Partitioning": the hash is Spark's, bit for bit.
+
+Compared with `hash` and `repartition` themselves.
+"""
 
 import math
 from datetime import UTC, date, datetime, timedelta

@@ -1,4 +1,4 @@
-"""One subpartition of 20,000: its cost follows its bytes and the map outputs, nothing else."""
+"""CONFORMANCE, group "Chunks and compression": what reading one subpartition of 20,000 costs."""
 
 import numpy as np
 import pyarrow as pa

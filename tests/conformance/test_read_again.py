@@ -1,4 +1,4 @@
-"""Reading under what happens to readers: interrupts, forks, collected garbage, lack of threads."""
+"""CONFORMANCE, group "Read scheduler and pool": interrupted, forked and abandoned readers."""
 
 import gc
 import multiprocessing

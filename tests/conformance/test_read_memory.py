@@ -24,22 +24,17 @@ READ = """
 import sys
 import pyarrow as pa
 from arrow_format import ReadOptions, open_shuffle
+from tests.support.memory import forget_peak, resident_bytes
 
 tiny, path, memory_bytes, subpartitions = sys.argv[1:]
 pa.set_cpu_count(1)
 
-def status(name):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
-
 for batch in open_shuffle(tiny).read():
     del batch
 shuffle = open_shuffle(path, options=ReadOptions(memory_bytes=int(memory_bytes)))
-base = status("VmRSS")
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")
+base = forget_peak()
 rows = sum(batch.num_rows for batch in shuffle.read(eval(subpartitions)))
-print(rows, status("VmHWM") - base)
+print(rows, resident_bytes() - base)
 """
 
 

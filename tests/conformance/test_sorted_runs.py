@@ -1,4 +1,4 @@
-"""Sorted shuffles: every region's runs are in order, and every subpartition comes back in order."""
+"""CONFORMANCE, group "Result partition": sorted runs of regions, and subpartitions in order."""
 
 from contextlib import contextmanager
 

@@ -22,13 +22,10 @@ from arrow_format.operators.join_plan import plan_join
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.join import join_range
 from arrow_format.operators.subpartition_readers import row_source
+from tests.support.memory import forget_peak, resident_bytes
 
 tiny, what, how, *paths = sys.argv[1:]
 pa.set_cpu_count(1)
-
-def status(name):
-    with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
 
 def by_turns(shuffles):
     subpartitions = range(shuffles[0].num_subpartitions)
@@ -56,11 +53,9 @@ def work(paths):
 
 for _ in work([tiny] * len(paths)):
     pass
-base = status("VmRSS")
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")
+base = forget_peak()
 rows = sum(batch.num_rows for batch in work(paths))
-print(rows, status("VmHWM") - base)
+print(rows, resident_bytes() - base)
 """
 
 NUM_ROWS = 3_000_000

@@ -77,7 +77,7 @@ def serving(program: str, patience_s: float = 60) -> Iterator[AzureServer]:
     Raises
     ------
     RuntimeError
-        It ends at once, or takes no connection for so long.
+        It ends immediately, or takes no connection for so long.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""One process that writes, merges, reads or collects while others do; told on stdout, as JSON.
+"""One process that writes, merges, reads or collects while others do; prints JSON lines.
 
 ``python -m tests.support.contending ROLE NUMBER PATH TURNS RETENTION``
 """
@@ -21,6 +21,8 @@ from arrow_format.options import WriteOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from arrow_format.options import WriteMode
+
 N = 4
 ROWS = 40
 
@@ -40,20 +42,20 @@ def work(role: str, number: int, path: str, turns: int, retention: float) -> Ite
     for turn in range(turns):
         started = time.monotonic()
         try:
-            told = act(turn)
+            outcome = act(turn)
         except (ShuffleError, OSError) as error:
-            told = {"error": type(error).__name__, "message": str(error)}
-            told["allowed"] = time.monotonic() - started >= retention and (
+            outcome = {"error": type(error).__name__, "message": str(error)}
+            outcome["allowed"] = time.monotonic() - started >= retention and (
                 (isinstance(error, CommitConflictError) and "given up" in str(error))
                 or (isinstance(error, ShuffleNotFoundError) and "has expired" in str(error))
             )
             if role == "merge" and isinstance(error, CommitConflictError):
-                told["allowed"] = True
-        yield {"role": role} | told
+                outcome["allowed"] = True
+        yield {"role": role} | outcome
         time.sleep(PAUSES[role])
 
 
-def _write(number: int, turn: int, path: str, mode: str) -> dict[str, Any]:
+def _write(number: int, turn: int, path: str, mode: WriteMode) -> dict[str, Any]:
     first = (number * 10_000 + turn) * ROWS
     rows = pa.table({"v": range(first, first + ROWS)})
     receipt = write_shuffle(
@@ -69,12 +71,12 @@ def _merge(path: str) -> dict[str, Any]:
 
 def _read(path: str) -> dict[str, Any]:
     shuffle = open_shuffle(path)
-    found = shuffle.read().read_all()["v"].to_pylist()
-    told = sum(shuffle.subpartition_rows.to_pylist())
-    firsts = sorted(v for v in found if v % ROWS == 0)
+    rows = shuffle.read().read_all()["v"].to_pylist()
+    num_rows = sum(shuffle.subpartition_rows.to_pylist())
+    firsts = sorted(v for v in rows if v % ROWS == 0)
     # Whole writes only: each of them has all of its rows.
-    whole = sorted(found) == [v for first in firsts for v in range(first, first + ROWS)]
-    return {"version": shuffle.version, "firsts": firsts, "whole": whole and told == len(found)}
+    whole = sorted(rows) == [v for first in firsts for v in range(first, first + ROWS)]
+    return {"version": shuffle.version, "firsts": firsts, "whole": whole and num_rows == len(rows)}
 
 
 def _collect(path: str, retention: float) -> dict[str, Any]:

@@ -37,7 +37,7 @@ NUMBERS = [0, 1, -1, 2, 3, 7, 8, 9, 255, 1 << 20, (1 << 31) - 1, -(1 << 31), (1 
 
 @contextmanager
 def little_memory(spare: int = 256 << 20) -> Iterator[None]:
-    """Let the process take only so many more bytes: whoever asks for more gets a MemoryError."""
+    """Let the process take only so many more bytes; beyond, allocations raise MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + spare, hard))
@@ -168,7 +168,8 @@ def changed_index(rng: random.Random, index: bytes) -> bytes:
 
 def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
     """Change a stored chunk in place; return the index whose checksum of it fits again."""
-    metadata, regions = decode_index(index)
+    metadata, decoded = decode_index(index)
+    regions = list(decoded)
     number = rng.randrange(len(regions))
     chunks = regions[number].chunks
     at = rng.randrange(len(chunks.offset))
@@ -177,7 +178,6 @@ def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
     data[start:end] = changed_bytes(rng, stored)[: len(stored)].ljust(len(stored), b"\0")
     sums = chunks.crc32.copy()
     sums[at] = zlib.crc32(data[start:end])
-    regions = list(regions)
     regions[number] = replace(regions[number], chunks=replace(chunks, crc32=sums))
     return encode_index(metadata, regions)
 

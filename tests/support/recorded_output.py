@@ -1,48 +1,58 @@
-"""An output that writes down what it gets."""
+"""An output that records what it gets, and a clock that tests set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from arrow_format import LatencyMarker, Watermark, WatermarkStatus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RecordedOutput:
     """Keeps elements in ``events``: batches as they are, the rest as it came or by its name."""
 
-    def __init__(self, fail_at=None):
-        self.events = []
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.events: list[Any] = []
         self._fail_at = fail_at
 
-    def _add(self, event):
+    def _add(self, event: object) -> None:
         if len(self.events) == self._fail_at:
             raise RuntimeError("downstream broke")
         self.events.append(event)
 
-    def collect(self, batch):
+    def collect(self, batch: pa.RecordBatch) -> None:
         self._add(batch)
 
-    def emit_watermark(self, watermark):
+    def emit_watermark(self, watermark: Watermark) -> None:
         assert isinstance(watermark, Watermark)
         self._add(watermark)
 
-    def emit_watermark_status(self, status):
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
         assert isinstance(status, WatermarkStatus)
         self._add(status)
 
-    def emit_latency_marker(self, marker):
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
         assert isinstance(marker, LatencyMarker)
         self._add(marker)
 
-    def notify_nothing_available(self):
+    def notify_nothing_available(self) -> None:
         self._add("nothing available")
 
-    def flush(self):
+    def flush(self) -> None:
         self._add("flush")
 
-    def close(self):
+    def close(self) -> None:
         self._add("close")
 
-    def take(self, column="id"):
-        """Events so far, a batch as the set of one column's values next to others; then forget."""
+    def take(self, column: str = "id") -> list[Any]:
+        """Return the events so far, and forget them.
+
+        Adjacent batches are one list of the sorted values of `column`.
+        """
         taken, self.events = self.events, []
-        joined = []
+        joined: list[Any] = []
         for event in taken:
             if not hasattr(event, "num_rows"):
                 joined.append(event)
@@ -53,14 +63,14 @@ class RecordedOutput:
                 joined[-1].extend(values)
             else:
                 joined.append(values)
-        return [sorted(one) if isinstance(one, list) else one for one in joined]
+        return [sorted(event) if isinstance(event, list) else event for event in joined]
 
 
 class Clock:
-    """Monotonic seconds that go on when they are told to."""
+    """Monotonic seconds that only tests advance."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 1000.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RecordingStorage(PosixStorage):
-    """Reads as :class:`PosixStorage` does, and tells."""
+    """Reads as :class:`PosixStorage` does, and records the calls."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
-    from arrow_format.model import PartitionedFile, Transaction
+    from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.model import MapStatus, PartitionedFile, Transaction
     from arrow_format.storage.open import Storage
 
 FAST = WriteOptions(sync=False)
@@ -46,7 +48,7 @@ def numbered(ids: Sequence[int], start: int = 0) -> pa.RecordBatch:
     )
 
 
-def metadata_of(n: int, schema: pa.Schema = SCHEMA, **changes: object) -> PartitionedFileMetadata:
+def metadata_of(n: int, schema: pa.Schema = SCHEMA, **changes: Any) -> PartitionedFileMetadata:
     known = PartitionedFileMetadata(
         shuffle_id="the-shuffle",
         job_id="the-job",
@@ -110,7 +112,7 @@ def entry_of(file: PartitionedFile, n: int, schema: pa.Schema = SCHEMA) -> LogEn
 
 def read_range(
     storage: Storage, file: PartitionedFile, n: int, first: int, end: int
-) -> list[tuple[int, dict]]:
+) -> list[tuple[int, dict[str, Any]]]:
     """`(subpartition, row)` of a range of one file, in the order the reader gives."""
     reader = SortMergeSubpartitionReader(storage, [entry_of(file, n)], first, end)
     return [
@@ -129,7 +131,7 @@ def write_tasks(
     options: WriteOptions = FAST,
     transaction: Transaction | None = None,
 ) -> ShuffleReceipt:
-    """Write and commit one map output per task; the subpartition stands in column `p`."""
+    """Write and commit one map output per task; column `p` is the subpartition."""
     schema = tasks[0][0].schema if tasks and tasks[0] else SCHEMA
     job = begin_job(
         str(path),
@@ -148,16 +150,25 @@ def files_below(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
 
 
-def begin(path, schema=SCHEMA, n=N, partitioner=None, options=FAST):
+def begin(
+    path: Path,
+    schema: pa.Schema = SCHEMA,
+    n: int = N,
+    partitioner: Partitioner | None = None,
+    options: WriteOptions = FAST,
+) -> ShuffleJob:
     partitioner = partitioner or ColumnPartitioner("p")
     return begin_job(
         str(path), schema, num_subpartitions=n, partitioner=partitioner, options=options
     )
 
 
-def run(job, task, ids, attempt=0, start=0):
+def run(
+    job: ShuffleJob, task: int, ids: Sequence[int], attempt: int = 0, start: int = 0
+) -> MapStatus:
     return run_map_task(job, task, attempt, [numbered(ids, start)])
 
 
-def values(path, version=None):
-    return open_shuffle(path, version).read().read_all()["v"].to_pylist()
+def values(path: Path, version: int | None = None) -> list[int]:
+    numbers: list[int] = open_shuffle(path, version).read().read_all()["v"].to_pylist()
+    return numbers

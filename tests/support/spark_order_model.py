@@ -10,41 +10,41 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def compare(one: Any, other: Any, order: str) -> int:
-    """Negative, 0 or positive, as a sort key of this order compares two values of one type."""
+def compare(left: Any, right: Any, order: str) -> int:
+    """Return -1, 0 or 1, as a sort key of this order compares two values of one type."""
     descending = order.startswith("descending")
     nulls_first = order in ("ascending", "descending nulls first")
-    if one is None or other is None:
-        if one is other:
+    if left is None or right is None:
+        if left is right:
             return 0
-        return -1 if (one is None) == nulls_first else 1
-    if isinstance(one, dict):
+        return -1 if (left is None) == nulls_first else 1
+    if isinstance(left, dict):
         inner = "descending" if descending else "ascending"
-        for a, b in zip(one.values(), other.values(), strict=True):
-            if found := compare(a, b, inner):
-                return found
-        return 0
-    found = _ascending(one, other)
-    return -found if descending else found
+        return compare_rows([*left.values()], [*right.values()], [inner] * len(left))
+    sign = _ascending(left, right)
+    return -sign if descending else sign
 
 
-def _ascending(one: Any, other: Any) -> int:
-    if isinstance(one, float) and (math.isnan(one) or math.isnan(other)):
-        return math.isnan(one) - math.isnan(other)
-    if isinstance(one, str):
-        one, other = one.encode(), other.encode()
-    return (one > other) - (one < other)
+def _ascending(left: Any, right: Any) -> int:
+    if isinstance(left, float) and (math.isnan(left) or math.isnan(right)):
+        return math.isnan(left) - math.isnan(right)
+    if isinstance(left, str):
+        left, right = left.encode(), right.encode()
+    return int(left > right) - int(left < right)
 
 
-def compare_rows(one: Sequence[Any], other: Sequence[Any], orders: Sequence[str]) -> int:
+def compare_rows(left: Sequence[Any], right: Sequence[Any], orders: Sequence[str]) -> int:
     """Compare rows by several keys, the most significant first."""
-    for a, b, order in zip(one, other, orders, strict=True):
-        if found := compare(a, b, order):
-            return found
+    for a, b, order in zip(left, right, orders, strict=True):
+        if sign := compare(a, b, order):
+            return sign
     return 0
 
 
 def sorted_rows(rows: Sequence[Sequence[Any]], orders: Sequence[str]) -> list[int]:
-    """Numbers of the rows in order; ties as they stand."""
-    key = cmp_to_key(lambda i, j: compare_rows(rows[i], rows[j], orders))
-    return sorted(range(len(rows)), key=key)
+    """Return the numbers of the rows in order; ties in the given order."""
+
+    def compare_numbers(i: int, j: int) -> int:
+        return compare_rows(rows[i], rows[j], orders)
+
+    return sorted(range(len(rows)), key=cmp_to_key(compare_numbers))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import WriteOptions, open_shuffle
-from arrow_format.jobs.job import begin_job
+from arrow_format import Shuffle, WriteOptions, open_shuffle
+from arrow_format.jobs.job import ShuffleJob, begin_job
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 
@@ -19,7 +20,7 @@ ROWS = 40_000
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
 
 
-def table_of(num_rows=ROWS, start=0):
+def table_of(num_rows: int = ROWS, start: int = 0) -> pa.Table:
     """Rows that do not compress: 100 bytes each."""
     rng = np.random.default_rng(start)
     noise = pa.FixedSizeBinaryArray.from_buffers(
@@ -29,13 +30,13 @@ def table_of(num_rows=ROWS, start=0):
     return pa.table({"p": pa.array(v % N, pa.int32()), "v": v, "noise": noise})
 
 
-def options_of(*dirs, codec="zstd", **more):
+def options_of(*dirs: Path, codec: Literal["none", "zstd"] = "zstd", **more: Any) -> WriteOptions:
     return WriteOptions(
         codec=codec, sync=False, sort_buffer_bytes=1 << 20, local_dirs=tuple(map(str, dirs)), **more
     )
 
 
-def begin(path, options, mode="append"):
+def begin(path: Path, options: WriteOptions, mode: str = "append") -> ShuffleJob:
     job = begin_job(
         str(path), table_of(0).schema, num_subpartitions=N, partitioner=ColumnPartitioner("p"),
         options=options,
@@ -44,7 +45,7 @@ def begin(path, options, mode="append"):
     return replace(job, has_directory=True)
 
 
-def check_rows(path, num_rows):
+def check_rows(path: Path, num_rows: int) -> Shuffle:
     shuffle = open_shuffle(path)
     assert shuffle.verify().num_rows == num_rows
     assert [shuffle.subpartition(p).read_all()["v"].to_pylist() for p in range(N)] == [
@@ -53,5 +54,5 @@ def check_rows(path, num_rows):
     return shuffle
 
 
-def files_in(directory):
+def files_in(directory: Path) -> list[str]:
     return sorted(str(p.relative_to(directory)) for p in Path(directory).rglob("*") if p.is_file())

@@ -1,7 +1,7 @@
 """The system calls below storage: counted, failed one at a time, ended for good, or forgotten.
 
 What is under test calls the real file system; only calls that change something below one directory
-go through here. A *death* ends the process as SIGKILL would: the call at hand happens, happens in
+go through here. A *death* ends the process as SIGKILL would: the current call happens, happens in
 part or does not, and whatever clean-up code tries afterwards has no effect. A *power failure* takes
 away besides what was not fsynced: file contents, and the names of files and directories. What was
 removed may be there again as long as the directory that held it was not fsynced.
@@ -69,7 +69,7 @@ class SystemCalls:
         try:
             for name in CHANGING:
                 setattr(os, name, self._wrapped(name, usual[name]))
-            os.close = self._closing(usual["close"])
+            setattr(os, "close", self._closing(usual["close"]))  # noqa: B010 (a type of its own)
             yield self
         except Death:
             self.is_dead = True
@@ -144,7 +144,7 @@ class SystemCalls:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if name in ("unlink", "rmdir"):
                 self._keep(name, path)
-            # Whether the disk is told to flush makes no difference to what is seen here.
+            # Whether the disk flushes makes no difference to what is seen here.
             result = None if name == "fsync" else usual(*args, **kwargs)
             made = path
             if name == "link":
@@ -159,7 +159,7 @@ class SystemCalls:
         return call
 
     def _keep(self, name: str, path: str) -> None:
-        """Before a name goes: keep what it stands for, since a power failure may bring it back."""
+        """Before a name goes: keep what it names, since a power failure may bring it back."""
         if path in self._unsynced_names or path in self._unsynced_removals:
             return
         kept = self._kept / str(len(self.names))
@@ -211,4 +211,4 @@ class SystemCalls:
 
 def _absolute(path: object, directory: int | None) -> str:
     base = Path() if directory is None else Path(f"/proc/self/fd/{directory}").readlink()
-    return os.path.normpath((base / os.fspath(path)).absolute())  # type: ignore[call-overload]
+    return os.path.normpath((base / os.fspath(path)).absolute())  # type: ignore[call-overload, no-any-return]

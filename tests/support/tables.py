@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from decimal import Decimal
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -14,6 +15,10 @@ from arrow_format.arrays.stored_types import data_schema, normalise
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12) | st.just("") | st.just("é" * 40)
 BYTES = st.binary(max_size=12)
 
+TypeAndValues: TypeAlias = tuple[pa.DataType, st.SearchStrategy[Any]]
+TypedValues: TypeAlias = st.SearchStrategy[TypeAndValues]
+"""Draws an Arrow type and a strategy of Python values of it."""
+
 
 def _integers(bits: int, *, signed: bool = True) -> st.SearchStrategy[int]:
     low = -(2 ** (bits - 1)) if signed else 0
@@ -22,11 +27,11 @@ def _integers(bits: int, *, signed: bool = True) -> st.SearchStrategy[int]:
 
 
 def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
-    most = 10**precision - 1
-    return st.integers(-most, most).map(lambda unscaled: Decimal(f"{unscaled}e-{scale}"))
+    limit = 10**precision - 1
+    return st.integers(-limit, limit).map(lambda unscaled: Decimal(f"{unscaled}e-{scale}"))
 
 
-FLAT = [
+FLAT: list[TypeAndValues] = [
     (pa.null(), st.none()),
     (pa.bool_(), st.booleans()),
     (pa.int8(), _integers(8)),
@@ -50,7 +55,20 @@ FLAT = [
     (pa.binary(4), st.binary(min_size=4, max_size=4)),
 ]
 
-ENCODED = [
+SPARK_TYPES = [
+    (type_, values)
+    for type_, values in FLAT
+    if not (
+        pa.types.is_unsigned_integer(type_)
+        or pa.types.is_decimal256(type_)
+        or pa.types.is_fixed_size_binary(type_)
+        or pa.types.is_null(type_)
+        or pa.types.is_time(type_)
+    )
+]
+"""Spark's own types: it makes the same DataFrame of a table of them."""
+
+ENCODED: list[TypeAndValues] = [
     (pa.large_string(), TEXT),
     (pa.large_binary(), BYTES),
     (pa.string_view(), TEXT),
@@ -60,23 +78,23 @@ ENCODED = [
 ]
 
 
-def _nested(inner: st.SearchStrategy) -> st.SearchStrategy:
-    def lists(pair):
+def _nested(inner: TypedValues) -> TypedValues:
+    def lists(pair: TypeAndValues) -> TypeAndValues:
         dtype, values = pair
         return pa.list_(dtype), st.lists(st.none() | values, max_size=3)
 
-    def fixed(pair):
+    def fixed(pair: TypeAndValues) -> TypeAndValues:
         dtype, values = pair
         return pa.list_(dtype, 2), st.lists(st.none() | values, min_size=2, max_size=2)
 
-    def maps(pair):
+    def maps(pair: TypeAndValues) -> TypeAndValues:
         dtype, values = pair
         return (
             pa.map_(pa.string(), dtype),
             st.dictionaries(TEXT, st.none() | values, max_size=3).map(lambda d: list(d.items())),
         )
 
-    def structs(pairs):
+    def structs(pairs: list[TypeAndValues]) -> TypeAndValues:
         fields = [(f"f{i}", dtype) for i, (dtype, _) in enumerate(pairs)]
         return pa.struct(fields), st.fixed_dictionaries(
             {f"f{i}": st.none() | values for i, (_, values) in enumerate(pairs)}
@@ -90,7 +108,7 @@ def _nested(inner: st.SearchStrategy) -> st.SearchStrategy:
     )
 
 
-def types() -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy]]:
+def types() -> TypedValues:
     """Pairs of an Arrow type and a strategy of Python values of it."""
     flat = st.sampled_from(FLAT) | st.sampled_from(ENCODED)
     return flat | st.recursive(st.sampled_from(FLAT), _nested, max_leaves=4)
@@ -127,20 +145,20 @@ def stored_rows(table: pa.Table) -> pa.RecordBatch:
     """All rows of a table in one batch, as chunks store them."""
     schema = data_schema(table.schema)
     none = pa.RecordBatch.from_pylist([], schema)
-    return pa.concat_batches([none, *(normalise(one, schema) for one in table.to_batches())])
+    return pa.concat_batches([none, *(normalise(batch, schema) for batch in table.to_batches())])
 
 
 def frozen(value: object) -> object:
     """`value` of `to_pylist` in a form that can be counted; floats by their bits."""
     if isinstance(value, dict):
-        return tuple((name, frozen(one)) for name, one in value.items())
+        return tuple((name, frozen(item)) for name, item in value.items())
     if isinstance(value, list | tuple):
-        return tuple(frozen(one) for one in value)
+        return tuple(frozen(item) for item in value)
     if isinstance(value, float):
         return value.hex()
     return value
 
 
-def counted(rows: list[tuple[int, dict]]) -> Counter:
+def counted(rows: list[tuple[int, dict[str, Any]]]) -> Counter[tuple[int, object]]:
     """The multiset of `(subpartition, row)`."""
     return Counter((subpartition, frozen(row)) for subpartition, row in rows)
