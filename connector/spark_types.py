@@ -4,7 +4,7 @@ Everything here decides from a schema alone, so that what does not work is refus
 before any task runs.
 
 Source: ``pyspark.sql.pandas.types`` (Spark's own mapping to Arrow) and what Spark 4.3 was seen to
-do; ``docs/types.md`` has the table.
+do; ``docs/guide/types.md`` has the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every Spark type goes in and comes back the same, whichever way it is written; docs/types.md."""
+"""Every Spark type comes back as it was written, in four ways: see docs/guide/types.md."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Spark reads stored batches as they are, so what it has no type for must be another type when it is
 stored: nanoseconds, unsigned integers, lists and bytes of a fixed size. Which one, and that no
-value may change, is as in ``docs/types.md``. Pure.
+value may change, is as in ``docs/guide/types.md``. Pure.
 """
 
 from __future__ import annotations

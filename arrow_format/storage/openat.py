@@ -4,7 +4,7 @@ Each part of a path is looked up in the directory that was opened before it, and
 a link: what a file of the shuffle names, or somebody with write access puts in the place of a
 directory, cannot make a reader open, or an abort delete, anything elsewhere. The directory itself
 may be a link where it is the user's choice, and none where a job made it; it may always be reached
-through links. See ``docs/security.md``.
+through links. See ``docs/explanation/security.md``.
 """
 
 from __future__ import annotations

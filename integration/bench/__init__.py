@@ -1,4 +1,4 @@
-"""Benchmarks: ratios measured in one run, see ``docs/benchmarks.md``.
+"""Benchmarks: ratios measured in one run, see ``docs/explanation/benchmarks.md``.
 
 ``python -m integration.bench`` measures several parts. Pure: ``results`` (ratios, verdicts),
 ``targets``, ``engine_lines``, ``cost_lines``, ``buffer_lines``, ``disk_lines``, ``memory_lines``,

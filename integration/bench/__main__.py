@@ -1,4 +1,4 @@
-"""Measure, print tables of ratios and save them as JSON; see ``docs/benchmarks.md``."""
+"""Measure, print tables of ratios and save them as JSON; see ``docs/explanation/benchmarks.md``."""
 
 from __future__ import annotations
 

@@ -388,7 +388,7 @@ def guarantee(*names: str) -> Callable[[Test], Test]:
     return lambda test: test
 
 
-def tests_of_guarantees(root: Path) -> dict[str, list[str]]:
+def marked_tests(root: Path) -> dict[str, list[str]]:
     """Return the marked tests of every guarantee, as ``path::test``, read from their source.
 
     Sorted by path and line, with ``tests`` before ``integration``. A state machine is listed under
