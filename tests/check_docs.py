@@ -12,12 +12,20 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from tests.support import reference_pages
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ROOT = Path(__file__).resolve().parent.parent
-PARSERS = {"python": ast.parse, "json": json.loads, "toml": tomllib.loads}
+PARSERS: dict[str, Callable[[str], object]] = {
+    "python": ast.parse,
+    "json": json.loads,
+    "toml": tomllib.loads,
+}
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+|~~~+) *(?P<language>\w*)")
 HEADING = re.compile(r"^#{1,6} +(?P<title>.*?)(?: +#+)?$")
 LINK = re.compile(r"\]\(<?(?P<inline>[^)\s>]+)>?(?: +\"[^\"]*\")?\)|^\[[^\]]+\]: *(?P<named>\S+)")

@@ -68,7 +68,7 @@ def errors_page() -> str:
     rows = []
     for name, error in vars(errors).items():
         if inspect.isclass(error) and issubclass(error, errors.ShuffleError):
-            base = "" if error is errors.ShuffleError else f"`{error.__base__.__name__}`"
+            base = "" if error is errors.ShuffleError else f"`{error.__mro__[1].__name__}`"
             meaning = " ".join(inspect.cleandoc(error.__doc__ or "").split()).replace("``", "`")
             rows.append(f"| `{name}` | {base} | {meaning} | {ADVICE[name]} |")
     return "\n".join(
