@@ -3,7 +3,7 @@
 All checks need the schema only, so that the driver refuses it before any task runs.
 
 Source: ``pyspark.sql.pandas.types`` (Spark's mapping to Arrow) and the behaviour of Spark 4.3;
-``docs/types.md`` has the table.
+``docs/guide/types.md`` has the table.
 """
 
 from __future__ import annotations

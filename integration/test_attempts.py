@@ -18,6 +18,7 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.storage.open import ObjectNotFoundError
 from integration.programs.ways import FAST, WAYS, by_function
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import SCHEMA, files_below, numbered
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def retried(
     return found
 
 
+@guarantee("one attempt")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_retried_task_counts_once(retried: dict[str, dict[str, Any]], way: str):
     found = retried[way]
@@ -88,6 +90,7 @@ def test_a_retried_task_counts_once(retried: dict[str, dict[str, Any]], way: str
 # Jobs that fail ----------------------------------------------------------------------------------
 
 
+@guarantee("failed write")
 @pytest.mark.parametrize("way", ["write_shuffle", "df.write", "SQL"])
 @pytest.mark.parametrize("early", [True, False], ids=["at once", "late"])
 def test_a_failed_job_removes_what_it_wrote_and_its_directory(
@@ -153,6 +156,7 @@ def test_a_task_that_outlives_its_job_leaves_nothing(tmp_path: Path):
 # Several writers ---------------------------------------------------------------------------------
 
 
+@guarantee("racing writers")
 def test_concurrent_appends_all_land(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "s"
     # SQL's view and the rows to write have one name in the session, so it stands out.

@@ -36,6 +36,7 @@ from arrow_format import (
     open_shuffle,
 )
 from integration.programs.ways import FAST, WAYS, by_function
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import files_below
 
 if TYPE_CHECKING:
@@ -281,6 +282,7 @@ def test_sources_that_are_none(spark: SparkSession, tmp_path: Path):
 # Paths of a write --------------------------------------------------------------------------------
 
 
+@guarantee("foreign URIs")
 @pytest.mark.parametrize("path", ["hdfs://user:secret@host/shuffle", "dbfs:/shuffle", "C:/shuffle"])
 def test_uris_that_are_none_of_ours(
     spark: SparkSession, trap: DataFrame, path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from arrow_format.storage.scratch import PREFIX
 from connector import BufferedOutput
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,7 @@ def latest(updates: DataFrame) -> list[tuple]:
     return sorted(map(tuple, found.collect()))
 
 
+@guarantee("buffered stage")
 @pytest.mark.parametrize("memory_buffer_only", [False, True])
 def test_the_latest_row_of_each_key(updates, memory_buffer_only):
     stage = BufferedOutput(keys=["k"], max_interval="10min", memory_buffer_only=memory_buffer_only)
@@ -108,6 +110,7 @@ def scratch() -> list[Path]:
     return [one for place in directories for one in Path(place).glob(f"{PREFIX}*")]
 
 
+@guarantee("buffered stage")
 def test_more_keys_than_memory_go_to_disk_and_nothing_stays(spark, tmp_path):
     rows = spark.range(0, 400_000, 1, 4).selectExpr(
         "id * 7919 % 200000 AS k", "id AS number", "repeat('x', 50) AS text"
@@ -167,6 +170,7 @@ def test_errors_name_what_was_found(spark, updates):
     assert [row.number for row in found] == [ROWS - 1]
 
 
+@guarantee("buffered stage")
 def test_in_a_stream_each_micro_batch_gives_one_row_per_key(spark, tmp_path):
     source, batches, keys = tmp_path / "in", 4, 50
     for number in range(batches):

@@ -1,4 +1,4 @@
-"""Every Spark type goes in and comes back the same, whichever way it is written; docs/types.md."""
+"""Every Spark type comes back as it was written, in four ways: see docs/guide/types.md."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ from arrow_format.errors import SchemaError
 from arrow_format.jobs.write import write_shuffle
 from arrow_format.keys.partitioner import RoundRobinPartitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -249,6 +250,7 @@ def expected(everything: DataFrame) -> list[Row]:
     return sorted(everything.collect(), key=lambda row: row["k"])
 
 
+@guarantee("Spark types")
 @pytest.mark.parametrize("write", WAYS)
 def test_rows_and_schema_come_back_as_written(
     spark: SparkSession,
@@ -458,6 +460,7 @@ def test_what_spark_has_no_type_for_is_refused_by_name(spark: SparkSession, tmp_
         connector.read_shuffle(spark, str(tmp_path / "s"))
 
 
+@guarantee("types for Spark")
 def test_what_pandas_and_polars_wrote_spark_reads_as_from_parquet(
     spark: SparkSession, tmp_path: Path
 ):
@@ -488,6 +491,7 @@ def test_what_pandas_and_polars_wrote_spark_reads_as_from_parquet(
         assert sorted(df.collect()) == sorted(expected.collect())
 
 
+@guarantee("types for Spark")
 def test_a_frame_of_pandas_is_appended_to_what_spark_wrote(spark: SparkSession, tmp_path: Path):
     path = str(tmp_path / "s")
     df = spark.sql("SELECT 1L AS k, TIMESTAMP_NTZ'2024-01-01 00:00:00' AS t")
@@ -507,6 +511,7 @@ def keys_of(name: str) -> list[str]:
     return [f"{column} {name}" for column in ("optional", "nested", "listed")]
 
 
+@guarantee("placement")
 def test_rows_land_where_spark_s_repartition_puts_them(spark: SparkSession, tmp_path: Path):
     # Hashes are chained: a wrong one of any column moves the row.
     df = frame(spark, HASHABLE)
@@ -557,6 +562,7 @@ REFUSED = {
 }
 
 
+@guarantee("Spark types")
 @pytest.mark.parametrize("write", [by_function, by_hook, by_data_source])
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_types_are_refused_by_name_before_any_task_runs(

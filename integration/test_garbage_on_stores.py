@@ -37,6 +37,7 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import ObjectStorage, open_storage
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from arrow_format.jobs.gc_files import GcReport
@@ -123,6 +124,7 @@ def place(request) -> Place:
 # Versions -----------------------------------------------------------------------------------------
 
 
+@guarantee("store collections")
 def test_what_was_superseded_goes_and_the_newest_stays(place):
     for start in (0, 100, 200):
         place.write(start, mode="overwrite")
@@ -161,6 +163,7 @@ def test_within_the_retention_everything_stays(place):
     assert commit_job(job, statuses, mode="append").version == 3
 
 
+@guarantee("store collections")
 def test_a_dry_run_changes_nothing_and_says_what_would(place):
     for start in (0, 100):
         place.write(start, mode="overwrite")
@@ -175,6 +178,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would(place):
     place.check_no_orphan()
 
 
+@guarantee("store collections")
 @pytest.mark.parametrize("fault", ["gone", "cut"])
 def test_nothing_goes_while_the_newest_lacks_an_object(place, fault):
     for start in (0, 100):
@@ -199,6 +203,7 @@ def test_nothing_goes_while_the_newest_lacks_an_object(place, fault):
 # Jobs ---------------------------------------------------------------------------------------------
 
 
+@guarantee("store collections")
 def test_a_job_that_was_given_up_fails_at_its_commit(place):
     place.write(0)
     job, statuses = place.start_job()
@@ -281,6 +286,7 @@ def killed(place: Place, where: str, sign_interval_s: str = "300") -> str:
     return job_id
 
 
+@guarantee("store collections")
 @pytest.mark.parametrize(
     ("where", "num_left"),
     [
@@ -310,6 +316,7 @@ def test_what_a_process_that_was_killed_left_goes(place, where, num_left):
 # Uploads that take long ---------------------------------------------------------------------------
 
 
+@guarantee("upload signs")
 def test_a_job_whose_only_task_uploads_is_seen_alive(s3: S3Server, monkeypatch):
     """Without its sign the job would be given up, since nothing of the upload is to be seen."""
     place = Place(f"s3://{s3.new_bucket()}/a", s3.options)
@@ -353,6 +360,7 @@ def test_a_job_whose_only_task_uploads_is_seen_alive(s3: S3Server, monkeypatch):
     place.check_no_orphan()
 
 
+@guarantee("upload signs")
 def test_the_sign_of_a_writer_that_was_killed_goes_with_its_job(s3: S3Server):
     place = Place(f"s3://{s3.new_bucket()}/a", s3.options)
     place.write(0)
@@ -383,6 +391,7 @@ while done < 8:
 """
 
 
+@guarantee("store collections beside appends")
 def test_appends_while_collections_run(place):
     """Without a retention a job is given up or committed, whichever came first; never halfway."""
     place.write(10_000)
@@ -416,6 +425,7 @@ def test_appends_while_collections_run(place):
     place.check_no_orphan()
 
 
+@guarantee("store collections beside appends")
 def test_a_collection_that_dies_anywhere_is_finished_by_the_next(s3: S3Server, monkeypatch):
     """Also in the midst of a request that removes several objects."""
     made = Place(f"s3://{s3.new_bucket()}/a", s3.options)

@@ -15,6 +15,7 @@ from arrow_format import BroadcastPartitioner, OptionError, SchemaError
 from integration.programs.datasets import lineitem, orders
 from integration.programs.ways import FAST
 from integration.test_broadcast_and_disks import SkewedJoin
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +73,7 @@ def awkward(
     return made
 
 
+@guarantee("joins")
 @pytest.mark.parametrize("how", KINDS)
 def test_awkward_keys_join_as_in_spark(
     spark: SparkSession, awkward: dict[str, tuple[DataFrame, Path]], how: str
@@ -111,6 +113,7 @@ def tpch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return {name: directory / name for name in ("lineitem", "orders")}
 
 
+@guarantee("joins")
 @pytest.mark.parametrize("how", ["inner", "right", "anti"])
 def test_tpch_joins_as_in_sql(spark: SparkSession, tpch: dict[str, Path], how: str):
     small = "o_orderdate < date'1995-01-01'"
@@ -174,6 +177,7 @@ def test_what_is_done_with_joined_rows_inside_the_tasks(
         connector.join_shuffles(spark, left_path, right_path, then=count, **some)
 
 
+@guarantee("aggregations")
 def test_tpch_aggregates_as_in_sql(spark: SparkSession, tpch: dict[str, Path]):
     found = connector.aggregate_shuffle(
         spark,

@@ -24,6 +24,7 @@ from arrow_format import (
     open_shuffle,
 )
 from integration.programs.ways import FAST, assert_same_rows
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,6 +111,7 @@ def hours(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch(found)
 
 
+@guarantee("session time zone")
 @pytest.mark.parametrize("zone", ["America/New_York", "GMT+8", "Z"])
 def test_timestamps_have_the_zone_of_the_session(spark: SparkSession, tmp_path: Path, zone: str):
     """As in applyInPandas: hours and days are those that the session shows."""

@@ -26,6 +26,7 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.storage.open import open_storage
 from arrow_format.write.merge_policy import MergePolicy
+from tests.support.guarantees import guarantee
 from tests.support.s3_server import SECRET
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ arrow_format.write_shuffle(batches(), sys.argv[1], keys="k", num_subpartitions=5
 """
 
 
+@guarantee("killed upload")
 def test_a_writer_that_is_killed_leaves_nothing_visible(s3):
     bucket = s3.new_bucket()
     path = f"s3://{bucket}/a"
@@ -177,6 +179,7 @@ for turn in range(4):
 """
 
 
+@guarantee("store commits")
 def test_many_that_commit_at_once_win_a_version_each(place):
     path, given = place
     writers = [
@@ -199,6 +202,7 @@ def test_many_that_commit_at_once_win_a_version_each(place):
     assert values(path, storage_options=given) == list(range(120))
 
 
+@guarantee("store commits")
 def test_a_commit_whose_answers_get_lost_went_through(s3):
     path = f"s3://{s3.new_bucket('forgetful')}/a"
     assert write(rows(), path, storage_options=s3.options).version == 1
@@ -266,6 +270,7 @@ assert open_shuffle(path, storage_options=options).num_bytes > 250 << 20
 """
 
 
+@guarantee("upload memory")
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_uploads_stay_inside_the_memory_bound(s3, codec):
     done = subprocess.run(

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import connector
 from arrow_format import write_shuffle
 from integration.programs.ways import assert_same_rows
+from tests.support.guarantees import guarantee
 from tests.support.s3_server import KEY_ID, SECRET
 from tests.support.spark_session import spark_session
 
@@ -148,6 +149,7 @@ def _remove_data(path: str, given: dict[str, str]) -> None:
                 storage.delete(f"map_outputs/{job}/{name}")
 
 
+@guarantee("no credentials anywhere")
 def test_spark_writes_and_reads_and_tells_nobody_the_secret(s3: S3Server, tmp_path: Path):
     events = tmp_path / "events"
     events.mkdir()
@@ -197,6 +199,7 @@ def environment_of_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
         yield pa.record_batch({"key": [key], "pid": [os.getpid()]})
 
 
+@guarantee("executor credentials")
 def test_tasks_take_credentials_from_their_own_environment(s3: S3Server, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "integration.test_object_stores_spark", str(tmp_path),
@@ -238,6 +241,7 @@ def test_a_dataset_in_the_store_becomes_a_shuffle_in_the_store(spark: SparkSessi
     assert_same_rows(found, dataset.to_table())
 
 
+@guarantee("idle streams")
 def test_an_idle_stream_asks_the_store_seldom_and_stops_soon(
     spark: SparkSession, s3: S3Server, tmp_path: Path
 ):

@@ -28,6 +28,7 @@ from arrow_format.errors import (
 )
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.storage.open import open_storage
+from tests.support.guarantees import guarantee
 from tests.support.spark_session import QUICK_START
 
 pytestmark = pytest.mark.spark
@@ -151,6 +152,7 @@ def test_a_consumer_at_a_mistyped_path_leaves_nothing(spark, tmp_path, wait):
     assert not path.exists()
 
 
+@guarantee("back pressure")
 @pytest.mark.parametrize("write", [write_by_hook, write_by_data_source])
 def test_a_bounded_result_holds_its_producer_back(spark, tmp_path, write):
     path = tmp_path / "s"
@@ -270,6 +272,7 @@ time.sleep(600)
 """
 
 
+@guarantee("blocking results")
 def test_results_of_a_dead_application_are_found_by_gc(tmp_path):
     # Nothing of the session of the other tests, which may have been told of a cluster or a server.
     own = ("SPARK_", "PYSPARK_")
@@ -320,6 +323,7 @@ def follow(spark, path, target, checkpoint, consumer, **options):
     query.awaitTermination()
 
 
+@guarantee("consumed once")
 def test_a_stream_consumes_each_version_once_and_lets_them_go(spark, tmp_path):
     path = tmp_path / "s"
     for start in range(0, 30, 10):

@@ -29,6 +29,7 @@ from integration.programs.processes import executors
 from integration.programs.ways import FAST
 from integration.torture.checks import files_beside
 from integration.torture.operations import collect_garbage
+from tests.support.guarantees import guarantee
 from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def command_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@guarantee("lost attempts")
 @pytest.mark.parametrize("whom", ["Python worker", "executor JVM"])
 def test_an_attempt_that_dies_before_its_status_arrives(
     spark: SparkSession, tmp_path: Path, whom: str
@@ -174,6 +176,7 @@ class KillsItsExecutorOnce:
             kill_self("executor JVM")
 
 
+@guarantee("lost attempts")
 @pytest.mark.parametrize("way", ["write_shuffle", "df.write"])
 def test_a_stage_whose_input_was_lost(
     spark: SparkSession, cluster: Cluster, tmp_path: Path, way: str
@@ -275,6 +278,7 @@ def late_files(path: Path) -> list[Path]:
     return list(path.glob(f"map_outputs/*/{UNLUCKY:05d}-0-*.index"))
 
 
+@guarantee("lost attempts")
 @pytest.mark.parametrize("write", [by_function, by_hook])
 def test_tasks_of_a_cancelled_job_that_run_on(
     spark: SparkSession, tmp_path: Path, write: Callable[[DataFrame, Path], None]
@@ -365,6 +369,7 @@ def main(url: str, directory: Path) -> None:
         print(json.dumps(at_commit))
 
 
+@guarantee("lost attempts")
 def test_a_speculative_twin_that_ends_after_the_commit(cluster: Cluster, tmp_path: Path):
     path = tmp_path / "s"
     command = [sys.executable, "-m", "integration.test_retries", cluster.url, str(tmp_path)]
@@ -388,6 +393,7 @@ def test_a_speculative_twin_that_ends_after_the_commit(cluster: Cluster, tmp_pat
 # Mixed attempts ----------------------------------------------------------------------------------
 
 
+@guarantee("mixed attempts")
 def test_mixed_attempts_of_one_map_task_cannot_be_committed(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "s"
     df = tagged(spark)

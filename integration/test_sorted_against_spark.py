@@ -19,6 +19,7 @@ from arrow_format import OptionError, RangePartitioner, SchemaError, open_shuffl
 from arrow_format.keys.sort_keys import ORDERS
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import FAST, assert_same_rows
+from tests.support.guarantees import guarantee
 from tests.support.tables import SPARK_TYPES, frozen
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def plain(value: object) -> object:
     return frozen(value)
 
 
+@guarantee("sort order")
 @FEW_EXAMPLES
 @given(keyed_tables(), st.integers(1, 5))
 def test_every_subpartition_is_in_sparks_order(

@@ -18,6 +18,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
 from arrow_format.storage.open import PosixStorage
 from integration.test_streams import Pipe, put_newest
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +71,7 @@ def num_versions(path: Path) -> int:
     return len(open_shuffle(path).entries)
 
 
+@guarantee("flush on Spark")
 def test_batches_become_one_version_with_the_latest_row_of_each_key(values: Values) -> None:
     for rows in [((1, 1), (2, 1)), ((1, 2), (3, 2)), ((1, 3), (1, 4))]:
         values.put(*rows)
@@ -101,6 +103,7 @@ def test_batches_become_one_version_with_the_latest_row_of_each_key(values: Valu
     assert open_shuffle(values.sink).verify().ok
 
 
+@guarantee("flush on Spark")
 def test_a_complete_result_takes_the_place_of_the_one_before(values: Values) -> None:
     values.put((1, 1), (2, 1))
     values.put((1, 10))
@@ -131,6 +134,7 @@ def test_a_batch_that_runs_again_is_pending_once_and_makes_its_flush_good(values
     assert rows_in(values.sink) == [(1, 2), (2, 2)]
 
 
+@guarantee("flush on Spark")
 @pytest.mark.parametrize("mode", ["append", "complete"])
 def test_what_is_pending_comes_before_a_batch_that_does_not_wait(values: Values, mode: str) -> None:
     """The query is started again without an interval: what it has is not flushed behind that."""

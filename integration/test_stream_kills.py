@@ -21,6 +21,7 @@ from arrow_format.storage.open import PosixStorage
 from integration.programs.cluster import ROOT, die_with_parent
 from integration.programs.processes import descendants, is_running, kill
 from integration.programs.stream_program import KEYS, expected, windows_in
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,6 +99,7 @@ def check(path: Path) -> set[int]:
     return windows
 
 
+@guarantee("killed queries", "pending batches")
 def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     one, two, three = tmp_path / "one", tmp_path / "two", tmp_path / "three"

@@ -24,6 +24,7 @@ from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.transactions import find_transaction
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,6 +157,7 @@ class TestSink:
         assert len(shuffle.map_outputs) == 6
         assert shuffle.verify().ok
 
+    @guarantee("repeated batch")
     def test_a_batch_that_runs_again_is_the_version_it_was(self, pipe: Pipe) -> None:
         pipe.feed(0)
         pipe.feed(10)
@@ -170,6 +172,7 @@ class TestSink:
         assert transactions(pipe.sink) == [0, 1, 2]
         assert ids_in(pipe.sink) == numbers(0, 10, 20)
 
+    @guarantee("repeated batch")
     def test_it_is_known_when_its_version_has_expired(self, pipe: Pipe) -> None:
         pipe.feed(0)
         pipe.run(pipe.files(), **NEW)
@@ -185,6 +188,7 @@ class TestSink:
         pipe.run(pipe.files())
         assert ids_in(pipe.sink) == numbers(10, 60)
 
+    @guarantee("killed batch")
     def test_what_a_killed_commit_left_is_no_obstacle_and_is_collected(self, pipe: Pipe) -> None:
         """A rerun is a new job, so the decision file of the one before is not in its way."""
         pipe.feed(0)
@@ -316,6 +320,7 @@ class TestSource:
             "where it goes on, the checkpoint says"
         )
 
+    @guarantee("stream limits")
     @pytest.mark.parametrize(
         ("limits", "expected"),
         [

@@ -16,6 +16,7 @@ from integration.torture.operations import Operation, begin, perform, task_batch
 from integration.torture.rounds import plan_round
 from integration.torture.run import run_rounds
 from integration.torture.watching import Outcome
+from tests.support.guarantees import guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from integration.programs.cluster import Cluster
 
 
+@guarantee("kills")
 def test_ten_rounds(cluster: Cluster, tmp_path: Path):
     harness = Harness(tmp_path, cluster)
     try:

@@ -1,7 +1,7 @@
-"""Check the Markdown files: links and anchors lead somewhere, code blocks compile, tests exist.
+"""Check the documents: links and anchors lead somewhere, code blocks compile, pages are current.
 
-``python -m tests.check_docs`` prints ``file:line: problem`` and exits 1 when there is any. Links to
-other hosts are not followed.
+``python -m tests.check_docs`` prints ``file:line: problem`` and exits 1 when there is any. It also
+finds paths of documents in Python files that do not exist. Links to other hosts are not followed.
 """
 
 from __future__ import annotations
@@ -11,21 +11,30 @@ import json
 import re
 import sys
 import tomllib
-from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from tests.support import reference_pages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ROOT = Path(__file__).resolve().parent.parent
-PARSERS = {"python": ast.parse, "json": json.loads, "toml": tomllib.loads}
+PARSERS: dict[str, Callable[[str], object]] = {
+    "python": ast.parse,
+    "json": json.loads,
+    "toml": tomllib.loads,
+}
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+|~~~+) *(?P<language>\w*)")
 HEADING = re.compile(r"^#{1,6} +(?P<title>.*?)(?: +#+)?$")
 LINK = re.compile(r"\]\(<?(?P<inline>[^)\s>]+)>?(?: +\"[^\"]*\")?\)|^\[[^\]]+\]: *(?P<named>\S+)")
-TEST = re.compile(r"`((?:tests|integration)/[\w/]+\.py)::(\w+(?:::\w+)?)`")
+DOCUMENT = re.compile(r"\bdocs/[\w/.-]+\.md\b|\b(?:README|CONTRIBUTING)\.md\b")
 HTML_ANCHOR = re.compile(r"<a +(?:id|name)=\"([^\"]+)\"")
 
 
 def split(text: str) -> tuple[list[tuple[int, str]], list[tuple[int, str, str]]]:
-    """Part a file into numbered lines of prose and (line, language, source) of its code blocks."""
+    """Split a file into numbered lines of prose and (line, language, source) of its code blocks."""
     prose: list[tuple[int, str]] = []
     blocks: list[tuple[int, str, str]] = []
     lines = iter(enumerate(text.splitlines(), start=1))
@@ -61,29 +70,8 @@ def anchors(prose: list[tuple[int, str]]) -> set[str]:
     return found
 
 
-@cache
-def tests_of(file: Path) -> frozenset[str]:
-    """Return the tests of a module, ``Class::test`` where they are in one; none without the file.
-
-    A state machine's tests are a name that is assigned to.
-    """
-    if not file.is_file():
-        return frozenset()
-    found = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            found |= {
-                f"{node.name}::{one.name}" for one in node.body if isinstance(one, ast.FunctionDef)
-            }
-        elif isinstance(node, ast.Assign):
-            found |= {one.id for one in node.targets if isinstance(one, ast.Name)}
-    return frozenset(found)
-
-
 def problems(files: list[Path]) -> list[str]:
-    """Return one line for everything that is wrong in the files."""
+    """Return one line for each problem in the Markdown files."""
     parts = {file: split(file.read_text(encoding="utf-8")) for file in files}
     found: list[str] = []
     for file, (prose, blocks) in parts.items():
@@ -97,11 +85,6 @@ def problems(files: list[Path]) -> list[str]:
             except (SyntaxError, ValueError) as error:
                 found.append(f"{name}:{line}: {language} block does not compile: {error}")
         for line, text in prose:
-            found += [
-                f"{name}:{line}: there is no test {path}::{test}"
-                for path, test in TEST.findall(text)
-                if test not in tests_of(ROOT / path)
-            ]
             for match in LINK.finditer(re.sub(r"`[^`]*`", "", text)):
                 link = unquote(match["inline"] or match["named"])
                 if re.match(r"[a-z][a-z+.-]*:", link):
@@ -115,10 +98,26 @@ def problems(files: list[Path]) -> list[str]:
     return found
 
 
+def missing_documents(folders: list[str]) -> list[str]:
+    """Return one line for every document that a Python file names and that does not exist."""
+    return [
+        f"{file.relative_to(ROOT)}:{number}: there is no {document}"
+        for folder in folders
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        for document in DOCUMENT.findall(line)
+        if not (ROOT / document).is_file()
+    ]
+
+
 def main() -> int:
-    """Check README and all of docs/; return the exit status."""
+    """Check the documents; return the exit status."""
     files = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-    found = problems(files)
+    found = [
+        *problems(files),
+        *missing_documents(["arrow_format", "connector", "integration", "tests"]),
+        *reference_pages.problems(),
+    ]
     print("\n".join([*found, f"{len(files)} files checked, {len(found)} problems"]))
     return 1 if found else 0
 

@@ -1,7 +1,7 @@
 """Rows from pandas, Polars and others, brought without loss to types that Spark reads; pure.
 
 Spark reads stored batches as they are, so types that it lacks must be stored as others:
-nanoseconds, unsigned integers, lists and bytes of a fixed size. See ``docs/types.md``.
+nanoseconds, unsigned integers, lists and bytes of a fixed size. See ``docs/guide/types.md``.
 """
 
 from __future__ import annotations

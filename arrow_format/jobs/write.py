@@ -64,7 +64,8 @@ def write_shuffle(
         errorifexists, overwrite, append or ignore.
     for_spark
         Whether types that Spark lacks are stored as types that it reads: timestamps and durations
-        in microseconds, unsigned integers as larger signed ones, and so on, see ``docs/types.md``.
+        in microseconds, unsigned integers as larger signed ones, and so on; see
+        ``docs/guide/types.md``.
         No value changes: one that would, as a timestamp with nanoseconds, is a SchemaError. False:
         all types are stored as they are, which other readers take and Spark may not. An append
         keeps the types of the existing shuffle.

@@ -4,7 +4,7 @@ Each part of a path is looked up in the directory that was opened before it, and
 a link. So neither a path that a file of the shuffle names, nor a link that somebody with write
 access puts in place of a directory, can make a reader open or an abort delete anything elsewhere.
 The root itself may be a link where the user chose it, but not where a job made it; it may always be
-reached through links. See ``docs/security.md``.
+reached through links. See ``docs/explanation/security.md``.
 
 Functions that take a root and a path raise OSError for a directory on the way that is missing, not
 a directory, or not accessible, and :class:`CorruptShuffleError` for a symbolic link on the way, or

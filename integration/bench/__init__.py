@@ -1,4 +1,4 @@
-"""Benchmarks: ratios of two things measured in the same run; see ``docs/benchmarks.md``.
+"""Benchmarks: ratios measured in one run, see ``docs/explanation/benchmarks.md``.
 
 ``python -m integration.bench`` measures the parts ``engine``, ``read``, ``spark``, ``lane``,
 ``joins``, ``memory`` and ``buffer``, each a module with a function ``run``. They share ``results``

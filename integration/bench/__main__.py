@@ -1,4 +1,4 @@
-"""Measure, print a table of ratios and save them as JSON; see ``docs/benchmarks.md``."""
+"""Measure, print a table of ratios, save them as JSON; see ``docs/explanation/benchmarks.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m integration.torture --rounds 300 --seed 1``: see ``docs/testing.md``."""
+"""``python -m integration.torture --rounds 300 --seed 1``: see ``docs/explanation/testing.md``."""
 
 from __future__ import annotations
 

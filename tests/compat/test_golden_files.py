@@ -23,6 +23,7 @@ from arrow_format.options import ResultPartitionType
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from tests.compat.datagen import ELSEWHERE, moved
+from tests.support.guarantees import guarantee
 
 HERE = Path(__file__).parent
 GOLDEN = sorted(path for path in HERE.glob("v*/*") if path.is_dir())
@@ -69,6 +70,7 @@ def in_place(path, tmp_path):
     return copy
 
 
+@guarantee("older files")
 @pytest.mark.parametrize("expected", EXPECTED, ids=named)
 def test_a_golden_shuffle_reads_as_it_was_written(expected, tmp_path):
     version = int(expected.stem.removeprefix("expected-"))

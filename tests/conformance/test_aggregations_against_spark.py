@@ -22,6 +22,7 @@ from arrow_format import ArithmeticOverflowError, WriteOptions, open_shuffle, wr
 from arrow_format.operators.aggregate import aggregate_in_passes, aggregate_range
 from arrow_format.operators.aggregation_plan import plan_aggregation
 from connector.spark_types import spark_schema_of
+from tests.support.guarantees import guarantee
 
 pytestmark = pytest.mark.spark
 
@@ -231,6 +232,7 @@ def assert_same(function, values, found, expected):
     assert same(found, expected, largest), (function, values, found, expected)
 
 
+@guarantee("aggregations")
 @pytest.mark.parametrize("column", COLUMNS)
 def test_every_function_gives_what_spark_gives(groups, answers, tmp_path, column):
     rows = groups.select(["k", column])

@@ -23,6 +23,7 @@ from arrow_format import (
 from arrow_format.model import BROADCAST, RegionKind
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import entry_of, metadata_of
 
 SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
@@ -59,6 +60,7 @@ def of_each(shuffle):
     ]
 
 
+@guarantee("broadcast rows")
 @CODECS
 @pytest.mark.parametrize("num_rows", [1, 5_000])
 def test_every_subpartition_reads_every_row_and_the_file_holds_it_once(tmp_path, codec, num_rows):

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.conformance.test_memory import PROJECT
+from tests.support.guarantees import guarantee
 
 ALLOWED = 32 << 20
 
@@ -52,6 +53,7 @@ print(*run(700_000), resident_bytes() - base)
 """
 
 
+@guarantee("buffer memory")
 @pytest.mark.parametrize("how", ["disk", "memory"])
 @pytest.mark.parametrize("kind", ["number", "text"])
 def test_memory_of_a_buffered_output_whose_keys_do_not_fit(kind, how):

@@ -17,6 +17,7 @@ from arrow_format.model import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
 
@@ -125,6 +126,7 @@ def test_chunks_decode_alone_and_in_any_order(tmp_path, codec):
     assert rows.combine_chunks().equals(expected.combine_chunks())
 
 
+@guarantee("plain Arrow")
 def test_codec_none_is_read_by_plain_arrow(tmp_path):
     table = pa.table({"p": pa.array(range(1_000), pa.int32()), "s": ["é"] * 1_000})
     write(tmp_path / "s", table, 1_000, codec="none", chunk_bytes=1_000)
@@ -134,6 +136,7 @@ def test_codec_none_is_read_by_plain_arrow(tmp_path):
         assert reader.read_all().combine_chunks().equals(table.combine_chunks())
 
 
+@guarantee("bytes on disk")
 @CODECS
 def test_bytes_on_disk_hardly_depend_on_n(tmp_path, codec):
     rng = np.random.default_rng(2)

@@ -16,6 +16,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import LogEntry
 from arrow_format.storage.open import PosixStorage
 from tests.support.contending import ROWS
+from tests.support.guarantees import guarantee
 
 ROOT = Path(__file__).parents[2]
 TURNS = int(os.environ.get("CONTENTION_TURNS", "8"))
@@ -60,6 +61,7 @@ def contents(told):
     return found
 
 
+@guarantee("contention")
 def test_nothing_is_lost_and_nothing_is_half_seen(tmp_path):
     path = tmp_path / "shuffle"
     told = run_all(path)

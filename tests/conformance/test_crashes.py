@@ -34,6 +34,7 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.model import Transaction
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import numbered
 from tests.support.system_calls import FAULTS, SystemCalls
 
@@ -229,6 +230,7 @@ def calls_of(path: Path, prepared: Path, operation: Operation) -> list[tuple[str
     return tried.calls.names
 
 
+@guarantee("faults")
 @pytest.mark.parametrize(("there", "name"), CASES)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_at_any_system_call(tmp_path, prepared, there, name, fault):
@@ -250,6 +252,7 @@ def test_a_fault_at_any_system_call(tmp_path, prepared, there, name, fault):
 # Power failures ----------------------------------------------------------------------------------
 
 
+@guarantee("power failure")
 @pytest.mark.parametrize(("there", "name"), CASES)
 def test_what_was_committed_outlives_a_power_failure(tmp_path, prepared, there, name):
     tried = Tried(tmp_path / "x", prepared[there], OPERATIONS[name])
@@ -258,6 +261,7 @@ def test_what_was_committed_outlives_a_power_failure(tmp_path, prepared, there, 
     assert found(tried.path) == tried.after
 
 
+@guarantee("power failure", "restored files")
 @pytest.mark.parametrize(("there", "name"), CASES)
 def test_a_power_failure_at_any_system_call(tmp_path, prepared, there, name):
     operation = OPERATIONS[name]
@@ -272,6 +276,7 @@ def test_a_power_failure_at_any_system_call(tmp_path, prepared, there, name):
         shutil.rmtree(tried.path, ignore_errors=True)
 
 
+@guarantee("restored files")
 @pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
 def test_a_power_failure_while_local_roots_are_removed(tmp_path, ended):
     """What comes back in a root must be known to somebody: its list, or an entry."""
@@ -318,6 +323,7 @@ def test_without_fsync_a_power_failure_takes_what_was_written(tmp_path, prepared
     assert found(tried.path) == tried.before != tried.after
 
 
+@guarantee("power failure")
 @pytest.mark.parametrize("name", ["write", "job", "merge"])
 def test_data_then_index_then_directory_then_entry_are_fsynced(tmp_path, prepared, name):
     names = calls_of(tmp_path / "x", prepared["a shuffle"], OPERATIONS[name])

@@ -40,6 +40,7 @@ from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader, files_of
 from arrow_format.storage.local_dirs import MARKER_NAME
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.hostile import entry_json, sealed_entry
 from tests.support.small_shuffles import numbered, write_tasks
 
@@ -260,6 +261,7 @@ def reader_of(sound: Sound, kind: str) -> Callable[[], object]:
     }[kind]
 
 
+@guarantee("noticed damage")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_flip_and_every_truncation(sound, kind):
     """Of one file of each kind, for the readers of that kind; of some damages, all is read.
@@ -302,6 +304,7 @@ def test_every_flip_and_every_truncation(sound, kind):
     assert not outcome(sound)
 
 
+@guarantee("verify")
 def test_verify_notices_every_flip_of_the_data(sound):
     """Also of those bytes that no reader of rows needs: magic, padding, footer."""
     file = next(file for file in sound.files("data") if sound.live(file))
@@ -318,6 +321,7 @@ def test_verify_notices_every_flip_of_the_data(sound):
     assert shuffle.verify().ok
 
 
+@guarantee("verify")
 def test_verify_notices_a_byte_behind_any_file(sound):
     """A version says how long each of its files is."""
     shuffle = open_shuffle(sound.path)
@@ -331,6 +335,7 @@ def test_verify_notices_a_byte_behind_any_file(sound):
     assert shuffle.verify().ok
 
 
+@guarantee("wrong order")
 @pytest.mark.parametrize("claimed", [(), (("v", "ascending"),)])
 def test_a_file_in_another_sort_order_than_its_version(tmp_path, claimed):
     """A reader would take its rows for sorted, or merge runs that are none."""
@@ -352,6 +357,7 @@ def test_a_file_in_another_sort_order_than_its_version(tmp_path, claimed):
             read()
 
 
+@guarantee("missing files")
 @pytest.mark.parametrize("kind", KINDS)
 def test_empty_missing_and_replaced_files(sound, kind):
     files = sound.files(kind)
@@ -382,6 +388,7 @@ def test_empty_missing_and_replaced_files(sound, kind):
     assert not outcome(sound)
 
 
+@guarantee("swapped files")
 @pytest.mark.parametrize("kind", ["data", "index", "totals", "entry", "both"])
 def test_any_two_files_swapped(sound, kind):
     """Of equal size or not: each is known by its checksum, its index or its number."""
@@ -412,6 +419,7 @@ def test_any_two_files_swapped(sound, kind):
     assert not outcome(sound)
 
 
+@guarantee("swapped files")
 def test_files_of_equal_size_swapped(tmp_path):
     """Two map outputs of the same rows but for their values: every length and count is the same."""
     path = tmp_path / "s"
@@ -449,6 +457,7 @@ def test_the_files_of_another_shuffle_of_the_same_rows(tmp_path, shape):
             mine.write_bytes(original)
 
 
+@guarantee("damaged merge")
 def test_damage_is_noticed_by_a_merge_and_nothing_is_lost(tmp_path):
     path = tmp_path / "s"
     plain(path)
@@ -477,6 +486,7 @@ def test_damage_is_noticed_by_a_merge_and_nothing_is_lost(tmp_path):
             TRIED["merge"] += 1
 
 
+@guarantee("removed while read")
 def test_a_file_that_vanishes_under_a_reader(tmp_path):
     """What is open stays readable; what is not is missed with its name, and a retry works."""
     path = tmp_path / "s"

@@ -8,6 +8,7 @@ from arrow_format import CorruptShuffleError, open_shuffle
 from arrow_format.options import WriteOptions
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import numbered, write_tasks
 
 N = 5
@@ -31,6 +32,7 @@ def chunk_error(path, **what):
     return str(raised.value)
 
 
+@guarantee("error details")
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "empty"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_messages_name_file_attempt_region_and_what_was_wanted(tmp_path, codec, damage):
@@ -53,6 +55,7 @@ def test_messages_name_file_attempt_region_and_what_was_wanted(tmp_path, codec, 
     assert "Restore" in message or "write the shuffle again" in message
 
 
+@guarantee("rows beside damage")
 @pytest.mark.parametrize("codec", CODECS)
 def test_subpartitions_beside_the_damage_are_read(tmp_path, codec):
     path = make(tmp_path / "x", codec)

@@ -22,6 +22,7 @@ from arrow_format import (
 )
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.spread_shuffles import CODECS, N, check_rows, files_in, options_of, table_of
 
 PROJECT = Path(__file__).parents[2]
@@ -46,6 +47,7 @@ def fill(disk, leave=0):
     return filler
 
 
+@guarantee("disk full at any step")
 @CODECS
 @pytest.mark.parametrize("leave", [0, 4096, 200_000, 700_000])
 def test_a_disk_that_fills_up_while_a_map_task_writes(small_disk, codec, leave):
@@ -88,6 +90,7 @@ def full_at(small_disk, monkeypatch):
     return arrange
 
 
+@guarantee("disk full at any step")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("appends", [False, True])
 def test_a_disk_that_fills_up_before_a_step_of_the_write(small_disk, full_at, step, appends):
@@ -107,6 +110,7 @@ def test_a_disk_that_fills_up_before_a_step_of_the_write(small_disk, full_at, st
     (small_disk / "filler").unlink()
 
 
+@guarantee("disk full at any step")
 @pytest.mark.parametrize("step", STEPS)
 def test_a_retry_works_once_there_is_room(small_disk, full_at, step):
     path = small_disk / "s"
@@ -119,6 +123,7 @@ def test_a_retry_works_once_there_is_room(small_disk, full_at, step):
     check_rows(path, ROWS)
 
 
+@guarantee("disk full in a merge")
 @pytest.mark.parametrize("step", ["index", "totals", "log entry"])
 def test_a_disk_that_fills_up_during_a_merge(small_disk, full_at, step):
     path = small_disk / "s"
@@ -136,6 +141,7 @@ def test_a_disk_that_fills_up_during_a_merge(small_disk, full_at, step):
     check_rows(path, 4000)
 
 
+@guarantee("read-only disk")
 def test_a_disk_that_is_read_only(small_disk):
     path = small_disk / "s"
     write(path, 1000)
@@ -171,6 +177,7 @@ check_rows(sys.argv[1], 1000)
 """
 
 
+@guarantee("read-only disk")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("closed", ["", "commit_log", "map_outputs"])
 def test_directories_that_this_user_may_only_read(closed):

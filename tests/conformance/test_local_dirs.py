@@ -31,6 +31,7 @@ from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.storage.local import PosixStorage, PosixWriter
 from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME, make_roots, root_path
 from connector.map_task import ShuffleMapTask, abort_shuffle
+from tests.support.guarantees import guarantee
 from tests.support.spread_shuffles import (
     CODECS,
     ROWS,
@@ -63,6 +64,7 @@ def test_map_outputs_take_turns_over_the_directories(tmp_path, codec):
         assert json.loads(marker.read_bytes()) == {"job_id": job.job_id}
 
 
+@guarantee("full disk")
 @CODECS
 @pytest.mark.parametrize("looks_ahead", [True, False])
 def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, monkeypatch):
@@ -90,6 +92,7 @@ def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, 
                 assert reader.read_all().num_rows == file.num_rows
 
 
+@guarantee("full disk")
 @CODECS
 @pytest.mark.parametrize("first", [0, 1])
 def test_regions_before_the_disk_was_full_are_kept(tmp_path, small_disk, codec, first, monkeypatch):
@@ -115,6 +118,7 @@ def test_regions_before_the_disk_was_full_are_kept(tmp_path, small_disk, codec, 
             assert reader.read_all().num_rows == full.num_rows
 
 
+@guarantee("out of disk")
 def test_out_of_disk_only_when_none_is_left(tmp_path, small_disk):
     second = tmp_path / "small2"
     second.mkdir()
@@ -409,6 +413,7 @@ def test_losing_attempts_go_at_the_commit(tmp_path):
     assert len([name for name in files_in(local) if name.endswith(".data")]) == 1
 
 
+@guarantee("root markers")
 @pytest.mark.parametrize("damage", ["gone", "unmarked", "another job's"])
 def test_a_directory_without_its_marker_is_not_believed(tmp_path, damage):
     local = tmp_path / "d1"

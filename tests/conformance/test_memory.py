@@ -13,6 +13,7 @@ import pytest
 
 from arrow_format import merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.options import WriteOptions
+from tests.support.guarantees import guarantee
 
 PROJECT = Path(__file__).parents[2]
 N = 20_000
@@ -22,6 +23,7 @@ def open_files():
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
+@guarantee("few files")
 @pytest.mark.parametrize("codec", ["zstd", "none"])
 def test_open_files_at_twenty_thousand_subpartitions(tmp_path, codec):
     counts = []
@@ -149,6 +151,7 @@ print(base, peak, largest, BUFFER)
 """
 
 
+@guarantee("map task memory")
 @pytest.mark.parametrize(
     ("shape", "codec", "gigabytes"),
     [
@@ -235,6 +238,7 @@ def test_peak_memory_of_reading_everything(tmp_path):
     assert grown < 288 << 20, f"{grown >> 20} MiB"
 
 
+@guarantee("nothing outlives its owner")
 def test_nothing_outlives_its_owner(tmp_path, monkeypatch):
     """No thread, open file or temporary file is left by a write, a read and a merge."""
     temporary = tmp_path / "temporary"

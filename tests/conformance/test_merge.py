@@ -45,6 +45,7 @@ from arrow_format.storage.open import PosixStorage
 from arrow_format.write.partitioned_file import PartitionedFileWriter
 from arrow_format.write.region_joiner import RegionJoiner
 from arrow_format.write.rewrite_plan import MIN_FAN_IN
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import (
     SCHEMA,
     entry_of,
@@ -292,6 +293,7 @@ def test_files_of_another_shape_are_refused(storage, kind):
     assert "x.shuffle.data" not in files_below(storage._root)
 
 
+@guarantee("damaged merge")
 @KINDS
 @CODECS
 def test_every_flipped_byte_of_an_input_is_found_and_never_copied(storage, kind, codec):
@@ -546,6 +548,7 @@ def path(tmp_path):
     return tmp_path / "shuffle"
 
 
+@guarantee("merged rows")
 @POLICIES
 @CODECS
 @pytest.mark.parametrize("broadcast", [False, True], ids=["unicast", "mixed"])
@@ -729,6 +732,7 @@ def meanwhile(monkeypatch, action):
     monkeypatch.setattr(merge, "replace_outputs", late)
 
 
+@guarantee("concurrent merge")
 @POLICIES
 def test_rows_appended_meanwhile_stay(path, policy, monkeypatch):
     append_version(path)
@@ -744,6 +748,7 @@ def test_rows_appended_meanwhile_stay(path, policy, monkeypatch):
     assert len(list(path.glob("commit_log/totals-*"))) == 4, "those of the lost round are gone"
 
 
+@guarantee("concurrent merge")
 @pytest.mark.parametrize("what", ["overwrite", "merge"])
 def test_an_overwrite_or_another_merge_meanwhile_fails_it(path, what, monkeypatch):
     append_version(path)

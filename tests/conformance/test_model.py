@@ -40,6 +40,7 @@ from arrow_format.jobs.job import ShuffleJob, begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from tests.conformance.test_crashes import files_there, live_files
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import SCHEMA, numbered
 from tests.support.system_calls import FAULTS, SystemCalls
 
@@ -76,6 +77,7 @@ def rows_of(path: Path, version: int | None = None) -> list[int]:
     return sorted(shuffle.read().read_all()["v"].to_pylist())
 
 
+@guarantee("faults")
 class ShuffleMachine(RuleBasedStateMachine):
     """The operations, and the dict of what each version holds."""
 

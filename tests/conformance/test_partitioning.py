@@ -28,6 +28,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.sort_keys import ORDERS
+from tests.support.guarantees import guarantee
 from tests.support.spark_order_model import compare_rows
 from tests.unit.keys.test_bound_search import keyed_rows
 
@@ -66,6 +67,7 @@ def test_every_row_lies_between_its_bounds(tmp_path_factory, case, n):
         assert i == len(bounds) or compare_rows(row, bounds[i], orders) <= 0
 
 
+@guarantee("range bounds")
 def test_ties_do_not_straddle(tmp_path):
     table = pa.table({"k": [5] * 500 + [1, 2, 3, 9] * 20})
     write_shuffle(
@@ -78,6 +80,7 @@ def test_ties_do_not_straddle(tmp_path):
     assert ids_by_key == sorted(ids_by_key)
 
 
+@guarantee("range bounds")
 @pytest.mark.parametrize("order", ORDERS)
 def test_nulls_stand_where_the_order_puts_them(tmp_path, order):
     table = pa.table({"k": [None, 4, None, 1, 3, 2, None, None]})
@@ -203,6 +206,7 @@ def test_keys_and_bounds_are_checked_before_anything_is_written(tmp_path):
 # Round robin: even within one row per task, deterministic for a retried task ---------------------
 
 
+@guarantee("round robin")
 def test_round_robin_is_even_and_the_same_when_retried(tmp_path):
     n, tasks = 7, [23, 7, 0, 1, 100]
     schema = pa.schema([("v", pa.int64())])

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from arrow_format.keys.spark_hash import check_hashable, hash_columns, subpartition_ids
+from tests.support.guarantees import guarantee
 
 pytestmark = pytest.mark.spark
 
@@ -183,6 +184,7 @@ def test_several_keys_fold_in_order(frame, keys):
         assert subpartition_ids(hashes, n).tolist() == answered[str(n)].to_pylist()
 
 
+@guarantee("placement")
 @pytest.mark.parametrize(
     ("num_subpartitions", "keys"),
     [(1, ["string"]), (5, ["wide", "double", "date"]), (11, ["string", "long"]), (16, KEYS)],

@@ -17,6 +17,7 @@ import pytest
 from arrow_format import CorruptShuffleError, OptionError, WriteOptions, open_shuffle
 from arrow_format import write_shuffle as write
 from arrow_format.log.commit_log import CommitLog
+from tests.support.guarantees import guarantee
 
 ROWS = 300_000
 
@@ -76,6 +77,7 @@ print(interrupts)
 """
 
 
+@guarantee("interrupted read")
 def test_an_interrupted_read_never_ends_as_if_complete(path):
     delays = np.linspace(0.001, 0.03, 15).tolist()
     program = [sys.executable, "-c", INTERRUPTED_READS, path, ROWS, *delays]

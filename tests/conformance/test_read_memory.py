@@ -16,6 +16,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from tests.support.guarantees import guarantee
 
 PROJECT = Path(__file__).parents[2]
 ALLOWED = 96 << 20
@@ -78,6 +79,7 @@ def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None"):
     return rows, over_base
 
 
+@guarantee("reading memory")
 @pytest.mark.parametrize("case", CASES)
 def test_memory_keeps_to_the_option(tmp_path, tiny, case):
     shape, count, n, options = CASES[case]
@@ -91,6 +93,7 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
     assert over_base <= ALLOWED
 
 
+@guarantee("reading memory")
 def test_memory_of_a_sorted_subpartition_that_does_not_fit(tmp_path, tiny):
     random = np.random.default_rng(1)
 

@@ -19,6 +19,7 @@ from arrow_format.read.read_queue import ReadQueue
 from arrow_format.read.scheduler import ReadScheduler, next_to_serve
 from arrow_format.storage.open import PosixStorage
 from tests.conformance.test_read_buffer_pool import in_thread, poll_until
+from tests.support.guarantees import guarantee
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import write_file
 
@@ -141,6 +142,7 @@ def test_nothing_is_read_before_it_is_asked_for(storage, source):
         assert storage.rounds
 
 
+@guarantee("bytes in flight")
 def test_bytes_in_flight_never_exceed_the_bound(storage, sources):
     plans = [(one, one.plan()) for one in sources]
     bound = 7 * max(chunk.length for _, plan in plans for chunk in plan)
@@ -189,6 +191,7 @@ def test_planning_is_done_ahead_too_and_its_error_comes_in_its_place(sources):
             next(reader)
 
 
+@guarantee("nothing outlives its owner")
 def test_a_consumer_that_stops_early_leaves_nothing_open(storage, source):
     handles, memory = open_handles(), allocated()
     scheduler = ReadScheduler()
@@ -313,6 +316,7 @@ def test_files_open_for_the_first_reader_and_close_after_the_last(storage, sourc
     a.close()
 
 
+@guarantee("few files")
 def test_few_files_are_open_whatever_is_read(storage):
     sources = [Source(storage, number) for number in range(20)]
     scheduler = ReadScheduler(max_round_bytes=1)

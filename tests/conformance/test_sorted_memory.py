@@ -3,8 +3,10 @@
 import pytest
 
 from tests.conformance.test_memory import STREAM, checked_peak
+from tests.support.guarantees import guarantee
 
 
+@guarantee("map task memory")
 @pytest.mark.parametrize(
     ("shape", "sort_by", "gigabytes"),
     [

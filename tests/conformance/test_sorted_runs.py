@@ -30,6 +30,7 @@ from arrow_format.read.plan import plan_chunks
 from arrow_format.read.subpartition_reader import files_of
 from arrow_format.storage.open import PosixStorage
 from arrow_format.write.sort_buffer import ROW_OVERHEAD_BYTES, SortBuffer
+from tests.support.guarantees import guarantee
 from tests.support.spark_order_model import compare_rows, sorted_rows
 from tests.unit.keys.test_spark_order import columns
 
@@ -179,6 +180,7 @@ def way(request):
         yield
 
 
+@guarantee("sort order")
 @pytest.mark.usefixtures("way")
 def test_every_subpartition_comes_back_in_order(tmp_path):
     table = some_rows(3_000, 6)
@@ -312,6 +314,7 @@ def test_memory_of_a_merge_is_that_of_a_piece_per_region(tmp_path, monkeypatch):
 # Appending ---------------------------------------------------------------------------------------
 
 
+@guarantee("refused append")
 def test_another_sort_order_cannot_be_appended(tmp_path):
     table = some_rows(20, 2)
     write(tmp_path / "x", table, 2)

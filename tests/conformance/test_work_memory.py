@@ -9,6 +9,7 @@ import pytest
 
 from arrow_format import BroadcastPartitioner, WriteOptions, write_shuffle
 from tests.conformance.test_memory import PROJECT
+from tests.support.guarantees import guarantee
 
 ALLOWED = 256 << 20
 
@@ -94,6 +95,7 @@ def peak(*arguments):
     return rows, over_base
 
 
+@guarantee("reading memory")
 @pytest.mark.parametrize("n", [1, 50])
 @pytest.mark.parametrize("how", ["inner", "full"])
 def test_memory_of_a_join_of_narrow_rows_with_distinct_keys(written, n, how):
@@ -104,6 +106,7 @@ def test_memory_of_a_join_of_narrow_rows_with_distinct_keys(written, n, how):
     assert over_base <= ALLOWED
 
 
+@guarantee("reading memory")
 @pytest.mark.parametrize("kind", ["large", "small", "broadcast"])
 def test_memory_of_eight_shuffles_that_are_read_together(written, kind):
     tiny = written("tiny", batches(0, num_rows=100), 2)
@@ -117,6 +120,7 @@ def test_memory_of_eight_shuffles_that_are_read_together(written, kind):
     assert over_base <= ALLOWED
 
 
+@guarantee("reading memory")
 @pytest.mark.parametrize("how", ["sum", "list"])
 def test_memory_of_an_aggregation_of_distinct_keys(written, how):
     tiny = written("tiny text", batches(0, num_rows=100, text=True), 2)

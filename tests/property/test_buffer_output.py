@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arrow_format import BufferOutput, LatencyMarker, Watermark, WatermarkStatus
+from tests.support.guarantees import guarantee
 from tests.support.recorded_output import Clock, RecordedOutput
 
 INTERVAL = 60
@@ -205,6 +206,7 @@ class Run:
         assert self.downstream.take() == expected
 
 
+@guarantee("buffered output")
 @given(runs())
 @settings(deadline=None)
 def test_an_output_in_memory_does_what_the_rules_say(run):
@@ -216,6 +218,7 @@ def test_an_output_in_memory_does_what_the_rules_say(run):
     both.close()
 
 
+@guarantee("buffered output")
 @given(runs())
 @settings(deadline=None)
 def test_an_output_that_spills_does_the_same(run):
@@ -226,6 +229,7 @@ def test_an_output_that_spills_does_the_same(run):
     both.close()
 
 
+@guarantee("memory buffer only")
 @given(runs())
 @settings(deadline=None)
 def test_an_output_in_memory_only_loses_and_doubles_nothing(run):

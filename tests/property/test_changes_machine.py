@@ -13,8 +13,10 @@ from hypothesis.stateful import precondition, rule
 from arrow_format import open_shuffle_changes
 from arrow_format.errors import ShuffleNotFoundError, ShuffleOverwrittenError
 from tests.property.test_log_machine import LogMachine
+from tests.support.guarantees import guarantee
 
 
+@guarantee("changes")
 class ChangesMachine(LogMachine):
     """Versions add rows; a reader gets those between any two of them."""
 

@@ -44,6 +44,7 @@ from arrow_format.log.record import decode_record
 from arrow_format.log.totals_file import encode_totals, read_totals
 from arrow_format.model import Encoding, Transaction
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.hostile import (
     EXAMPLES,
     changed_bytes,
@@ -127,6 +128,7 @@ def restored(path, file, content):
 # Anything at all ---------------------------------------------------------------------------------
 
 
+@guarantee("hostile files")
 @FUZZ
 @given(rng=SEEDS)
 def test_log_entries(sound, rng):
@@ -138,6 +140,7 @@ def test_log_entries(sound, rng):
     restored(sound, file, sealed_entry(body.replace(b"\n", b" ")))
 
 
+@guarantee("hostile files")
 @FUZZ
 @given(rng=SEEDS)
 def test_indexes(sound, rng):
@@ -179,6 +182,7 @@ def with_numbers(value, one, index):
     one["num_regions"] = len(regions)
 
 
+@guarantee("hostile files")
 @FUZZ
 @given(rng=SEEDS)
 def test_totals(sound, rng):
@@ -223,6 +227,7 @@ def rows_in(path, version, *, is_sorted):
     return sorted(rows, key=repr) if is_sorted else rows
 
 
+@guarantee("hostile merge")
 @pytest.mark.parametrize("policy", MERGES, ids=lambda policy: policy.rewrite)
 @pytest.mark.parametrize("what", ["chunk", "index"])
 @FUZZ
@@ -293,6 +298,7 @@ BATCH = pa.RecordBatch.from_pylist(
 )  # fmt: skip
 
 
+@guarantee("hostile files")
 @pytest.mark.parametrize("form", ["packed", "message"])
 @FUZZ
 @given(rng=SEEDS)
@@ -333,6 +339,7 @@ def look_at(array):
         array.cast(pa.binary()) if pa.types.is_string(array.type) else array.nbytes
 
 
+@guarantee("hostile files")
 @FUZZ
 @given(rng=SEEDS)
 def test_schemas_and_bounds(rng):
@@ -517,6 +524,7 @@ def bomb(batch: pa.RecordBatch, *, file: bool = True, stated: int | None = None)
     return content
 
 
+@guarantee("expansion limits")
 @pytest.mark.parametrize("stated", [None, 1 << 33, 1 << 62])
 def test_bombs_in_totals_go_unopened(stated):
     n = 8 << 20 if stated is None else 1000
@@ -530,6 +538,7 @@ def test_bombs_in_totals_go_unopened(stated):
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
+@guarantee("expansion limits")
 @pytest.mark.parametrize("stated", [None, 1 << 40])
 def test_bombs_in_bounds_go_unopened(shuffle, stated):
     n = 4 << 20 if stated is None else 1000
@@ -540,6 +549,7 @@ def test_bombs_in_bounds_go_unopened(shuffle, stated):
         open_shuffle(shuffle).partitioner  # noqa: B018
 
 
+@guarantee("expansion limits")
 def test_bombs_in_messages_go_unopened():
     batch = pa.record_batch({"v": np.zeros(4 << 20, np.int64)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -557,6 +567,7 @@ def test_bombs_in_messages_go_unopened():
         )  # fmt: skip
 
 
+@guarantee("expansion limits")
 @pytest.mark.parametrize(
     ("type_", "nodes"),
     [
@@ -667,6 +678,7 @@ def test_types_that_are_never_stored(shuffle, type_):
             open_shuffle(shuffle)
 
 
+@guarantee("root markers")
 def test_a_root_with_the_marker_of_another_job_is_not_read(tmp_path):
     """An entry may name any directory, and still reads none that a shuffle did not mark."""
     for name in ("mine", "theirs"):

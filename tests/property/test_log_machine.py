@@ -30,12 +30,14 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import dies_after
 from tests.support.small_shuffles import FAST, begin, numbered, run, write_tasks
 
 N = 5
 
 
+@guarantee("faults")
 class LogMachine(RuleBasedStateMachine):
     @initialize()
     def start(self):

@@ -13,6 +13,7 @@ from arrow_format.model import BROADCAST, RegionKind
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from tests.property.test_round_trip import OPTIONS, read_with_ids
+from tests.support.guarantees import guarantee
 from tests.support.tables import frozen, tables
 
 POLICIES = st.builds(
@@ -49,6 +50,7 @@ class ByRow:
         return assign
 
 
+@guarantee("merged rows")
 @given(
     tables(max_rows=30),
     st.sampled_from([1, 5, 300]),

@@ -51,6 +51,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.pending import pending_by_entries, pending_outputs
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import dies_after, instead_of_first_entry
 from tests.support.small_shuffles import FAST, SCHEMA, numbered
 
@@ -64,6 +65,7 @@ def values(shuffle):
     return sorted(shuffle.read().read_all()["v"].to_pylist())
 
 
+@guarantee("pending in checkpoints")
 class ResultsMachine(RuleBasedStateMachine):
     @initialize(
         kind=st.sampled_from(

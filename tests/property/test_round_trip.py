@@ -14,6 +14,7 @@ from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.options import WriteOptions
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST
 from tests.support.tables import counted, frozen, tables
 
@@ -56,6 +57,7 @@ def check_against(shuffle, written):
     return found
 
 
+@guarantee("row order")
 @given(tables(), NUMBERS, OPTIONS)
 def test_rows_land_where_the_partitioner_says_in_order_of_arrival(table, n, options):
     with tempfile.TemporaryDirectory() as directory:
@@ -81,6 +83,7 @@ def test_rows_land_where_the_partitioner_says_in_order_of_arrival(table, n, opti
         assert [(s, frozen(row)) for s, row in alone] == [(s, frozen(row)) for s, row in found]
 
 
+@guarantee("row order")
 @given(tables(max_rows=15), st.integers(1, 4), st.data(), OPTIONS)
 def test_several_map_outputs_and_versions(table, num_tasks, data, options):
     n = data.draw(st.sampled_from([1, 5, 300]))

@@ -27,6 +27,7 @@ from arrow_format import (
 )
 from arrow_format.log import commit_log as log_module
 from connector.source.stream_reader import ShuffleStreamReader
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST
 from tests.unit.log.test_pending import put
 
@@ -88,6 +89,7 @@ class Query:
         return [row for rows in self.sink.values() for row in rows]
 
 
+@guarantee("consumed versions")
 class StreamsMachine(RuleBasedStateMachine):
     @initialize(interval=st.sampled_from([2, 5, 100]))
     def start(self, interval):

@@ -3,13 +3,19 @@
 ``python -m tests.support.options_page`` prints it: ``docs/reference/options.md``.
 """
 
+from __future__ import annotations
+
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from arrow_format.options import ReadOptions, WriteOptions
 from arrow_format.streaming.options import FlushOptions, OperatorAttributes
 from connector.options import table, text
 from connector.options.source import ResultRequest, ScanOptions, TargetOptions
 from connector.options.stream import SinkOptions, SourceOptions, StepLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SETTINGS = {
     settings.__name__: settings
@@ -26,7 +32,7 @@ SETTINGS = {
         StepLimits,
     )
 }
-TYPES = {
+TYPES: dict[Callable[..., Any], str] = {
     text.as_is: "text",
     text.boolean: "`true` or `false`",
     text.lower: "word",
@@ -99,6 +105,7 @@ def default_of(option: table.Option) -> str:
     if option.default is not None:
         return option.default
     settings, _, name = option.field.partition(".")
+    default: Any
     (default,) = (field.default for field in fields(SETTINGS[settings]) if field.name == name)
     if default is None:
         return ""

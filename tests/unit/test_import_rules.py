@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.guarantees import guarantee
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FILE_FUNCTIONS = {
@@ -166,6 +168,7 @@ def test_only_storage_touches_the_file_system():
     fail_with(violations(file_system_uses, "arrow_format", exempt=exempt))
 
 
+@guarantee("nothing unpickled")
 def test_nothing_unpickles():
     fail_with(violations(pickle_loads, "arrow_format", "connector", "pyspark_arrow_shuffle"))
 

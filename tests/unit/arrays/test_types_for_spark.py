@@ -24,6 +24,7 @@ from arrow_format import (
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.arrays.types_for_spark import rows_for_spark, schema_for_spark
 from connector.spark_types import spark_schema_of
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST
 from tests.support.tables import tables
 
@@ -117,6 +118,7 @@ def test_spark_lacks_what_is_changed(type_):
     assert spark_schema_of(schema_for_spark(schema)).names == ["c"]
 
 
+@guarantee("types for Spark")
 @given(tables())
 def test_any_rows_are_the_same_in_types_of_spark(table):
     plain = data_schema(table.schema)
@@ -135,6 +137,7 @@ def test_any_rows_are_the_same_in_types_of_spark(table):
 ODD = pa.array([7], NS)
 
 
+@guarantee("types for Spark")
 @pytest.mark.parametrize(
     "array",
     [

@@ -52,6 +52,7 @@ from connector.spark_types import (
     spark_schema_from_json,
     spark_schema_of,
 )
+from tests.support.guarantees import guarantee
 
 
 class PointUDT(UserDefinedType):
@@ -466,6 +467,7 @@ class Trap:
         return os.mkdir, (str(self.path),)
 
 
+@guarantee("nothing unpickled")
 @pytest.mark.parametrize("class_name", ["builtins.NotThere", "os.system", "builtins.print"])
 def test_a_pickled_class_in_the_schema_is_never_loaded(tmp_path, class_name):
     """Spark once did; a log entry may have been written by anyone."""

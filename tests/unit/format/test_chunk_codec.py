@@ -15,6 +15,7 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import ChunkDecoder, ZstdEncoder
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.model import Encoding
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import SCHEMA, numbered
 from tests.support.tables import tables
 
@@ -141,6 +142,7 @@ def test_every_flip_and_every_truncation_is_caught():
                 decoder.decode(pa.py_buffer(damaged), **said)
 
 
+@guarantee("expansion limits")
 def test_a_frame_that_states_another_length_is_refused_unopened():
     # A bomb: the frame's header promises 1 TiB. Only the comparison with the index stands before
     # the allocation.

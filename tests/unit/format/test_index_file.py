@@ -13,6 +13,7 @@ import pytest
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.index_file import INDEX_SCHEMA, decode_index, encode_index
 from arrow_format.model import ChunkTable, Region, RegionKind
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import metadata_of
 
 N = 5
@@ -104,6 +105,7 @@ def test_plain_arrow_and_polars_open_it():
     assert pl.read_ipc(INDEX)["row_offsets"].to_list() == [[0, 1, 2, 4, 8, 9], [0, 3, 4], [0, 6]]
 
 
+@guarantee("noticed damage")
 def test_every_flip_is_caught_or_without_effect():
     footer_starts = len(INDEX) - len(_parts(INDEX)[2])
     for i in range(len(INDEX)):

@@ -15,6 +15,7 @@ from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.record import Fence
 from arrow_format.storage.open import PosixStorage, open_storage
 from arrow_format.streaming.consumption import Consumer
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import begin, files_below, run
 from tests.unit.streaming.test_consumption import rows, take, write
 
@@ -48,6 +49,7 @@ def path(tmp_path):
     return tmp_path
 
 
+@guarantee("acknowledgements")
 def test_it_removes_what_was_released(path):
     acknowledge(path, 12)
     assert files_of_jobs(path) == []
@@ -62,6 +64,7 @@ def test_it_removes_what_was_released(path):
     assert take(path, "a") == [13]
 
 
+@guarantee("acknowledgements")
 def test_it_gives_up_no_job_of_others(path):
     """One that wrote nothing for two days, and may still: a collection would fence it."""
     job = begin(path)
@@ -95,6 +98,7 @@ class Watched(PosixStorage):
         super().delete_all(paths)
 
 
+@guarantee("acknowledgements")
 def test_it_looks_at_no_job_of_others(path):
     others = [begin(path) for _ in range(5)]
     for job in others:
@@ -122,6 +126,7 @@ def test_it_keeps_what_a_slower_consumer_has_before_it(tmp_path):
     assert take(tmp_path, "slow") == [12]
 
 
+@guarantee("acknowledgements")
 @pytest.mark.parametrize(
     ("name", "value"),
     [("MOST_REMOVED", 3), ("MOST_REMOVED", 0), ("MOST_JOBS", 2), ("MOST_LOOKED_AT", 5)],
@@ -175,6 +180,7 @@ def test_local_directories_are_cleared_too(tmp_path, dirs):
     assert files_of_jobs(path) == []
 
 
+@guarantee("acknowledgements")
 def test_what_cannot_be_removed_is_told_and_consumed_all_the_same(path):
     (output, *_) = open_shuffle(path, 12).map_outputs[-1:]
     (path / output.files[0].data_path).unlink()

@@ -38,6 +38,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.options import WriteOptions
 from arrow_format.storage.local import PosixReader
 from arrow_format.storage.open import ObjectExistsError, PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import (
     CHANGES,
     around_listing_of_a_decision,
@@ -90,6 +91,7 @@ def all_values(path, version=None):
 
 
 class TestVersions:
+    @guarantee("retention")
     def test_what_was_superseded_goes_and_the_newest_stays(self, tmp_path):
         for start in (0, 100, 200):
             write(tmp_path, start, "overwrite")
@@ -105,6 +107,7 @@ class TestVersions:
         assert "versions expired" in str(report)
         assert collect_garbage(tmp_path, retention=NONE).num_files == 0
 
+    @guarantee("incomplete newest version")
     @pytest.mark.parametrize("suffix", ["data", "index"])
     @pytest.mark.parametrize("dry_run", [False, True])
     def test_nothing_goes_while_the_newest_lacks_a_file(self, tmp_path, suffix, dry_run):
@@ -146,6 +149,7 @@ class TestVersions:
         assert len(report.running_jobs) == 1
         assert files_below(tmp_path) == before
 
+    @guarantee("retention")
     def test_retention_counts_from_when_another_took_its_place(self, tmp_path):
         write(tmp_path, 0, "overwrite")
         time.sleep(0.3)
@@ -165,6 +169,7 @@ class TestVersions:
             os.utime(file, (time.time() - 4 * 3600,) * 2)
         assert collect_garbage(tmp_path, retention=timedelta(hours=2)).expired_versions == (1,)
 
+    @guarantee("expired versions")
     def test_an_expired_version_says_so(self, tmp_path):
         write(tmp_path, 0, "overwrite")
         pinned = open_shuffle(tmp_path)
@@ -278,6 +283,7 @@ class TestVersions:
 
 
 class TestJobs:
+    @guarantee("fences")
     def test_a_silent_job_is_fenced_and_fails_at_commit(self, tmp_path):
         write(tmp_path, 0)
         job, statuses = start_job(tmp_path)
@@ -337,6 +343,7 @@ class TestJobs:
         assert collect_garbage(tmp_path, retention=NONE).newest_version == 2
         assert all_values(tmp_path) == list(range(10))
 
+    @guarantee("fences")
     def test_at_any_step_of_a_commit_one_of_both_wins(self, tmp_path):
         """A collection between any two operations of a commit: all rows are there, or none."""
         steps = 0
@@ -610,6 +617,7 @@ class TestLateFiles:
                 assert then == "dies"
         return bool(late), calls[0] < step
 
+    @guarantee("late files")
     @pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
     @pytest.mark.parametrize("then", ["goes on", "dies"])
     def test_the_next_collection_finds_them(self, tmp_path, ended, then):
@@ -629,6 +637,7 @@ class TestLateFiles:
             shutil.rmtree(path.parent)
         assert num_late > 10
 
+    @guarantee("late files")
     def test_a_root_that_a_task_makes_while_the_list_goes(self, tmp_path, monkeypatch):
         """Tasks of a bare hook make their roots; each finds the list there, and it goes then."""
         path = tmp_path / "x"
@@ -746,6 +755,7 @@ class TestTheRun:
             collect_garbage(tmp_path, retention=NONE)
         assert files_below(tmp_path) == before
 
+    @guarantee("killed collection")
     @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
     def test_one_that_is_killed_is_finished_by_the_next(self, tmp_path, delay):
         path = tmp_path / "x"

@@ -20,6 +20,7 @@ from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import (
     FAST,
     SCHEMA,
@@ -35,6 +36,7 @@ from tests.support.small_shuffles import (
 # Commit -------------------------------------------------------------------------------------------
 
 
+@guarantee("atomic commit")
 def test_readers_see_nothing_before_the_commit_and_all_after_it(path):
     write_tasks(path, [[numbered([1])]], N)
     job = begin(path)
@@ -44,6 +46,7 @@ def test_readers_see_nothing_before_the_commit_and_all_after_it(path):
     assert sorted(values(path)) == [0, 1, 2, 3, 4]
 
 
+@guarantee("repeated commit")
 def test_a_job_committed_twice_gives_the_first_receipt(path):
     job = begin(path)
     status = run(job, 0, [1, 2, 2])
@@ -65,6 +68,7 @@ def test_map_outputs_are_read_by_map_task_whatever_order_they_came_in(path):
     assert values(path) == [0, 1, 2, 3, 4]
 
 
+@guarantee("whole map outputs")
 @pytest.mark.parametrize(
     ("tasks", "expected", "message"),
     [
@@ -85,6 +89,7 @@ def test_a_set_of_map_outputs_that_is_not_whole(path, tasks, expected, message):
     assert not (path / "commit_log").exists()
 
 
+@guarantee("whole map outputs")
 def test_a_map_output_of_another_job(path):
     job, other = begin(path), begin(path)
     with pytest.raises(ShuffleError, match=f"map task 1 is of job {other.job_id}, not of"):
@@ -118,6 +123,7 @@ def test_a_file_that_is_named_twice_is_no_map_output(path):
         commit_job(job, [replace(status, output=twice, subpartition_rows=None)])
 
 
+@guarantee("one attempt")
 def test_exactly_one_attempt_counts_and_late_ones_change_nothing(path):
     job = begin(path)
     lost = run(job, 0, [1], attempt=0)
@@ -202,6 +208,7 @@ def test_racing_overwrites_each_become_a_version(path):
     assert values(path) == [newest]
 
 
+@guarantee("snapshots")
 def test_readers_finish_on_their_version(path):
     write_tasks(path, [[numbered([0, 1, 2, 3, 4] * 20)]], N)
     pinned = open_shuffle(path)
@@ -223,12 +230,14 @@ def failing_batches():
     raise RuntimeError(msg)
 
 
+@guarantee("failed write")
 def test_a_failed_write_leaves_nothing(path):
     with pytest.raises(RuntimeError, match="the input broke"):
         write_shuffle(failing_batches(), path, num_subpartitions=N, keys="p", options=FAST)
     assert not path.exists()
 
 
+@guarantee("failed write")
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_failed_write_leaves_what_was_there(path, mode):
     write_tasks(path, [[numbered([1])]], N)

@@ -35,6 +35,7 @@ from arrow_format.streaming import consumption
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.lease import LEASE_SECONDS, await_holder, take_lease
 from connector.cli.summaries import gc_as_json, gc_lines
+from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import instead_of_first_entry
 from tests.support.small_shuffles import FAST, files_below
 from tests.unit.log.test_checkpoints import fence, log_of
@@ -59,6 +60,7 @@ def data_files(path):
     return len(list(path.glob("map_outputs/*/*.data")))
 
 
+@guarantee("consumed versions")
 @pytest.mark.parametrize("collects", [False, True])
 def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
     tmp_path, monkeypatch, collects
@@ -98,6 +100,7 @@ def test_consumed_versions_are_released_together(tmp_path):
     assert 2 <= len(released) <= 4
 
 
+@guarantee("consumed versions")
 @pytest.mark.parametrize("more", [False, True])
 def test_what_was_merged_after_it_was_read_goes_once_it_is_consumed(tmp_path, more):
     for value in range(12):
@@ -142,6 +145,7 @@ def test_consumers_keep_nothing_of_what_was_released_as_a_whole(tmp_path, consum
     assert take(tmp_path, "a") == [3]
 
 
+@guarantee("back pressure")
 @pytest.mark.parametrize("consumed", [None, 2])
 def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
     """Without consumers, and where the only one was forgotten after a release."""
@@ -262,6 +266,7 @@ def test_who_comes_while_it_is_released_has_it_before_it_still(tmp_path, kind):
     assert take(tmp_path, "b") == [0, 1]
 
 
+@guarantee("blocking results")
 @pytest.mark.parametrize("pending", [False, True])
 @pytest.mark.parametrize("kind", ["BLOCKING", None])
 def test_a_result_stays_while_one_of_those_that_wrote_it_runs(tmp_path, dead, pending, kind):

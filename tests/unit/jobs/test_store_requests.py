@@ -18,6 +18,7 @@ from arrow_format.log.reader import LogReader
 from arrow_format.log.record import PendingNumbers, encode_record
 from arrow_format.storage.object_store import MAX_REQUESTS
 from arrow_format.storage.open import open_storage
+from tests.support.guarantees import guarantee
 from tests.support.s3_server import most_at_once, round_trips
 from tests.support.small_shuffles import FAST, SCHEMA, run
 
@@ -53,6 +54,7 @@ def reads_of_log(requests, suffix=".json"):
 
 
 class TestLog:
+    @guarantee("few requests")
     def test_entries_are_fetched_at_once_under_a_bound(self, s3, slow):
         storage, bucket = slow
         write(storage)
@@ -87,6 +89,7 @@ class TestLog:
             open_shuffle(f"s3://{bucket}/a", storage_options=s3.options)
         assert len(reads_of_log(requests)) == 1
 
+    @guarantee("few requests")
     def test_damage_is_damage_where_the_version_needs_it_and_only_there(self, s3, slow):
         storage, bucket = slow
         write(storage)
@@ -132,6 +135,7 @@ class TestCollection:
         assert report.num_files >= 4 * (versions - 1) + 1
         return requests, bucket
 
+    @guarantee("few requests")
     def test_sizes_and_times_come_from_listings_and_many_go_by_one_request(self, s3):
         few, _ = self.collected(s3, 3)
         many, bucket = self.collected(s3, 6, tasks=3)

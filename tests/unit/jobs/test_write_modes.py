@@ -12,6 +12,7 @@ from arrow_format import (
 )
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import (
     FAST,
     SCHEMA,
@@ -80,6 +81,7 @@ def test_ignore_does_not_consume_its_input(path):
     assert receipt.num_rows == 1
 
 
+@guarantee("refused append")
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
@@ -113,12 +115,14 @@ def test_append_with_another_nullability_is_read_as_nullable(path, nullable_firs
         batch.validate(full=True)
 
 
+@guarantee("refused append")
 def test_append_of_another_n(path):
     write_tasks(path, [[numbered([1])]], N)
     with pytest.raises(SchemaError, match="has 5 subpartitions; cannot append with 6"):
         write_tasks(path, [[numbered([1])]], N + 1, mode="append")
 
 
+@guarantee("refused append")
 def test_append_of_another_partitioner(path):
     write_tasks(path, [[numbered([1])]], N)
     job = begin(path, partitioner=HashPartitioner("p"))

@@ -23,6 +23,7 @@ from arrow_format.log.names import LogIndex
 from arrow_format.log.record import Fence, JobEnd
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import numbered, values, write_tasks
 from tests.unit.log.test_commit_log import ENTRY, commit
@@ -102,6 +103,7 @@ def test_a_commit_puts_a_checkpoint_now_and_then(tmp_path):
     assert len(storage.others) == 2
 
 
+@guarantee("checkpoints")
 def test_a_long_log_is_opened_with_few_operations(tmp_path):
     log = CommitLog(PosixStorage(str(tmp_path)))
     write_tasks(tmp_path, [[numbered(range(N))]], N)
@@ -127,6 +129,7 @@ def test_a_long_log_is_opened_with_few_operations(tmp_path):
     assert len(storage.others) < CHECKPOINT_INTERVAL
 
 
+@guarantee("checkpoints")
 def test_every_flip_and_cut_of_a_checkpoint_is_noticed(path):
     before = state_of(path, None)
     log_of(path).put_checkpoint(4, sync=False)

@@ -27,6 +27,7 @@ from arrow_format.log.totals_file import encode_totals
 from arrow_format.model import MapOutput, PartitionedFile
 from arrow_format.storage.open import ObjectExistsError, PosixStorage
 from arrow_format.streaming.lease import take_lease
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import entry_of, numbered, write_tasks
 
 FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8)
@@ -123,6 +124,7 @@ class LostAnswers(PosixStorage):
         raise ObjectExistsError(path)
 
 
+@guarantee("retried put")
 def test_a_retried_put_that_won_is_recognised(storage):
     log = CommitLog(LostAnswers(storage.root))
     assert commit(log, commit_id="mine").version == 1
@@ -144,6 +146,7 @@ def test_a_writer_that_is_always_slower_gives_up(storage, monkeypatch):
         commit(log, commit_id="mine")
 
 
+@guarantee("racing writers")
 def test_racing_threads_lose_no_commit(storage):
     def work(name):
         for i in range(8):
@@ -162,6 +165,7 @@ def test_racing_threads_lose_no_commit(storage):
         assert own == sorted(own)
 
 
+@guarantee("no fallback")
 def test_a_damaged_newest_entry_is_an_error_and_no_fallback(log, storage):
     commit(log)
     commit(log)
@@ -174,6 +178,7 @@ def test_a_damaged_newest_entry_is_an_error_and_no_fallback(log, storage):
     assert log.snapshot(1).version == 1, "an older version that is asked for is whole"
 
 
+@guarantee("no fallback")
 def test_a_gap_is_an_error(log, storage):
     for _ in range(3):
         commit(log)
@@ -264,6 +269,7 @@ class AnswersLate(PosixStorage):
         super().put_if_absent(path, data, sync=sync)
 
 
+@guarantee("unanswered put")
 @pytest.mark.parametrize("is_down", [False, True])
 def test_a_put_that_is_carried_out_late_leaves_no_version_without_files(tmp_path, is_down):
     path = str(tmp_path / "s")
@@ -310,6 +316,7 @@ def merge(place):
     merge_shuffle(place, policy=MergePolicy(rewrite="always"))
 
 
+@guarantee("unanswered put")
 @pytest.mark.parametrize("commit", [append_row, merge])
 @pytest.mark.parametrize(
     ("is_down", "interrupts"), [(False, 1), (True, 1), (True, 2)], ids=["up", "down", "twice"]

@@ -16,6 +16,7 @@ from arrow_format.log.entry import (
 from arrow_format.log.record import decode_record, encode_record
 from arrow_format.log.totals_file import decode_totals, encode_totals
 from arrow_format.model import MapOutput, PartitionedFile
+from tests.support.guarantees import guarantee
 
 FILE = PartitionedFile("map_outputs/job/00000-0-ab-0", 6, 2, 64, 100, 900, 2**32 - 1)
 ENTRY = LogEntry(
@@ -98,6 +99,7 @@ def test_an_absurd_length_is_refused():
             decode_record(body + b"\narrow-shuffle-log " + length + b" " + crc)
 
 
+@guarantee("paths")
 @pytest.mark.parametrize(
     "path",
     ["../x", "a/../b", "..", "a/..", "/etc/passwd", "", "a//b", "a/", "a\\b", "s3://x", "a\nb", "ü",
@@ -133,6 +135,7 @@ def test_a_file_in_a_root_that_is_not_named_is_refused(root, operation):
         decode_record(forged(map_outputs=outputs, roots=roots, operation=operation))
 
 
+@guarantee("paths")
 @pytest.mark.parametrize("other", ["/disk1/a", "/disk1/./a", "/disk1//a/", "//disk1/b/../a"])
 def test_a_file_that_is_named_twice_by_two_roots_is_refused(other):
     outputs = described()

@@ -20,6 +20,7 @@ from arrow_format.log.snapshot import Snapshot, VersionSpan
 from arrow_format.read.shuffle import Shuffle
 from arrow_format.storage.open import ObjectNotFoundError, PosixStorage
 from connector.cli.inspection import inspect_shuffle
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import N, begin, numbered, run, write_tasks
 from tests.unit.streaming.test_consumption import rows, write
 
@@ -64,6 +65,7 @@ def appended(path, count, age_of=()):
     age(path, age_of)
 
 
+@guarantee("partial totals")
 def test_a_release_whose_totals_go_meanwhile_leaves_the_newest_version_whole(tmp_path):
     """A collection that had begun before the release lets some of what is left expire."""
     consumers = ConsumerRegistry(PosixStorage(str(tmp_path)))
@@ -144,6 +146,7 @@ def test_the_receipt_of_an_append_is_of_it_alone(tmp_path):
     assert done
 
 
+@guarantee("partial totals")
 def test_a_part_of_a_version_is_none(tmp_path):
     appended(tmp_path, 4)
     log = log_of(tmp_path)

@@ -44,6 +44,7 @@ from arrow_format.storage.open import open_storage
 from arrow_format.streaming import flush_pending as pending_flush
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last, is_flush_due
 from connector.cli import main as cli
+from tests.support.guarantees import guarantee
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import files_below
 
@@ -172,6 +173,7 @@ def test_other_versions_may_come_in_between(tmp_path):
     assert rows(path) == [(1, 2), (5, 5)]
 
 
+@guarantee("flush on Spark")
 def test_what_is_pending_goes_with_the_result_that_is_released(tmp_path):
     path = tmp_path / "s"
     put(path, [(5, 5)], pending=False)
@@ -224,6 +226,7 @@ def test_it_is_flushed_for_a_query_whose_last_batch_is_pending_and_for_no_other(
     assert rows(path) == [(1, 4), (9, 9)]
 
 
+@guarantee("pending files")
 def test_what_comes_while_it_is_flushed_waits_for_the_next_flush(tmp_path, monkeypatch):
     path = tmp_path / "s"
     put(path, [(1, 1)])
@@ -247,6 +250,7 @@ def test_what_comes_while_it_is_flushed_waits_for_the_next_flush(tmp_path, monke
     assert rows(path) == [(1, 1), (1, 2)]
 
 
+@guarantee("pending batches")
 def test_of_several_that_flush_at_once_one_wins(tmp_path):
     path = tmp_path / "s"
     for value in range(3):
@@ -277,6 +281,7 @@ def test_a_flush_whose_files_went_under_it_gives_the_version_of_the_other(tmp_pa
     assert rows(path) == [(1, 1)]
 
 
+@guarantee("pending files")
 def test_gc_keeps_what_is_pending_and_removes_what_was_flushed(tmp_path):
     path = tmp_path / "s"
     put(path, [(8, 8)], pending=False)
@@ -308,6 +313,7 @@ def test_a_batch_is_known_when_its_number_has_expired(tmp_path):
     assert rows(path) == [(1, 1), (2, 2)]
 
 
+@guarantee("refused batch")
 def test_what_does_not_fit_what_is_pending_is_refused(tmp_path):
     path = tmp_path / "s"
     put(path, [(1, 1)])
@@ -510,6 +516,7 @@ def checkpoint(path, place):
     log.put_checkpoint(index.oldest + place % (index.newest - index.oldest + 1), sync=False)
 
 
+@guarantee("pending batches")
 @settings(max_examples=25, deadline=None)
 @given(steps=STEPS)
 def test_any_sequence_gives_what_a_plain_model_gives(tmp_path_factory, steps):

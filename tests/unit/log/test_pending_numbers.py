@@ -22,6 +22,7 @@ from arrow_format.log.result import Released
 from arrow_format.options import WriteOptions
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_if_due
+from tests.support.guarantees import guarantee
 from tests.support.recording_storage import RecordingStorage
 from tests.unit.log.test_pending import pending, put
 
@@ -48,6 +49,7 @@ def append(log, operation, **changes):
     return log.append(lambda _: record, sync=False)
 
 
+@guarantee("pending in checkpoints")
 def test_a_batch_reads_little_however_long_the_log(path, monkeypatch):
     monkeypatch.setattr(commit_log, "CHECKPOINT_INTERVAL", 10)
     log = log_of(path)
@@ -101,6 +103,7 @@ def take(log, step, there, number):
     return there
 
 
+@guarantee("pending in checkpoints")
 @settings(max_examples=25, deadline=None)
 @example(steps=["pending", "pending", "flush of the first"], order=[*range(1, 13)], seen={3})
 @given(steps=STEPS, order=st.permutations(range(1, 13)), seen=st.sets(st.integers(1, 12)))

@@ -20,6 +20,7 @@ from arrow_format.log.entry import _root
 from arrow_format.model import Transaction
 from arrow_format.options import ResultPartitionType
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import SCHEMA, N, begin, numbered, run, values, write_tasks
 
 TABLE = pa.table({"k": [1, 2, 3]})
@@ -82,6 +83,7 @@ def path(tmp_path):
     return tmp_path
 
 
+@guarantee("readable log")
 @pytest.mark.parametrize("description", DESCRIPTIONS, ids=range(len(DESCRIPTIONS)))
 def test_a_description_that_no_reader_takes(path, description):
     partitioner = Described(description=description)
@@ -96,6 +98,7 @@ def test_a_description_that_no_reader_takes(path, description):
     assert is_usable(path)
 
 
+@guarantee("readable log")
 def test_a_description_that_changes_is_found_at_the_commit(path):
     job = begin(path, partitioner=DescribedLater("p"))
     statuses = [run(job, 0, [1])]
@@ -146,6 +149,7 @@ def test_attempts_that_no_reader_takes(path, name, value):
         run_map_task(job, batches=[numbered([1])], **numbers)
 
 
+@guarantee("readable log")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -200,6 +204,7 @@ def test_totals_that_do_not_add_up_are_not_put(path):
     assert is_usable(path)
 
 
+@guarantee("readable log")
 def test_a_checkpoint_that_no_reader_takes_is_not_put(path, monkeypatch):
     log = CommitLog(PosixStorage(str(path)))
     real = compose

@@ -25,6 +25,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.record import encode_record
 from arrow_format.log.snapshot import VersionSpan
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import instead_of_first_entry
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 from tests.unit.streaming.test_consumption import rows, write
@@ -64,6 +65,7 @@ def before_reading(number, act):
 class TestReaders:
     """Each listed the log before a collection, and reads an entry after a late put."""
 
+    @guarantee("freed numbers")
     def test_who_reads_what_is_new_gets_no_row_of_a_late_append(self, tmp_path):
         for value in (1, 2):
             write(tmp_path, value, result_type="PIPELINED")
@@ -129,6 +131,7 @@ class TestReaders:
         assert rows(open_shuffle(path)) == [1, 2, 3, 4, 5]
         return outcome[0]
 
+    @guarantee("freed numbers")
     def test_who_opens_a_version_gets_no_late_merge(self, tmp_path):
         assert self.late_merge(tmp_path, lambda: rows(open_shuffle(tmp_path))) == [1, 2, 3, 4, 5]
 
@@ -141,6 +144,7 @@ class TestReaders:
 
         assert self.late_merge(tmp_path, read)
 
+    @guarantee("freed numbers")
     def test_no_checkpoint_is_made_of_a_late_entry(self, tmp_path):
         log = CommitLog(PosixStorage(str(tmp_path)))
         self.late_merge(tmp_path, lambda: log.put_checkpoint(5, sync=False), ascending=False)

@@ -16,6 +16,7 @@ from arrow_format.log.record import LastCommit, decode_record, encode_record
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST, begin, files_below, run, values
 from tests.unit.log.test_commit_log import ENTRY
 from tests.unit.log.test_entry import forged
@@ -40,6 +41,7 @@ def log_of(path):
     return CommitLog(PosixStorage(str(path)))
 
 
+@guarantee("transactions")
 def test_a_transaction_that_is_committed_again_in_another_job_is_one_version(tmp_path):
     first = commit(tmp_path, 0)
     there = files_below(tmp_path)
@@ -63,6 +65,7 @@ def test_applications_do_not_know_of_each_other(tmp_path):
     assert commit_job(job, statuses, mode="append").version == 4, "and a plain commit is none"
 
 
+@guarantee("transactions")
 def test_of_two_that_commit_the_same_at_once_one_wins(tmp_path, monkeypatch):
     """The second comes between the look of the first and its put, on an empty path and later."""
     real = PosixStorage.put_if_absent
@@ -91,6 +94,7 @@ def test_of_two_that_commit_the_same_at_once_one_wins(tmp_path, monkeypatch):
     assert log_of(tmp_path).newest_version() == 2
 
 
+@guarantee("remembered transactions")
 @pytest.mark.parametrize("number", range(1, 6))
 def test_checkpoints_know_what_was_committed(tmp_path, number):
     for batch in range(3):
@@ -112,6 +116,7 @@ def test_checkpoints_know_what_was_committed(tmp_path, number):
     assert find_transaction(log_of(tmp_path), Transaction(QUERY, 3)) is None
 
 
+@guarantee("remembered transactions")
 def test_what_was_committed_is_known_when_its_version_has_expired(tmp_path):
     commit(tmp_path, 4)
     for start in (0, 10):

@@ -31,6 +31,7 @@ from arrow_format.operators.aggregate import aggregate_in_passes, aggregate_rang
 from arrow_format.operators.aggregate_functions import ALL_FUNCTIONS
 from arrow_format.operators.aggregation_plan import plan_aggregation
 from arrow_format.read.shuffle import Shuffle
+from tests.support.guarantees import guarantee
 
 FAST = WriteOptions(sync=False)
 
@@ -172,6 +173,7 @@ def column_of(name, values):
     return [pa.record_batch([[1], pa.array([value], field.type)], schema) for value in values]
 
 
+@guarantee("aggregations")
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
 @pytest.mark.parametrize(
     ("name", "values", "functions"),

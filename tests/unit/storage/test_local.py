@@ -28,6 +28,7 @@ from arrow_format.storage.open import (
     open_storage,
 )
 from arrow_format.streaming.lease import take_lease
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST, files_below
 
 PROJECT = Path(__file__).parents[3]
@@ -119,6 +120,7 @@ def test_other_failures_of_the_disk_name_the_file(storage, monkeypatch):
     assert files_below(Path(storage.root)) == []
 
 
+@guarantee("order of syncs")
 def test_sync_makes_file_then_directory_durable_and_only_when_asked(storage, monkeypatch):
     synced = []
     fsync = os.fsync
@@ -154,6 +156,7 @@ def test_short_reads_are_gone_on_with(storage, monkeypatch):
     assert bytes(storage.get_ranges("a", [(3, 90)])[0]) == bytes(range(3, 93))
 
 
+@guarantee("allocation limits")
 @pytest.mark.parametrize("bad", [(0, 101), (100, 1), (1 << 62, 8), (8, 1 << 62), (-1, 5), (5, -1)])
 def test_a_range_outside_is_refused_before_anything_is_allocated(storage, monkeypatch, bad):
     put(storage, "a", bytes(100))
@@ -273,6 +276,7 @@ def test_a_file_uri_that_is_no_name(tmp_path):
         open_storage(f"file://{tmp_path}/a%00b")
 
 
+@guarantee("foreign URIs")
 @pytest.mark.parametrize("slashes", ["", "/", "//", "///"])
 @pytest.mark.parametrize("scheme", ["hdfs", "ftp", "dbfs", "s3a", "abfss", "a", "C", "x-1.y+z"])
 @pytest.mark.parametrize("kind", [str, PurePosixPath])
@@ -447,6 +451,7 @@ def test_equal_bytes_of_another_are_not_taken_for_a_put_of_ones_own(storage):
         storage.put_if_absent("a/b", b"x", sync=False)
 
 
+@guarantee("retried put")
 @LOST
 @pytest.mark.parametrize("what", ["decision", "totals-", "0", ""])
 def test_a_write_whose_links_lose_their_answers_is_committed(tmp_path, monkeypatch, number, what):
@@ -461,6 +466,7 @@ def test_a_write_whose_links_lose_their_answers_is_committed(tmp_path, monkeypat
     assert lost
 
 
+@guarantee("retried put")
 @LOST
 def test_a_name_whose_link_loses_its_answer_is_held(tmp_path, monkeypatch, number):
     lost = lose_answers(monkeypatch, number)

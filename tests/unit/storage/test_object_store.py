@@ -20,6 +20,7 @@ from arrow_format.storage.open import (
     open_storage,
 )
 from arrow_format.storage.options import StorageOptions
+from tests.support.guarantees import guarantee
 from tests.support.s3_server import KEY_ID, SECRET
 
 
@@ -81,6 +82,7 @@ def test_an_upload_keeps_to_its_parts(storage, monkeypatch):
     writer.abort()
 
 
+@guarantee("upload signs")
 def test_an_upload_that_takes_long_shows_itself_and_leaves_nothing(
     s3, bucket, storage, monkeypatch
 ):
@@ -164,6 +166,7 @@ def test_what_is_shown_holds_no_secret(s3, storage):
     assert hash(pickle.loads(pickle.dumps(options))) == hash(options)
 
 
+@guarantee("no credentials in errors")
 def test_refused_credentials(s3, bucket):
     options = s3.options | {"aws_access_key_id": "AKIDOFSOMEBODYELSE"}
     storage = ObjectStorage(f"s3://{bucket}/root", options)
@@ -182,6 +185,7 @@ def test_refused_credentials(s3, bucket):
         assert "AKIDOFSOMEBODYELSE" not in told(error)
 
 
+@guarantee("no credentials in errors")
 def test_refused_credentials_of_the_environment(s3, bucket, monkeypatch):
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)

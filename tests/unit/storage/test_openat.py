@@ -25,6 +25,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.storage.local_dir_removal import clear_roots
 from arrow_format.storage.local_dirs import MARKER_NAME, make_root
 from arrow_format.storage.open import ObjectStat, PosixStorage
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import begin, files_below, numbered, run, values, write_tasks
 
 PROJECT = Path(__file__).parents[3]
@@ -117,6 +118,7 @@ def test_a_link_is_neither_listed_nor_pruned_through(storage, outside):
     assert storage.list("") == []
 
 
+@guarantee("paths")
 @pytest.mark.parametrize("path", ["../outside/treasure", "a/../../outside/treasure", "/etc/passwd",
                                   "a\0b"])  # fmt: skip
 @pytest.mark.parametrize("action", [*BELOW, "list", "prune"])
@@ -131,6 +133,7 @@ def test_paths_that_lead_out_are_refused(storage, outside, action, path):
     assert files_below(outside) == ["empty", "treasure"]
 
 
+@guarantee("no links")
 @pytest.mark.parametrize("kind", ["pipe", "directory", "socket", "device"])
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.usefixtures("at_once")
@@ -168,6 +171,7 @@ def test_an_empty_file_can_be_mapped(storage):
     assert storage.stat("a") == ObjectStat(0, is_directory=False)
 
 
+@guarantee("no links")
 @pytest.mark.parametrize("suffix", ["data", "index", "json", "arrow"])
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_readers_of_a_shuffle_refuse_links(tmp_path, suffix, what):
@@ -181,6 +185,7 @@ def test_readers_of_a_shuffle_refuse_links(tmp_path, suffix, what):
         values(path)
 
 
+@guarantee("no links")
 @pytest.mark.parametrize("suffix", ["data", "index", "json", "arrow"])
 @pytest.mark.parametrize("act", [values, merge_shuffle, collect_garbage])
 @pytest.mark.usefixtures("at_once")
@@ -199,6 +204,7 @@ def test_a_pipe_in_a_shuffle_makes_nobody_wait(tmp_path, suffix, act):
             act(path)
 
 
+@guarantee("no removal through links")
 @pytest.mark.parametrize("end", ["abort", "commit"])
 def test_ending_a_job_removes_nothing_through_a_link(tmp_path, outside, end):
     job = begin(tmp_path / "s")
@@ -212,6 +218,7 @@ def test_ending_a_job_removes_nothing_through_a_link(tmp_path, outside, end):
     assert len(files_below(kept)) == 2
 
 
+@guarantee("no removal through links")
 def test_a_local_root_is_not_cleared_through_a_link(tmp_path, outside):
     root = tmp_path / "disk" / "arrow-shuffle-job"
     make_root(str(root), "job", sync=False)
@@ -229,6 +236,7 @@ def test_a_local_root_is_not_cleared_through_a_link(tmp_path, outside):
     assert files_below(outside) == ["empty", "marker", "treasure"]
 
 
+@guarantee("no linked roots")
 def test_a_link_in_the_place_of_a_local_root_is_not_followed(tmp_path):
     """Who may write to a local directory could lead a job's files, or its clean-up, anywhere."""
     path, disk = tmp_path / "s", tmp_path / "disk"
@@ -254,6 +262,7 @@ def test_a_link_in_the_place_of_a_local_root_is_not_followed(tmp_path):
     assert files_below(moved) == before
 
 
+@guarantee("no linked roots")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_link_in_the_place_of_a_root_that_is_read(tmp_path, when):
     path, disk = tmp_path / "s", tmp_path / "disk"
@@ -268,6 +277,7 @@ def test_a_link_in_the_place_of_a_root_that_is_read(tmp_path, when):
         shuffle.read().read_all()
 
 
+@guarantee("no linked roots")
 def test_local_directories_may_be_reached_through_links(tmp_path):
     (tmp_path / "mounted").mkdir()
     (tmp_path / "disk").symlink_to("mounted")
@@ -296,6 +306,7 @@ for dirs in ((sys.argv[1] + "/disk",), ()):
 """
 
 
+@guarantee("file modes")
 @pytest.mark.parametrize("umask", ["077", "022", "027"])
 def test_files_and_directories_get_no_more_than_the_umask_gives(tmp_path, umask):
     subprocess.run([sys.executable, "-c", WRITE, str(tmp_path), umask], check=True, cwd=PROJECT)

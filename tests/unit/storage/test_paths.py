@@ -10,6 +10,7 @@ from connector.cli.output import BAD_USAGE
 from connector.options.source import parse_read_options, parse_target_options
 from connector.options.stream import parse_sink_options
 from connector.source.reader import schema_of_source
+from tests.support.guarantees import guarantee
 
 TABLE = pa.table({"k": [1, 2, 3]})
 
@@ -44,6 +45,7 @@ def here(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@guarantee("foreign URIs")
 @pytest.mark.parametrize("path", FOREIGN)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name, path):
@@ -51,6 +53,7 @@ def test_functions(name, path):
         FUNCTIONS[name](path)
 
 
+@guarantee("foreign URIs")
 @pytest.mark.parametrize("path", FOREIGN)
 @pytest.mark.parametrize(
     "command",
@@ -62,6 +65,7 @@ def test_the_command(command, path, capsys):
     assert f"path={path.partition(':')[0].lower()}:...: " in capsys.readouterr().err
 
 
+@guarantee("foreign URIs")
 @pytest.mark.parametrize("path", FOREIGN)
 def test_options_of_the_data_source(path):
     """That it is a URI the options let pass; what opens it refuses it."""

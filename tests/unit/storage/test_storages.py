@@ -18,6 +18,7 @@ from arrow_format.storage.open import (
     open_storage,
 )
 from tests.support import azure_server
+from tests.support.guarantees import guarantee
 
 PROJECT = Path(__file__).parents[3]
 
@@ -111,6 +112,7 @@ for version in range(20):
 """
 
 
+@guarantee("racing writers")
 def test_racing_processes_have_one_winner_and_readers_see_all_of_it(storage):
     writers = {
         name: subprocess.Popen(

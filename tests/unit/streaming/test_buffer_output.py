@@ -23,6 +23,7 @@ from arrow_format import (
     decorated,
 )
 from arrow_format.streaming.options import is_output_buffered
+from tests.support.guarantees import guarantee
 from tests.support.recorded_output import Clock, RecordedOutput
 
 MINUTE = timedelta(minutes=1)
@@ -240,6 +241,7 @@ def test_rows_that_are_replaced_do_not_fill_the_memory(tmp_path):
         assert bench.take() == [list(range(20)), "close"]
 
 
+@guarantee("spilled rows")
 @pytest.mark.parametrize("ending", ["flush", "close", "interval", "release", "drop", "downstream"])
 def test_it_spills_in_bounded_memory_and_leaves_nothing(tmp_path, ending):
     bench = Bench(max_buffered_bytes=192 << 10, directory=str(tmp_path))

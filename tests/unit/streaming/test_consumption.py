@@ -55,6 +55,7 @@ from arrow_format.storage.open import ObjectExistsError, PosixStorage, open_stor
 from arrow_format.streaming import consumption
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.lease import await_holder, take_lease
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import files_below
 
 ROOT = Path(__file__).parents[3]
@@ -195,6 +196,7 @@ def test_a_bad_name_of_a_consumer_is_refused(tmp_path, name):
 # Consumption
 
 
+@guarantee("consumed once")
 @pytest.mark.parametrize("kind", PIPELINED)
 def test_a_pipelined_version_is_consumed_once_by_each_name(tmp_path, kind):
     path = tmp_path / "s"
@@ -233,6 +235,7 @@ def test_nothing_new_is_an_empty_result_where_that_is_allowed(tmp_path, kind):
     assert take(path, "b", allow_empty=True) == [1, 2, 3]
 
 
+@guarantee("consumed once")
 @pytest.mark.parametrize("kind", PIPELINED)
 def test_what_was_not_committed_comes_again(tmp_path, kind):
     path = tmp_path / "s"
@@ -306,6 +309,7 @@ def test_a_consumption_ends_once(tmp_path):
         consumption.commit()
 
 
+@guarantee("progress")
 def test_progress_is_durable_and_verified(tmp_path):
     path = tmp_path / "s"
     write(path, 1, result_type="PIPELINED")
@@ -320,6 +324,7 @@ def test_progress_is_durable_and_verified(tmp_path):
         take(path, "a")
 
 
+@guarantee("progress")
 def test_progress_never_goes_back(tmp_path):
     registry = ConsumerRegistry(open_storage(tmp_path))
     for version in (3, 7, 5):
@@ -377,6 +382,7 @@ def test_a_bad_timeout_is_refused(tmp_path, timeout):
             WriteOptions(back_pressure_timeout=timeout)
 
 
+@guarantee("requests")
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_a_request_for_what_never_was_there_leaves_nothing(tmp_path, timeout):
     (tmp_path / "empty").mkdir()
@@ -413,6 +419,7 @@ def test_a_request_that_does_not_wait_makes_no_directory_on_the_way(tmp_path):
     assert files_below(tmp_path) == []
 
 
+@guarantee("requests")
 def test_a_request_in_vain_takes_nothing_from_others(tmp_path):
     storage = open_storage(tmp_path / "s")
     registry = ConsumerRegistry(storage)
@@ -451,6 +458,7 @@ def test_waiting_costs_next_to_no_processor_time(tmp_path):
     assert time.process_time() - before < 0.5
 
 
+@guarantee("absent results")
 def test_each_absence_has_its_own_error(tmp_path):
     path = tmp_path / "s"
     with pytest.raises(ShuffleNotFoundError) as unknown:
@@ -503,6 +511,7 @@ def test_a_failed_write_that_nobody_waits_for_leaves_nothing(tmp_path):
 # One process of a name at a time
 
 
+@guarantee("one process per name")
 def test_a_second_consumer_of_the_name_is_refused_while_the_first_lives(tmp_path):
     path = tmp_path / "s"
     write(path, 1, result_type="PIPELINED")
@@ -523,6 +532,7 @@ time.sleep(600)
 """
 
 
+@guarantee("one process per name")
 def test_a_killed_consumer_loses_its_name_at_once(tmp_path):
     path = tmp_path / "s"
     write(path, 1, result_type="PIPELINED")
@@ -575,6 +585,7 @@ def age(storage, directory, seconds):
 AGES = pytest.mark.parametrize("seconds", [0, 86_400, -86_400], ids=["right", "behind", "ahead"])
 
 
+@guarantee("one process per name")
 @AGES
 @pytest.mark.parametrize("timeout", [0, 0.1])
 def test_a_process_elsewhere_that_shows_itself_keeps_the_name_whatever_the_clocks_say(
@@ -590,6 +601,7 @@ def test_a_process_elsewhere_that_shows_itself_keeps_the_name_whatever_the_clock
     assert all(lease.startswith(f"consumers/a/lease-{1:020d}-") for lease in leases(tmp_path))
 
 
+@guarantee("one process per name")
 @AGES
 @pytest.mark.parametrize("timeout", [0, 10])
 def test_a_process_elsewhere_counts_as_dead_once_it_was_silent_for_long(tmp_path, seconds, timeout):
@@ -626,6 +638,7 @@ def test_a_living_holder_shows_itself_again_and_again(tmp_path):
     assert "arrow-shuffle-lease" not in {thread.name for thread in threading.enumerate()}
 
 
+@guarantee("one process per name")
 def test_who_was_taken_over_learns_of_it_and_records_nothing(tmp_path):
     path = tmp_path / "s"
     write(path, 1, result_type="PIPELINED")
@@ -646,6 +659,7 @@ def test_the_terms_of_a_name_only_grow(tmp_path):
     assert leases(tmp_path) == [f"consumers/a/lease-{3:020d}-free"]
 
 
+@guarantee("one process per name")
 def test_many_that_want_one_name_get_it_one_after_the_other(tmp_path):
     storage = open_storage(tmp_path)
     held, most = [], []
@@ -810,6 +824,7 @@ def test_a_name_that_could_not_be_given_back_is_free_all_the_same(tmp_path, monk
 # Release
 
 
+@guarantee("blocking results")
 def test_a_blocking_result_goes_with_the_last_of_its_consumers(tmp_path):
     path = tmp_path / "s"
     storage = open_storage(path)
@@ -824,6 +839,7 @@ def test_a_blocking_result_goes_with_the_last_of_its_consumers(tmp_path):
     assert not [name for name in files_below(path) if name.startswith("map_outputs")]
 
 
+@guarantee("blocking results")
 @pytest.mark.parametrize("expires", [False, True])
 def test_a_blocking_result_that_was_merged_goes_all_the_same(tmp_path, expires):
     """Before its consumptions and between them; also where the versions that one saw expired."""
@@ -884,6 +900,7 @@ time.sleep(600)
     assert not [name for name in files_below(path) if name.startswith("map_outputs")]
 
 
+@guarantee("blocking results")
 @pytest.mark.parametrize(
     "kind", [result_type for result_type in TYPES if result_type.name != "BLOCKING"]
 )
@@ -916,6 +933,7 @@ def test_any_result_can_be_released_by_name_and_written_anew(tmp_path, kind):
     assert open_shuffle(path).read().read_all().to_pylist() == [{"other": "x"}]
 
 
+@guarantee("held versions")
 def test_gc_releases_what_all_have_consumed_and_keeps_what_is_before_the_slowest(tmp_path):
     path = tmp_path / "s"
     write(path, 1, result_type="PIPELINED")
@@ -945,6 +963,7 @@ def test_gc_releases_what_all_have_consumed_and_keeps_what_is_before_the_slowest
         write(path, 9, result_type="BLOCKING")
 
 
+@guarantee("held versions")
 @pytest.mark.parametrize("kind", TYPES)
 def test_consumers_hold_versions_back_of_pipelined_results_alone(tmp_path, kind):
     write(tmp_path, 1, result_type=kind)
@@ -1027,6 +1046,7 @@ def test_when_there_is_room(bounds, unconsumed, num_bytes, expected):
     assert fits_bounds(result, Unconsumed("a", 0, *unconsumed), num_bytes) is expected
 
 
+@guarantee("back pressure")
 def test_the_producer_waits_for_the_slowest_consumer_and_names_it(tmp_path):
     path = tmp_path / "s"
     bounded = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 2}
@@ -1070,6 +1090,7 @@ def test_a_bounded_result_waits_for_its_first_consumer_too(tmp_path):
     write(path, 2, back_pressure_timeout=0)
 
 
+@guarantee("back pressure")
 def test_two_producers_do_not_pass_the_bound_together(tmp_path):
     path = tmp_path / "s"
     write(path, 0, result_type="PIPELINED_BOUNDED", max_unconsumed_versions=3)

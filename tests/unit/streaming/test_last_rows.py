@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from arrow_format.streaming import last_rows as module
 from arrow_format.streaming.last_rows import SAMPLE_ROWS, last_rows
+from tests.support.guarantees import guarantee
 
 
 def rows_of(*columns):
@@ -37,6 +38,7 @@ def test_nulls_are_equal_and_so_are_nans_and_zeros(column):
     assert rows_of(column) == [1, 3, 5]
 
 
+@guarantee("distinct keys")
 @pytest.mark.parametrize(
     "column",
     [
@@ -165,6 +167,7 @@ def test_equal_digests_of_different_numbers_are_noticed(monkeypatch):
     assert rows_of(pa.array(numbers)) == [5_997, 5_998, 5_999]
 
 
+@guarantee("distinct keys")
 @pytest.mark.parametrize("num_hashes", [1, 7, 5_000])
 @pytest.mark.parametrize("kind", ["text", "nulls", "floats", "lists"])
 def test_rows_of_one_hash_are_told_apart_by_their_keys(monkeypatch, num_hashes, kind):

@@ -18,6 +18,7 @@ from arrow_format.errors import ClosedError, OptionError
 from arrow_format.storage.scratch import PREFIX, ScratchDirectory
 from arrow_format.streaming.latest_by_key import LatestPerKey
 from arrow_format.streaming.latest_rows import LatestRows, latest_in_passes
+from tests.support.guarantees import guarantee
 
 MEMORY = 1 << 20
 
@@ -243,6 +244,7 @@ def test_nothing_is_left_when_the_input_fails(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@guarantee("spilled rows")
 @pytest.mark.parametrize("finished", [False, True])
 def test_nothing_is_left_of_an_object_that_is_dropped(tmp_path, finished):
     gc.collect()
@@ -258,6 +260,7 @@ def test_nothing_is_left_of_an_object_that_is_dropped(tmp_path, finished):
     assert open_files() == files
 
 
+@guarantee("spilled rows")
 def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
     script = (
         "import sys, time\n"

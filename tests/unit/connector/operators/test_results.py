@@ -11,6 +11,7 @@ from arrow_format.arrays.stored_types import in_time_zone
 from connector.operators.join import ThenOfGroup
 from connector.operators.map import EachSubpartition
 from connector.operators.results import results_of
+from tests.support.guarantees import guarantee
 
 SCHEMA = pa.schema({"n": pa.int64()})
 BATCH = pa.record_batch([pa.array([1], pa.int64())], schema=SCHEMA)
@@ -96,6 +97,7 @@ def test_a_subpartition_that_is_empty(tmp_path):
         list(work(range(4)))
 
 
+@guarantee("session time zone")
 @pytest.mark.parametrize("partitioner", [None, BroadcastPartitioner()])
 def test_timestamps_have_the_zone_that_is_asked_for(tmp_path, partitioner):
     """What a function gets and what it may yield; the instants are the same."""

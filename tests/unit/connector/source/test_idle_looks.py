@@ -12,6 +12,7 @@ from arrow_format import write_shuffle
 from arrow_format.storage.open import open_storage
 from connector.source import stream_reader
 from connector.source.stream_reader import ShuffleStreamReader, seconds_until_poll
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST
 
 SCHEMA = StructType().add("v", LongType())
@@ -52,6 +53,7 @@ def listings(requests):
     return [request for request in requests if "list-type=2" in request.path]
 
 
+@guarantee("idle streams")
 def test_a_store_is_listed_once_per_interval(store, monkeypatch):
     monkeypatch.setattr(stream_reader, "IDLE_POLL_INTERVAL", 0.3)
     storage, requests = store
@@ -70,6 +72,7 @@ def test_a_store_is_listed_once_per_interval(store, monkeypatch):
     assert time.monotonic() - started < 0.3, "something was found"
 
 
+@guarantee("idle streams")
 def test_what_comes_while_it_waits_is_in_the_answer(store):
     storage, _ = store
     reader, end = following(storage)

@@ -40,6 +40,7 @@ from arrow_format.errors import (
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.storage.open import open_storage
 from connector.source.stream_reader import ShuffleStreamReader, StreamOffset
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 from tests.unit.log.test_changes import add, log_of
 from tests.unit.log.test_checkpoints import fence
@@ -95,6 +96,7 @@ def run(reader, start=None, limit=None):
         start = end
 
 
+@guarantee("stream limits")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -232,6 +234,7 @@ def test_columns_and_the_subpartition(path):
     assert rows == [{"_subpartition": 3, "v": 43}]
 
 
+@guarantee("overwritten streams")
 def test_overwrites(path):
     _, end = run(reader_of(path))
     add(path, 60, mode="overwrite")
@@ -270,6 +273,7 @@ def test_nulls_where_the_query_has_been_promised_none(tmp_path):
         rows_of(reader, start, reader.latestOffset(start, ALL))
 
 
+@guarantee("overwritten streams")
 def test_what_expired_unread_is_an_error(path):
     reader = reader_of(path, maxVersionsPerTrigger=2)
     start = reader.initialOffset()
@@ -284,6 +288,7 @@ def test_what_expired_unread_is_an_error(path):
     assert run(reader)[0] == [[0, 10, 20, 30, 40]], "the oldest that is there is one step"
 
 
+@guarantee("overwritten streams")
 def test_who_has_read_what_was_merged_misses_nothing_when_the_merges_expire(path):
     _, end = run(reader_of(path))
     for policy in (MergePolicy(rewrite="never"), MergePolicy(rewrite="always")):
@@ -296,6 +301,7 @@ def test_who_has_read_what_was_merged_misses_nothing_when_the_merges_expire(path
         run(reader_of(path), {"version": 4})
 
 
+@guarantee("overwritten streams")
 def test_a_shuffle_made_anew_is_an_error(path):
     reader = reader_of(path)
     start = reader.initialOffset()
@@ -397,6 +403,7 @@ def test_a_query_with_an_end_waits_for_the_shuffle_too(tmp_path):
         reader_of(tmp_path, requestTimeout="10ms").prepareForTriggerAvailableNow()
 
 
+@guarantee("absent results")
 @pytest.mark.parametrize("consumed", [None, 0, 2, 5])
 @pytest.mark.parametrize("options", [{}, {"requestTimeout": "10ms"}])
 def test_a_query_does_not_begin_with_what_was_released(path, consumed, options):
@@ -499,6 +506,7 @@ def test_a_consumer_of_what_never_was_there_leaves_nothing(tmp_path, options):
     assert list(tmp_path.iterdir()) == []
 
 
+@guarantee("consumed once")
 def test_a_query_that_has_fallen_behind_its_consumer_is_refused(path):
     first = reader_of(path, consumer="a")
     start = first.initialOffset()

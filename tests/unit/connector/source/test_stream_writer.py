@@ -15,6 +15,7 @@ from arrow_format import collect_garbage, flush_pending, merge_shuffle, open_shu
 from arrow_format.errors import OptionError, SchemaError, ShuffleError, ShuffleExistsError
 from arrow_format.model import Transaction
 from connector.source.stream_writer import BATCH_ID, QUERY_ID, ShuffleStreamWriter
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST, files_below, numbered
 from tests.unit.log.test_changes import add, log_of
 
@@ -182,6 +183,7 @@ WIDER = StructType(SCHEMA.fields[:]).add("more", LongType())
 HELD = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
 
 
+@guarantee("refused batch")
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize(

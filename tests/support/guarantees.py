@@ -1,0 +1,424 @@
+"""What this project guarantees, and the mark of the tests that prove it.
+
+A test names the guarantees that fail when it fails: ``@guarantee("snapshots")``. The page
+``docs/reference/guarantees.md`` is made of this catalogue and of the marks, which are read from the
+source without importing it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Test = TypeVar("Test")
+
+GUARANTEES: dict[str, dict[str, str]] = {
+    "Rows and order": {
+        "placement": (
+            "A row is in the subpartition where `df.repartition(n, *keys)` puts it, for every "
+            "type that can be a key"
+        ),
+        "row order": "Rows of a subpartition come back by version, map task, region and arrival",
+        "sort order": "With `sort_by`, rows come back in that order, which is Spark's",
+        "range bounds": (
+            "Range bounds never separate rows with equal keys, and nulls are where the order puts "
+            "them"
+        ),
+        "round robin": "Round robin is even, and a retried task places its rows the same way",
+        "broadcast rows": "A broadcast row is stored once, and every subpartition reads it",
+        "types for Spark": (
+            "Spark reads what `arrow_format.write_shuffle` stores, and no value changes by that; "
+            "a write that would change one is refused and names the column"
+        ),
+        "Spark types": (
+            "Every supported Spark type comes back exactly; other types are refused by name "
+            "before any task runs"
+        ),
+        "joins": "Joins inside the tasks give what Spark's SQL gives",
+        "aggregations": (
+            "Aggregations inside the tasks give the values and types of Spark's SQL under Spark's "
+            "names: overflow is an error, NaN is the largest number (doubles up to rounding; the "
+            "guide lists what Spark casts and is refused here)"
+        ),
+        "session time zone": (
+            "User functions in tasks see timestamps in the time zone of the session"
+        ),
+        "merged rows": "A merge changes neither rows nor their order",
+    },
+    "Commits": {
+        "atomic commit": "Nothing is visible before the commit, everything after it",
+        "one attempt": (
+            "Of several attempts of a map task exactly one counts; late ones change nothing"
+        ),
+        "whole map outputs": "A missing, duplicate or foreign map output fails the commit",
+        "repeated commit": "Committing a job twice gives the first receipt",
+        "racing writers": "When writers race, one wins each version, and none loses rows",
+        "unanswered put": (
+            "A commit or merge whose put got no answer is settled before anything is removed, "
+            "also when it is interrupted once or twice; if it cannot be settled, nothing is "
+            "removed"
+        ),
+        "retried put": "A retried put that had already won is recognised",
+        "freed numbers": (
+            "What a late writer puts at a number that garbage collection has freed is used by no "
+            "reader and enters no checkpoint"
+        ),
+        "readable log": (
+            "Nothing is put into the log that readers would refuse, whatever the options, "
+            "descriptions, transactions, attempts and counters"
+        ),
+        "partial totals": (
+            "Totals of a part of a version are those of that part or an error; a release whose "
+            "totals disappear meanwhile does not happen"
+        ),
+        "snapshots": "A reader stays on its version",
+        "failed write": (
+            "A failed write leaves nothing behind, and leaves what was there before whole"
+        ),
+        "order of syncs": (
+            "With `sync` on, data, index, directory and entry become durable in that order"
+        ),
+        "refused append": "An append with another schema, n, partitioner or order is refused",
+        "concurrent merge": (
+            "A merge is rebased over a concurrent append, and fails after a concurrent overwrite"
+        ),
+        "faults": (
+            "A fault at any system call of a write, commit, merge or collection, or the death of "
+            "the process there, leaves the version before or the one after, whole; the failed "
+            "operation can be repeated, and garbage collection leaves no orphan"
+        ),
+        "power failure": (
+            "What was committed with `sync` survives a power failure if all it builds on was (an "
+            "append to unsynced rows is no safer than they are); a failure during the write "
+            "leaves the version before or the one after"
+        ),
+        "restored files": (
+            "Removed files that a power failure brings back change no version, and the next "
+            "collection finds them, in local roots too"
+        ),
+        "contention": (
+            "Processes that write, merge, read and collect concurrently lose nothing and see "
+            "nothing incomplete"
+        ),
+        "kills": "The same holds when workers, executors and drivers are killed at random moments",
+        "lost attempts": (
+            "One attempt counts after an attempt that dies before its status arrives, a lost "
+            "stage, a speculative twin, or a cancelled job that runs on"
+        ),
+        "mixed attempts": "Mixed attempts of one map task cannot be committed",
+        "no fallback": (
+            "A damaged newest entry or a gap is an error, never answered by an older version"
+        ),
+    },
+    "Streams": {
+        "transactions": (
+            "A transaction is one version, whichever process repeats it, in which job, and at "
+            "which step of another's commit"
+        ),
+        "remembered transactions": (
+            "A committed transaction is never forgotten, neither behind checkpoints nor when its "
+            "version has expired"
+        ),
+        "repeated batch": (
+            "A micro-batch that Spark repeats is the version it was, and leaves nothing else"
+        ),
+        "killed batch": "What a killed commit of a batch left does not hinder the next run",
+        "killed queries": (
+            "Queries that are killed at any moment and restarted neither lose nor double rows: "
+            "sink, source, and a sink behind a source"
+        ),
+        "changes": (
+            "A reader of new rows, span by span, gets each row once, whatever is appended, "
+            "overwritten, merged or collected"
+        ),
+        "overwritten streams": (
+            "A version that overwrites, or expired unread, is an error that names it, and so is a "
+            "shuffle that was re-created at the path"
+        ),
+        "stream limits": "Of several limits the tightest holds, and a version is never split",
+        "idle streams": (
+            "A stream that finds nothing new in an object store polls once a second, answers with "
+            "what is there at that moment, and can be stopped meanwhile"
+        ),
+    },
+    "Garbage collection": {
+        "retention": (
+            "Files of the newest version stay, and files of every version within the retention, "
+            "counted from when another version replaced it"
+        ),
+        "fences": (
+            "Files of an unfinished job are removed only after a fence; a fenced job fails at its "
+            "commit with an error that says so, and at any step of a commit either the commit or "
+            "the fence wins"
+        ),
+        "incomplete newest version": "No version expires while the newest lacks a file",
+        "expired versions": (
+            "Opening an expired version says that it expired, not that it is damaged"
+        ),
+        "late files": (
+            "Files that a late task puts into a local root while it is being cleared are removed "
+            "by the next collection"
+        ),
+        "killed collection": "The next collection finishes one that was killed",
+        "checkpoints": (
+            "A long log is opened with few operations, and a damaged checkpoint is noticed"
+        ),
+    },
+    "Object stores": {
+        "store commits": (
+            "Of concurrent commits each wins a version of its own; a commit whose answers get "
+            "lost went through"
+        ),
+        "killed upload": "A writer that is killed leaves nothing visible",
+        "store collections": (
+            "Collections remove superseded versions and files of killed jobs, fence before they "
+            "give a job up, change nothing in a dry run, and remove nothing while the newest "
+            "version lacks an object; no object is left over"
+        ),
+        "store collections beside appends": (
+            "Appends during collections are committed whole or given up; the next collection "
+            "finishes one that dies anywhere, also within a request that removes many objects"
+        ),
+        "upload signs": (
+            "A job whose tasks upload for longer than the retention is seen to be alive, and its "
+            "sign is removed with the upload, the commit or the collection"
+        ),
+        "few requests": (
+            "A collection asks nothing per object and removes many by one request; a version is "
+            "opened by reading each entry once, at most eight concurrently, and damage counts "
+            "only if the version needs the entry"
+        ),
+        "no credentials in errors": (
+            "No error shows credentials from options or environment, nor does its cause or a "
+            "frame of it"
+        ),
+        "no credentials anywhere": "Credentials appear in no message, plan, log or `repr`",
+        "executor credentials": (
+            "Tasks take credentials from the environment of their executors if no option gives any"
+        ),
+        "upload memory": "Uploads stay inside the memory bound of a map task",
+    },
+    "Damage": {
+        "noticed damage": (
+            "Any byte flipped, any length cut, anything appended, in any file: a typed error that "
+            "says where, or the same rows"
+        ),
+        "verify": "`verify` also notices damage to bytes that no reader needs",
+        "wrong order": "A file in another order than its version's is never read as sorted",
+        "missing files": "Empty, missing and replaced files, and links in their place, are noticed",
+        "swapped files": "Two swapped files are noticed, of equal size or not",
+        "error details": "Errors name file, map task, attempt, region and what was expected",
+        "rows beside damage": "Rows outside of the damage can be read",
+        "damaged merge": "A merge copies no damage and leaves its inputs alone",
+        "removed while read": (
+            "A file that is removed while it is read stays readable where it is open, is reported "
+            "by name where it is not, and a retry works"
+        ),
+        "interrupted read": "An interrupted read never ends as if it were complete",
+        "older files": "Files of older versions of this code are read",
+    },
+    "Hostile files and paths": {
+        "hostile files": (
+            "Behind a good checksum, anything in a log entry, index, totals or chunk gives a "
+            "typed error or rows, in bounded time and memory"
+        ),
+        "hostile merge": (
+            "A merge of such files fails the same way and commits nothing, or its version reads "
+            "as the one before"
+        ),
+        "expansion limits": (
+            "Nothing that would exceed the limit of a chunk is decompressed or unpacked"
+        ),
+        "allocation limits": "Nothing is allocated for bytes that lie outside of a file",
+        "foreign URIs": (
+            "A URI with an unsupported scheme is refused wherever a path is taken, with one slash "
+            "too, and makes no local directory"
+        ),
+        "paths": (
+            "Paths that lead outside of the directory, or give a file a second spelling, are "
+            "refused"
+        ),
+        "no links": (
+            "No link is followed below the shuffle's directory; a pipe or device is refused "
+            "immediately"
+        ),
+        "no linked roots": (
+            "No link in the place of a local root is followed by reads, writes or removals; local "
+            "directories may be links"
+        ),
+        "no removal through links": "Nothing is removed through a link",
+        "root markers": (
+            "A directory that an entry names is used only if it bears the marker of the job"
+        ),
+        "nothing unpickled": "Nothing is unpickled or evaluated",
+        "file modes": "Files and directories get no more permissions than the umask allows",
+    },
+    "Disks": {
+        "full disk": (
+            "A full directory is left for the next one, and what was written there is kept"
+        ),
+        "out of disk": (
+            "`OutOfDiskError` is raised only when no directory has free space; nothing is left "
+            "behind"
+        ),
+        "disk full at any step": (
+            "When a disk fills up within a region, or before the index, the decision, the totals "
+            "or the entry, nothing is half-visible and a retry works"
+        ),
+        "disk full in a merge": "The same holds during a merge",
+        "read-only disk": (
+            "On a read-only disk, or in directories of another user, shuffles can be read, and a "
+            "write says why it cannot"
+        ),
+    },
+    "Results and consumers": {
+        "consumed once": (
+            "Each consumer name consumes a version of a pipelined result once; what was not "
+            "committed is delivered again"
+        ),
+        "one process per name": (
+            "One process holds a consumer's name, whatever clocks say; a dead one loses it, and "
+            "one whose name was taken over records nothing"
+        ),
+        "acknowledgements": (
+            "An acknowledgement removes what was released, up to a bound, gives up no job and "
+            "lists no job of others; what could not be removed is a warning, and still counts as "
+            "consumed"
+        ),
+        "progress": "Progress is durable, verified, and never goes back",
+        "held versions": (
+            "Versions of a pipelined result that a registered consumer has not consumed outlive "
+            "any retention until they are released by name; of other results consumers hold none "
+            "back"
+        ),
+        "consumed versions": (
+            "What all have consumed is removed, through checkpoints and merges, however far one "
+            "lags; queries that die anywhere get each row once"
+        ),
+        "back pressure": (
+            "A bounded result never has more unconsumed than its bounds, or one version; its "
+            "producer waits, and names the consumer it waits for"
+        ),
+        "blocking results": (
+            "A `BLOCKING` result is released with its last consumer, or with the last of the "
+            "applications that wrote it; results of other types outlive them"
+        ),
+        "absent results": (
+            "Released, failed and never written results raise different errors, to a starting "
+            "stream too"
+        ),
+        "requests": (
+            "A request for a path where nothing ever was written removes what it made there, and "
+            "nothing of others"
+        ),
+    },
+    "Flush interval": {
+        "pending batches": (
+            "Pending batches are seen by no reader, survive kills, and become one version with "
+            "the latest row of each key, once"
+        ),
+        "flush on Spark": (
+            "Through Spark: nothing is visible before the interval is over, then one version with "
+            "the latest row of each key, or with `complete` a replacement of what was there; "
+            "pending batches come before a batch that does not wait, and a release drops them"
+        ),
+        "pending files": "Pending batches never expire, and flushed ones are removed",
+        "pending in checkpoints": (
+            "Checkpoints list the same pending batches as a walk through the whole log; a batch "
+            "reads back to the newest checkpoint only"
+        ),
+        "refused batch": (
+            "A batch that does not fit what is pending is refused when it is planned, and again "
+            "at its commit"
+        ),
+        "buffered output": (
+            "A buffered output emits what the rules of FLIP-365 say, in their order, for any "
+            "sequence of elements, in memory and spilled"
+        ),
+        "memory buffer only": (
+            "With `memory_buffer_only` no row is lost or doubled, and the last of each key comes "
+            "last"
+        ),
+        "distinct keys": (
+            "Keys of every type are distinguished exactly, also when their hashes are equal"
+        ),
+        "buffered stage": (
+            "On Spark, behind a shuffle by key in order, the stage emits the latest row of each "
+            "key, also when they exceed memory, and in a stream once per micro-batch"
+        ),
+        "buffer memory": "A buffered output takes `max_buffered_bytes` and a constant",
+        "spilled rows": (
+            "Nothing spilled outlives the flush, the output, an error, or the next output after a "
+            "killed process"
+        ),
+    },
+    "Memory and resources": {
+        "map task memory": "A map task needs its sort buffer and a constant, whatever it writes",
+        "reading memory": (
+            "A reading task keeps to `memory_bytes`, also when it sorts, joins, aggregates or "
+            "reads several shuffles together"
+        ),
+        "bytes in flight": "Bytes in flight never exceed the bound",
+        "few files": "A map task writes two files at any n, and few files are open",
+        "nothing outlives its owner": "No thread, file or directory outlives its owner",
+        "bytes on disk": "Bytes on disk hardly depend on n",
+        "plain Arrow": "With codec `none`, plain Arrow reads the data files",
+    },
+}
+"""Of each section of the page, in its order: names of guarantees, and what they promise."""
+
+NAMES = frozenset(name for section in GUARANTEES.values() for name in section)
+
+
+def guarantee(*names: str) -> Callable[[Test], Test]:
+    """Mark a test, or a class of tests, as one that proves these guarantees.
+
+    Raises
+    ------
+    ValueError
+        If the catalogue lacks one of them.
+    """
+    if unknown := set(names) - NAMES:
+        raise ValueError(f"no such guarantee: {sorted(unknown)}; see tests/support/guarantees.py")
+    return lambda test: test
+
+
+def marked_tests(root: Path) -> dict[str, list[str]]:
+    """Return the marked tests of every guarantee, as ``path::test``, read from their source.
+
+    Sorted by path and line, with ``tests`` before ``integration``. A state machine is listed under
+    the name that pytest runs it by: ``TestModel = Model.TestCase``.
+    """
+    marked: dict[str, list[str]] = defaultdict(list)
+    for folder in ("tests", "integration"):
+        for file in sorted((root / folder).rglob("test_*.py")):
+            source = file.read_text(encoding="utf-8")
+            if "@guarantee(" in source:
+                _collect(ast.parse(source), file.relative_to(root).as_posix(), marked)
+    return dict(marked)
+
+
+def _collect(parent: ast.Module | ast.ClassDef, prefix: str, marked: dict[str, list[str]]) -> None:
+    machines = {}
+    for node in parent.body:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=test)],
+                value=ast.Attribute(value=ast.Name(id=machine), attr="TestCase"),
+            ):
+                machines[machine] = test
+    for node in parent.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            name = f"{prefix}::{machines.get(node.name, node.name)}"
+            for decorator in node.decorator_list:
+                match decorator:
+                    case ast.Call(func=ast.Name(id="guarantee"), args=arguments):
+                        for argument in arguments:
+                            marked[ast.literal_eval(argument)].append(name)
+            if isinstance(node, ast.ClassDef):
+                _collect(node, name, marked)

@@ -1,0 +1,139 @@
+"""Reference pages that are made from the code: errors and guarantees.
+
+``python -m tests.support.reference_pages`` writes them; ``make docs`` fails when one is stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from arrow_format import errors
+from tests.support.guarantees import GUARANTEES, marked_tests
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTE = "<!-- Made by `python -m tests.support.reference_pages`. Edit {source} instead. -->"
+
+ADVICE = {
+    "ShuffleError": "Catch it to catch every error below.",
+    "CorruptShuffleError": (
+        "`arrow-shuffle verify PATH` lists every damaged file. There is no repair: restore the file"
+        " from a copy, or write the shuffle again."
+    ),
+    "FormatVersionError": "Read with the version that wrote it, or a newer one.",
+    "ShuffleNotFoundError": (
+        "Check the path and the version. An expired version says so: open a newer one, or collect"
+        " garbage with a longer [retention](../guide/clean-up-and-merge.md#clean-up)."
+    ),
+    "ResultReleasedError": (
+        "Write the [result](../guide/streams-and-results.md#result-types) again."
+    ),
+    "ResultFailedError": "Read the reason in the message, and run the producer again.",
+    "RequestTimeoutError": "Wait longer (`request_timeout`), or look at the producer.",
+    "ConsumerError": "Stop the other process, or take another consumer name.",
+    "BackPressureTimeoutError": (
+        "Run the consumer that the message names, or forget it:"
+        " `arrow-shuffle consumers PATH --forget NAME`."
+    ),
+    "ShuffleOverwrittenError": (
+        "Start the [stream](../guide/streams-and-results.md#source) with a new checkpoint, or set"
+        " `onOverwrite` to `deliver`."
+    ),
+    "ShuffleExistsError": "Choose another path or another [mode](../guide/writing.md#modes).",
+    "SchemaError": (
+        "Cast, rename or drop the column that the message names ([types](../guide/types.md))."
+    ),
+    "OptionError": "The message names the option and what it allows.",
+    "ArithmeticOverflowError": "Cast the column that the message names to a larger type.",
+    "StorageError": "Check permissions, credentials, disk and network, then repeat the operation.",
+    "UnsettledCommitError": (
+        "An object store did not answer: the commit may go through later. Look for a new version"
+        " before you write again."
+    ),
+    "OutOfDiskError": (
+        "Free some space, or give more [local directories](../guide/several-disks.md)."
+    ),
+    "CommitConflictError": (
+        "Run the job again. A job that garbage collection"
+        " [gave up](../guide/clean-up-and-merge.md#clean-up) needs a longer retention."
+    ),
+    "ReadBufferTimeoutError": "Give more `memory_bytes`, or read from fewer readers concurrently.",
+    "ClosedError": "Open a new reader or writer; a reader gives its rows once.",
+}
+"""What a user does about each error."""
+
+
+def errors_page() -> str:
+    """Return the page of errors, in the order of their module."""
+    rows = []
+    for name, error in vars(errors).items():
+        if inspect.isclass(error) and issubclass(error, errors.ShuffleError):
+            base = "" if error is errors.ShuffleError else f"`{error.__mro__[1].__name__}`"
+            meaning = " ".join(inspect.cleandoc(error.__doc__ or "").split()).replace("``", "`")
+            rows.append(f"| `{name}` | {base} | {meaning} | {ADVICE[name]} |")
+    return "\n".join(
+        [
+            NOTE.format(source="arrow_format/errors.py, or the advice in that module,"),
+            "",
+            "# Errors",
+            "",
+            "Every error that arrow-shuffle raises is an `arrow_format.ShuffleError`. Its message"
+            " says what was found,",
+            "where, and what to do. An error in a Spark task arrives inside a `PythonException` of"
+            " PySpark, with the message in it.",
+            "",
+            "| Error | Is a | Meaning | What to do |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def guarantees_page() -> str:
+    """Return the page of guarantees: what each promises, and the tests that are marked with it."""
+    marked = marked_tests(ROOT)
+    lines = [
+        NOTE.format(source="tests/support/guarantees.py, or the marks of the tests,"),
+        "",
+        "# Guarantees",
+        "",
+        "What you can rely on, and the tests that fail when it is broken. Tests below `tests/` run"
+        " with `make test`,",
+        "those below `integration/` with `make integration`. What file systems, NFS and clocks must"
+        " provide for it is in",
+        "[deployment](../guide/deployment.md#file-systems-and-clocks).",
+    ]
+    for section, guarantees in GUARANTEES.items():
+        lines += ["", f"## {section}", "", "| Guarantee | Held by |", "|---|---|"]
+        for name, promise in guarantees.items():
+            tests = ", ".join(f"`{test}`" for test in marked.get(name, []))
+            lines.append(f"| {promise} | {tests} |")
+    return "\n".join([*lines, ""])
+
+
+PAGES = {
+    "docs/reference/errors.md": errors_page,
+    "docs/reference/guarantees.md": guarantees_page,
+}
+"""Generated pages, and what makes each of them."""
+
+
+def problems() -> list[str]:
+    """Return one line for every page that is not current, and every mark or guarantee alone."""
+    marked = marked_tests(ROOT)
+    names = {name for section in GUARANTEES.values() for name in section}
+    return [
+        *(f"guarantee {name!r} has no test" for name in sorted(names - marked.keys())),
+        *(f"{marked[name][0]}: no guarantee {name!r}" for name in sorted(marked.keys() - names)),
+        *(
+            f"{path}: not current, run python -m tests.support.reference_pages"
+            for path, page in PAGES.items()
+            if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != page()
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    for path, page in PAGES.items():
+        (ROOT / path).write_text(page(), encoding="utf-8")
