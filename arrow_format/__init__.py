@@ -55,7 +55,7 @@ _HOME = {
     "arrow_format.write.result_partition": "SortMergeResultPartition",
     "arrow_format.write.sort_buffer": "SortBuffer",
 }
-"""Public names by module. ``__init__.pyi`` tells type checkers the same; a test compares them."""
+"""Public names by module. ``__init__.pyi`` has the same for type checkers; a test compares them."""
 
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -1,6 +1,7 @@
 """The errors this project raises on purpose; all are subclasses of :class:`ShuffleError`.
 
-A message says what was found, where, and what to do about it.
+A message says what was found, where, and what to do about it. They are in one place so that users
+find them all.
 """
 
 from __future__ import annotations

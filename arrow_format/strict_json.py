@@ -1,4 +1,7 @@
-"""Parses JSON in files strictly: one object that every reader reads alike, or a ValueError."""
+"""Parses JSON in files strictly: one object that every reader reads alike, or a ValueError.
+
+Alone, since log, index and leases parse with it and share nothing else.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _HOME = {
     "connector.source.data_source": "ArrowShuffleDataSource",
     "connector.write": "sample_range_partitioner write_shuffle",
 }
-"""Public names by module. ``__init__.pyi`` tells type checkers the same; a test compares them."""
+"""Public names by module. ``__init__.pyi`` has the same for type checkers; a test compares them."""
 
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -1,4 +1,7 @@
-"""The receipt of a committed write."""
+"""The receipt of a committed write: a value that users keep, and how it prints.
+
+Apart from commits, since every task of Spark and every command prints sizes without committing.
+"""
 
 from __future__ import annotations
 

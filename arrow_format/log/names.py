@@ -1,4 +1,7 @@
-"""Names of the directories and files of a shuffle, and what a listing of its log shows: pure."""
+"""Names of the directories and files of a shuffle, and what a listing of its log shows: pure.
+
+Apart from readers and writers of the log, which both need them.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def join_range(
     subpartition is a group: several together would repeat these rows.
 
     Adjacent subpartitions of which both sides have up to ``group_bytes`` raw bytes (by default what
-    the options of both allow) are a group. ``subpartitions`` ascend; None stands for all.
+    the options of both allow) are a group. ``subpartitions`` ascend; None means all.
     """
     if group_bytes is None:
         group_bytes = left.options.working_set_bytes + right.options.working_set_bytes

@@ -164,11 +164,11 @@ class EachSubpartition:
     def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
         """Yield the results of the function, subpartition after subpartition."""
         paths = ", ".join(shuffle.path for shuffle in self.shuffles)
-        dealers = [
-            DealerInTimeZone(row_source(shuffle, subpartitions, names), self.time_zone)
+        sources = [
+            RowSourceInTimeZone(row_source(shuffle, subpartitions, names), self.time_zone)
             for shuffle, names in zip(self.shuffles, self.columns, strict=True)
         ]
-        with closing(each_subpartition(subpartitions, dealers)) as turns:
+        with closing(each_subpartition(subpartitions, sources)) as turns:
             for subpartition, readers in turns:
                 where = f"subpartition {subpartition} of {paths}"
                 call = partial(self.function, subpartition, *readers)
@@ -177,20 +177,20 @@ class EachSubpartition:
                 del readers, call
 
 
-class DealerInTimeZone:
+class RowSourceInTimeZone:
     """Reads rows through another reader of subpartitions, with timestamps in a time zone."""
 
-    def __init__(self, dealer: RowSource, time_zone: str) -> None:
-        self._dealer = dealer
-        self.schema = in_time_zone(dealer.schema, time_zone)
+    def __init__(self, source: RowSource, time_zone: str) -> None:
+        self._source = source
+        self.schema = in_time_zone(source.schema, time_zone)
 
     def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
         """Yield the rows of a subpartition."""
-        with closing(self._dealer.batches_of(subpartition)) as batches:
+        with closing(self._source.batches_of(subpartition)) as batches:
             for batch in batches:
                 yield conform(batch, self.schema)
                 del batch  # before the next is read
 
     def close(self) -> None:
         """Stop reading."""
-        self._dealer.close()
+        self._source.close()

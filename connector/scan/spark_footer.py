@@ -1,7 +1,7 @@
 """What files say that only Spark knows: types, and the calendar that its dates are in; pure.
 
-Spark keeps the schema of a DataFrame beside that of the Parquet or ORC file, whose types are fewer,
-and goes by it when it reads. Spark 2, and Spark 3 and later when asked to, write dates in the
+Spark stores the schema of a DataFrame in its Parquet and ORC files, whose own types are fewer,
+and reads by it. Spark 2, and Spark 3 and later when asked to, write dates in the
 Julian calendar up to October 1582, and timestamps up to 1900 with what Java once knew of time
 zones. Spark moves such values when it reads; here they are refused.
 

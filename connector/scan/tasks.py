@@ -1,4 +1,7 @@
-"""Spreads what is to be scanned over map tasks, by bytes and in order; pure."""
+"""Spreads what is to be scanned over map tasks, by bytes and in order; pure.
+
+Apart from the scan, which reads files, so that it is tested without any.
+"""
 
 from __future__ import annotations
 

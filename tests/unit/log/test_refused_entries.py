@@ -87,7 +87,7 @@ def path(tmp_path):
 @pytest.mark.parametrize("description", DESCRIPTIONS, ids=range(len(DESCRIPTIONS)))
 def test_a_description_that_no_reader_takes(path, description):
     partitioner = Described(description=description)
-    with pytest.raises(OptionError, match=r"partitioner .*describe\(\) must give"):
+    with pytest.raises(OptionError, match=r"partitioner .*describe\(\) must return"):
         write_shuffle(
             pa.table([numbered([0])[name] for name in SCHEMA.names], schema=SCHEMA),
             path,
