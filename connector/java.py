@@ -59,7 +59,8 @@ def require_java() -> str:
     text, major = version
     if major < MINIMUM_JAVA:
         raise _error(f"{executable} is Java {text}")
-    if f"{VECTOR_MODULE}@" not in _run(executable, "--list-modules"):
+    modules = _run(executable, "--list-modules").splitlines()
+    if VECTOR_MODULE not in {line.strip().partition("@")[0] for line in modules}:
         raise _error(f"{executable} (Java {text}) lacks its module {VECTOR_MODULE}")
     return f"Java {text} ({executable})"
 

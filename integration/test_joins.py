@@ -94,7 +94,7 @@ def test_a_broadcast_right_side(spark: SparkSession, awkward: dict[str, tuple[Da
     )
     expected = left.join(right.withColumnRenamed("k", "k_r"), on="t", how="left")
     assert digest(found) == digest(expected)
-    with pytest.raises(OptionError, match="is broadcast, so each subpartition would give"):
+    with pytest.raises(OptionError, match="is broadcast, so each subpartition would return"):
         connector.join_shuffles(spark, left_path, everyone, on="t", how="full")
 
 

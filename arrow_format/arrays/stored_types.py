@@ -193,7 +193,7 @@ def refuse_duplicates(names: Iterable[str], what: str = "columns") -> None:
 def missing_column(name: str, names: Sequence[str], what: str = "column") -> str:
     """Return the message that ``name`` is not among ``names``, with the nearest of them if any."""
     lowered = {present.lower(): present for present in names}
-    nearest = get_close_matches(name.lower(), lowered, n=1)
+    nearest = get_close_matches(str(name).lower(), lowered, n=1)
     hint = f" (did you mean {lowered[nearest[0]]!r}?)" if nearest else ""
     return f"{what} {name!r} is not there{hint}; columns are {', '.join(names)}"
 

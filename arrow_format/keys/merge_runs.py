@@ -177,9 +177,9 @@ def _round(heads: list[_Head], sort_by: SortBy) -> Iterator[pa.RecordBatch]:
         if len(batches) == 1:
             yield batches.pop()
         else:
-            joined = pa.concat_batches(batches)
+            rows_of_runs = pa.concat_batches(batches)
             batches.clear()
-            yield take(joined, to_arrow(rows - (done - (np.cumsum(taken) - taken))[run_of]))
+            yield take(rows_of_runs, to_arrow(rows - (done - (np.cumsum(taken) - taken))[run_of]))
         done = done + taken
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,8 +141,9 @@ class ChunkReader:
         Each item is the rows of one chunk and the subpartition of each row; see :meth:`rows_of`.
         """
         for chunk, batch in self.decoded(self._plan(first_region, end_region, first, end)):
-            for rows in self.rows_of(chunk, batch, first, end):
-                yield rows.batch, rows.subpartitions
+            parts = self.rows_of(chunk, batch, first, end)
+            del batch  # nor any part: a suspended frame would keep them while its consumer works
+            yield from map(attrgetter("batch", "subpartitions"), parts)
 
     def check(self, *, decode: bool = True) -> None:
         """Read the whole data file, the bytes between its chunks included, and verify it.

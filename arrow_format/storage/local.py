@@ -243,11 +243,11 @@ class PosixWriter:
         return self._handle
 
     def writev(self, buffers: Sequence[ByteSource]) -> None:
-        handle = self._open_handle()
+        self._open_handle()
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         with os_errors("write to it", self._path):
             for start in range(0, len(views), _IOV_MAX):
-                _write_all(handle, views[start : start + _IOV_MAX])
+                _write_all(self._open_handle(), views[start : start + _IOV_MAX])
 
     def truncate(self, num_bytes: int) -> None:
         handle = self._open_handle()

@@ -17,6 +17,7 @@ from arrow_format.arrays.buffers import no_rows, to_arrow
 from arrow_format.arrays.gather import gather
 from arrow_format.arrays.row_sizes import has_items, num_items
 from arrow_format.arrays.selection import joined, keep
+from arrow_format.keys.partitioner import column_index
 from arrow_format.operators.hash_passes import HashPass
 from arrow_format.streaming.last_rows import last_rows
 from arrow_format.write.sort_buffer import SortBuffer
@@ -47,7 +48,7 @@ class LatestRows:
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], capacity_bytes: int) -> None:
         self._schema = schema
-        self._keys = [schema.get_field_index(key) for key in keys]
+        self._keys = [column_index(schema, key) for key in keys]
         self._nested_keys = [i for i in self._keys if has_items(schema.field(i).type)]
         self._capacity_bytes = capacity_bytes
         self.clear()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.selection import keep
-from arrow_format.errors import ClosedError
+from arrow_format.errors import ClosedError, OptionError
 from arrow_format.model import BROADCAST, RegionKind
 from arrow_format.write.counters import MapCounters
 from arrow_format.write.map_output import MapOutputWriter
@@ -113,6 +113,10 @@ class SortMergeResultPartition:
         if len(subpartitions) != batch.num_rows or subpartitions.min(initial=0) != BROADCAST:
             self._add(RegionKind.UNICAST, batch, subpartitions)
             return
+        n = self._metadata.num_subpartitions
+        if subpartitions.max() >= n:  # before any row is taken: a refused batch leaves none
+            msg = f"subpartitions up to {subpartitions.max()}; expected {BROADCAST} to {n - 1}"
+            raise OptionError(msg)
         for_all = subpartitions == BROADCAST
         self._broadcasts.append(batch if for_all.all() else keep(batch, to_arrow(for_all)))
         self._broadcast_bytes += self._broadcasts[-1].nbytes

@@ -171,6 +171,8 @@ def test_emitted_broadcast_rows_are_collected_and_come_before_later_broadcasts(t
         partition.broadcast(rows_of([9], 6))
         with pytest.raises(OptionError, match="2 subpartitions for 1 rows"):
             partition.emit(rows_of([0], 7), np.array([BROADCAST, 0]))
+        with pytest.raises(OptionError, match="subpartitions up to 2; expected -1 to 1"):
+            partition.emit(rows_of([7, 8], 8), np.array([BROADCAST, 2]))
         status = partition.finish()
     (file,) = status.output.files
     regions = PartitionedFileReader(storage, file).regions

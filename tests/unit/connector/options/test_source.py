@@ -154,3 +154,8 @@ def test_an_unknown_option_says_what_is_meant(parse, name, hint):
 def test_an_unknown_option_like_no_other_lists_all(parse):
     with pytest.raises(OptionError, match=r"option 'color' is not known; write options are keys, "):
         parse({"path": "/s", "color": "red"})
+
+
+def test_an_empty_partitioner_is_that_of_the_existing_shuffle_whatever_the_keys():
+    options = {"path": "/x", "partitioner": "", "keys": "v"}
+    assert parse_target_options(options).partitioner is None

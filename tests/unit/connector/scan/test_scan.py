@@ -701,6 +701,11 @@ def test_damaged_files_are_named(tmp_path, kind):
             SchemaError,
             "columns: column 'no' is not there .*; columns are k, s",
         ),
+        (
+            {"columns": [1]},
+            SchemaError,
+            "columns: column 1 is not there; columns are k, s",
+        ),
         ({"columns": []}, SchemaError, "columns is empty"),
         ({"columns": ["k", "k"]}, SchemaError, "columns with the same name: 'k'"),
         ({"filter": "k > 1"}, OptionError, "filter is str: expected a pyarrow expression"),
