@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes format lint typecheck \
+.PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate format lint typecheck \
     check docs clean python java integration-session integration-processes
 
 help: ## Print this list
@@ -39,12 +39,12 @@ quick: $(STAMP) ## Run the unit tests and those of old files: a minute, needs no
 	    $(PARALLEL) --dist=worksteal $(ARGS)
 
 test: java $(STAMP) ## Run the tests, those on a JVM too (ARGS="-k ...")
-	"$(PY)" -m pytest tests $(PARALLEL) --dist=loadfile $(ARGS)
+	"$(PY)" -m pytest tests $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-lowest: export PYSPARK_PYTHON        := $(LOWEST)/bin/python
 test-lowest: export PYSPARK_DRIVER_PYTHON := $(LOWEST)/bin/python
 test-lowest: java $(LOWEST)/.stamp ## Run the tests with every dependency at its lower bound
-	"$(LOWEST)/bin/python" -m pytest tests $(PARALLEL) --dist=loadfile $(ARGS)
+	"$(LOWEST)/bin/python" -m pytest tests $(PARALLEL) --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 # Exit status 5 of pytest: ARGS left nothing to run in this one of the two.
 integration: java $(STAMP) ## Run the tests on several Spark processes and real data (ARGS="-k ...")
@@ -71,6 +71,10 @@ bench: java $(STAMP) ## Measure engine and connector (BENCH_ARGS are passed on)
 
 load: java $(STAMP) ## Many readers and writers, many rows, many map outputs (LOAD_ARGS are passed on)
 	"$(PY)" -m integration.load $(LOAD_ARGS)
+
+simulate: $(STAMP) ## Explore interleavings of the commit protocols (SECONDS=600 SEED=1)
+	"$(PY)" -m tests.simulation --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) \
+	    $(SIMULATE_ARGS)
 
 crashes: $(STAMP) ## Every fault at every system call of every operation (a quarter of an hour)
 	CRASHES=all "$(PY)" -m pytest tests/conformance/test_crashes.py

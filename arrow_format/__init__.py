@@ -20,10 +20,16 @@ _HOME = {
         ShuffleExistsError ShuffleNotFoundError ShuffleOverwrittenError StorageError
         UnsettledCommitError
     """,
+    "arrow_format.jobs.delete_rows": "delete_rows",
+    "arrow_format.jobs.deletion_receipt": "DeletionReceipt",
+    "arrow_format.jobs.erasure": "ErasureStatus erasure_status",
     "arrow_format.jobs.garbage": "collect_garbage",
     "arrow_format.jobs.gc_files": "GcReport",
     "arrow_format.jobs.merge": "MergeReport merge_shuffle",
     "arrow_format.jobs.receipt": "ShuffleReceipt",
+    "arrow_format.jobs.repair": "RepairReport repair_shuffle",
+    "arrow_format.jobs.rollback": "rollback_shuffle",
+    "arrow_format.jobs.tags": "TaggedVersion list_tags tag_shuffle untag_shuffle",
     "arrow_format.jobs.write": "write_shuffle",
     "arrow_format.keys.bounds": "sample_bounds",
     "arrow_format.keys.partitioner": """

@@ -7,19 +7,17 @@ Source: FLIP-148 (regions, partitioned file), with chunks as the physical unit i
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa  # noqa: TC002
+from msgspec import Meta
 
-from arrow_format.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, OptionError
 
 FORMAT_VERSION = 1
 """Version of the files this code writes; it reads this version and older ones."""
@@ -35,11 +33,28 @@ MAX_INTEGER = (1 << 62) - 1
 SAFE_NAME = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 """Form of names in paths and in the log."""
 
+Natural = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+Name = Annotated[str, Meta(pattern=rf"\A{SAFE_NAME.pattern}\Z")]
+"""Of a job, shuffle, commit, tag or application."""
+
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 BROADCAST = -1
 """What a partitioner returns for a row that every subpartition reads; it is stored once."""
+
+
+def check_format_version(version: int, what: str) -> None:
+    """Raise FormatVersionError if this release is too old, CorruptShuffleError below version 1."""
+    if version < 1:
+        msg = f"{what} has format version {version}; the first is 1"
+        raise CorruptShuffleError(msg)
+    if version > FORMAT_VERSION:
+        msg = (
+            f"{what} has format version {version}, this arrow-shuffle reads up to "
+            f"{FORMAT_VERSION}; read it with a newer one"
+        )
+        raise FormatVersionError(msg)
 
 
 class RegionKind(IntEnum):
@@ -175,16 +190,16 @@ class PartitionedFileMetadata:
 
     shuffle_id: str
     job_id: str
-    map_task: int
-    attempt: int
+    map_task: Natural
+    attempt: Natural
     data_schema: pa.Schema
-    num_subpartitions: int
+    num_subpartitions: Annotated[int, Meta(ge=0, le=MAX_SUBPARTITIONS)]
     partitioner: Mapping[str, Any]
     """The partitioner as JSON, see :meth:`arrow_format.keys.partitioner.Partitioner.describe`."""
     sort_by: tuple[tuple[str, str], ...] = ()
-    data_bytes: int = 0
+    data_bytes: Natural = 0
     """Length of the data file."""
-    frame_crc32: int = 0
+    frame_crc32: Natural = 0
     """CRC-32 of its bytes that belong to no chunk (header, padding, footer), in file order."""
     format_version: int = FORMAT_VERSION
 
@@ -214,7 +229,8 @@ class PartitionedFile:
     num_broadcast_rows
         Rows of ``num_rows`` that every subpartition reads; they are stored once.
     root
-        Root of the log entry that ``path`` is relative to; 0 is the shuffle itself.
+        Absolute directory of the local root that ``path`` is relative to; empty for the shuffle
+        itself.
     """
 
     path: str
@@ -225,7 +241,7 @@ class PartitionedFile:
     index_bytes: int
     index_crc32: int
     num_broadcast_rows: int = 0
-    root: int = 0
+    root: str = ""
 
     def delivered_rows(self, num_subpartitions: int) -> int:
         """Rows that all subpartitions together read: a broadcast row counts for each."""
@@ -240,6 +256,17 @@ class PartitionedFile:
     def index_path(self) -> str:
         """Path of the index file."""
         return self.path + INDEX_SUFFIX
+
+
+class Position(NamedTuple):
+    """Where a map output comes in reading order."""
+
+    version: int
+    """The version that added its rows, or the first of them."""
+    order: int
+    """Its place among the map outputs of that version."""
+    last_version: int
+    """The version that added its last rows, which only a merge makes another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +285,9 @@ class MapOutput:
         Files in reading order.
     counters
         Counters by name, see :class:`arrow_format.write.counters.MapCounters`.
+    position
+        Its place in reading order: of a merged one, that of its first input. None before the
+        commit.
     """
 
     job_id: str
@@ -265,6 +295,7 @@ class MapOutput:
     attempt: int
     files: tuple[PartitionedFile, ...]
     counters: Mapping[str, int] = field(default_factory=dict)
+    position: Position | None = None
 
     @property
     def num_rows(self) -> int:

@@ -9,7 +9,7 @@ import contextlib
 import posixpath
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -20,32 +20,31 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+T = TypeVar("T")
+
 ResultTypeName: TypeAlias = Literal[
     "BLOCKING_PERSISTENT", "BLOCKING", "PIPELINED", "PIPELINED_BOUNDED"
 ]
 
 
 class ResultPartitionType(Enum):
-    """When a result can be consumed, how often, and who releases it.
+    """When a result can be consumed, how often, and who releases it."""
 
-    A value is a triple: pipelined, persistent, bounded.
-    """
-
-    BLOCKING_PERSISTENT = (False, True, False)
+    BLOCKING_PERSISTENT = "BLOCKING_PERSISTENT"
     """Consumed from its commit on, by any consumer any number of times; kept until it is released
     explicitly."""
-    BLOCKING = (False, False, False)
+    BLOCKING = "BLOCKING"
     """Consumed from its commit on; released when its consumers have committed, or when the
     application that made it has ended."""
-    PIPELINED = (True, False, False)
+    PIPELINED = "PIPELINED"
     """Each version is consumed while the producer continues, once by each consumer."""
-    PIPELINED_BOUNDED = (True, False, True)
+    PIPELINED_BOUNDED = "PIPELINED_BOUNDED"
     """As ``PIPELINED``, and the producer waits while too much is unconsumed."""
 
     @property
     def is_pipelined(self) -> bool:
         """Whether versions are consumed one by one while the producer continues."""
-        return self.value[0]
+        return self in (ResultPartitionType.PIPELINED, ResultPartitionType.PIPELINED_BOUNDED)
 
     @property
     def is_blocking(self) -> bool:
@@ -55,12 +54,12 @@ class ResultPartitionType(Enum):
     @property
     def is_persistent(self) -> bool:
         """Whether the result is kept until it is released by name."""
-        return self.value[1]
+        return self is ResultPartitionType.BLOCKING_PERSISTENT
 
     @property
     def is_bounded(self) -> bool:
         """Whether the unconsumed part of the result is bounded."""
-        return self.value[2]
+        return self is ResultPartitionType.PIPELINED_BOUNDED
 
     @property
     def has_back_pressure(self) -> bool:
@@ -132,6 +131,14 @@ def as_several(value: object) -> tuple[Any, ...]:
         return tuple(value)  # type: ignore[arg-type]
     except TypeError:  # a Column of Spark is iterable until that is tried
         return (value,)
+
+
+def check_type(name: str, value: object, expected: type[T]) -> T:
+    """Return ``value`` if it is of a type of this package; raises OptionError."""
+    if not isinstance(value, expected):
+        msg = f"{name} is {type(value).__name__}: expected arrow_format.{expected.__name__}"
+        raise OptionError(msg)
+    return value
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> str:
@@ -307,10 +314,7 @@ def check_read_options(value: object) -> ReadOptions:
     """Return ``value`` if it is a ReadOptions, the defaults for None; raises OptionError."""
     if value is None:
         return ReadOptions()
-    if not isinstance(value, ReadOptions):
-        msg = f"options is {type(value).__name__}: expected arrow_format.ReadOptions"
-        raise OptionError(msg)
-    return value
+    return check_type("options", value, ReadOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +358,9 @@ class WriteOptions:
     back_pressure_timeout
         For ``PIPELINED_BOUNDED`` only, also when an append inherits that type: seconds that a
         commit waits for consumers before it fails; 600 by default.
+    schema_evolution
+        Whether an append may change the columns of the shuffle: add those that it lacks, and widen
+        a number to the type of the appended rows. Without it such rows are refused.
     """
 
     sort_buffer_bytes: int = 128 << 20
@@ -368,6 +375,7 @@ class WriteOptions:
     max_unconsumed_bytes: int | None = None
     max_unconsumed_versions: int | None = None
     back_pressure_timeout: float | None = None
+    schema_evolution: bool = False
 
     @property
     def region_bytes(self) -> int:
@@ -383,5 +391,6 @@ class WriteOptions:
         check_choice("write_order", self.write_order, WRITE_ORDERS)
         check_choice("rewrite", self.rewrite, REWRITE_CHOICES)
         _check_flag("sync", self.sync)
+        _check_flag("schema_evolution", self.schema_evolution)
         _check_local_dirs(self.local_dirs)
         _check_result(self)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
-from arrow_format.strict_json import natural, text
+from msgspec import Meta
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from arrow_format.model import Natural  # noqa: TC001  msgspec reads the annotations
 
 _PROC = Path("/proc")
 _START_FIELD = 19
@@ -29,11 +28,11 @@ _DEAD_STATES = ("Z", "X")
 class ProcessIdentity:
     """One process of one machine."""
 
-    host: str
-    boot: str
+    host: Annotated[str, Meta(max_length=255)]
+    boot: Annotated[str, Meta(max_length=255)]
     """Boot of the machine's kernel, and the container: process numbers are unique within both."""
-    pid: int
-    started: int
+    pid: Annotated[int, Meta(ge=0, le=1 << 32)]
+    started: Natural
     """Clock ticks after the boot; 0 where the system does not report it."""
 
     def is_alive(self) -> bool | None:
@@ -50,20 +49,6 @@ class ProcessIdentity:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the identity as a JSON object."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> ProcessIdentity:
-        """Inverse of :meth:`to_json`; raises KeyError, TypeError or ValueError."""
-        return ProcessIdentity(
-            host=text(value["host"])[:255],
-            boot=text(value["boot"])[:255],
-            pid=natural(value["pid"], 1 << 32),
-            started=natural(value["started"]),
-        )
 
 
 def this_process() -> ProcessIdentity:

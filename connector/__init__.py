@@ -12,6 +12,9 @@ from typing import Any
 from arrow_format import __version__
 
 _HOME = {
+    "arrow_format.jobs.delete_rows": "delete_rows",
+    "arrow_format.jobs.deletion_receipt": "DeletionReceipt",
+    "arrow_format.jobs.erasure": "ErasureStatus erasure_status",
     "arrow_format.jobs.receipt": "ShuffleReceipt",
     "connector.map_task": "ShuffleMapTask abort_shuffle commit_shuffle",
     "connector.operators.aggregate": "aggregate_shuffle",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StringType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StructType
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
 from arrow_format.jobs.cleanup import abort_job
@@ -17,8 +17,8 @@ from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import normalise_sort_by
-from arrow_format.log.entry import output_from_json, output_to_json
-from arrow_format.log.totals_file import encode_totals, read_totals
+from arrow_format.log.outputs import MapOutputs, decode_outputs, encode_outputs
+from arrow_format.log.totals import decode_totals, encode_totals
 from arrow_format.model import MapStatus
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
@@ -40,24 +40,25 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
     """Return a status as a row, by column name of :data:`STATUS_SCHEMA`."""
     totals = None
     if status.subpartition_rows is not None and status.subpartition_bytes is not None:
-        totals = encode_totals(status.subpartition_rows, status.subpartition_bytes)
+        totals = encode_totals((status.subpartition_rows, status.subpartition_bytes))
     return {
         "map_task": status.output.map_task,
         "attempt": status.output.attempt,
         "num_rows": status.output.num_rows,
         "num_bytes": status.output.num_bytes,
-        "map_output": json.dumps(output_to_json(status.output)),
+        "map_output": encode_outputs(MapOutputs.of([status.output])),
         "totals": totals if totals is not None and len(totals) <= MAX_TOTALS_BYTES else None,
     }
 
 
-def status_from_row(row: Mapping[str, Any], num_subpartitions: int) -> MapStatus:
+def status_from_row(row: Mapping[str, Any]) -> MapStatus:
     """Inverse of :func:`status_to_row`, from a Spark row or a dict; raises ShuffleError."""
     try:
-        output = output_from_json(json.loads(row["map_output"]))
+        (output,) = decode_outputs(bytes(row["map_output"]))
+        output = replace(output, position=None)
         if row["totals"] is None:
             return MapStatus(output)
-        return MapStatus(output, *read_totals(pa.py_buffer(row["totals"]), num_subpartitions))
+        return MapStatus(output, *decode_totals(bytes(row["totals"])))
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         msg = (
             f"not a map status of ShuffleMapTask ({type(error).__name__}: {error}); pass what "
@@ -72,7 +73,7 @@ STATUS_SCHEMA = (
     .add("attempt", IntegerType(), nullable=False)
     .add("num_rows", LongType(), nullable=False)
     .add("num_bytes", LongType(), nullable=False)
-    .add("map_output", StringType(), nullable=False)
+    .add("map_output", BinaryType(), nullable=False)
     .add("totals", BinaryType(), nullable=True)
 )
 """Columns of a map status as a row: one row per map task."""
@@ -207,6 +208,7 @@ def commit_shuffle(
     *,
     mode: WriteMode = "errorifexists",
     expected_map_outputs: int | None = None,
+    expected_version: int | None = None,
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
@@ -222,6 +224,8 @@ def commit_shuffle(
         errorifexists, overwrite, append or ignore.
     expected_map_outputs
         Number of Spark partitions of the input, if known.
+    expected_version
+        Commit only if no rows were added or taken away after that version; None: do not ask.
 
     Returns
     -------
@@ -234,11 +238,14 @@ def commit_shuffle(
         A map status is missing, duplicate, or of another job.
     ShuffleExistsError, SchemaError
         The path does not allow the mode; the files of this job are kept for another attempt.
+    CommitConflictError
+        Rows were changed after the expected version, or it is not there; or the job was given up.
     """
     rows: Sequence[Any] = statuses.to_pylist() if isinstance(statuses, pa.Table) else statuses
     return commit_job(
         task.job,
-        [status_from_row(row, task.job.num_subpartitions) for row in rows],
+        [status_from_row(row) for row in rows],
         mode=mode,
         expected_map_outputs=expected_map_outputs,
+        expected_version=expected_version,
     )

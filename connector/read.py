@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from arrow_format.errors import OptionError
+from arrow_format.log.version_names import parse_version_name, with_zone
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrow_format.log.version_names import VersionName
     from arrow_format.options import ReadOptions
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
@@ -37,7 +41,7 @@ def read_shuffle(
     coalesce: bool = True,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
     split_skewed: bool = False,
-    version: int | None = None,
+    version: VersionName | None = None,
     with_subpartition: bool = False,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -66,7 +70,9 @@ def read_shuffle(
         Let several Spark partitions read one subpartition larger than that, by map output or
         region. Of a sorted shuffle, each of them has its rows in order.
     version
-        The newest when None.
+        Number of the version; or name of its tag; or a time, as a ``datetime`` or a text such as
+        ``2026-11-20 12:00``, for the newest version that was committed by then. A time without a
+        zone is one of the session's time zone. The newest when None.
     with_subpartition
         Append the int column ``_subpartition``.
     options
@@ -86,6 +92,7 @@ def read_shuffle(
         An argument does not fit the shuffle, or the shuffle cannot be opened; raised here and not
         at the first action.
     """
+    version = _with_session_zone(spark, version)
     shuffle = open_shuffle(path, version, options=options, storage_options=storage_options)
     return _frame_of(
         spark,
@@ -97,6 +104,23 @@ def read_shuffle(
         split_skewed=split_skewed,
         with_subpartition=with_subpartition,
     )
+
+
+def _with_session_zone(spark: SparkSession, version: VersionName | None) -> VersionName | None:
+    """Return a version that is a time without a zone as one of the session's time zone."""
+    name = None if version is None else parse_version_name(version)
+    if not isinstance(name, datetime) or name.tzinfo is not None:
+        return name
+    session_zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    try:  # Arrow knows the regions and offsets that Spark has
+        zone = pa.scalar(0, pa.timestamp("us", session_zone)).as_py().tzinfo
+    except (pa.ArrowException, LookupError, ValueError) as error:
+        msg = (
+            f"version={version!r}: the session's time zone {session_zone!r} is not known here; "
+            "give the time with a zone"
+        )
+        raise OptionError(msg) from error
+    return with_zone(name, zone)
 
 
 def _frame_of(

@@ -338,14 +338,15 @@ def spark_schema_from_json(text: str, columns: Sequence[str] | None = None) -> S
     """Return the Spark schema from the JSON that a shuffle written with Spark keeps.
 
     Without :data:`INTERNAL_METADATA`, which earlier versions stored. ``columns`` selects columns,
-    in that order; all when None. Others are not parsed. Raises SchemaError, also for a user-defined
+    in that order, those left out that were added without Spark; all when None. Others are not
+    parsed. Raises SchemaError, also for a user-defined
     type whose class cannot be imported here.
     """
     try:
         described = json.loads(text)
         if columns is not None:
             fields = {field["name"]: field for field in described["fields"]}
-            described = described | {"fields": [fields[name] for name in columns]}
+            described = described | {"fields": [fields[name] for name in columns if name in fields]}
         schema = StructType.fromJson(described)
     except (ImportError, PySparkException) as error:
         msg = (

@@ -53,6 +53,7 @@ def write_shuffle(
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,
     num_map_tasks: int | None = None,
+    expected_version: int | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
@@ -95,6 +96,10 @@ def write_shuffle(
     num_map_tasks
         Of a dataset only: number of map tasks, fewer where the files cannot be split further. When
         None, about one per 64 MiB on disk, in a multiple of those that run concurrently.
+    expected_version
+        Write only if no rows were added or taken away after that version, which merges do not; 0
+        expects that there is none yet. Checked before any task runs, and when the write is
+        committed. None: do not ask.
     spark
         Of a dataset only: the session that runs the tasks; the active one when None.
     storage_options
@@ -110,6 +115,8 @@ def write_shuffle(
     ------
     OptionError, SchemaError, ShuffleExistsError, StorageError
         An argument does not fit source or path; raised before any task runs.
+    CommitConflictError
+        Rows were changed after the expected version, or it is not there; nothing is left behind.
     pyspark.errors.PySparkException
         A task failed; the files of this write are removed.
     """
@@ -173,15 +180,21 @@ def write_shuffle(
         return sample(ranges)
 
     task = make_task(partitioner=settle_bounds(chosen, storage, mode, checked_sample))
-    existing = open_target(task.job, mode)
+    existing = open_target(task.job, mode, expected_version=expected_version)
     if existing is not None and mode == "ignore":
-        return receipt_of(task.job.storage, existing.newest)
+        return receipt_of(task.job.storage, existing)
     task.job = replace(task.job, has_directory=True)
     try:
         if num_map_outputs is None:
             _warn_of_slow_transfer(frame.sparkSession)
         statuses = frame.mapInArrow(task, task.status_schema).collect()
-        return commit_shuffle(task, statuses, mode=mode, expected_map_outputs=num_map_outputs)
+        return commit_shuffle(
+            task,
+            statuses,
+            mode=mode,
+            expected_map_outputs=num_map_outputs,
+            expected_version=expected_version,
+        )
     except BaseException as error:
         abort_after(task.job, error)
         raise

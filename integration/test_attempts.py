@@ -11,7 +11,12 @@ import pyarrow.compute as pc
 import pytest
 
 import connector
-from arrow_format import ColumnPartitioner, ShuffleExistsError, open_shuffle
+from arrow_format import (
+    ColumnPartitioner,
+    ShuffleExistsError,
+    ShuffleNotFoundError,
+    open_shuffle,
+)
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -105,7 +110,10 @@ def test_a_failed_job_removes_what_it_wrote_and_its_directory(
     # A job after it: by then no task of the failed one is left.
     by_function(spark.range(8).toDF("k"), tmp_path / "other", ["k"], N)
 
-    assert not (tmp_path / "s").exists()
+    # Of a job that Spark aborts, the log says so for ever: that a late commit of it fails.
+    assert not (tmp_path / "s" / "map_outputs").exists()
+    with pytest.raises(ShuffleNotFoundError):
+        open_shuffle(tmp_path / "s")
 
 
 def test_a_failed_commit_removes_what_was_written(spark: SparkSession, tmp_path: Path):
@@ -144,7 +152,7 @@ def test_a_task_that_outlives_its_job_leaves_nothing(tmp_path: Path):
             yield numbered([0, 1, 2, 3] * 50)
             if i == 10:
                 assert len(list(path.rglob("*.data"))) == 1
-                abort_job(job)
+                abort_job(job, alone=True)
                 assert not path.exists()
 
     for batches in (aborted_in_between(), [numbered([1])]):

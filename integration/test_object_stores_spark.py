@@ -265,8 +265,9 @@ def test_an_idle_stream_asks_the_store_seldom_and_stops_soon(
     started = time.monotonic()
     query.stop()
     assert time.monotonic() - started < 5
-    listings = [one for one in requests if "list-type=2" in one.path]
-    assert 2 <= len(listings) <= 10, "one for what is new and one for the progress, each second"
+    asked = [one for one in requests if "commit_log" in one.path]
+    assert 2 <= len(asked) <= 12, "whether the next entry and the segment are there, each second"
+    assert not [one for one in asked if "list-type=2" in one.path]
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from arrow_format.errors import (
     ResultReleasedError,
     ShuffleNotFoundError,
 )
-from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.storage.open import open_storage
+from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.spark_session import QUICK_START
 

@@ -6,6 +6,7 @@ has begun.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -62,13 +63,13 @@ def rows_in(path: Path) -> list[tuple[int, int]]:
 def batches_pending(path: Path) -> list[int]:
     """Number of each micro-batch that waits, as the log says."""
     log = CommitLog(PosixStorage(str(path)))
-    entries = pending_outputs(log, log.index()).entries
+    entries = log.read(partial(pending_outputs, log)).entries
     return [one.transaction.number for one in entries if one.transaction is not None]
 
 
 def num_versions(path: Path) -> int:
-    """How many versions readers can see."""
-    return len(open_shuffle(path).entries)
+    """From how many versions the rows are that readers see."""
+    return len(set(open_shuffle(path).map_outputs.versions.tolist()))
 
 
 @guarantee("flush on Spark")

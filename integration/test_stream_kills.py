@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from arrow_format import ShuffleNotFoundError, collect_garbage, flush_pending, open_shuffle
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.record import entry_of
 from arrow_format.storage.open import PosixStorage
 from integration.programs.cluster import ROOT, die_with_parent
 from integration.programs.processes import descendants, is_running, kill
@@ -93,8 +92,7 @@ def check(path: Path) -> set[int]:
     assert len(groups) == KEYS * len(windows), "a row is missing"
     log = CommitLog(PosixStorage(str(path)))
     entries = [log.record(number) for number in range(1, log.newest_version() + 1)]
-    committed = [one for one in map(entry_of, entries) if one is not None and not one.flushed]
-    batches = [one.transaction.number for one in committed]
+    batches = [entry.transaction.number for entry in entries if entry.transaction is not None]
     assert batches == sorted(set(batches)), "a batch is there twice"
     return windows
 

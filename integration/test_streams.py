@@ -21,8 +21,9 @@ from arrow_format import WriteOptions, collect_garbage, merge_shuffle, open_shuf
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.log.changes import entries_of
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.transactions import find_transaction
+from arrow_format.log.names import entry_path
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
 
@@ -64,7 +65,7 @@ def numbers(*firsts: int, count: int = 10) -> list[int]:
 def transactions(path: Path) -> list[int | None]:
     """Batch of each version that is there."""
     log = CommitLog(PosixStorage(str(path)))
-    entries = [log.entry(v) for v in range(log.index().oldest, log.newest_version() + 1)]
+    entries = log.read(lambda view: [*entries_of(log, range(view.oldest, view.newest + 1))])
     return [None if one.transaction is None else one.transaction.number for one in entries]
 
 
@@ -190,12 +191,11 @@ class TestSink:
 
     @guarantee("killed batch")
     def test_what_a_killed_commit_left_is_no_obstacle_and_is_collected(self, pipe: Pipe) -> None:
-        """A rerun is a new job, so the decision file of the one before is not in its way."""
+        """A rerun is a new job, so that what the one before left is not in its way."""
         pipe.feed(0)
         pipe.run(pipe.files(), **NEW)
         (left,) = (pipe.sink / "map_outputs").iterdir()
-        (left / "decision").write_text("f" * 32)
-        (pipe.sink / "commit_log" / f"{1:020d}.json").unlink()
+        (pipe.sink / entry_path(1)).unlink()
         pipe.forget_last_commit()
         assert pipe.run(pipe.files(), **NEW) == [0]
         assert ids_in(pipe.sink) == numbers(0)
@@ -221,7 +221,7 @@ class TestSink:
             pipe.feed(first)
             pipe.run(counts, "complete", numSubpartitions=2, keys="k")
         found = open_shuffle(pipe.sink)
-        assert [entry.operation for entry in found.entries] == ["overwrite"]
+        assert found.snapshot.newest.operation == "overwrite"
         rows = sorted(tuple(row.values()) for row in found.read().read_all().to_pylist())
         assert rows == [(0, 7), (1, 7), (2, 6)]
         pipe.forget_last_commit()
@@ -265,7 +265,7 @@ class TestSink:
         assert ids_in(pipe.sink) == numbers(0)
         collect_garbage(pipe.sink, retention=timedelta(0))
         (job,) = (pipe.sink / "map_outputs").iterdir()
-        assert job.name == open_shuffle(pipe.sink).entries[0].job_id
+        assert {job.name} == open_shuffle(pipe.sink).map_outputs.job_ids
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -284,7 +284,7 @@ class TestSink:
         pipe.feed(0)
         add(pipe.sink, 0)
         with pytest.raises(StreamingQueryException, match="cannot append rows of another schema"):
-            pipe.run(pipe.files())
+            pipe.run(pipe.files().withColumn("another", F.lit(1)))
         assert ids_in(pipe.sink) == numbers(0)
 
 
@@ -466,4 +466,4 @@ def test_one_stream_behind_another(pipe: Pipe) -> None:
     one = log.entry(4).transaction
     assert one is not None
     assert one.application_id == query
-    assert find_transaction(log, one) is not None
+    assert log.find_transaction(one) is not None

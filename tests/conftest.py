@@ -1,22 +1,42 @@
 """Fixtures and hypothesis profiles; HYPOTHESIS_PROFILE chooses one."""
 
-import os
+from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
 
 from tests.support.azure_server import azure
 from tests.support.s3_server import s3
+from tests.support.small_log import small_log
 from tests.support.spark_session import pytest_collection_modifyitems, spark
 
-__all__ = ["azure", "pytest_collection_modifyitems", "s3", "spark"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["azure", "pytest_collection_modifyitems", "s3", "small_log", "spark"]
 
 # No deadlines: the first call into pyarrow is slow, and test machines are shared.
 settings.register_profile("default", deadline=None, max_examples=50)
 settings.register_profile(
-    "ci", deadline=None, max_examples=100, derandomize=True, database=None, print_blob=True
+    "ci", deadline=None, max_examples=50, derandomize=True, database=None, print_blob=True
 )
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("nightly", deadline=None, max_examples=2_000, print_blob=True)
 settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
 )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_flushes() -> Iterator[None]:
+    """Let no test wait for the disk: none could see whether it flushed.
+
+    Tests of what is flushed, and when, wrap this one; a power failure is simulated by what was not
+    (:mod:`tests.support.system_calls`). The tests in ``integration`` flush.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which refuses what is no open file, too
+        yield

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from numpy.typing import DTypeLike, NDArray
 
 
@@ -151,6 +153,34 @@ def to_numpy(array: pa.Array) -> NDArray[Any]:
     if pa.types.is_boolean(array.type):
         return boolean_values(array).view(np.bool_)
     return fixed_width_values(array, _NUMPY_TYPES[array.type])
+
+
+def text_array(values: Iterable[str]) -> pa.StringArray:
+    """Return texts as an array."""
+    return binary_array([value.encode() for value in values], pa.string())
+
+
+def binary_array(values: Sequence[bytes], type_: pa.DataType) -> pa.Array:
+    """Return values of bytes as an array of a type with 32-bit offsets."""
+    offsets = offsets_of(len(value) for value in values)
+    data = pa.py_buffer(b"".join(values))
+    return pa.Array.from_buffers(type_, len(values), [None, offsets.buffers()[1], data], 0)
+
+
+def list_array(lengths: Iterable[int], items: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return lists, or maps, of these lengths as an array; ``items`` has all of theirs."""
+    offsets = offsets_of(lengths)
+    buffers = [None, offsets.buffers()[1]]
+    return pa.Array.from_buffers(type_, len(offsets) - 1, buffers, 0, children=[items])
+
+
+def offsets_of(lengths: Iterable[int]) -> pa.Int32Array:
+    """Return where values of these lengths begin, and the last one ends."""
+    ends = np.cumsum([0, *lengths], dtype=np.int64)
+    if ends[-1] > np.iinfo(np.int32).max:
+        msg = f"{ends[-1]} bytes or items are more than an array holds"
+        raise pa.ArrowCapacityError(msg)
+    return to_arrow(ends.astype(np.int32))
 
 
 def no_rows(type_: pa.DataType) -> pa.Array:

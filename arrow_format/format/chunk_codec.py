@@ -69,6 +69,9 @@ class ChunkDecoder:
     still has its number of rows.
     """
 
+    added_row_bytes = 0
+    """Bytes by which a row is larger than what is stored of it, at least."""
+
     def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
         self._stored = schema
         if columns is not None and [*columns] == [*range(len(schema))]:

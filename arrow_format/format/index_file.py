@@ -7,27 +7,26 @@ skip them; this one ignores the footer. See ``docs/format/v1.md``.
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.ipc import check_stream, schema_from_text, schema_to_text
+from arrow_format.format.ipc import check_stream, from_json, to_json
 from arrow_format.model import (
-    MAX_SUBPARTITIONS,
     ChunkTable,
     Encoding,
     PartitionedFileMetadata,
     Region,
     RegionKind,
+    check_format_version,
 )
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
-from arrow_format.strict_json import check_format_version, natural, parse_object, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,22 +67,14 @@ INDEX_SCHEMA = pa.schema(
 """Columns of an index, one row per region in file order."""
 
 
+class _Version(msgspec.Struct):
+    format_version: int
+
+
 def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> bytes:
     """Return the index file of a data file with ``regions`` in file order."""
-    header = {
-        "format_version": metadata.format_version,
-        "shuffle_id": metadata.shuffle_id,
-        "job_id": metadata.job_id,
-        "map_task": metadata.map_task,
-        "attempt": metadata.attempt,
-        "data_schema": schema_to_text(metadata.data_schema),
-        "num_subpartitions": metadata.num_subpartitions,
-        "partitioner": dict(metadata.partitioner),
-        "sort_by": [list(key) for key in metadata.sort_by],
-        "data_bytes": metadata.data_bytes,
-        "frame_crc32": metadata.frame_crc32,
-    }
-    schema = INDEX_SCHEMA.with_metadata({_KEY: json.dumps(header, sort_keys=True).encode()})
+    header = msgspec.json.encode(metadata, enc_hook=to_json)
+    schema = INDEX_SCHEMA.with_metadata({_KEY: header})
     columns = [
         to_arrow(np.array([int(region.kind) for region in regions], np.uint8)),
         to_arrow(np.array([region.num_rows for region in regions], np.int64)),
@@ -158,12 +149,17 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         check_stream(body[8:], len(body))
         with pa.ipc.open_stream(pa.py_buffer(body[8:])) as reader:
             batches = list(reader)
-        metadata = _metadata(parse_object((reader.schema.metadata or {})[_KEY]))
+        header = (reader.schema.metadata or {})[_KEY]
+        version = msgspec.json.decode(header, type=_Version).format_version
+        check_format_version(version, "index")
+        metadata = msgspec.json.decode(header, type=PartitionedFileMetadata, dec_hook=from_json)
         fits = reader.schema.equals(INDEX_SCHEMA) and len(batches) == 1
         if fits:
             batches[0].validate(full=True)
             _check_nulls(batches[0])
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+    except (
+        pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError,
+    ) as error:  # fmt: skip
         msg = f"index is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
     if not fits:
@@ -182,24 +178,6 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
         if inside or (column.null_count and not field.nullable):
             msg = f"column {field.name} has nulls"
             raise ValueError(msg)
-
-
-def _metadata(header: dict[str, Any]) -> PartitionedFileMetadata:
-    version = natural(header["format_version"])
-    check_format_version(version, "index")
-    return PartitionedFileMetadata(
-        shuffle_id=text(header["shuffle_id"]),
-        job_id=text(header["job_id"]),
-        map_task=natural(header["map_task"]),
-        attempt=natural(header["attempt"]),
-        data_schema=schema_from_text(header["data_schema"]),
-        num_subpartitions=natural(header["num_subpartitions"], MAX_SUBPARTITIONS),
-        partitioner=dict(header["partitioner"]),
-        sort_by=tuple((text(name), text(order)) for name, order in header["sort_by"]),
-        data_bytes=natural(header["data_bytes"]),
-        frame_crc32=natural(header["frame_crc32"]),
-        format_version=version,
-    )
 
 
 def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -264,3 +265,22 @@ def schema_from_text(text: object) -> pa.Schema:
         msg = f"the schema has types that are never stored: {schema.to_string()[:500]}"
         raise ValueError(msg)
     return schema
+
+
+_parsed_schema = lru_cache(64)(schema_from_text)  # mostly that of the file before
+
+
+def to_json(value: object) -> str:
+    """Return a schema in JSON that msgspec encodes; it knows the rest itself."""
+    if isinstance(value, pa.Schema):
+        return schema_to_text(value)
+    msg = f"a {type(value).__name__} has no JSON"
+    raise TypeError(msg)
+
+
+def from_json(type_: type, value: object) -> pa.Schema:
+    """Parse a schema in JSON that msgspec decodes; raises as :func:`schema_from_text`."""
+    if type_ is pa.Schema and isinstance(value, str):
+        return _parsed_schema(value)
+    msg = f"a {type(value).__name__} is no {type_.__name__}"
+    raise ValueError(msg)

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 from arrow_format.concurrency import poll_until
 from arrow_format.errors import BackPressureTimeoutError
 from arrow_format.jobs.receipt import count_of, format_bytes
-from arrow_format.log.checkpoint import compose
+from arrow_format.log.changes import entries_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.entry import LogEntry
-from arrow_format.log.release import unconsumed_entries
 
 if TYPE_CHECKING:
-    from arrow_format.log.names import LogIndex
+    from arrow_format.log.reader import LogView
     from arrow_format.log.result import ResultDescription
     from arrow_format.storage.open import Storage
 
@@ -49,34 +47,28 @@ def unconsumed(storage: Storage, log: CommitLog | None = None) -> Unconsumed:
 
 
 def unconsumed_after(log: CommitLog, consumed: int, consumer: str | None) -> Unconsumed:
-    """Return what a consumer that has consumed up to a version has not consumed yet."""
+    """Return what a consumer that has consumed up to a version has not consumed yet.
 
-    def measure(index: LogIndex) -> Unconsumed:
-        entries = unconsumed_entries(log, index, consumed, apart=False)
-        if entries is None:  # some have expired: the oldest version counts as one entry
-            entries = (
-                *_left_of_oldest(log, index, consumed),
-                *(unconsumed_entries(log, index, index.oldest, apart=False) or ()),
-            )
-        if consumer is None:  # a first consumer does not get what was overwritten before
-            overwrites = [at for at, entry in enumerate(entries) if entry.operation == "overwrite"]
-            entries = entries[max(overwrites, default=0) :]
-        num_bytes = sum(entry.num_bytes for entry in entries)
-        return Unconsumed(consumer, consumed, len(entries), num_bytes)
+    Also what was merged or overwritten since.
+    """
+
+    def measure(view: LogView) -> Unconsumed:
+        released = view.state.released
+        start = max(consumed, 0 if released is None else released.through)
+        sizes: list[int] = []
+        if start + 1 < view.oldest and view.state.version:
+            # Of versions that have expired, what the oldest one still has counts as one.
+            left = log.version_at(view, view.oldest).map_outputs.added_after(start)
+            sizes = [left.num_bytes] if len(left) else []
+            start = view.oldest
+        for entry in entries_of(log, range(start + 1, view.newest + 1)):
+            if entry.adds_rows:
+                if entry.overwrites and consumer is None:
+                    sizes.clear()  # a first consumer does not get what was overwritten before
+                sizes.append(entry.num_bytes)
+        return Unconsumed(consumer, consumed, len(sizes), sum(sizes))
 
     return log.read(measure)
-
-
-def _left_of_oldest(log: CommitLog, index: LogIndex, consumed: int) -> tuple[LogEntry, ...]:
-    """Return the oldest version as one entry; nothing where all of it was consumed or released."""
-    whole = log.content_at(index, index.oldest)
-    if whole is None or whole.newest.content_version <= consumed or not whole.map_outputs:
-        return ()
-    last = whole.newest.content_version
-    for record in log.records(range(index.oldest + 1, index.newest + 1)).values():
-        if isinstance(record, LogEntry) and record.released and record.released.through >= last:
-            return ()
-    return (compose(whole.entries),)
 
 
 def fits_bounds(result: ResultDescription, waiting: Unconsumed, num_bytes: int) -> bool:

@@ -1,29 +1,31 @@
 """Removes the files of a job that no version names: of failed attempts, a failed commit, an abort.
 
-The log says whether a job was committed, and :mod:`~arrow_format.jobs.decision` lets either a
-commit or an abort win.
+The log says whether a job was committed. An abort that may run while another
+process commits the same job first gives the job up in the log: of the two, the one that gets the
+number wins.
 """
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import ShuffleError, StorageError, UnsettledCommitError
-from arrow_format.jobs.decision import DECISION_NAME, decide_abort, withdraw
-from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY
-from arrow_format.log.record import Fence
+from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog
+from arrow_format.log.names import CONSUMER_DIRECTORY, segment_of, segment_path
 from arrow_format.storage.local_dir_removal import clear_roots, is_any_there, remove_root_list
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.log.entry import TotalsFile
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
     from arrow_format.model import MapOutput
+
+
+_committing: set[str] = set()
+"""Jobs of this process of which an entry may be on its way to the log."""
 
 
 def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
@@ -34,63 +36,54 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         for file in output.files
         for path in (file.data_path, file.index_path)
     }
+    kept = {*live, ROOT_LIST_NAME}
     try:
         names = job.storage.list(job.directory)
-        job.storage.delete_all([f"{job.directory}/{name}" for name in names if name not in live])
-        job.storage.prune(job.directory, and_root=False)
+        job.storage.delete_all([f"{job.directory}/{name}" for name in names if name not in kept])
     finally:
-        clear_roots(job.local_roots, job.job_id, live)
+        if job.local_roots:
+            clear_roots(job.local_roots, job.job_id, live)
+            if not any(file.root for output in outputs for file in output.files):
+                remove_root_list(job.storage, job.directory, job.local_roots)
+        job.storage.prune(job.directory, and_root=False)
 
 
-def abort_job(job: ShuffleJob, *, failed: bool = True) -> None:
-    """Remove everything the job wrote, unless it was committed or is being committed.
+def abort_job(job: ShuffleJob, *, failed: bool = True, alone: bool = False) -> None:
+    """Remove everything the job wrote, unless it was committed.
 
     Where ``failed``, consumers that wait for its result learn that nothing comes; otherwise its
-    rows are in the log already, or it had none. Raises ShuffleError where something could not be
-    removed; the rest was, and the caller may try again.
+    rows are in the log already, or it had none. ``alone`` says that no commit of the job can be
+    under way in any process. Raises ShuffleError where something could not be removed; the rest
+    was, and the caller may try again.
     """
-    log = CommitLog(job.storage)
-    if _is_committed(job, log):
-        return
     # The job's directory alone does not say whether there are files: a commit prunes it when all
     # of them are in local roots.
-    if job.storage.stat(job.directory) is None and not is_any_there(job.local_roots):
+    has_files = job.storage.stat(job.directory) is not None or is_any_there(job.local_roots)
+    log = CommitLog(job.storage)
+    if alone and job.job_id not in _committing:
+        end = log.find_job(job.job_id, after=job.base_version)
+        if end is not None and not end.fenced:
+            return
+    elif not has_files and not job.storage.puts_may_come_late:
+        return  # a commit that began would not find them
+    elif not log.give_up(job.job_id, after=job.base_version, sync=job.options.sync, failed=failed):
         return
-    if not decide_abort(job):
-        return
-    try:
-        # A commit may have come in between, and have withdrawn its decision already.
-        if not _is_committed(job, log):
-            _remove_files(job)
-            if failed:
-                _fence_as_failed(job, log)
-    finally:
-        # Last of all: from here on another process may commit files that it finds.
-        withdraw(job)
-        job.storage.prune(job.directory, and_root=job.makes_root)
+    if has_files:
+        remove_files(job)
+    if failed and alone and _is_awaited(job, log):
+        log.give_up(job.job_id, after=job.base_version, sync=job.options.sync, failed=True)
+    # A put that failed may have made the directory of its segment.
+    job.storage.prune(segment_path(segment_of(job.base_version + 1)), and_root=False)
+    job.storage.prune(job.directory, and_root=job.makes_root)
 
 
-def _is_committed(job: ShuffleJob, log: CommitLog) -> bool:
-    """Whether a job was committed; its version may have expired."""
-    end = log.find_job(job.job_id, after=job.base_version)
-    return end is not None and not end.fenced
+def _is_awaited(job: ShuffleJob, log: CommitLog) -> bool:
+    """Whether consumers wait for a first version."""
+    return bool(job.storage.list(CONSUMER_DIRECTORY)) and not log.view().state.version
 
 
-def _fence_as_failed(job: ShuffleJob, log: CommitLog) -> None:
-    """Let consumers that wait for a first version know that its producer failed."""
-    if not job.storage.list(CONSUMER_DIRECTORY) or log.snapshot() is not None:
-        return
-    now_ms = time.time_ns() // 1_000_000
-    log.append(
-        lambda _: Fence(0, uuid.uuid4().hex, now_ms, (job.job_id,), failed=True),
-        sync=job.options.sync,
-        job_id=job.job_id,
-        after=job.base_version,
-    )
-
-
-def _remove_files(job: ShuffleJob) -> None:
-    kept = (DECISION_NAME, ROOT_LIST_NAME)
+def remove_files(job: ShuffleJob) -> None:
+    """Remove all files of a job that will not be committed, and the list of its local roots."""
     try:
         clear_roots(job.local_roots, job.job_id)
         # Only now: after a crash the list says where files are.
@@ -100,62 +93,79 @@ def _remove_files(job: ShuffleJob) -> None:
         for _ in range(3):
             names = job.storage.list(job.directory)
             job.storage.delete_all(
-                [f"{job.directory}/{name}" for name in names if name not in kept]
+                [f"{job.directory}/{name}" for name in names if name != ROOT_LIST_NAME]
             )
 
 
 def abort_after(job: ShuffleJob, error: BaseException) -> None:
-    """Abort because of ``error``; a failure of the abort becomes a note of it."""
-    if isinstance(error, UnsettledCommitError):
-        return
+    """Abort because of ``error``; a failure of the abort becomes a note of it.
+
+    No other process commits the job.
+    """
     try:
-        abort_job(job)
+        abort_job(job, alone=True)
     except ShuffleError as another:
         error.add_note(f"and what the job had written could not be removed: {another}")
 
 
-def clean_up(
-    job: ShuffleJob, log: CommitLog, totals: TotalsFile | None, error: BaseException
-) -> None:
-    """After a commit raised ``error``, remove its totals and decision, unless it succeeded.
+def append_entry(
+    job: ShuffleJob, log: CommitLog, decide: Callable[[LogView], LogEntry | None]
+) -> LogEntry | None:
+    """Commit a job as :meth:`CommitLog.append` does; where it fails, find out whether it succeeded.
 
-    The job holds the decision to commit. Raises UnsettledCommitError where the commit may still
-    succeed, and StorageError where it did.
+    A request without an answer may still be on its way to the store: the job is given up, which
+    takes the number it would get. Raises UnsettledCommitError where that fails too, and
+    StorageError where the commit did succeed.
     """
+    _committing.add(job.job_id)
     try:
-        log.settle(sync=job.options.sync)
+        entry = log.append(
+            decide,
+            sync=job.options.sync,
+            view=None if job.view.last is None else job.view,
+            job_id=job.job_id,
+            after=job.base_version,
+        )
+    except AlreadyCommittedError:
+        _committing.discard(job.job_id)
+        raise
+    except BaseException as error:
+        _settle(job, log, error)
+        raise
+    _committing.discard(job.job_id)
+    return entry
+
+
+def _settle(job: ShuffleJob, log: CommitLog, error: BaseException) -> None:
+    end = None
+    try:
+        if log.is_unanswered:
+            log.give_up(job.job_id, after=job.base_version, sync=job.options.sync, failed=True)
+        if log.has_put:
+            end = log.find_job(job.job_id, after=job.base_version)
     except ShuffleError as another:
-        # The decision stays, so that no abort removes what the entry names.
         msg = (
             f"{job.storage.root}: the store did not answer, and it is not known whether job "
             f"{job.job_id} was committed ({error}; {another}). Its files were left; check whether "
             "there is a new version before you write the rows again"
         )
-        if isinstance(error, Exception):
-            raise UnsettledCommitError(msg) from error
-        error.add_note(msg)  # an interrupt stays one
+        _raise_or_note(UnsettledCommitError, msg, error)
         return
-    try:
-        committed = log.find_job(job.job_id, after=job.base_version)
-        if committed is None or committed.fenced:
-            if totals is not None:
-                job.storage.delete(totals.path)
-            withdraw(job)
-            job.storage.prune(LOG_DIRECTORY, and_root=False)
-            job.storage.prune(job.directory, and_root=job.makes_root)
-    except ShuffleError as another:
-        error.add_note(f"and what it left could not be removed: {another}")
-        return
-    if committed is not None and not committed.fenced:
+    _committing.discard(job.job_id)
+    if end is not None and not end.fenced:
         but = (
             "and durably, but the commit ended with an error"
-            if job.storage.keeps_what_it_shows
+            if job.storage.keeps_what_it_shows or log.is_answered
             else "but it is not known whether that would survive a power failure"
         )
         msg = (
-            f"{job.storage.root}: committed as version {committed.version}, {but} ({error}). "
+            f"{job.storage.root}: committed as version {end.version}, {but} ({error}). "
             "Do not write the rows again"
         )
-        if isinstance(error, Exception):
-            raise StorageError(msg) from error
-        error.add_note(msg)
+        _raise_or_note(StorageError, msg, error)
+
+
+def _raise_or_note(kind: type[ShuffleError], msg: str, error: BaseException) -> None:
+    if isinstance(error, Exception):
+        raise kind(msg) from error
+    error.add_note(msg)  # an interrupt stays one

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
-import uuid
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.arrays.schema_evolution import widen, widen_spark_schema
+from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.jobs.back_pressure import await_consumers
-from arrow_format.jobs.cleanup import abort_job, clean_up, remove_losers
-from arrow_format.jobs.decision import decide_commit, withdraw
+from arrow_format.jobs.cleanup import abort_job, append_entry, remove_losers
 from arrow_format.jobs.map_outputs import check_files, complete_outputs, total_subpartitions
 from arrow_format.jobs.receipt import ShuffleReceipt
-from arrow_format.jobs.target import check_fits_pending, check_mode_allows, is_added_to
-from arrow_format.log.commit_log import CommitLog, Snapshot
+from arrow_format.jobs.target import check_fits_pending, check_mode_allows
+from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, EntryFields, draft
+from arrow_format.log.conflicts import Claims, check_needs, check_version_number
 from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.entry import LogEntry, TotalsFile
-from arrow_format.log.names import totals_path
-from arrow_format.log.pending import last_pending, pending_numbers
-from arrow_format.log.record import PENDING, PENDING_OVERWRITE, Pending, entry_of
+from arrow_format.log.entry import PENDING, PENDING_OVERWRITE, LogEntry
+from arrow_format.log.pending import last_pending
 from arrow_format.log.result import ResultDescription, describe_result, released_error
-from arrow_format.log.totals_file import encode_totals, put_totals
-from arrow_format.log.transactions import find_transaction
+from arrow_format.log.state import PendingNumbers, VersionShape
+from arrow_format.log.totals import sum_totals
 from arrow_format.options import check_mode
-from arrow_format.storage.open import ObjectNotFoundError, Storage
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.model import Int64Array, MapOutput, MapStatus, Transaction
+    from arrow_format.log.outputs import MapOutputs
+    from arrow_format.log.reader import LogView
+    from arrow_format.log.state import LastCommit
+    from arrow_format.model import MapStatus, Transaction
+    from arrow_format.storage.open import Storage
 
 
 def commit_job(
@@ -47,6 +49,7 @@ def commit_job(
     transaction: Transaction | None = None,
     pending: bool = False,
     flushes: tuple[int, ...] = (),
+    expected_version: int | None = None,
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
@@ -72,6 +75,8 @@ def commit_job(
         Pending numbers of the log that this version publishes. If they are no longer pending,
         another process has published them: this job's files are removed and the newest version's
         receipt is returned.
+    expected_version
+        Commit only if no rows were added or taken away after that version; None: do not ask.
 
     Raises
     ------
@@ -82,6 +87,8 @@ def commit_job(
         committing it; or readers would refuse the entry.
     CorruptShuffleError
         A file of a map output was removed or changed.
+    CommitConflictError
+        The job was given up; or rows were changed after the expected version, or that has expired.
     ShuffleExistsError, SchemaError
         As :func:`check_target`; another writer may have been faster.
     BackPressureTimeoutError
@@ -90,109 +97,101 @@ def commit_job(
         What was to be flushed was released meanwhile.
     """
     check_mode(mode)
+    check_version_number(expected_version)
     log = CommitLog(job.storage)
-    earlier = _committed_entry(job, log)
-    if earlier is not None:
-        return receipt_of(job.storage, earlier)
-    before = None if transaction is None else find_transaction(log, transaction)
-    if before is not None:
-        with contextlib.suppress(ShuffleError):  # garbage collection removes what is left
-            abort_job(job, failed=False)
-        return receipt_of(job.storage, log.committed(before.version))
     outputs = complete_outputs(job, statuses, expected_map_outputs)
-    rows, sizes = total_subpartitions(job, statuses)
-    commit_id = uuid.uuid4().hex
-    totals = encode_totals(rows, sizes)
-    described = TotalsFile.of(totals_path(job.job_id, commit_id), totals)
-    written = False
+    totals = total_subpartitions(job, statuses)
+    before: LastCommit | None = None
+    are_checked = False
 
-    def decide(newest: Snapshot | None) -> LogEntry | Pending | None:
-        nonlocal before, written
-        # Each time, since another job of the same transaction may have been faster. This lists the
-        # log again, so it sees all that is before the number that is tried.
-        before = None if transaction is None else find_transaction(log, transaction)
-        if before is not None:
+    def decide(view: LogView) -> LogEntry | None:
+        nonlocal before, are_checked
+        before = None
+        if transaction is not None:
+            before = log.last_commit(view, transaction.application_id)
+            if before is not None and before.number >= transaction.number:
+                return None
+            before = None
+        if flushes and not view.state.pending.begins_with(flushes):
             return None
-        if flushes and not log.read(partial(pending_numbers, log)).begins_with(flushes):
-            return None
+        newest = None if view.state.is_ended else log.newest_entry(view)
+        operation = "append" if mode == "append" and newest is not None else "overwrite"
+        check_needs(operation, log, view, Claims(expected_version))
         check_mode_allows(job, mode, newest)
-        if pending or (not flushes and is_added_to(mode, newest)):
-            check_fits_pending(job, log, pending=pending)
-        if newest is not None and newest.ended is not None:
-            newest = None  # a result that was released as a whole can be written again
+        waiting = last_pending(log, view)
+        if not flushes:
+            check_fits_pending(job, waiting, mode, newest, pending=pending)
         if newest is not None and mode == "ignore":
             return None
+        if not are_checked:  # not of a job that is committed, whose files may have been removed
+            advice = "it was removed or changed before the commit. Write the rows again"
+            check_files(job.storage, outputs, advice)
+            are_checked = True
         appended_to = newest if mode == "append" else None
         # All that is pending becomes one version, of one type, and has the owners of all.
-        waiting = last_pending(log) if pending else None
-        like = waiting or (None if appended_to is None else appended_to.newest)
+        waiting = waiting if pending else None
+        like = waiting or appended_to
+        earlier_rows = [appended_to, waiting] if mode == "append" else []
         options = job.options
         if flushes and like is not None and like.version > flushes[-1]:
             # A later commit than those that are flushed has set the bounds.
-            options = replace(options, max_unconsumed_bytes=None, max_unconsumed_versions=None)
+            options = dataclasses.replace(
+                options, max_unconsumed_bytes=None, max_unconsumed_versions=None
+            )
         existing = None if like is None else _without_dead_owners(like.result)
         result = describe_result(options, job.owners, existing)
         if newest is not None and not pending:
             # Here, where the number is chosen: a commit that comes during the wait takes it first.
-            _await_consumers(job, outputs, newest.newest.result, result, mode)
-        entry = replace(
-            _entry(job, commit_id, outputs, described, appended_to),
-            result=result,
-            transaction=transaction,
-            flushed=flushes[-1] if flushes else None,
-        )
-        if not written:
-            put_totals(job.storage, entry, totals, sync=job.options.sync)
-            written = True
-        if not pending:
-            return entry
-        operation = PENDING if mode == "append" else PENDING_OVERWRITE
-        return Pending(replace(entry, operation=operation))
+            _await_consumers(job, outputs, newest.result, result, mode)
+        shape = structs.replace(_shape(job, appended_to, earlier_rows), result=result)
+        fields: EntryFields = {
+            "job_id": job.job_id,
+            "transaction": transaction,
+            "map_outputs": outputs,
+            "totals": totals,
+        }
+        if pending:
+            fields["pending_shape"] = shape
+            return draft(view, PENDING if mode == "append" else PENDING_OVERWRITE, **fields)
+        changes: dict[str, Any] = {"shape": shape}
+        if flushes:
+            left = tuple(number for number in view.state.pending.numbers if number > flushes[-1])
+            changes["pending"] = PendingNumbers.of(left, time.time_ns() // 1_000_000)
+        return draft(view, operation, state=changes, **fields)
 
-    decide_commit(job, commit_id)
     try:
-        # Another process may have held the decision, committed the job and withdrawn it since.
-        entry = _committed_entry(job, log)
-        if entry is None:
-            check_files(
-                job.storage,
-                [(output, job.local_roots) for output in outputs],
-                "it was removed or changed before the commit. Write the rows again",
-            )
-            sync, after = job.options.sync, job.base_version
-            record = log.append(decide, sync=sync, job_id=job.job_id, after=after)
-            entry = None if record is None else entry_of(record)
-    except BaseException as error:
-        clean_up(job, log, described, error)
-        raise
+        entry = append_entry(job, log, decide)
+    except AlreadyCommittedError as error:
+        entry = log.committed(error.version)
     if entry is None:
-        job.storage.delete(described.path)
-        withdraw(job)
-        abort_job(job, failed=False)
+        with contextlib.suppress(ShuffleError):  # garbage collection removes what is left
+            abort_job(job, failed=False, alone=True)
         if before is not None:
             return receipt_of(job.storage, log.committed(before.version))
-        newest = log.snapshot()
+        view = log.view()
+        newest = log.newest_entry(view)
         if newest is None:
             msg = f"{job.storage.root}: the shuffle was removed during the commit. Write it again"
             raise CorruptShuffleError(msg)
-        if newest.ended is not None:  # it was released with what was to be flushed
-            raise released_error(job.storage.root, newest.ended)
-        return receipt_of(job.storage, newest.newest)
+        if view.state.is_ended and view.state.released is not None:
+            # It was released with what was to be flushed.
+            raise released_error(job.storage.root, view.state.released)
+        return receipt_of(job.storage, newest)
     # The version is published: a failure from here on must not look like a failed write.
     with contextlib.suppress(ShuffleError):
         remove_losers(job, entry.map_outputs)
-    return _receipt(job.storage, entry, rows, sizes)
+    return receipt_of(job.storage, entry)
 
 
 def _without_dead_owners(result: ResultDescription) -> ResultDescription:
     """Drop owners that have certainly ended, so that they do not accumulate; keep all others."""
     alive = tuple(owner for owner in result.owners if owner.is_alive() is not False)
-    return replace(result, owners=alive)
+    return structs.replace(result, owners=alive)
 
 
 def _await_consumers(
     job: ShuffleJob,
-    outputs: Sequence[MapOutput],
+    outputs: MapOutputs,
     existing: ResultDescription,
     result: ResultDescription,
     mode: str,
@@ -204,78 +203,44 @@ def _await_consumers(
     if not result.type.has_back_pressure:
         return
     if mode == "append" or (
-        existing.type.has_back_pressure and ConsumerRegistry(job.storage).names()
+        existing.type.has_back_pressure and ConsumerRegistry(job.storage).all_progress()
     ):
-        num_bytes = sum(output.num_bytes for output in outputs)
-        await_consumers(job.storage, result, num_bytes, job.options.back_pressure_timeout)
+        await_consumers(job.storage, result, outputs.num_bytes, job.options.back_pressure_timeout)
 
 
-def _committed_entry(job: ShuffleJob, log: CommitLog) -> LogEntry | None:
-    """Return the entry that committed a job, if any.
+def _shape(
+    job: ShuffleJob, appended_to: LogEntry | None, earlier_rows: Sequence[LogEntry | None]
+) -> VersionShape:
+    """Return the shape of the version that a commit publishes; its result is set later.
 
-    Raises CommitConflictError where garbage collection has given the job up, and
-    ShuffleNotFoundError where the version has expired since.
+    Its schema is that in which its rows are read together with those of earlier entries.
     """
-    end = log.find_job(job.job_id, after=job.base_version)
-    if end is None:
-        return None
-    if end.fenced:
-        raise log.fenced_error(job.job_id, end.version)
-    return log.committed(end.version)
-
-
-def _entry(
-    job: ShuffleJob,
-    commit_id: str,
-    outputs: tuple[MapOutput, ...],
-    totals: TotalsFile,
-    appended_to: Snapshot | None,
-) -> LogEntry:
-    """Return the entry of a commit; its version and result are set later."""
-    schema, spark_schema = job.data_schema, job.spark_schema
-    if appended_to is not None:
-        schema = widen(appended_to.newest.data_schema, schema)
-        spark_schema = widen_spark_schema(appended_to.newest.spark_schema, spark_schema)
-    return LogEntry(
-        version=0,
-        operation="overwrite" if appended_to is None else "append",
-        shuffle_id=job.shuffle_id if appended_to is None else appended_to.newest.shuffle_id,
-        job_id=job.job_id,
-        commit_id=commit_id,
-        committed_at_ms=time.time_ns() // 1_000_000,
+    schema, spark_schema = reduce(
+        widen_schemas,
+        [(entry.data_schema, entry.spark_schema) for entry in (*earlier_rows, job) if entry],
+    )
+    return VersionShape(
+        shuffle_id=job.shuffle_id if appended_to is None else appended_to.shuffle_id,
         data_schema=schema,
         spark_schema=spark_schema,
         num_subpartitions=job.num_subpartitions,
-        partitioner=job.partitioner.describe(),
-        map_outputs=outputs,
-        totals=totals,
+        partitioner=job.described_partitioner,
         sort_by=job.sort_by,
-        roots=job.local_roots,
     )
 
 
 def receipt_of(storage: Storage, entry: LogEntry) -> ShuffleReceipt:
-    """Return the receipt of an entry in the log; ShuffleNotFoundError if its version expired."""
-    log = CommitLog(storage)
-    try:
-        rows, sizes = log.totals(Snapshot((entry,)))
-    except ObjectNotFoundError:
-        log.committed(entry.version)
-        raise
-    return _receipt(storage, entry, rows, sizes)
-
-
-def _receipt(
-    storage: Storage, entry: LogEntry, rows: Int64Array, sizes: Int64Array
-) -> ShuffleReceipt:
+    """Return the receipt of an entry in the log."""
+    outputs = entry.map_outputs
+    rows, sizes = sum_totals([entry.totals], entry.num_subpartitions)
     return ShuffleReceipt(
         path=storage.root,
         version=entry.version,
         num_rows=entry.num_rows,
         num_bytes=entry.num_bytes,
-        num_map_outputs=len(entry.map_outputs),
+        num_map_outputs=entry.num_outputs,
         num_subpartitions=entry.num_subpartitions,
         subpartition_rows=to_arrow(rows),
         subpartition_bytes=to_arrow(sizes),
-        counters=sum_counters(output.counters for output in entry.map_outputs),
+        counters=sum_counters(output.counters for output in outputs),
     )

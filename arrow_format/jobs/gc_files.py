@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
-from arrow_format.jobs.decision import DECISION_NAME
-from arrow_format.jobs.gc_plan import LogGarbage, live_files, log_garbage, roots_of_jobs
 from arrow_format.jobs.receipt import count_of, format_bytes
-from arrow_format.log.entry import LogEntry
-from arrow_format.log.names import CONSUMER_DIRECTORY, JOB_ID, MAP_OUTPUT_DIRECTORY, TEMPORARY
+from arrow_format.log.names import JOB_ID, MAP_OUTPUT_DIRECTORY
 from arrow_format.storage.local_dir_removal import holds_garbage, is_root_or_rest
 from arrow_format.storage.local_dirs import (
     MARKER_NAME,
@@ -22,15 +18,10 @@ from arrow_format.storage.local_dirs import (
 from arrow_format.storage.open import ObjectStat, Storage, open_made_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
-    from arrow_format.log.commit_log import CommitLog
-    from arrow_format.log.names import LogIndex
-    from arrow_format.log.record import LogRecord
-
-_LAST = (ROOT_LIST_NAME, DECISION_NAME)
-"""Files of a job that are removed last: the collection after one that was killed needs them."""
+    from arrow_format.model import MapOutput
 
 FILES_PER_REQUEST = 1_000
 """Files that are removed between calls for progress; S3 takes as many in one request."""
@@ -61,44 +52,39 @@ def jobs_with_files(storage: Storage) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """Where the files of one job are; a local root with the marker of another job is ignored."""
+    """Where the files of one job are."""
 
     storage: Storage
     job_id: str
     roots: tuple[Storage, ...]
-    """Local roots, which may not exist."""
+    """Local roots, which may not exist; none that bears the marker of another job."""
     listed: Mapping[str, ObjectStat]
     """Its files in the shuffle."""
 
     @staticmethod
-    def of(
-        storage: Storage,
-        job_id: str,
-        roots: Iterable[str],
-        listed: Mapping[str, ObjectStat] | None = None,
-    ) -> JobFiles:
-        """Find the files of a job, of which the log names ``roots``; list them where not given."""
+    def of(storage: Storage, job_id: str, roots: Iterable[str]) -> JobFiles:
+        """List the files of a job, of which the log names ``roots``."""
         directory = f"{MAP_OUTPUT_DIRECTORY}/{job_id}"
-        files = storage.files(directory) if listed is None else listed
-        named: tuple[str, ...] = ()
-        if f"{directory}/{ROOT_LIST_NAME}" in files:
-            named = read_root_list(storage, directory)
-        paths = dict.fromkeys((*roots, *named))
-        return JobFiles(storage, job_id, tuple(map(open_made_directory, paths)), files)
+        listed = storage.files(directory)
+        if f"{directory}/{ROOT_LIST_NAME}" in listed:
+            roots = dict.fromkeys((*roots, *read_root_list(storage, directory)))
+        opened = map(open_made_directory, roots)
+        own = tuple(root for root in opened if is_root_or_rest(root, job_id))
+        return JobFiles(storage, job_id, own, listed)
 
     @property
     def directory(self) -> str:
         """Directory of the job in the shuffle."""
         return f"{MAP_OUTPUT_DIRECTORY}/{self.job_id}"
 
-    def dead_in_roots(self, live: Collection[tuple[str, str]]) -> Iterator[list[StoredFile]]:
-        """Yield groups of files in local roots that are not live, in the order of their removal.
+    @property
+    def root_list(self) -> list[StoredFile]:
+        """The list of its local roots, if it has one."""
+        return stored(self.storage, [f"{self.directory}/{ROOT_LIST_NAME}"], self.listed)
 
-        ``live`` has the name of the root ("" in the shuffle) and the path of each file to keep.
-        """
+    def dead_in_roots(self, live: Collection[tuple[str, str]]) -> Iterator[list[StoredFile]]:
+        """Yield groups of files in local roots that are not live, in the order of their removal."""
         for root in self.roots:
-            if not is_root_or_rest(root, self.job_id):
-                continue
             name = root_name(root.root)
             listed = root.files("")
             dead = {path for path in listed if (name, path) not in live} - {MARKER_NAME}
@@ -108,21 +94,11 @@ class JobFiles:
             if not again.keys() - dead - {MARKER_NAME}:
                 yield stored(root, [MARKER_NAME], again)
 
-    def dead_in_shuffle(
-        self, live: Collection[tuple[str, str]], *, with_root_list: bool
-    ) -> list[list[StoredFile]]:
-        """Return groups of files in the shuffle that are not live, in the order of their removal.
-
-        They are removed after those in local roots, the list of local roots only if
-        ``with_root_list``. All jobs have as many groups, so that those of several jobs can be
-        removed together.
-        """
+    def dead_in_shuffle(self, live: Collection[tuple[str, str]]) -> list[StoredFile]:
+        """Return files in the shuffle that are not live, but for the list of local roots."""
         dead = [path for path in self.listed if ("", path) not in live]
-        last = [f"{self.directory}/{name}" for name in _LAST]
-        kept = () if with_root_list else (f"{self.directory}/{ROOT_LIST_NAME}",)
-        groups = [[path for path in dead if path not in last]]
-        groups += [[path] if path in dead and path not in kept else [] for path in last]
-        return [stored(self.storage, group, self.listed) for group in groups]
+        root_list = f"{self.directory}/{ROOT_LIST_NAME}"
+        return stored(self.storage, [path for path in dead if path != root_list], self.listed)
 
     def roots_hold_garbage(self, live: Collection[tuple[str, str]]) -> bool:
         """Whether a task has put files into a local root since it was cleared, or still may."""
@@ -141,11 +117,12 @@ class JobFiles:
 
     def modified_ms(self) -> int | None:
         """Return when anything of the job was written last; None where no storage says."""
-        groups = chain(self.dead_in_roots(()), self.dead_in_shuffle((), with_root_list=True))
-        times = [file.modified_ms for group in groups for file in group]
-        for storage, path in ((self.storage, self.directory), *((root, "") for root in self.roots)):
-            stat = storage.stat(path) if storage.has_directories else None
-            times.append(stat.modified_ms if stat else None)
+        stats: list[ObjectStat | None] = list(self.listed.values())
+        if self.storage.has_directories:
+            stats.append(self.storage.stat(self.directory))
+        for root in self.roots:
+            stats += [root.stat(""), *root.files("").values()]
+        times = (stat.modified_ms for stat in stats if stat is not None)
         return max((time for time in times if time is not None), default=None)
 
 
@@ -159,136 +136,92 @@ class RemovedFile:
     """0 where the store does not say it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """Finds and removes the files that are no longer needed.
+def live_files(outputs: Iterable[MapOutput]) -> set[tuple[str, str]]:
+    """Return name of the root ("" is the shuffle itself) and path of each file of map outputs.
 
-    Files come in groups. Those of a group are in one storage and are removed in any order; groups
-    are removed in the order in which they come.
+    Not its directory: two local directories may be one, reached by different names.
     """
+    return {
+        (root_name(file.root), path)
+        for output in outputs
+        for file in output.files
+        for path in (file.data_path, file.index_path)
+    }
 
-    storage: Storage
-    log: CommitLog
-    index: LogIndex
-    records: Mapping[int, LogRecord]
-    """By their numbers."""
-    oldest: int
-    """The oldest version to keep."""
-    waiting: tuple[LogEntry, ...]
-    """Entries that are pending."""
-    ended: Set[str]
-    """Jobs that were committed, aborted or given up: their files that no version names go."""
-    dry_run: bool
 
-    def garbage_of_jobs(self, in_jobs: Mapping[str, ObjectStat]) -> Iterator[list[StoredFile]]:
-        """Yield groups of files of jobs to remove, given a listing of those in the shuffle.
+def garbage_of_jobs(
+    jobs: Sequence[JobFiles], live: Collection[tuple[str, str]], *, dry_run: bool
+) -> Iterator[list[StoredFile]]:
+    """Yield groups of files of jobs that are not live, in the order of their removal.
 
-        The caller removes a group before it asks for the next.
-        """
-        storage, index = self.storage, self.index
-        records, ended = self.records, self.ended
-        base = self.log.content_at(index, self.oldest) if self.oldest in records else None
-        later = [
-            record
-            for number, record in records.items()
-            if number > self.oldest and isinstance(record, LogEntry)
-        ]
-        live = live_files(chain(base.entries if base else (), later, self.waiting))
-        # Checkpoints still name the roots of entries that an earlier collection removed.
-        remembered = [
-            self.log.checkpoint(number).entry
-            for number in sorted(index.checkpoints)
-            if number < index.oldest
-        ]
-        roots = roots_of_jobs((*records.values(), *filter(None, remembered)), ended)
-        listed: dict[str, dict[str, ObjectStat]] = {}
-        for path, stat in in_jobs.items():
-            listed.setdefault(path.split("/")[1], {})[path] = stat
-        with_files = jobs_with_files(storage).union(
-            job_id for job_id, paths in roots.items() if paths
-        )
-        jobs = [
-            JobFiles.of(storage, job_id, roots[job_id], listed.get(job_id, {}))
-            for job_id in sorted(ended & with_files)
-        ]
-        for job in jobs:
-            yield from job.dead_in_roots(live)
-            for root in () if self.dry_run else job.roots:
-                root.prune("", and_root=True)
-        # A task that still runs may put a file into a root at any moment until that is removed.
-        dead = [
-            job.dead_in_shuffle(
-                live, with_root_list=self.dry_run or not job.roots_hold_garbage(live)
-            )
-            for job in jobs
-        ]
-        for groups in zip(*dead, strict=True):
-            yield list(chain(*groups))
-        for job in () if self.dry_run else jobs:
-            if job.roots_hold_garbage(live):
-                job.put_root_list_again()
-            storage.prune(job.directory, and_root=False)
+    ``live`` has the name of the root ("" in the shuffle) and the path of each file to keep. Files
+    of a group are in one storage and are removed in any order; the caller removes a group before it
+    asks for the next.
+    """
+    for job in jobs:
+        yield from job.dead_in_roots(live)
+        for root in () if dry_run else job.roots:
+            root.prune("", and_root=True)
+    yield [file for job in jobs for file in job.dead_in_shuffle(live)]
+    # The list of roots is needed until nothing is left in them. A task that still runs may put a
+    # file into a root at any moment until that is removed.
+    needed = {root for root, _ in live}
+    cleared = [job for job in jobs if needed.isdisjoint(root_name(root.root) for root in job.roots)]
+    yield [
+        file
+        for job in cleared
+        if dry_run or not job.roots_hold_garbage(live)
+        for file in job.root_list
+    ]
+    for job in () if dry_run else jobs:
+        if job.roots_hold_garbage(live):
+            job.put_root_list_again()
+        job.storage.prune(job.directory, and_root=False)
 
-    def temporaries(
-        self, in_log: Mapping[str, ObjectStat], cutoff_ms: int
-    ) -> Iterator[list[StoredFile]]:
-        """Yield temporary files of puts, given a listing of the log.
 
-        Those modified after ``cutoff_ms`` are kept: a writer may still use them.
-        """
-        consumers = self.storage.files(CONSUMER_DIRECTORY, depth=2)
-        puts = [path for path in consumers if path.rpartition("/")[2].startswith(TEMPORARY)]
-        temporaries = (
-            *stored(self.storage, self._garbage_of_log(in_log).temporaries, in_log),
-            *stored(self.storage, puts, consumers),
-        )
-        yield [
-            file
-            for file in temporaries
-            if file.modified_ms is not None and file.modified_ms <= cutoff_ms
-        ]
+def remove_groups(
+    groups: Iterable[list[StoredFile]], on_bytes: Callable[[int], None], *, dry_run: bool
+) -> list[RemovedFile]:
+    """Remove groups of files one after the other; return the files.
 
-    def garbage_of_log(self, in_log: Mapping[str, ObjectStat]) -> Iterator[list[StoredFile]]:
-        """Yield groups of files of the log to remove, given a listing of it.
-
-        They come after those of jobs, whose local roots the entries name.
-        """
-        garbage = self._garbage_of_log(in_log)
-        for paths in (garbage.totals, garbage.entries, garbage.checkpoints, garbage.markers):
-            yield stored(self.storage, paths, in_log)
-
-    def _garbage_of_log(self, in_log: Mapping[str, ObjectStat]) -> LogGarbage:
-        names = [path.rpartition("/")[2] for path in in_log]
-        return log_garbage(names, self.index, self.records, self.oldest, self.ended)
-
-    def remove(
-        self,
-        groups: Iterable[list[StoredFile]],
-        on_bytes: Callable[[int], None],
-        *,
-        most: int | None = None,
-    ) -> tuple[RemovedFile, ...]:
-        """Remove groups of files one after the other, ``most`` files at most; return the files.
-
-        ``on_bytes`` is called with the bytes of each.
-        """
-        removed: list[RemovedFile] = []
-        for files in chain.from_iterable(map(_slices, groups)):
-            if most is not None:
-                files = files[: most - len(removed)]
-            if not files:
-                break
-            if not self.dry_run:
+    ``on_bytes`` is called with the bytes of each.
+    """
+    removed: list[RemovedFile] = []
+    for group in groups:
+        for start in range(0, len(group), FILES_PER_REQUEST):
+            files = group[start : start + FILES_PER_REQUEST]
+            if not dry_run:
                 files[0].storage.delete_all([file.path for file in files])
             for file in files:
                 on_bytes(file.num_bytes)
                 removed.append(RemovedFile(f"{file.storage.root}/{file.path}", file.num_bytes))
-        return tuple(removed)
+    return removed
 
 
-def _slices(files: list[StoredFile]) -> Iterator[list[StoredFile]]:
-    for start in range(0, len(files), FILES_PER_REQUEST):
-        yield files[start : start + FILES_PER_REQUEST]
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What keeps versions, or entries of the log, from being removed.
+
+    Parameters
+    ----------
+    by
+        ``retention``, ``consumer``, ``tag`` or ``pending``.
+    name
+        Of the consumer or tag; the retention, or what is pending.
+    version
+        The oldest version that it keeps, or of what is pending the first number of the log.
+    """
+
+    by: str
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        if self.by == "tag":
+            return f"tag {self.name}: version {self.version}"
+        if self.by == "pending":
+            return f"{self.name} that wait to be flushed: the log from number {self.version}"
+        return f"{self.by} {self.name}: versions from {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +252,8 @@ class GcReport:
         What was released before that, of a result that was consumed or whose application has ended,
         and why, for people; None: nothing. A dry run does not count what that release would let
         expire and remove.
+    holds
+        What keeps superseded versions or entries of the log, the one that keeps most first.
     """
 
     path: str
@@ -331,6 +266,7 @@ class GcReport:
     running_jobs: tuple[str, ...]
     files: tuple[RemovedFile, ...]
     released: str | None = None
+    holds: tuple[Hold, ...] = ()
 
     @property
     def num_files(self) -> int:
@@ -347,8 +283,9 @@ class GcReport:
         released = ""
         if self.released:
             released = f"; {'would be ' if self.dry_run else ''}released: {self.released}"
+        held = f"; kept by {', '.join(map(str, self.holds))}" if self.holds else ""
         return (
             f"{self.path}: {count_of(self.num_files, 'file')} of {format_bytes(self.num_bytes)} "
             f"{removed}; {count_of(len(self.expired_versions), 'version')} expired, "
-            f"{count_of(len(self.fenced_jobs), 'unfinished job')} given up{released}"
+            f"{count_of(len(self.fenced_jobs), 'unfinished job')} given up{released}{held}"
         )

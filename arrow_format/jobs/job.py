@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
+from arrow_format.log.reader import LogView
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
-from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions
+from arrow_format.options import WriteOptions, check_integer, check_num_subpartitions, check_type
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage.local_dirs import (
     check_local_dirs,
@@ -60,6 +62,8 @@ class ShuffleJob:
     """Pairs of column and order by which the rows of each subpartition are sorted."""
     owners: tuple[ProcessIdentity, ...] = ()
     """The applications whose result it is, and with which it is released."""
+    view: LogView = field(default=LogView(), compare=False, repr=False)
+    """The log when the job began; an empty one in other processes, which read it again."""
     has_directory: bool = False
     """Whether the driver made :attr:`directory` before any task. Then a task that does not find it
     fails, because the job was aborted; if it made it again, its files would never be removed."""
@@ -69,10 +73,19 @@ class ShuffleJob:
         """Directory of the job's map outputs, relative to the shuffle."""
         return f"{MAP_OUTPUT_DIRECTORY}/{self.job_id}"
 
+    def path_in(self, name: str, root: str) -> str:
+        """Return the path of a file of the job in a local root, or in the shuffle if it is ""."""
+        return name if root else f"{self.directory}/{name}"
+
     @property
     def local_roots(self) -> tuple[str, ...]:
-        """Directories of the roots 1, 2, ... that this job's files are spread over."""
+        """Directories besides the shuffle's own that this job's files are spread over."""
         return tuple(root_path(path, self.job_id) for path in self.options.local_dirs)
+
+    @property
+    def described_partitioner(self) -> dict[str, Any]:
+        """The partitioner as the log gives it back: JSON knows no tuples."""
+        return dict(json.loads(json.dumps(self.partitioner.describe())))
 
     def make_directories(self) -> None:
         """Make the directories of this job's map outputs; local ones only where that is possible.
@@ -97,7 +110,7 @@ class ShuffleJob:
         )
 
     def open_local_roots(self) -> list[Storage | None]:
-        """Return the storages of the roots 1, 2, ...; None for one that takes no files.
+        """Return the storages of the local roots; None for one that takes no files.
 
         Raises StorageError if one is another job's.
         """
@@ -132,16 +145,15 @@ def begin_job(
     that makes the result; this process when None.
     """
     num_subpartitions = check_num_subpartitions(num_subpartitions)
-    if options is not None and not isinstance(options, WriteOptions):
-        msg = f"options is {type(options).__name__}: expected arrow_format.WriteOptions"
-        raise OptionError(msg)
+    options = WriteOptions() if options is None else options
+    check_type("options", options, WriteOptions)
     stored = data_schema(schema)
     partitioner.check(stored)
     if isinstance(partitioner, RangePartitioner):
         partitioner = partitioner.fitted(stored, num_subpartitions)
     check_description(partitioner)
     storage = open_storage(path)
-    options = options or WriteOptions()
+    view = CommitLog(storage).view()
     check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
         storage=storage,
@@ -154,7 +166,8 @@ def begin_job(
         sort_by=check_sort_by(stored, sort_by),
         options=options,
         makes_root=storage.stat("") is None,
-        base_version=CommitLog(storage).newest_version(),
+        base_version=view.newest,
+        view=view,
         owners=(owner or this_process(),),
     )
 

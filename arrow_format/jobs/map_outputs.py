@@ -11,12 +11,14 @@ import numpy as np
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.format.totals import subpartition_totals
-from arrow_format.log.entry import MALFORMED, output_from_json, output_to_json
+from arrow_format.log.framing import MALFORMED
+from arrow_format.log.outputs import MapOutputs, decode_outputs, encode_outputs
+from arrow_format.options import normal_directory
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.local_dirs import ReadRoots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.model import Int64Array, MapOutput, MapStatus
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 def complete_outputs(
     job: ShuffleJob, statuses: Sequence[MapStatus], expected: int | None
-) -> tuple[MapOutput, ...]:
+) -> MapOutputs:
     """Return the map outputs by map task.
 
     Raises ShuffleError where one is missing, of another job, or of several attempts, or there is
@@ -52,30 +54,23 @@ def complete_outputs(
         )
         raise ShuffleError(msg)
     for output in outputs:
-        _check_described(job, output)
-        _check_attempt(job, output)
-    return tuple(outputs)
+        for problem in _problems(job, output):
+            msg = (
+                f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt}, "
+                f"{problem}; nothing was committed. Pass map statuses on as the tasks gave them"
+            )
+            raise ShuffleError(msg)
+    return MapOutputs.of(outputs)
 
 
-def _check_described(job: ShuffleJob, output: MapOutput) -> None:
-    """Check that readers would accept the numbers, counters and paths of a map output."""
+def _problems(job: ShuffleJob, output: MapOutput) -> Iterator[str]:
+    """Yield why the files of a map output are not those that one attempt of its task wrote."""
     try:
-        output_from_json(output_to_json(output))
+        decode_outputs(encode_outputs(MapOutputs.of([output])))
     except MALFORMED as error:
-        msg = (
-            f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt!r}, has a "
-            f"status that readers would refuse ({error}); nothing was committed. Pass map statuses "
-            "on as the tasks gave them"
-        )
-        raise ShuffleError(msg) from error
-
-
-def _check_attempt(job: ShuffleJob, output: MapOutput) -> None:
-    """Check that one attempt wrote all files of a map output, by the names it gave them.
-
-    Each attempt chooses a random id of its own and numbers its files; a file that is named twice
-    would be read twice.
-    """
+        yield f"has a status that readers would refuse ({error})"
+    # Each attempt chooses a random id of its own and numbers its files; a file that is named twice
+    # would be read twice.
     names = [file.path.rpartition("/")[2] for file in output.files]
     attempts = {name.rpartition("-")[0] for name in names}
     own = f"{output.map_task:05d}-{output.attempt}-"
@@ -84,12 +79,11 @@ def _check_attempt(job: ShuffleJob, output: MapOutput) -> None:
         or len(attempts) > 1
         or not all(name.startswith(own) for name in attempts)
     ):
-        msg = (
-            f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt}, has the "
-            f"files {', '.join(sorted(names))}, which are not those of one attempt; nothing was "
-            "committed. Pass map statuses on as the tasks gave them"
-        )
-        raise ShuffleError(msg)
+        yield f"has the files {', '.join(sorted(names))}, which are not those of one attempt"
+    known = {"", *map(normal_directory, job.local_roots)}
+    for file in output.files:
+        if file.root and normal_directory(file.root) not in known:
+            yield f"has a file in {file.root}, which is none of the local directories of the job"
 
 
 def total_subpartitions(
@@ -107,9 +101,7 @@ def total_subpartitions(
             roots = ReadRoots(job.storage)
             added = [
                 subpartition_totals(
-                    PartitionedFileReader(
-                        roots.storage_of(file, job.local_roots, job.job_id), file
-                    ).regions,
+                    PartitionedFileReader(roots.storage_of(file, job.job_id), file).regions,
                     n,
                     file.data_bytes,
                 )
@@ -134,7 +126,7 @@ def _own_totals(
 
 def check_files(
     storage: Storage,
-    outputs: Iterable[tuple[MapOutput, Sequence[str]]],
+    outputs: Iterable[MapOutput],
     advice: str,
     listed: Mapping[str, ObjectStat] | None = None,
 ) -> None:
@@ -145,7 +137,7 @@ def check_files(
     storage
         The shuffle.
     outputs
-        Map outputs, each with the directories of the roots 1, 2, ... that its files name.
+        Map outputs of any jobs.
     advice
         Appended to the error when a file is missing: likely cause and remedy.
     listed
@@ -154,10 +146,8 @@ def check_files(
     roots = ReadRoots(storage)
     known = {path: stat.num_bytes for path, stat in (listed or {}).items()}
     checks = [
-        partial(
-            _check_file, roots.storage_of(file, named, output.job_id), output, path, size, advice
-        )
-        for output, named in outputs
+        partial(_check_file, roots.storage_of(file, output.job_id), output, path, size, advice)
+        for output in outputs
         for file in output.files
         for path, size in ((file.data_path, file.data_bytes), (file.index_path, file.index_bytes))
         if file.root or known.get(path) != size

@@ -10,23 +10,23 @@ import contextlib
 import secrets
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from arrow_format.errors import CommitConflictError, CorruptShuffleError, OptionError, ShuffleError
-from arrow_format.jobs.cleanup import abort_after, clean_up, remove_losers
-from arrow_format.jobs.decision import decide_commit
+from arrow_format.jobs.cleanup import abort_after, append_entry, remove_losers
 from arrow_format.jobs.job import ShuffleJob
-from arrow_format.log.commit_log import CommitLog, Snapshot
-from arrow_format.log.entry import LogEntry, TotalsFile
-from arrow_format.log.names import totals_path
+from arrow_format.log.commit_log import CommitLog, draft
+from arrow_format.log.conflicts import Claims, check_expected, check_needs, check_version_number
+from arrow_format.log.delta import compose
+from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.reader import has_expired
-from arrow_format.log.snapshot import PlacedOutputs, Replacement, join_outputs, replace_outputs
-from arrow_format.log.totals_file import encode_totals, put_totals
-from arrow_format.model import FORMAT_VERSION, Int64Array, MapOutput
-from arrow_format.options import WriteOptions
+from arrow_format.log.snapshot import Snapshot
+from arrow_format.model import MapOutput
+from arrow_format.options import WriteOptions, check_type
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.shuffle import Shuffle, open_shuffle
 from arrow_format.storage.local_dirs import WriteRoots, check_local_dirs
@@ -35,11 +35,14 @@ from arrow_format.write.merge_policy import Facts, MergePolicy, PlannedMerge
 from arrow_format.write.merger import ignore, merge_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from arrow_format.keys.partitioner import Assign
+    from arrow_format.log.delta import Totals
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
     from arrow_format.storage.open import Place
 
 
@@ -103,6 +106,7 @@ def merge_shuffle(
     *,
     policy: MergePolicy | None = None,
     options: WriteOptions | None = None,
+    expected_version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     on_bytes: Callable[[int], None] = ignore,
 ) -> MergeReport:
@@ -120,6 +124,8 @@ def merge_shuffle(
     options
         Memory, chunk size, level, sync, and local directories to spread the new files over;
         defaults when None. Its codec is not used: files keep theirs.
+    expected_version
+        Merge only if no rows were added or taken away after that version; None: do not ask.
     storage_options
         Of an object store: credentials, region, endpoint, as obstore names them. They win over the
         environment, and are never shown.
@@ -139,55 +145,54 @@ def merge_shuffle(
     CorruptShuffleError, FormatVersionError
         A file to be merged is damaged or missing; nothing was changed.
     CommitConflictError
-        Another writer overwrote or merged the inputs meanwhile; nothing was changed.
+        Another writer overwrote or merged the inputs meanwhile, or changed rows after the expected
+        version; nothing was changed.
     StorageError, OutOfDiskError
         The files could not be written; nothing was changed.
     """
     policy, options = policy or MergePolicy(), options or WriteOptions()
-    _check_type("policy", policy, MergePolicy)
-    _check_type("options", options, WriteOptions)
+    check_type("policy", policy, MergePolicy)
+    check_type("options", options, WriteOptions)
+    check_version_number(expected_version)
     shuffle = open_shuffle(path, storage_options=storage_options)
+    if expected_version is not None:  # the commit asks again
+        log = CommitLog(shuffle.storage)
+        log.read(lambda view: check_expected(log, view, expected_version))
     plan = plan_merge(shuffle, policy)
     before = _facts(shuffle.map_outputs)
     if not plan.merges:
         count = len(shuffle.map_outputs)
         return MergeReport(plan, shuffle.version, (count, count), before, before)
-    job = _job(shuffle, options)
-    try:
-        job.make_directories()
-        merge = _Merge(job, Snapshot(shuffle.entries), policy, on_bytes)
+
+    def write(job: ShuffleJob) -> tuple[list[Replacement], Totals]:
+        merge = _Merge(job, shuffle.snapshot, policy, on_bytes)
         replacements = [merge.run(number, planned) for number, planned in enumerate(plan.merges)]
-        replaced, entry = commit_replacements(job, replacements, merge.added_bytes)
-    except BaseException as error:
-        abort_after(job, error)
-        if isinstance(error, CorruptShuffleError) and has_expired(job.storage, shuffle.version):
-            msg = (
-                f"{job.storage.root}: version {shuffle.version} was superseded while it was "
-                "merged, and removed by garbage collection. Nothing was changed; merge again"
-            )
-            raise CommitConflictError(msg) from error
-        raise
-    # The version is published: a failure from here on must not look like a failed merge.
-    with contextlib.suppress(ShuffleError):
-        remove_losers(job, entry.map_outputs)
+        return replacements, (np.zeros(job.num_subpartitions, np.int64), merge.added_bytes)
+
+    with expiry_is_conflict("merge", shuffle):
+        replaced, merged = replace_outputs("merge", shuffle, options, write, expected_version)
     return MergeReport(
         plan,
-        entry.version,
-        (len(replaced.map_outputs), len(entry.map_outputs)),
+        merged.version,
+        (len(replaced.map_outputs), len(merged.map_outputs)),
         _facts(replaced.map_outputs),
-        _facts(entry.map_outputs),
+        _facts(merged.map_outputs),
     )
 
 
-def _check_type(name: str, value: object, expected: type) -> None:
-    if not isinstance(value, expected):
-        msg = f"{name} is {type(value).__name__}: expected arrow_format.{expected.__name__}"
-        raise OptionError(msg)
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Map outputs of a version, and what replaces them."""
+
+    inputs: tuple[MapOutput, ...]
+    """Of a merge adjacent, in reading order."""
+    output: MapOutput | None
+    """At the position of the first input; None where no row is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """The partitioner as the log describes it: a merge assigns no row to a subpartition."""
+    """The partitioner as the log describes it: rows that are kept stay where they are."""
 
     description: Mapping[str, Any]
 
@@ -199,13 +204,13 @@ class _Described:
 
     def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
         del schema, num_subpartitions, map_task
-        msg = "a merge assigns no rows"
+        msg = "rows that are kept are assigned already"
         raise OptionError(msg)
 
 
-def _job(shuffle: Shuffle, options: WriteOptions) -> ShuffleJob:
-    """Return a job whose map tasks are the merges."""
-    newest = shuffle.entries[-1]
+def replacing_job(shuffle: Shuffle, options: WriteOptions) -> ShuffleJob:
+    """Return a job whose map outputs replace some of a shuffle."""
+    newest = shuffle.snapshot.newest
     storage = shuffle.storage
     check_local_dirs(storage.root, options.local_dirs)
     return ShuffleJob(
@@ -235,13 +240,12 @@ class _Merge:
         on_bytes: Callable[[int], None],
     ) -> None:
         self._job = job
-        self._outputs = [
-            (entry, output) for entry in snapshot.entries for output in entry.map_outputs
-        ]
+        self._version = snapshot.newest
+        self._outputs = snapshot.map_outputs
         self._max_fan_in = policy.max_fan_in
         self._on_bytes = on_bytes
         self._indexes = IndexCache(job.storage)
-        self._roots = WriteRoots([job.storage, *job.open_local_roots()])
+        self._roots = WriteRoots(job.storage, job.open_local_roots())
         self.added_bytes = np.zeros(job.num_subpartitions, np.int64)
         """Bytes per subpartition that the merged files have more than their inputs."""
 
@@ -249,7 +253,7 @@ class _Merge:
         """Write the map output of one merge."""
         started = time.perf_counter_ns()
         job = self._job
-        inputs = self._outputs[planned.first : planned.end]
+        inputs = tuple(self._outputs[planned.first : planned.end])
         name = f"{number:05d}-0-{secrets.token_hex(6)}-0"
         reported = 0
 
@@ -260,102 +264,109 @@ class _Merge:
 
         merged = merge_files(
             [
-                self._indexes.index_of(entry, output, file)
-                for entry, output in inputs
+                self._indexes.index_of(self._version, output, file)
+                for output in inputs
                 for file in output.files
             ],
             rewrite=planned.rewrite,
             max_fan_in=self._max_fan_in,
             roots=self._roots,
-            path_in=lambda root: name if root else f"{job.directory}/{name}",
+            path_in=partial(job.path_in, name),
             metadata=job.metadata(number, 0),
             options=job.options,
             on_bytes=report,
         )
         # Bytes between chunks, and what the bytes of regions lost to rounding.
-        self._on_bytes(sum(output.num_bytes for _, output in inputs) - reported)
+        self._on_bytes(sum(output.num_bytes for output in inputs) - reported)
         self.added_bytes += merged.added_bytes
-        counters = sum_counters(output.counters for _, output in inputs) | {
+        counters = sum_counters(output.counters for output in inputs) | {
             "num_regions": merged.file.num_regions,
             "stored_bytes": merged.file.data_bytes,
             "merge_ns": time.perf_counter_ns() - started,
         }
-        output = MapOutput(job.job_id, number, 0, (merged.file,), counters)
-        return Replacement(
-            join_outputs([PlacedOutputs((source,), entry.roots) for entry, source in inputs]),
-            PlacedOutputs((output,), job.local_roots),
-        )
+        positions = [output.position for output in inputs if output.position is not None]
+        position = positions[0]._replace(last_version=max(one.last_version for one in positions))
+        output = MapOutput(job.job_id, number, 0, (merged.file,), counters, position)
+        return Replacement(inputs, output)
 
 
-def commit_replacements(
-    job: ShuffleJob, replacements: Sequence[Replacement], added_bytes: Int64Array
-) -> tuple[Snapshot, LogEntry]:
-    """Publish merged map outputs in the place of their inputs, as a version of the same rows.
-
-    What another writer appended meanwhile is part of the new version, behind the rest.
-    ``added_bytes`` are the bytes per subpartition that the merged files have more than their
-    inputs. Returns the version that was replaced, and the new entry.
-
-    Raises CommitConflictError where an input is not part of the newest version any more,
-    StorageError where the entry could not be written, or may not survive a power failure, and
-    UnsettledCommitError where the store did not answer: the merged files are kept, since the entry
-    may still appear.
-    """
-    log = CommitLog(job.storage)
-    rounds: list[tuple[Snapshot, LogEntry]] = []
-
-    def decide(newest: Snapshot | None) -> LogEntry:
-        if newest is None:
-            msg = f"{job.storage.root}: the shuffle was removed; nothing was committed"
-            raise CommitConflictError(msg)
-        outputs = replace_outputs(PlacedOutputs.of(newest.entries), replacements)
-        rows, sizes = log.totals(newest)
-        if rounds:
-            # Another writer was faster, and its rows are part of the totals now.
-            job.storage.delete(rounds[-1][1].totals.path)
-        commit_id = uuid.uuid4().hex
-        totals = encode_totals(rows, without_negatives(sizes + added_bytes))
-        entry = replace(
-            newest.newest,
-            version=0,
-            operation="replace",
-            job_id=job.job_id,
-            commit_id=commit_id,
-            committed_at_ms=time.time_ns() // 1_000_000,
-            map_outputs=outputs.outputs,
-            totals=TotalsFile.of(totals_path(job.job_id, commit_id), totals),
-            roots=outputs.roots,
-            transaction=None,
-            released=None,
-            flushed=None,
-            format_version=FORMAT_VERSION,
-            content=newest.newest.content_version,
-        )
-        rounds.append((newest, entry))
-        put_totals(job.storage, entry, totals, sync=job.options.sync)
-        return entry
-
+@contextlib.contextmanager
+def expiry_is_conflict(operation: str, shuffle: Shuffle) -> Iterator[None]:
+    """Replace a CorruptShuffleError by CommitConflictError where the version has expired."""
     try:
-        # No other process commits this job. But where this one is interrupted while its put is
-        # under way, an abort must not remove what that put may still publish: it asks the decision.
-        decide_commit(job, job.job_id)
-        committed = log.append(
-            decide, sync=job.options.sync, job_id=job.job_id, after=job.base_version
+        yield
+    except CorruptShuffleError as error:
+        if not has_expired(shuffle.storage, shuffle.version):
+            raise
+        msg = (
+            f"{shuffle.path}: version {shuffle.version} was superseded, and removed by garbage "
+            f"collection meanwhile. Nothing was changed; {operation} again"
         )
-    except BaseException as error:
-        clean_up(job, log, rounds[-1][1].totals if rounds else None, error)
-        raise
-    replaced, entry = rounds[-1]
-    return replaced, committed or entry
+        raise CommitConflictError(msg) from error
 
 
-def without_negatives(sizes: Int64Array) -> Int64Array:
-    """Return bytes per subpartition of the same sum, none of them negative.
+def replace_outputs(
+    operation: str,
+    shuffle: Shuffle,
+    options: WriteOptions,
+    write: Callable[[ShuffleJob], tuple[list[Replacement], Totals]],
+    expected_version: int | None,
+) -> tuple[Snapshot, Snapshot]:
+    """Write map outputs, and publish them in the place of others, as a version.
 
-    Each writer shares out the bytes of its files in its own way, so that a merge may save more of
-    one subpartition than another writer had counted for it.
+    ``write`` returns them, and the rows and bytes per subpartition that the new files have more
+    than those they replace. What another writer appended meanwhile is part of the new version,
+    behind the rest. ``expected_version`` is the version after which no other writer may have
+    changed rows, if any. Returns the version that was replaced, and the new one.
+
+    On any failure what was written is removed. Raises CommitConflictError where an input is not
+    part of the newest version any more, or rows were changed after the expected version;
+    StorageError where the entry could not be written, or may not survive a power failure; and
+    UnsettledCommitError where the store did not answer: the new files are kept, since the entry may
+    still appear.
     """
-    missing = -int(np.minimum(sizes, 0).sum())
-    shared: Int64Array = np.maximum(sizes, 0)
-    shared -= np.diff(np.minimum(np.cumsum(shared), missing), prepend=0)
-    return shared
+    job = replacing_job(shuffle, options)
+    try:
+        job.make_directories()
+        replacements, added = write(job)
+        replaced, committed = _commit(operation, job, replacements, added, expected_version)
+    except BaseException as error:
+        abort_after(job, error)
+        raise
+    # The version is published: a failure from here on must not look like a failed one.
+    with contextlib.suppress(ShuffleError):
+        remove_losers(job, committed.newest.map_outputs)
+    return replaced, committed
+
+
+def _commit(
+    operation: str,
+    job: ShuffleJob,
+    replacements: Sequence[Replacement],
+    added: Totals,
+    expected_version: int | None,
+) -> tuple[Snapshot, Snapshot]:
+    log = CommitLog(job.storage)
+    replaced: Snapshot | None = None
+    inputs = MapOutputs.of([output for change in replacements for output in change.inputs])
+    claims = Claims(expected_version, inputs)
+
+    def decide(view: LogView) -> LogEntry:
+        nonlocal replaced
+        replaced = log.snapshot_of(view)
+        check_needs(operation, log, view, claims, replaced.map_outputs if replaced else None)
+        outputs = MapOutputs.of([change.output for change in replacements if change.output])
+        return draft(
+            view,
+            operation,
+            job_id=job.job_id,
+            map_outputs=outputs,
+            removed=inputs.keys,
+            totals=added,
+        )
+
+    entry = append_entry(job, log, decide)
+    assert entry is not None  # since decide returns an entry, or raises
+    assert replaced is not None
+    # Not read from the log, which may have been removed since.
+    return replaced, Snapshot.of(entry, compose([replaced.whole, entry.delta]))

@@ -6,21 +6,19 @@ log and the consumers' progress say then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arrow_format.log.changes import ADD_NOTHING
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.pending import last_pending
-from arrow_format.log.release import are_all, commit_ids, release_versions, unconsumed_entries
+from arrow_format.log.release import DueRelease, commit_ids, drops_any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.release import CommitIds
-    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.log.reader import LogReader, LogView
+    from arrow_format.log.state import LogState
     from arrow_format.process_identity import ProcessIdentity
     from arrow_format.storage.open import Storage
 
@@ -29,122 +27,84 @@ RELEASED_TOGETHER = 10
 of the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueRelease:
-    """What may be released: see :func:`~arrow_format.log.release.release_versions`."""
-
-    by: str
-    through: int | None = None
-    expected: CommitIds | None = None
-    consumed: int | None = None
-
-    def __str__(self) -> str:
-        what = "the result" if self.through is None else f"what came up to version {self.through}"
-        return f"{what}, {self.by}"
-
-    def carry_out(self, storage: Storage, *, sync: bool = True) -> LogEntry | None:
-        """Return the release, or None where it is no longer due."""
-        return release_versions(
-            storage,
-            by=self.by,
-            through=self.through,
-            expected=self.expected,
-            consumed=self.consumed,
-            sync=sync,
-        )
-
-
 def release_consumed(storage: Storage, *, at_least: int = 1, sync: bool = True) -> LogEntry | None:
     """Release what every consumer of an ephemeral result has consumed; None: nothing.
 
     Of a pipelined result, wait for about ``at_least`` versions. With ``sync``, the release is
     durable on return.
     """
-    due = find_consumed(storage, at_least=at_least)
+    log = CommitLog(storage)
+    due = log.read(lambda view: find_consumed(storage, log, view, at_least=at_least))
     return None if due is None else due.carry_out(storage, sync=sync)
 
 
-def find_consumed(storage: Storage, *, at_least: int = 1) -> DueRelease | None:
+def find_consumed(
+    storage: Storage, log: LogReader, view: LogView, *, at_least: int = 1
+) -> DueRelease | None:
     """Find what :func:`release_consumed` would release; None: nothing."""
-    log = CommitLog(storage)
-    newest = log.snapshot()
-    if newest is None or newest.ended is not None or newest.newest.result.type.is_persistent:
+    state = view.state
+    newest = None if state.is_ended else log.newest_entry(view)
+    if newest is None or newest.result.type.is_persistent:
         return None
     progress = ConsumerRegistry(storage).all_progress()
     if not progress:
         return None
     consumed = min(progress.values())
     by = f"consumed by {', '.join(sorted(progress))}"
-    if newest.newest.result.type.is_blocking:
-        needed = newest.newest.content_version
+    if newest.result.type.is_blocking:
         # What is pending is not consumed: it is still to become a version.
-        if needed > consumed or last_pending(log) is not None:
+        if state.content > consumed or state.pending.numbers:
             return None
-        return DueRelease(by, expected=commit_ids(newest.newest, None), consumed=needed)
-    if not _is_worth_a_release(newest, consumed, at_least):
-        return None
-    left = log.read(lambda index: unconsumed_entries(log, index, consumed))
-    if left is None or are_all(newest, left):
-        return None
+        return DueRelease(by, expected=commit_ids(newest, None), consumed=state.content)
     through = min(consumed, newest.version)
+    released = 0 if state.released is None else state.released.through
+    if through - released < at_least or not drops_any(log.content_at(view, newest), through):
+        return None
     return DueRelease(by, through=through, consumed=through)
 
 
-def _is_worth_a_release(newest: Snapshot, consumed: int, at_least: int) -> bool:
-    """Whether ``at_least`` versions may have been consumed and not released: pure.
+def find_abandoned(
+    log: LogReader, view: LogView, is_old: Callable[[LogEntry], bool]
+) -> DueRelease | None:
+    """Find a result whose applications have all ended; None: there is none.
 
-    True also where a checkpoint or merge hides how many there are.
+    Where no process here can say whether an application runs, it counts as ended if ``is_old`` says
+    of the result's last commits that they are past the retention.
     """
-    first = newest.entries[0]
-    if first.released is not None:
-        return consumed - first.released.through >= at_least
-    return consumed < first.version or consumed - first.version + 1 >= at_least
+    newest = None if view.state.is_ended else log.newest_entry(view)
+    waiting = last_pending(log, view)  # a result may have nothing else
+    parts = [entry for entry in (newest, waiting) if entry is not None]
+    if not all(part.result.owners for part in parts):
+        return None  # a result without owners is kept, and a release takes both
+    owners = dict.fromkeys(owner for part in parts for owner in part.result.owners)
+    if not owners_are_gone(owners, lambda: all(map(is_old, parts))):
+        return None
+    by = f"the application that made it has ended: {', '.join(map(str, owners))}"
+    return DueRelease(by, expected=commit_ids(newest, waiting))
 
 
-def owners_are_gone(owners: Iterable[ProcessIdentity], committed_ms: int, cutoff_ms: int) -> bool:
-    """Whether a result belongs to applications that have all ended.
+def owners_are_gone(owners: Iterable[ProcessIdentity], are_old: Callable[[], bool]) -> bool:
+    """Whether a result belongs to applications that have all ended; one without owners never does.
 
-    One without owners never does. Where no process here can tell whether an owner runs, it counts
-    as ended if the result was last committed (ms since 1970) by the cutoff.
+    ``are_old`` decides where no process here can say whether an owner runs.
     """
     alive = {owner.is_alive() for owner in owners}
     if not alive or True in alive:
         return False
-    return alive == {False} or committed_ms <= cutoff_ms
+    return alive == {False} or are_old()
 
 
-def first_to_keep(versions: Sequence[LogEntry], oldest: int, slowest: int | None) -> int:
-    """Return the oldest version to keep: pure.
+def first_wanted(state: LogState, slowest: int | None) -> int | None:
+    """Return a number after which versions with rows are kept, whatever their age; None: none.
 
-    What was released is removed whatever its age. Of a pipelined result, versions that a consumer
-    has not consumed are kept, unless the result was released as a whole; of others consumers keep
-    nothing. Of a bounded one, versions that wait for the first consumer are kept too: the bound
-    counts versions.
-
-    ``versions`` can all be opened, ascending, at least one. ``oldest`` is the oldest of them within
-    the retention. The slowest consumer has consumed up to ``slowest``; None without consumers.
+    Pure. Of a pipelined result these are what a consumer has not consumed, unless the result was
+    released as a whole; of others consumers keep nothing. The slowest consumer has consumed up to
+    ``slowest``; None where no consumer is waited for.
     """
-    newest = versions[-1]
-    kind = newest.result.type
-    releases = [(entry.version, entry.released) for entry in versions if entry.released]
-    ended = max((version for version, released in releases if released.ended), default=0)
-    if ended == newest.version:
-        return ended
-    if kind.is_persistent:
-        return oldest
-    wanted = max(oldest, max((version for version, _ in releases), default=0))
-    if kind.has_back_pressure and slowest is None:
-        # A first consumer does not get what was overwritten before.
-        before = [entry.version - 1 for entry in versions if entry.operation == "overwrite"]
-        slowest = max([*(released.through for _, released in releases), *before], default=0)
-    if kind.is_pipelined and slowest is not None:
-        # A consumer that has consumed nothing starts with a whole version, whatever it added.
-        needed = (
-            entry.version
-            for entry in versions
-            if entry.version > ended
-            and (slowest == 0 or (entry.version > slowest and entry.operation not in ADD_NOTHING))
-        )
-        wanted = min(wanted, next(needed, wanted))
-    numbers = (entry.version for entry in versions if entry.version <= wanted)
-    return max(numbers, default=versions[0].version)
+    shape = state.shape
+    if shape is None or state.is_ended or not shape.result.type.is_pipelined:
+        return None
+    if slowest is None:
+        return None
+    released = 0 if state.released is None else state.released.through
+    return max(slowest, released, state.ended)

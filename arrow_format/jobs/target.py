@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.arrays.schema_evolution import is_appendable, same_spark_type
+from arrow_format.arrays.schema_evolution import refusals
+from arrow_format.arrays.spark_schema_evolution import labelled_columns, spark_refusals
 from arrow_format.errors import (
     OptionError,
     SchemaError,
@@ -14,52 +14,61 @@ from arrow_format.errors import (
     ShuffleExistsError,
     StorageError,
 )
-from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
+from arrow_format.jobs.cleanup import remove_files
+from arrow_format.keys.partitioner import (
+    HashPartitioner,
+    Partitioner,
+    key_columns,
+    partitioner_from_description,
+)
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.log.commit_log import CommitLog, Snapshot
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.conflicts import check_expected, check_version_number
 from arrow_format.log.names import CONSUMER_DIRECTORY, LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.pending import last_pending
 from arrow_format.log.result import describe_result
-from arrow_format.storage.local_dir_removal import clear_roots, remove_root_list
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.storage.protocol import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import pyarrow as pa
-
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.entry import LogEntry
 
 
-def check_target(job: ShuffleJob, mode: str, *, pending: bool = False) -> Snapshot | None:
-    """Check the path against the write mode; return the newest version at it, if any.
+def check_target(
+    job: ShuffleJob, mode: str, *, pending: bool = False, expected_version: int | None = None
+) -> LogEntry | None:
+    """Check the path against the write mode; return the newest version's entry, if any.
 
     ``pending`` says whether the job will commit as pending. Raises ShuffleExistsError where the
     path is a file, or holds something else than a shuffle, or a shuffle that the mode refuses;
     SchemaError or OptionError where the job does not fit the shuffle it is appended to, or what is
-    pending.
+    pending; CommitConflictError where rows were changed after the expected version.
     """
     storage = job.storage
+    check_version_number(expected_version)
     stat = storage.stat("")
     if stat is not None and not stat.is_directory:
         msg = f"{storage.root}: is a file; give a directory for the shuffle"
         raise ShuffleExistsError(msg)
     log = CommitLog(storage)
-    snapshot = log.snapshot()
-    check_mode_allows(job, mode, snapshot)
-    if pending or is_added_to(mode, snapshot):
-        check_fits_pending(job, log, pending=pending)
-    return snapshot
+    view = job.view if job.view.last is not None else log.view()
+    check_expected(log, view, expected_version)
+    newest = None if view.state.is_ended else log.newest_entry(view)
+    check_mode_allows(job, mode, newest)
+    check_fits_pending(job, last_pending(log, view), mode, newest, pending=pending)
+    return newest
 
 
-def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> None:
-    """Check a write mode against the newest version; raises what :func:`check_target` raises."""
+def check_mode_allows(job: ShuffleJob, mode: str, newest: LogEntry | None) -> None:
+    """Check a write mode against the newest version; raises what :func:`check_target` raises.
+
+    There is none where the result was released as a whole.
+    """
     storage = job.storage
-    if snapshot is not None and snapshot.ended is not None:
-        return
-    if snapshot is None:
+    if newest is None:
         own = {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY, CONSUMER_DIRECTORY}
         foreign = set(storage.list("")) - own
         if foreign:
@@ -70,31 +79,35 @@ def check_mode_allows(job: ShuffleJob, mode: str, snapshot: Snapshot | None) -> 
             raise ShuffleExistsError(msg)
     elif mode == "errorifexists":
         msg = (
-            f"{storage.root}: there is a shuffle already (version {snapshot.version}); choose "
+            f"{storage.root}: there is a shuffle already (version {newest.version}); choose "
             "another path, or mode append, overwrite or ignore"
         )
         raise ShuffleExistsError(msg)
     elif mode == "append":
-        _check_appendable(job, snapshot.newest)
+        _check_appendable(job, newest)
 
 
-def is_added_to(mode: str, snapshot: Snapshot | None) -> bool:
-    """Whether a job starts the shuffle again, so that what is pending will be added to it."""
-    return mode == "overwrite" or snapshot is None or snapshot.ended is not None
-
-
-def check_fits_pending(job: ShuffleJob, log: CommitLog, *, pending: bool) -> None:
+def check_fits_pending(
+    job: ShuffleJob,
+    waiting: LogEntry | None,
+    mode: str,
+    newest: LogEntry | None,
+    *,
+    pending: bool,
+) -> None:
     """Check that pending map outputs, if any, can be flushed together with a job, or after it.
 
-    ``pending`` says whether the job is to be pending itself; otherwise it starts the shuffle again.
-    Raises SchemaError or OptionError.
+    ``waiting`` is the entry of the last of them. That matters where the job is to be pending
+    itself, starts the shuffle again, or may change its columns. Raises SchemaError or OptionError.
     """
-    waiting = last_pending(log)
+    starts = mode == "overwrite" or newest is None
+    if not (pending or starts or job.options.schema_evolution):
+        return
     if waiting is None:
         return
     try:
         _check_appendable(job, waiting)
-        if not pending:
+        if starts and not pending:
             _check_result_of_first(job, waiting)
     except (SchemaError, OptionError) as error:
         msg = (
@@ -125,34 +138,25 @@ def _check_appendable(job: ShuffleJob, existing: LogEntry) -> None:
 
 def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
     """Yield why the rows of a job cannot be appended, if anything."""
-    if not is_appendable(existing.data_schema, job.data_schema):
-        types = {
-            name: (_type_of(existing.data_schema, name), _type_of(job.data_schema, name))
-            for name in (*existing.data_schema.names, *job.data_schema.names)
-        }
-        differing = "; ".join(
-            f"{name}: {theirs} there, {ours} here"
-            for name, (theirs, ours) in types.items()
-            if theirs != ours
+    differing = list(
+        refusals(
+            existing.data_schema,
+            job.data_schema,
+            exact=_exact_columns(job, existing),
+            evolves=job.options.schema_evolution,
         )
-        yield (
-            "cannot append rows of another schema: "
-            f"{differing or 'the columns are in another order'}"
-        )
-    if existing.spark_schema and job.spark_schema:
-        ours, theirs = json.loads(job.spark_schema), json.loads(existing.spark_schema)
-        if not same_spark_type(theirs, ours):
-            yield (
-                f"cannot append rows of other Spark types: {theirs['fields']} there, "
-                f"{ours['fields']} here"
-            )
+    )
+    if differing:
+        yield f"cannot append rows of another schema: {'; '.join(differing)}"
+    differing = list(spark_refusals(existing.spark_schema, job.spark_schema))
+    if differing:
+        yield f"cannot append rows of other Spark types: {'; '.join(differing)}"
     if existing.num_subpartitions != job.num_subpartitions:
         yield (
             f"has {existing.num_subpartitions} subpartitions; cannot append with "
             f"{job.num_subpartitions}"
         )
-    # As the log gives it back: JSON knows no tuples.
-    ours, theirs = json.loads(json.dumps(job.partitioner.describe())), existing.partitioner
+    ours, theirs = job.described_partitioner, existing.partitioner
     if dict(theirs) != ours and not _same_ranges(theirs, job.partitioner):
         yield (
             f"is partitioned by {_shown(theirs)}; cannot append rows partitioned by {_shown(ours)}"
@@ -179,32 +183,43 @@ def _shown(described: Mapping[str, Any]) -> str:
     return repr(dict(described))
 
 
-def _type_of(schema: pa.Schema, name: str) -> str:
-    index = schema.get_field_index(name)
-    return "absent" if index < 0 else str(schema.field(index).type)
+def _exact_columns(job: ShuffleJob, existing: LogEntry) -> dict[str, str]:
+    """Return the columns whose type no append may change, each with the reason."""
+    partitioner = partitioner_from_description(existing.partitioner)
+    keys = key_columns(partitioner)
+    if keys is None:
+        reason = f"the partitioner {_shown(existing.partitioner)} may place values of it otherwise"
+        keys = tuple(existing.data_schema.names)
+    elif isinstance(partitioner, HashPartitioner):
+        reason = "it is a partition key, and equal values of other types have other hashes"
+    else:
+        reason = "it decides the subpartition of each row"
+    labelled = labelled_columns(existing.spark_schema) | labelled_columns(job.spark_schema)
+    return dict.fromkeys(labelled, "Spark has a type of its own for it") | dict.fromkeys(
+        keys, reason
+    )
 
 
-def open_target(job: ShuffleJob, mode: str) -> Snapshot | None:
+def open_target(
+    job: ShuffleJob, mode: str, *, expected_version: int | None = None
+) -> LogEntry | None:
     """Check the target as :func:`check_target` does, and make the job's directories.
 
     A path that cannot be written then fails here, with StorageError, and not in every task.
     """
-    snapshot = check_target(job, mode)
-    if snapshot is not None and snapshot.ended is not None:
-        snapshot = None
-    if snapshot is None or mode != "ignore":
+    newest = check_target(job, mode, expected_version=expected_version)
+    if newest is None or mode != "ignore":
         try:
             job.make_directories()
         except BaseException as error:
             with contextlib.suppress(ShuffleError):
-                clear_roots(job.local_roots, job.job_id)
-                remove_root_list(job.storage, job.directory, job.local_roots)
+                remove_files(job)
             with contextlib.suppress(ShuffleError):
                 job.storage.prune(job.directory, and_root=job.makes_root)
             if isinstance(error, ObjectNotFoundError):  # nothing committed is damaged
                 raise StorageError(str(error)) from error
             raise
-    return snapshot
+    return newest
 
 
 def newest_entry(path: Place) -> LogEntry | None:
@@ -213,8 +228,8 @@ def newest_entry(path: Place) -> LogEntry | None:
     stat = storage.stat("")
     if stat is None or not stat.is_directory:
         return None
-    snapshot = CommitLog(storage).snapshot()
-    return None if snapshot is None or snapshot.ended is not None else snapshot.newest
+    log = CommitLog(storage)
+    return log.read(lambda view: None if view.state.is_ended else log.newest_entry(view))
 
 
 def inherit_bounds(partitioner: Partitioner, existing: LogEntry | None) -> Partitioner:

@@ -37,6 +37,7 @@ def write_shuffle(
     mode: WriteMode = "errorifexists",
     for_spark: bool = True,
     options: WriteOptions | None = None,
+    expected_version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
     """Write and commit a shuffle in this process, as one map output.
@@ -71,6 +72,10 @@ def write_shuffle(
         keeps the types of the existing shuffle.
     options
         How to write; defaults when None.
+    expected_version
+        Write only if no rows were added or taken away after that version, which merges do not; 0
+        expects that there is none yet. Checked before any row is written, and when the write is
+        committed. None: do not ask.
     storage_options
         Of an object store: credentials, region, endpoint, as obstore names them. They win over the
         environment, and are never shown.
@@ -84,6 +89,8 @@ def write_shuffle(
     ------
     OptionError, SchemaError, ShuffleExistsError, StorageError
         An argument, the rows or the path do not fit, as the message says; nothing is left behind.
+    CommitConflictError
+        Rows were changed after the expected version, or it is not there; nothing is left behind.
     """
     check_mode(mode)
     if not isinstance(for_spark, bool):
@@ -112,11 +119,12 @@ def write_shuffle(
         sort_by=sort_by,
         options=options,
     )
-    existing = open_target(job, mode)
+    existing = open_target(job, mode, expected_version=expected_version)
     if existing is not None and mode == "ignore":
-        return receipt_of(job.storage, existing.newest)
+        return receipt_of(job.storage, existing)
     try:
-        return commit_job(job, [run_map_task(job, 0, 0, stream)], mode=mode)
+        statuses = [run_map_task(job, 0, 0, stream)]
+        return commit_job(job, statuses, mode=mode, expected_version=expected_version)
     except BaseException as error:
         abort_after(job, error)
         raise
@@ -125,7 +133,10 @@ def write_shuffle(
 def _changes_for_spark(
     schema: pa.Schema, storage: Storage, mode: str, subpartition: str | None
 ) -> bool:
-    """Whether rows are converted for Spark; an append keeps the shuffle's types if they fit."""
+    """Whether rows are converted for Spark.
+
+    Not if they fit the shuffle that they are appended to, or if that has types that Spark lacks.
+    """
     plain = data_schema(schema)
     try:
         if schema_for_spark(schema, subpartition).equals(plain):
@@ -134,7 +145,18 @@ def _changes_for_spark(
         if mode != "append":
             raise
     existing = newest_entry(storage) if mode == "append" else None
-    return existing is None or not is_appendable(existing.data_schema, plain)
+    if existing is None:
+        return True
+    stored = existing.data_schema
+    return not is_appendable(stored, plain) and _is_for_spark(stored)
+
+
+def _is_for_spark(stored: pa.Schema) -> bool:
+    """Whether Spark has all types of a shuffle."""
+    try:
+        return bool(schema_for_spark(stored).equals(stored))
+    except SchemaError:
+        return False
 
 
 def _sampled(

@@ -17,10 +17,10 @@ from arrow_format.arrays.selection import take
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import (
     BroadcastPartitioner,
-    ColumnPartitioner,
     HashPartitioner,
     Partitioner,
     RoundRobinPartitioner,
+    key_columns,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.spark_hash import MAX_LONG_DIGITS
@@ -77,16 +77,7 @@ def partition_keys(shuffle: Partitioned) -> tuple[str, ...] | None:
 
     Empty for broadcast and round-robin; None for a user's own partitioner, whose are unknown.
     """
-    partitioner = shuffle.partitioner
-    if isinstance(partitioner, HashPartitioner):
-        return partitioner.keys
-    if isinstance(partitioner, RangePartitioner):
-        return tuple(name for name, _ in partitioner.keys)
-    if isinstance(partitioner, ColumnPartitioner):
-        return (partitioner.column,)
-    if isinstance(partitioner, BroadcastPartitioner | RoundRobinPartitioner):
-        return ()
-    return None
+    return key_columns(shuffle.partitioner)
 
 
 def check_co_partitioned(shuffles: Sequence[Partitioned]) -> None:

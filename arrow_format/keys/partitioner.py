@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -37,7 +38,6 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.spark_hash import check_hashable, hash_columns, subpartition_ids
 from arrow_format.model import BROADCAST
 from arrow_format.options import as_several
-from arrow_format.strict_json import parse_object, text
 
 Assign = Callable[[pa.RecordBatch], npt.NDArray[np.signedinteger[Any]]]
 """Returns the subpartition of each row of a batch, in ``[0, num_subpartitions)``, or
@@ -264,14 +264,36 @@ _KINDS: dict[str, type] = {
 }
 
 
+def key_columns(partitioner: Partitioner | Mapping[str, Any] | None) -> tuple[str, ...] | None:
+    """Return the columns whose values decide the subpartition, in the partitioner's order.
+
+    Empty for broadcast and round-robin; None for a user's own partitioner, whose are unknown.
+    """
+    if isinstance(partitioner, HashPartitioner):
+        return partitioner.keys
+    if isinstance(partitioner, RangePartitioner):
+        return tuple(name for name, _ in partitioner.keys)
+    if isinstance(partitioner, ColumnPartitioner):
+        return (partitioner.column,)
+    if isinstance(partitioner, BroadcastPartitioner | RoundRobinPartitioner):
+        return ()
+    return None
+
+
+class _Described(msgspec.Struct):
+    kind: str
+
+
 def check_description(partitioner: Partitioner) -> None:
     """Raise OptionError unless readers of the log can parse a partitioner's description.
 
     A user's own must not have a ``kind`` of this module.
     """
     try:
-        kind = text(parse_object(json.dumps(partitioner.describe()).encode())["kind"])
-    except (TypeError, ValueError, KeyError, RecursionError) as error:
+        fields = msgspec.convert(partitioner.describe(), dict[str, Any])
+        described = json.dumps(fields, allow_nan=False)
+        kind = msgspec.json.decode(described, type=_Described).kind
+    except (TypeError, ValueError, RecursionError) as error:
         msg = (
             f"partitioner {partitioner!r}: describe() must return JSON with a 'kind' that is text, "
             f"and finite numbers ({type(error).__name__}: {error})"
@@ -292,7 +314,7 @@ def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner 
         if kind == "hash":
             return HashPartitioner(list(description["keys"]))
         if kind == "column":
-            return ColumnPartitioner(text(description["column"]))
+            return ColumnPartitioner(msgspec.convert(description["column"], str))
         if kind == "range":
             return RangePartitioner.from_description(description)
     except (

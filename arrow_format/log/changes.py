@@ -1,7 +1,7 @@
 """What is new between two versions: the rows that were added after the one, up to the other.
 
-An ``append`` adds the rows of its map outputs. A ``replace`` (a merge), a ``release`` and a fence
-add none. An ``overwrite`` starts the shuffle again, so that rows that were read before are no
+An ``append`` adds the rows of its map outputs. A merge, a deletion of rows and a release add none.
+An ``overwrite`` or ``rollback`` starts the shuffle again, so that rows that were read before are no
 longer part of it: the reader's option ``overwrites`` decides what that means. However the versions
 are cut into spans, consecutive spans give each row once.
 """
@@ -9,88 +9,67 @@ are cut into spans, consecutive spans give each row once.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from arrow_format.arrays.schema_evolution import (
-    is_appendable,
-    same_spark_types,
-    widen,
-    widen_spark_schema,
-)
+from msgspec import structs
+
+from arrow_format.arrays.schema_evolution import can_read_as
+from arrow_format.arrays.spark_schema_evolution import Schemas, spark_refusals, widen_schemas
 from arrow_format.errors import (
     CorruptShuffleError,
     OptionError,
     SchemaError,
+    ShuffleError,
     ShuffleNotFoundError,
     ShuffleOverwrittenError,
 )
-from arrow_format.log.entry import LogEntry
+from arrow_format.keys.partitioner import key_columns, partitioner_from_description
+from arrow_format.log.names import segment_of
+from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.result import released_error
 from arrow_format.log.snapshot import Snapshot, VersionSpan
+from arrow_format.log.totals import sum_totals
+from arrow_format.log.version_names import first_version
+from arrow_format.storage.open import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from arrow_format.log.names import LogIndex
-    from arrow_format.log.reader import LogReader
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogReader, LogView
 
 
 OVERWRITES = ("fail", "deliver")
 """What to do with versions that overwrite: an error, or their rows like those of an append."""
 
-ADD_NOTHING = ("replace", "release")
-"""Operations that add no rows."""
 
-
-def entries_of(log: LogReader, numbers: range, width: int | None = None) -> Iterator[LogEntry]:
-    """Yield the entries of some numbers of the log, in that order, without fences.
-
-    ``width`` of them are read concurrently; None: as many as the storage takes.
-    """
-    width = log.max_requests if width is None else width
+def entries_of(log: LogReader, numbers: range) -> Iterator[LogEntry]:
+    """Yield the entries of the versions among some numbers of the log, in that order."""
+    width = log.max_requests
     for start in range(0, len(numbers), width):
-        for record in log.records(numbers[start : start + width]).values():
-            if isinstance(record, LogEntry):
-                yield record
+        for entry in log.records(numbers[start : start + width]).values():
+            if entry.is_version:
+                yield entry
 
 
-def newest_entry(log: LogReader, index: LogIndex) -> LogEntry | None:
-    """Return the entry of the newest version of a listing, if any."""
-    return next(entries_of(log, range(index.newest, index.oldest - 1, -1), width=1), None)
-
-
-def oldest_entry(log: LogReader, index: LogIndex) -> LogEntry | None:
-    """Return the entry of the oldest version that has not expired, if any."""
-    return next(entries_of(log, range(index.oldest, index.newest + 1), width=1), None)
-
-
-def check_not_expired(log: LogReader, index: LogIndex, start: int) -> None:
+def check_not_expired(log: LogReader, view: LogView, start: int) -> None:
     """Raise ShuffleNotFoundError if a version after ``start`` that added rows has expired."""
-    if start >= index.oldest - 1:
-        return
-    before = log.checkpoint(index.oldest - 1).entry
-    if before is not None and before.content_version > start:
+    if view.state.expired > start:
         msg = (
-            f"{log.root}: versions {start + 1} to {before.version} have expired and were removed "
+            f"{log.root}: versions {start + 1} to {view.oldest - 1} have expired and were removed "
             f"by garbage collection, and not all of their rows were read; there are versions "
-            f"{index.oldest} to {index.newest}. Start again at one of these, and collect with a "
+            f"{view.oldest} to {view.newest}. Start again at one of these, and collect with a "
             "retention longer than a reader may be behind"
         )
         raise ShuffleNotFoundError(msg)
 
 
-def check_not_released(log: LogReader, index: LogIndex, start: int) -> None:
-    """Raise ResultReleasedError if a version after ``start`` was released: rows may be missing."""
-    for entry in entries_of(log, range(max(start + 1, index.oldest), index.newest + 1)):
-        if entry.released is not None and entry.released.through > start:
-            raise released_error(log.root, entry.released)
-
-
 def plan_changes(
     log: LogReader,
-    index: LogIndex,
+    view: LogView,
     start: int,
     end: int,
     *,
@@ -101,7 +80,7 @@ def plan_changes(
 
     The span means the same rows for as long as none of its versions expires. From the beginning (0)
     it includes the oldest version as a whole. ``overwrites``, one of :data:`OVERWRITES`, says what
-    to do with a version after ``start`` that overwrites; with ``begins`` the first after ``start``
+    to do with a version after ``start`` that overwrites; with ``begins`` the first that adds rows
     may, since nothing was read before it.
 
     Raises ShuffleOverwrittenError where a version overwrites, OptionError where ``end`` is before
@@ -112,22 +91,21 @@ def plan_changes(
         raise OptionError(msg)
     if start == end:
         return VersionSpan(0, start, end)
-    last = log.entry_at(index, end)
+    last = log.entry_at(view, end)
     if start > 0:
-        check_not_expired(log, index, start)
-        check_not_released(log, index, start)
+        check_not_expired(log, view, start)
+        released = view.state.released
+        if released is not None and released.through > start:  # rows may be missing
+            raise released_error(log.root, released)
         if overwrites == "fail":
-            first = max(start, index.oldest - 1) + 1
-            _refuse_overwrites(log, first + 1 if begins else first, end)
+            first = max(start, view.oldest - 1) + 1
+            _refuse_overwrites(log, first, end, begins=begins)
         return VersionSpan(0, start, end)
-    oldest = _beginning(log, index, last)
+    oldest = _beginning(log, view, last)
     if oldest is None or end < oldest.version:
         msg = f"{log.root}: version {end} has expired and was removed by garbage collection"
         raise ShuffleNotFoundError(msg)
     if oldest.shuffle_id == last.shuffle_id:  # no version overwrote since
-        return VersionSpan(end, end, end)
-    oldest = _consumed_last(log, oldest, last) or oldest
-    if oldest.shuffle_id == last.shuffle_id:
         return VersionSpan(end, end, end)
     if overwrites == "fail":
         _refuse_overwrites(log, oldest.version + 1, end)
@@ -140,41 +118,41 @@ def changes_of(log: LogReader, span: VersionSpan) -> Snapshot:
     Raises SchemaError where versions differ in schema, number of subpartitions, partitioner or sort
     order, and ShuffleNotFoundError where one does not exist or has expired.
     """
-    return log.read(lambda index: _changes_of(log, index, span))
+    return log.read(lambda view: _changes_of(log, view, span))
 
 
-def _changes_of(log: LogReader, index: LogIndex, span: VersionSpan) -> Snapshot:
-    base: Sequence[LogEntry] = ()
-    if span.base:
-        whole = log.snapshot_of(index, span.base)
-        if whole is None:
-            msg = f"{log.root}: holds no committed shuffle; nothing was written, or not committed"
-            raise ShuffleNotFoundError(msg)
-        if span.base == span.end:
-            return whole
-        base = whole.entries
-    check_not_expired(log, index, span.start)
-    last = log.entry_at(index, span.end)
+def _changes_of(log: LogReader, view: LogView, span: VersionSpan) -> Snapshot:
+    whole = log.version_at(view, span.base) if span.base else None
+    if whole is not None and span.base == span.end:
+        return whole
+    check_not_expired(log, view, span.start)
+    last = log.entry_at(view, span.end)
     # Numbers that have expired since added nothing.
-    first = max(span.start + 1, index.oldest)
-    added = [
-        entry
-        for entry in entries_of(log, range(first, span.end + 1))
-        if entry.operation not in ADD_NOTHING
-    ]
-    delivered = [*base, *added]
+    numbers = range(max(span.start + 1, view.oldest), span.end + 1)
+    added = [entry for entry in entries_of(log, numbers) if entry.adds_rows]
+    delivered = added if whole is None else [whole.newest, *added]
     for entry in delivered:
         _check_alike(log, entry, last)
-    schemas = [entry.data_schema for entry in (last, *delivered)]
-    spark_schema = reduce(
-        widen_spark_schema, [entry.spark_schema for entry in delivered], last.spark_schema
+    schemas = reduce(
+        widen_schemas, [(entry.data_schema, entry.spark_schema) for entry in (last, *delivered)]
     )
-    last = replace(last, data_schema=reduce(widen, schemas), spark_schema=spark_schema)
-    if added and added[-1].version == last.version:
-        delivered.pop()
-    else:
-        last = replace(last, operation="append", map_outputs=())
-    return Snapshot((*delivered, last), span)
+    parts: list[LogEntry | Snapshot] = [*added] if whole is None else [whole, *added]
+    outputs = MapOutputs.concat([part.map_outputs for part in parts])
+    is_known = whole is None or whole.totals is not None or not len(whole.map_outputs)
+    totals = sum_totals([part.totals for part in parts], last.num_subpartitions)
+    oldest_needed = span.base or min((entry.version for entry in delivered), default=span.end)
+    newest = _with_schemas(last, schemas)
+    return Snapshot(newest, outputs, totals if is_known else None, span, oldest_needed)
+
+
+def read_as(snapshot: Snapshot, schemas: Schemas) -> Snapshot:
+    """Return the same rows with the schemas of a later version of their shuffle."""
+    return dataclasses.replace(snapshot, newest=_with_schemas(snapshot.newest, schemas))
+
+
+def _with_schemas(entry: LogEntry, schemas: Schemas) -> LogEntry:
+    shape = structs.replace(entry.shape, data_schema=schemas[0], spark_schema=schemas[1])
+    return structs.replace(entry, state=structs.replace(entry.state, shape=shape))
 
 
 def _check_alike(log: LogReader, entry: LogEntry, last: LogEntry) -> None:
@@ -188,9 +166,11 @@ def _check_alike(log: LogReader, entry: LogEntry, last: LogEntry) -> None:
         if ours != theirs:
             shown = "" if isinstance(ours, dict) else f" ({ours} and {theirs})"
             raise _unlike(log, entry, last, f"{what}{shown}")
-    if not is_appendable(entry.data_schema, last.data_schema):
+    keys = key_columns(partitioner_from_description(last.partitioner))
+    exact = last.data_schema.names if keys is None else keys
+    if not can_read_as(entry.data_schema, last.data_schema, exact):
         raise _unlike(log, entry, last, "schema")
-    if not same_spark_types(entry.spark_schema, last.spark_schema):
+    if any(spark_refusals(entry.spark_schema, last.spark_schema)):
         raise _unlike(log, entry, last, "Spark types")
 
 
@@ -201,7 +181,7 @@ def _unlike(log: LogReader, entry: LogEntry, last: LogEntry, what: str) -> Schem
     )
 
 
-def next_changes(log: LogReader, index: LogIndex, start: int, end: int) -> Snapshot:
+def next_changes(log: LogReader, view: LogView, start: int, end: int) -> Snapshot:
     """Return what versions after ``start`` up to ``end`` added, overwrites included.
 
     Where a version has another schema or shape than those before it, the span ends before it, and
@@ -209,21 +189,21 @@ def next_changes(log: LogReader, index: LogIndex, start: int, end: int) -> Snaps
     """
     while True:
         try:
-            return changes_of(log, plan_changes(log, index, start, end, overwrites="deliver"))
+            return changes_of(log, plan_changes(log, view, start, end, overwrites="deliver"))
         except SchemaError:
-            before = _before_last_overwrite(log, index, start, end)
+            before = _before_last_overwrite(log, view, start, end)
             if before is None:
                 raise
             end = before
 
 
-def _before_last_overwrite(log: LogReader, index: LogIndex, start: int, end: int) -> int | None:
+def _before_last_overwrite(log: LogReader, view: LogView, start: int, end: int) -> int | None:
     """Return the version before the last overwrite of those after ``start``, if after it too."""
     is_before = False
-    for entry in entries_of(log, range(end, max(start, index.oldest - 1), -1)):
+    for entry in entries_of(log, range(end, max(start, view.oldest - 1), -1)):
         if is_before:
             return entry.version
-        is_before = entry.operation == "overwrite"
+        is_before = entry.overwrites
     return None
 
 
@@ -243,52 +223,41 @@ def with_recovery_hint(root: str, consumer: str | None) -> Iterator[None]:
         raise type(error)(msg) from error
 
 
-def resume_version(log: LogReader, index: LogIndex, last: LogEntry, start: int) -> int:
-    """Return the version after which a consumer at ``start`` resumes the result of ``last``.
+def resume_version(view: LogView, start: int) -> int:
+    """Return the version after which a consumer at ``start`` resumes the newest result.
 
     That is ``start``, unless a result was released as a whole since: the result that replaced it
     starts again, and has nothing to do with the released one.
     """
-    first = last
-    for entry in entries_of(log, range(last.version - 1, max(start, index.oldest - 1), -1)):
-        if entry.released is not None and entry.released.ended:
-            return first.version - 1
-        first = entry
-    if start < index.oldest - 1:
-        before = log.checkpoint(index.oldest - 1).entry
-        if before is not None and before.released is not None and before.released.ended:
-            return first.version - 1
-    return start
+    return max(start, view.state.ended)
 
 
-def _beginning(log: LogReader, index: LogIndex, last: LogEntry) -> LogEntry | None:
-    """Return the oldest version of the result that ``last`` belongs to, if any."""
-    oldest = oldest_entry(log, index)
-    if oldest is None or oldest.shuffle_id == last.shuffle_id:
-        return oldest
-    start = resume_version(log, index, last, 0)
-    return log.entry_at(index, start + 1) if start else oldest
+def _beginning(log: LogReader, view: LogView, last: LogEntry) -> LogEntry | None:
+    """Return the oldest version of the result that ``last`` belongs to, if any.
+
+    That is what the last release of consumed rows left, where one was between the two.
+    """
+    oldest = first_version(log, view)
+    if oldest is not None and oldest.shuffle_id != last.shuffle_id:
+        first = first_version(log, view, resume_version(view, 0) + 1)
+        oldest = oldest if first is None or first.version > last.version else first
+    released = view.state.released
+    if oldest is None or released is None or released.ended or last.result.type.is_blocking:
+        return oldest  # a blocking result is released only as a whole
+    return log.record(released.at) if oldest.version <= released.at <= last.version else oldest
 
 
-def _consumed_last(log: LogReader, first: LogEntry, last: LogEntry) -> LogEntry | None:
-    """Return the last release of consumed rows, from one version to another."""
-    if last.result.type.is_blocking:  # is released only as a whole
-        return None
-    for entry in entries_of(log, range(last.version, first.version - 1, -1)):
-        if entry.released is not None and not entry.released.ended:
-            return entry
-    return None
-
-
-def _refuse_overwrites(log: LogReader, first: int, end: int) -> None:
+def _refuse_overwrites(log: LogReader, first: int, end: int, *, begins: bool = False) -> None:
+    was_read = not begins
     for entry in entries_of(log, range(first, end + 1)):
-        if entry.operation == "overwrite":
+        if entry.adds_rows and entry.overwrites and was_read:
             msg = (
                 f"{log.root}: version {entry.version} overwrote rows of which some had been read "
                 f"already: they are no longer in the shuffle. Start again at version "
                 f"{entry.version}, or choose that overwriting versions are delivered too"
             )
             raise ShuffleOverwrittenError(msg)
+        was_read = was_read or entry.adds_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,48 +273,53 @@ class Step:
     """Whether it may have rows to read: a merge has none."""
 
 
-def steps_after(log: LogReader, index: LogIndex, start: int) -> Iterator[Step]:
+def steps_after(log: LogReader, view: LogView, start: int) -> Iterator[Step]:
     """Yield the versions after ``start``, ascending, each with what it adds; reads lazily.
 
     From the beginning (0), the first is the oldest version as a whole, or what the last release of
     consumed rows left. Raises ShuffleNotFoundError if versions after ``start`` have expired.
     """
     if start == 0:
-        newest = newest_entry(log, index)
-        first = None if newest is None else _beginning(log, index, newest)
-        if newest is None or first is None:
+        newest = log.newest_entry(view)
+        first = None if newest is None else _beginning(log, view, newest)
+        if first is None:
             return
-        first = _consumed_last(log, first, newest) or first
-        whole = log.content_at(index, first.version)
-        if whole is not None:
-            yield Step(first.version, whole.num_rows, whole.num_bytes)
+        whole = log.content_at(view, first)
+        yield Step(first.version, whole.num_rows, whole.num_bytes)
         start = first.version
-    check_not_expired(log, index, start)
-    for entry in entries_of(log, range(max(start + 1, index.oldest), index.newest + 1)):
-        if entry.operation in ADD_NOTHING:
-            yield Step(entry.version, 0, 0, adds=False)
-        else:
-            yield Step(entry.version, entry.num_rows, entry.num_bytes)
+    check_not_expired(log, view, start)
+    for entry in entries_of(log, range(max(start + 1, view.oldest), view.newest + 1)):
+        adds = entry.adds_rows
+        yield Step(
+            entry.version, entry.num_rows if adds else 0, entry.num_bytes if adds else 0, adds
+        )
 
 
-def commit_id_of(log: LogReader, index: LogIndex, version: int) -> str | None:
+def ends_with(log: LogReader, number: int, commit_id: str) -> bool:
+    """Whether an entry that was the newest still is, by two requests and no listing."""
+    with contextlib.suppress(ShuffleError):
+        if log.record(number).commit_id == commit_id:
+            try:
+                log.record(number + 1)
+            except ObjectNotFoundError:
+                return True
+    return False
+
+
+def commit_id_of(log: LogReader, view: LogView, version: int) -> str | None:
     """Return the commit id of a version; None if that was removed, ShuffleNotFoundError if none."""
-    if version > index.newest:
-        msg = f"{log.root}: version {version} is not there; the newest is {index.newest}"
-        raise ShuffleNotFoundError(msg)
-    if version >= index.oldest:
-        return log.entry_at(index, version).commit_id
-    if version in index.checkpoints:
-        entry = log.checkpoint(version).entry
-        if entry is not None and entry.version == version:
-            return entry.commit_id
-    return None
+    return None if version < view.oldest else log.entry_at(view, version).commit_id
 
 
-def check_commit_id(log: LogReader, index: LogIndex, version: int, commit_id: str) -> None:
+def check_commit_id(log: LogReader, view: LogView, version: int, commit_id: str) -> None:
     """Check that a version is the one that was read before, not of a re-created shuffle."""
-    current = commit_id_of(log, index, version) if version <= index.newest else ""
-    if current not in (None, commit_id):
+    segment = segment_of(version)
+    removed = log.removed(segment) if segment < segment_of(view.state.base) else None
+    if removed is not None:
+        is_same = commit_id in removed.commit_ids
+    else:
+        is_same = version <= view.newest and log.record(version).commit_id == commit_id
+    if not is_same:
         msg = (
             f"{log.root}: version {version} differs from the one that was read before, or does not "
             "exist; the shuffle was removed and written again. Start with a new checkpoint"

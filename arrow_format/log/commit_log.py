@@ -1,46 +1,92 @@
-"""The commit log: which map outputs make up which version. One writer wins each version.
+"""The commit log: which map outputs make up which version. One writer wins each number.
 
-Entries and fences are files that are created put-if-absent, so each number has one winner; a slower
-writer reads the log again and decides again. Nothing else keeps writers apart: the storage must
-refuse to create a file that exists, for any writer on any machine, and show a file whole or not at
-all. On a POSIX file system that is ``link``; on an object store a conditional put; on HDFS a rename
-that does not overwrite. A storage that has nothing of the kind must refuse ``put_if_absent`` rather
-than imitate it by a check beforehand: two writers that check concurrently would both win, and one
-of them would lose its rows without an error.
+Entries are files that are put if absent, so each number has one winner; a slower writer reads the
+entry that won and decides again. Nothing else keeps writers apart: see
+:meth:`arrow_format.storage.protocol.Storage.put_if_absent`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import time
 import uuid
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from arrow_format.errors import CommitConflictError, ShuffleError
-from arrow_format.log.checkpoint import Checkpoint, compose, decode_with_totals, encode_checkpoint
+import numpy as np
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from arrow_format.errors import (
+    BackPressureTimeoutError,
+    CommitConflictError,
+    CorruptShuffleError,
+    ShuffleError,
+    StorageError,
+)
+from arrow_format.log.delta import Delta, made
+from arrow_format.log.entry import (
+    FENCE,
+    LogEntry,
+    check_entry,
+    check_sections,
+    decode_entry,
+    encode_entry,
+    jobs_of,
+    join,
+    with_range,
+)
 from arrow_format.log.framing import readable
-from arrow_format.log.names import LogIndex, checkpoint_path, entry_path, oldest_path
-from arrow_format.log.pending import pending_numbers
-from arrow_format.log.reader import LogReader
-from arrow_format.log.record import Fence, LogRecord, decode_record, encode_record, numbered
-from arrow_format.log.snapshot import Snapshot
-from arrow_format.log.transactions import all_last_commits
+from arrow_format.log.job_ends import JobEnd, decode_removed, encode_removed
+from arrow_format.log.names import (
+    EXPIRED_DIRECTORY,
+    base_path,
+    checkpoint_path,
+    entry_path,
+    expired_path,
+    last_checkpoint,
+    link_of,
+    numbers_of,
+    segment_of,
+    segments_in,
+)
+from arrow_format.log.outputs import NO_KEYS, NO_OUTPUTS, MapOutputs
+from arrow_format.log.reader import LogReader, LogView
+from arrow_format.log.state import LastCommit, PendingNumbers
 from arrow_format.storage.open import ObjectExistsError, ObjectNotFoundError, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from arrow_format.log.delta import Totals
+    from arrow_format.log.state import VersionShape
+    from arrow_format.model import Transaction
 
 
-__all__ = ["CHECKPOINT_INTERVAL", "CommitLog", "Snapshot"]
+_ATTEMPTS = 1000
+_TRIES_IN_A_ROW = 3
+_LONGEST_PAUSE = 1.5
+"""How writers that lose share the log. A try, a put and reading the winner, takes as long as the
+log needs for a number. A writer that has just read the winner is among the fastest to put the next
+number, so it tries some in a row. If it loses all of these, there are many writers. Few of them
+should try at a time, since each try costs requests: it pauses a random time, up to four times as
+long as the last time, and at most this many seconds, since it does not see when the others end."""
+_CHECKS = 3
+"""How often the storage is asked whether an entry that was put is in the log."""
+_READ_TOGETHER = 64
+"""Entries in memory while a segment is listed."""
 
-CHECKPOINT_INTERVAL = 100
-"""Entries after which the next commit puts a checkpoint."""
 
-_ATTEMPTS = 50
+class AlreadyCommittedError(CommitConflictError):
+    """The job of a commit is in the log already, by another process or an earlier try."""
 
-Record = TypeVar("Record", bound=LogRecord)
+    def __init__(self, root: str, job_id: str, version: int) -> None:
+        super().__init__(f"{root}: job {job_id} is committed as version {version} already")
+        self.version = version
 
 
 class CommitLog(LogReader):
@@ -48,165 +94,322 @@ class CommitLog(LogReader):
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
-        self._is_unanswered = False
-        """Whether a put of an entry ended without an answer: the store may still carry it out."""
+        self.has_put = False
+        """Whether the put of an entry was begun."""
+        self.is_answered = False
+        """Whether the last put was answered: what it put is durable."""
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a put of an entry ended without an answer: it may still be carried out."""
+        return self._storage.puts_may_come_late and self.has_put and not self.is_answered
 
     def append(
         self,
-        decide: Callable[[Snapshot | None], Record | None],
+        decide: Callable[[LogView], LogEntry | None],
         *,
         sync: bool,
+        view: LogView | None = None,
         job_id: str | None = None,
         after: int = 0,
-    ) -> Record | None:
-        """Commit what ``decide`` makes of the newest version; try again until it wins.
+    ) -> LogEntry | None:
+        """Commit what ``decide`` makes of the log; try again until it wins.
 
-        Parameters
-        ----------
-        decide
-            Given the newest version (None: nothing yet) it returns the record to add, whose number
-            is set here; returns None to commit nothing; or raises, which ends the commit. It is
-            called again with the new state when another writer was faster.
-        sync
-            Whether the record is durable on return.
-        job_id, after
-            The job that commits, and the number of the log when it began.
+        Given the log, ``decide`` returns the entry to add, by :func:`draft`; returns None to commit
+        nothing; or raises, which ends the commit. It is called again when another writer was
+        faster. ``view`` is the log as it was a moment ago, where the caller has read it; a stale
+        one costs time. ``job_id`` commits, and began ``after`` that number of the log. With
+        ``sync`` the entry is durable on return.
 
-        Raises
-        ------
-        CommitConflictError
-            The job was fenced; or other writers were faster 50 times in a row.
-        ShuffleError
-            Readers would refuse the entry; nothing was put.
+        Raises CommitConflictError where the job was committed or given up meanwhile, or other
+        writers won every number that this one tried; ShuffleError where readers would refuse the
+        entry, which was not put; StorageError where the put or the check after it has no answer.
         """
-        for attempt in range(_ATTEMPTS):
-            # A writer that puts something after this read takes the number that is tried here.
-            index, newest = self.read(partial(self._newest_for, job_id, after))
-            after = max(after, index.newest)
-            record = decide(newest)
-            if record is None:
-                return None
-            record = cast("Record", numbered(record, index.newest + 1))
-            path = entry_path(record.version)
-            data = readable(encode_record(record), decode_record, f"{self._storage.root}/{path}")
-            self._is_unanswered = self._storage.puts_may_come_late
+
+        def decide_unless_ended(view: LogView) -> LogEntry | None:
+            if job_id is not None and view.newest > after:
+                self._check_not_ended(view, job_id, after)
+            return decide(view)
+
+        is_fresh = view is None
+        num_losses, checked = 0, None
+        for _ in range(_ATTEMPTS):
+            if view is None:
+                view, is_fresh = self.view(), True
             try:
-                self._storage.put_if_absent(path, data, sync=sync)
-            except ObjectNotFoundError:
-                self._is_unanswered = False
-                continue  # garbage collection removed the temporary file as one of a dead writer
-            except ObjectExistsError:
-                self._is_unanswered = False
-                # The storage may have retried a put that had won.
-                if self._commit_id(record.version) != record.commit_id:
-                    time.sleep(random.uniform(0, min(0.01 * 2**attempt, 1.0)))
-                    continue
-            self._is_unanswered = False
-            if self._was_dropped(record.version):
+                draft = self.read_at(view, decide_unless_ended)
+                if draft is None and is_fresh:
+                    return None
+            except BackPressureTimeoutError:
+                raise
+            except ShuffleError as error:
+                # What was read may have been removed since by others, who went on.
+                is_certain = is_fresh and not isinstance(error, CorruptShuffleError)
+                if is_certain or self.view().newest == view.newest:
+                    raise
+                draft = None
+            if draft is None:  # decided by what may no longer be true
+                view = None
                 continue
-            self._checkpoint_if_due(index, record.version)
-            return record
+            entry = _numbered(draft, view)
+            # Its map outputs are the same bytes in each try.
+            check = decode_entry if draft.map_outputs is checked else check_entry
+            checked = draft.map_outputs
+            began = time.monotonic()
+            try:
+                self._put(entry, check, sync=sync)
+            except ObjectNotFoundError:  # the temporary file was removed as a dead writer's
+                continue
+            except ObjectExistsError:
+                view, is_fresh = self._after_loss(view, entry, has_listed=is_fresh), True
+                # The storage may have retried a put that had won.
+                if view.last is None or view.last.commit_id != entry.commit_id:
+                    num_losses += 1
+                    if num_losses % _TRIES_IN_A_ROW == 0:
+                        window = (time.monotonic() - began) * 4.0 ** (num_losses // _TRIES_IN_A_ROW)
+                        time.sleep(random.uniform(0, min(window, _LONGEST_PAUSE)))
+                        view = None
+                    continue
+            if self._holds(entry):
+                self._checkpoint_if_due(entry)
+                return entry
+            self._storage.delete(entry_path(entry.version))
+            view = None
         msg = (
-            f"{self._storage.root}: other writers committed {_ATTEMPTS} versions while this one "
-            "tried; run it again when fewer write concurrently"
+            f"{self.root}: other writers committed {_ATTEMPTS} times while this one tried; run it "
+            "again when fewer write concurrently"
         )
         raise CommitConflictError(msg)
 
-    def settle(self, *, sync: bool) -> None:
-        """After a failed commit, make sure that its put has succeeded by now or never will.
-
-        A request without an answer may still be on its way. A fence of no job takes its number.
-        Raises ShuffleError where that fails too: the put may still succeed.
-        """
-        if self._is_unanswered:
-            now_ms = time.time_ns() // 1_000_000
-            self.append(lambda _: Fence(0, uuid.uuid4().hex, now_ms, ()), sync=sync)
-
-    def _commit_id(self, number: int) -> str | None:
-        """Return the commit id of a number; None when it has expired and was removed."""
-        try:
-            return self.record(number).commit_id
-        except ObjectNotFoundError:
-            if not self.has_expired(number):
-                raise
-            return None
-
-    def _was_dropped(self, number: int) -> bool:
-        """Delete a record that was just put at a number that had expired; whether it was so.
-
-        The name was free again because the expired entry was removed. The marker was put before
-        that, so a listing shows it now, and readers do not believe the record.
-        """
-        # A bare listing may show neither a marker that is about to go nor the one put before that.
-        if number >= self.index().oldest:
-            return False
-        self._storage.delete(entry_path(number))
-        return True
-
-    def _newest_for(
-        self, job_id: str | None, after: int, index: LogIndex
-    ) -> tuple[LogIndex, Snapshot | None]:
-        """Return the newest version of a listing; CommitConflictError if the job has ended."""
-        end = None if job_id is None else self.end_of(index, job_id, after=after)
-        if end is not None and end.fenced:
-            raise self.fenced_error(str(job_id), end.version)
-        if end is not None:
-            msg = (
-                f"{self._storage.root}: job {job_id} is committed as version {end.version} already"
-            )
-            raise CommitConflictError(msg)
-        return index, self.snapshot_of(index)
-
-    def fenced_error(self, job_id: str, number: int) -> CommitConflictError:
-        """Return the error of a job that garbage collection gave up with fence ``number``."""
-        return CommitConflictError(
-            f"{self._storage.root}: job {job_id} was given up by garbage collection (fence "
-            f"{number} of the commit log), since it had written nothing for the time of its "
-            "--retention; nothing was committed, and its files are removed. Write the rows again, "
+    def _check_not_ended(self, view: LogView, job_id: str, after: int) -> None:
+        end = self.end_of(view, job_id, after=after)
+        if end is None:
+            return
+        if not end.fenced:
+            raise AlreadyCommittedError(self.root, job_id, end.version)
+        msg = (
+            f"{self.root}: job {job_id} was aborted, or given up by garbage collection since it "
+            f"had written nothing for the time of its --retention (entry {end.version} of the "
+            "commit log); nothing was committed, and its files are removed. Write the rows again, "
             "and collect with a retention longer than a job may be silent"
         )
+        raise CommitConflictError(msg)
 
-    def _checkpoint_if_due(self, index: LogIndex, number: int) -> None:
-        if number - max(index.checkpoints, default=0) >= CHECKPOINT_INTERVAL:
-            # The commit is published. The next writer will try again.
-            with contextlib.suppress(ShuffleError):
-                # Durable always: durable entries may be removed because of it.
-                self.put_checkpoint(number, sync=True)
-
-    def put_checkpoint(self, number: int, *, sync: bool) -> None:
-        """Put the checkpoint of a number of the log, unless it exists."""
-        self.read(partial(self._put_checkpoint, number, sync))
-
-    def put_oldest(self, version: int, *, sync: bool) -> None:
-        """Let all versions before ``version``, which must be one itself, expire.
-
-        Their entries may be removed after that: a checkpoint replaces them, and was read back.
-        Raises CorruptShuffleError where it is damaged, since only the entries are left then.
-        """
-        if version > 1:
-            self.put_checkpoint(version - 1, sync=sync)
-            stored = LogReader(self._storage)  # reads the checkpoint back, not from memory
-            whole = stored.checkpoint(version - 1).entry
-            if whole is not None:
-                stored.totals(Snapshot((whole,)))
-            with contextlib.suppress(ObjectExistsError):  # another collection did the same
-                self._storage.put_if_absent(oldest_path(version), b"", sync=sync)
-
-    def _put_checkpoint(self, number: int, sync: bool, index: LogIndex) -> None:
-        if number in index.checkpoints:
-            return
-        snapshot = self.content_at(index, number)
-        checkpoint = Checkpoint(
-            number,
-            None if snapshot is None else compose(snapshot.entries),
-            self.all_ends(index, number),
-            all_last_commits(self, index, number),
-            pending_numbers(self, index, number),
-        )
-        totals = None if snapshot is None else self.totals(snapshot)
-        path = checkpoint_path(number)
-        data = encode_checkpoint(checkpoint, totals)
-        readable(data, decode_with_totals, f"{self._storage.root}/{path}")
-        self.confirm()
-        with contextlib.suppress(ObjectExistsError):  # another writer put the same
+    def _put(self, entry: LogEntry, check: Callable[[bytes], object], *, sync: bool) -> None:
+        path = entry_path(entry.version)
+        data = readable(encode_entry(entry), check, f"{self.root}/{path}")
+        self.has_put, self.is_answered = True, False
+        try:
             self._storage.put_if_absent(path, data, sync=sync)
+        except (ObjectExistsError, ObjectNotFoundError):
+            self.is_answered = True
+            raise
+        self.is_answered = True
+
+    def _after_loss(self, view: LogView, ours: LogEntry, *, has_listed: bool) -> LogView:
+        """Return the log with the entry that won a number, or as a listing shows it."""
+        with contextlib.suppress(ObjectNotFoundError):  # it has been removed since
+            winner = self.record(ours.version)
+            # Of a log that was listed a moment ago, the entry that won is mostly the newest.
+            if winner.commit_id == ours.commit_id or (has_listed and winner.parent == ours.parent):
+                return LogView(winner, max(view.checkpoint, winner.state.checkpoint))
+        return self.view()
+
+    def _holds(self, entry: LogEntry) -> bool:
+        """Whether an entry that was just put is in the log, and not where one had been removed.
+
+        It is asked several times, since no answer does not undo the commit.
+        """
+        for attempt in range(_CHECKS):
+            try:
+                removed = self.removed(segment_of(entry.version))
+            except StorageError as error:
+                unanswered = error
+                time.sleep(0.1 * 4**attempt)
+            else:
+                return removed is None or entry.commit_id in removed.commit_ids
+        msg = (
+            f"{self.root}/{entry_path(entry.version)}: was put durably, but the storage did not "
+            f"say whether that was before the log around it was removed ({unanswered}). Look at "
+            "the newest version before you try again"
+        )
+        raise StorageError(msg) from unanswered
+
+    def give_up(self, job_id: str, *, after: int, sync: bool, failed: bool = False) -> bool:
+        """Let a job never be committed; False where it is committed already.
+
+        An entry of the job that is still on its way to a store finds its number taken.
+        """
+        gave_up = True
+
+        def decide(view: LogView) -> LogEntry | None:
+            nonlocal gave_up
+            end = self.end_of(view, job_id, after=after)
+            gave_up = end is None or end.fenced
+            if end is not None:
+                return None
+            return draft(view, FENCE, gives_up=(job_id,), failed=failed)
+
+        self.append(decide, sync=sync)
+        return gave_up
+
+    def _checkpoint_if_due(self, entry: LogEntry) -> None:
+        """Put the checkpoint of the last multiple of the interval, if that falls to this commit.
+
+        It falls to the writer of that number; if that died, to the writers of some later numbers.
+        """
+        due = last_checkpoint(entry.version)
+        if due > max(entry.state.checkpoint, entry.state.base) and (entry.version - due) % 8 == 0:
+            # The commit is published. A later writer will try again.
+            with contextlib.suppress(ShuffleError):
+                self.put_checkpoint(entry, due)
+
+    def put_checkpoint(self, newest: LogEntry, number: int) -> None:
+        """Put the checkpoint of a number of the log, unless it exists.
+
+        Durable always: durable entries may be removed because of it.
+        """
+        # Not by itself, where it is to be made again.
+        before = newest.state.checkpoint
+        view = LogView(newest, before if before < number else 0)
+        piece = self.read_at(view, lambda view: self._joined(view, number, link_of(number)))
+        self._put_piece(checkpoint_path(number), piece)
+
+    def put_base(self, view: LogView, number: int) -> None:
+        """Put everything up to a number of the log as one file, and read it back.
+
+        Entries may be removed after that. Raises CorruptShuffleError where it is damaged.
+        """
+        path = base_path(number)
+        whole = self.read_at(view, lambda view: self._joined(view, number, 0))
+        # A job of which nothing is left, and which the list of a removed segment has, is forgotten.
+        listed = set(segments_in(self._storage.list(EXPIRED_DIRECTORY)))
+        unlisted = next(segment for segment in count() if segment not in listed)
+        jobs, first = made(whole.delta.jobs), numbers_of(unlisted).start
+        is_left = pc.is_in(jobs.column("job_id"), whole.delta.added.table.column("job_id").unique())
+        is_kept = pc.or_(is_left, pc.greater_equal(jobs.column("number"), first))
+        delta = dataclasses.replace(whole.delta, jobs=jobs.filter(is_kept).combine_chunks())
+        self._put_piece(path, with_range(whole, delta))
+        stored = decode_entry(self._storage.read(path), f"{self.root}/{path}")
+        check_sections(stored)
+        same = (
+            stored.delta.added.table.equals(whole.delta.added.table)
+            and stored.state.applications == whole.state.applications
+            and np.array_equal(made(stored.delta.totals) or (), made(whole.delta.totals) or ())
+        )
+        if stored.commit_id != whole.commit_id or not same:
+            msg = f"{self.root}/{path}: differs from what was put; remove it and collect again"
+            raise CorruptShuffleError(msg)
+
+    def _joined(self, view: LogView, number: int, floor: int) -> LogEntry:
+        pieces = self.pieces(view, number, floor=floor)
+        entry = self.record(number)
+        earlier = self.earlier_applications(entry, view.state.base)
+        return join(pieces, {**earlier, **entry.state.applications})
+
+    def _put_piece(self, path: str, piece: LogEntry) -> None:
+        data = readable(encode_entry(piece), decode_entry, f"{self.root}/{path}")
+        with contextlib.suppress(ObjectExistsError):  # another writer put the same
+            self._storage.put_if_absent(path, data, sync=True)
+
+    def put_removed(self, segment: int) -> None:
+        """Put what remains of a segment, whose entries may be removed after that."""
+        commit_ids: list[str] = []
+        jobs = []
+        numbers = numbers_of(segment)
+        try:
+            for start in range(0, len(numbers), _READ_TOGETHER):
+                reader = LogReader(self._storage)  # keeps what it has read
+                for entry in reader.records(numbers[start : start + _READ_TOGETHER]).values():
+                    commit_ids.append(entry.commit_id)
+                    jobs.append(jobs_of(entry))
+        except ObjectNotFoundError:
+            if self.is_removed(segment):
+                return  # another collection did the same, and has gone on
+            raise
+        with contextlib.suppress(ObjectExistsError):  # another collection did the same
+            path = expired_path(segment)
+            data = encode_removed(commit_ids, jobs)
+            readable(data, decode_removed, f"{self.root}/{path}")
+            self._storage.put_if_absent(path, data, sync=True)
+
+
+class EntryFields(TypedDict, total=False):
+    """What an operation says besides the state, see :class:`LogEntry`."""
+
+    job_id: str
+    transaction: Transaction | None
+    gives_up: tuple[str, ...]
+    failed: bool
+    map_outputs: MapOutputs
+    removed: pa.Array
+    totals: Totals
+    pending_shape: VersionShape
+
+
+def draft(
+    view: LogView,
+    operation: str,
+    /,
+    state: Mapping[str, Any] | None = None,
+    **fields: Unpack[EntryFields],
+) -> LogEntry:
+    """Return an entry that continues the log; its number is set when it is committed.
+
+    ``state`` has what it changes of the log's state, by name.
+    """
+    given: dict[str, Any] = {**fields}
+    content = {"removed": given.pop("removed", NO_KEYS), "totals": given.pop("totals", None)}
+    outputs = given.pop("map_outputs", NO_OUTPUTS)
+    return LogEntry(
+        version=0,
+        operation=operation,
+        commit_id=uuid.uuid4().hex,
+        parent=None,
+        committed_at_ms=time.time_ns() // 1_000_000,
+        state=replace(view.state, **(state or {})),
+        content=Delta(outputs, **content),
+        **given,
+    )
+
+
+def _numbered(entry: LogEntry, view: LogView) -> LogEntry:
+    """Return a draft with what depends on its number and on the entry before it."""
+    number, last = view.newest + 1, view.last
+    state = entry.state
+    known = max(view.checkpoint, state.base)
+    kept = {name: last for name, last in state.applications.items() if last.version > known}
+    if entry.transaction is not None:
+        kept[entry.transaction.application_id] = LastCommit(number, entry.transaction.number)
+    jobs = {job_id: end for job_id, end in state.jobs.items() if end.version > known}
+    jobs |= dict.fromkeys(entry.gives_up, JobEnd(number, fenced=True))
+    if entry.job_id is not None:
+        jobs[entry.job_id] = JobEnd(number, fenced=False)
+    changes: dict[str, Any] = {"checkpoint": view.checkpoint, "applications": kept, "jobs": jobs}
+    if entry.is_version:
+        changes["version"] = number
+        if entry.adds_rows:
+            changes["content"] = number
+        if entry.operation != "merge":
+            changes["changed"] = number
+    if entry.is_pending:
+        pending = (*state.pending.numbers, number)
+        changes["pending"] = PendingNumbers.of(pending, state.pending.flushed_at_ms)
+    if entry.released is not None:
+        changes["released"] = replace(entry.released, at=number)
+        if entry.released.ended:
+            changes["ended"] = number
+    if entry.operation == "rollback":
+        changes["restored"] = (*state.restored, number)
+    outputs = entry.map_outputs.at_version(number)
+    return replace(
+        entry,
+        version=number,
+        parent=None if last is None else last.commit_id,
+        committed_at_ms=max(entry.committed_at_ms, 0 if last is None else last.committed_at_ms),
+        state=replace(state, **changes),
+        content=dataclasses.replace(entry.content, added=outputs),
+        num_outputs=len(outputs),
+        num_rows=outputs.num_rows,
+        num_bytes=outputs.num_bytes,
+    )

@@ -1,324 +1,434 @@
-"""One entry of the commit log, to and from JSON.
+"""One entry of the commit log: what a commit does, and the state of the log after it.
 
-The totals per subpartition are in a file of their own; the entry names its path, length and CRC.
-See ``docs/format/v1.md``.
+Entries are numbered from 1 without gaps, and each names the commit before it. Most publish a
+version. The others give jobs up, hold rows that wait to be flushed, or change what is kept.
+
+A checkpoint is the entry of its number with what all entries of a range do together, so that few
+files hold a log however long it is: it replaces the entries after
+:func:`~arrow_format.log.names.link_of` its number. A *base* replaces all entries up to its number,
+and so does the file of a tag. See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
 
-import re
-import zlib
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import pyarrow as pa
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-from arrow_format.errors import OptionError, SchemaError
-from arrow_format.format.ipc import schema_from_text, schema_to_text
-from arrow_format.keys.sort_keys import check_sort_by
-from arrow_format.log.result import (
-    PERSISTENT,
-    Released,
-    ResultDescription,
-    released_from_json,
-    released_to_json,
-    result_from_json,
-    result_to_json,
+from arrow_format.arrays.buffers import to_numpy
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.log.delta import Delta, Totals, compose, made
+from arrow_format.log.framing import corrupt_if_malformed, from_frame, to_frame, unknown_error
+from arrow_format.log.job_ends import JobEnd, decode_jobs, end_in, ends_at
+from arrow_format.log.outputs import SCHEMA as OUTPUT_SCHEMA
+from arrow_format.log.outputs import (
+    MapOutputs,
+    check_keys,
+    check_outputs,
+    decode_table,
+    encode_outputs,
+    encode_table,
 )
-from arrow_format.model import (
-    FORMAT_VERSION,
-    MAX_SUBPARTITIONS,
-    SAFE_NAME,
-    MapOutput,
-    PartitionedFile,
-    Transaction,
+from arrow_format.log.state import (
+    LastCommit,
+    LogState,
+    VersionShape,
+    check_shape,
+    problems_of_state,
 )
-from arrow_format.options import is_absolute_directory, normal_directory
-from arrow_format.strict_json import natural, text
+from arrow_format.log.totals import decode_totals, encode_totals, problem_of_totals
+from arrow_format.model import FORMAT_VERSION, Name, Natural, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-OPERATIONS = ("overwrite", "append", "replace", "release")
-"""``overwrite`` starts a version from nothing, ``append`` adds map outputs to the version before,
-``replace`` names all map outputs of a merged version, which has the rows of the one before, and
-``release`` names those that are left after others were consumed or given up."""
+    from arrow_format.log.result import Released, ResultDescription
 
-MALFORMED: tuple[type[Exception], ...] = (
-    KeyError, TypeError, ValueError, AttributeError, pa.ArrowException, OSError, OptionError,
-    SchemaError,
-)  # fmt: skip
-"""What parsing a record raises where its JSON is well-formed and its fields are not."""
+OPERATIONS = ("overwrite", "append", "merge", "delete", "rollback", "release")
+"""Operations that publish a version. ``overwrite`` and ``rollback`` put map outputs in the place of
+all others, ``append`` adds some, ``merge`` and ``delete`` put some in the place of others, and
+``release`` drops those that were consumed or given up."""
+PENDING, PENDING_OVERWRITE = "pending", "pending-overwrite"
+"""Operations of map outputs that wait to be flushed, which no version has yet. The second
+overwrites the newest version, and all that is pending before it."""
+FENCE, EXPIRE, TAG = "fence", "expire", "tag"
+"""Operations that change no rows: jobs are given up, versions expire, a tag is set or removed."""
 
-_SAFE_PATH = re.compile(r"[A-Za-z0-9_\-.]+(/[A-Za-z0-9_\-.]+)*")
-_LATER = ("num_broadcast_rows",)
-"""Fields of a file that the first entries lack; 0 there."""
+_ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG)
+_ADD_ROWS = ("overwrite", "append", "rollback")
+_OF_ONE_JOB = ("append", "overwrite", PENDING, PENDING_OVERWRITE)
 _END_OF_TIME_MS = 253_402_300_799_000
 """The last second that has a date in Python."""
+_KEY_SCHEMA = pa.schema([pa.field("key", pa.string(), False)])
+_NOTHING = Delta()
 
 
-@dataclass(frozen=True, slots=True)
-class TotalsFile:
-    """Where the rows and bytes per subpartition of one entry are stored."""
+class Range(Struct, frozen=True):
+    """The numbers of a checkpoint, and what they do together besides its sections."""
 
-    path: str
-    length: int
-    crc32: int
-    offset: int = 0
-    """Byte of the file at which they start; not 0 in a checkpoint."""
-
-    @staticmethod
-    def of(path: str, data: bytes) -> TotalsFile:
-        """Describe a file of totals, given all its bytes."""
-        return TotalsFile(path, len(data), zlib.crc32(data))
+    after: Natural
+    """The range begins after this number, and ends with that of the entry."""
+    parent: Name | None
+    """Commit id of :attr:`after`; None where the range begins with the log."""
+    clears: bool = False
+    released: Natural = 0
+    loses_totals: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A version: what one committed job added to, or put in place of, the version before."""
+class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """An entry of the log, by itself or with what a range of numbers up to its own does."""
 
-    version: int
+    format_version: int = FORMAT_VERSION
+    version: Natural = field(name="number")
+    """Its number in the log, from 1; 0 until it is committed."""
     operation: str
-    shuffle_id: str
-    job_id: str
-    commit_id: str
-    committed_at_ms: int
-    """Milliseconds since 1970 by the committing machine's clock; for people, not for order."""
-    data_schema: pa.Schema
-    spark_schema: str | None
-    """Spark's JSON of the schema; None when it was written without Spark."""
-    num_subpartitions: int
-    partitioner: Mapping[str, Any]
-    map_outputs: tuple[MapOutput, ...]
-    totals: TotalsFile
-    sort_by: tuple[tuple[str, str], ...] = ()
-    roots: tuple[str, ...] = ()
-    """Directories of the roots 1, 2, ... of :attr:`PartitionedFile.root`, absolute."""
+    commit_id: Name
+    parent: Name | None
+    """Commit id of the number before it; None of the first."""
+    committed_at_ms: Annotated[int, Meta(ge=0, le=_END_OF_TIME_MS)]
+    """Milliseconds since 1970 by the committing machine's clock, never before its parent's."""
+    state: LogState
+    job_id: Name | None = None
+    """The job that it commits, if any."""
     transaction: Transaction | None = None
-    """The transaction this commit belongs to, if any."""
-    format_version: int = field(default=FORMAT_VERSION)
-    result: ResultDescription = PERSISTENT
-    released: Released | None = None
-    """What was released; only releases have it."""
-    flushed: int | None = None
-    """Number of the last pending commit that this version published, with all before it; None: it
-    published none."""
-    content: int | None = None
-    """Last earlier version that added rows. Set on merges and on releases of unfinished results;
-    None if not recorded."""
+    """The transaction that the commit belongs to, if any."""
+    gives_up: tuple[Name, ...] = ()
+    """Jobs that are not committed before it, and cannot be after it."""
+    failed: bool = False
+    """Whether these reported that they failed, for consumers that wait for them."""
+    num_outputs: Natural = 0
+    """How many map outputs it adds."""
+    num_rows: Natural = 0
+    """Rows that these store; a broadcast row counts once."""
+    num_bytes: Natural = 0
+    """Bytes of their data files."""
+    pending_shape: VersionShape | None = None
+    """Of pending map outputs."""
+    features: tuple[str, ...] = ()
+    """What a reader or writer of the log must know from here on."""
+    range: Range | None = None
+    """Of a checkpoint, base or tag: the numbers that :attr:`content` is of; None: of this one."""
+    content: Any = _NOTHING
+    """What the sections of its file have: a :class:`Delta`, which is not part of the JSON."""
+
+    @property
+    def is_version(self) -> bool:
+        """Whether it publishes a version."""
+        return self.operation in OPERATIONS
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its map outputs wait to be flushed."""
+        return self.operation in (PENDING, PENDING_OVERWRITE)
+
+    @property
+    def adds_rows(self) -> bool:
+        """Whether it publishes a version with new rows, or with others than the one before."""
+        return self.operation in _ADD_ROWS
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether nothing of the version before it is left."""
+        return self.operation in ("overwrite", "rollback") or self.state.ended == self.version
+
+    @property
+    def shape(self) -> VersionShape:
+        """The shape of its rows; CorruptShuffleError of an entry before the first version."""
+        shape = self.pending_shape or self.state.shape
+        if shape is None:
+            msg = f"entry {self.version} of the log has no version"
+            raise CorruptShuffleError(msg)
+        return shape
+
+    @property
+    def shuffle_id(self) -> str:
+        """Id of the overwrite that began the shuffle."""
+        return self.shape.shuffle_id
+
+    @property
+    def data_schema(self) -> pa.Schema:
+        """Columns of its version."""
+        return self.shape.data_schema
+
+    @property
+    def spark_schema(self) -> str | None:
+        """Spark's JSON of the schema; None when it was written without Spark."""
+        return self.shape.spark_schema
+
+    @property
+    def num_subpartitions(self) -> int:
+        """Subpartitions of its version."""
+        return self.shape.num_subpartitions
+
+    @property
+    def partitioner(self) -> Mapping[str, Any]:
+        """The partitioner as JSON."""
+        return self.shape.partitioner
+
+    @property
+    def sort_by(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of column and order that sort the rows of each subpartition."""
+        return self.shape.sort_by
+
+    @property
+    def result(self) -> ResultDescription:
+        """Type, bounds and owners of the result."""
+        return self.shape.result
 
     @property
     def content_version(self) -> int:
-        """The last version that added rows, which neither a merge nor a release does."""
-        return self.version if self.content is None else self.content
+        """The last version that added rows."""
+        return self.state.content
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it names all map outputs of a version, so that no entry before it is needed."""
-        return self.operation in OPERATIONS and self.operation != "append"
+    def released(self) -> Released | None:
+        """What it released; None of other operations."""
+        return self.state.released if self.operation == "release" else None
 
     @property
-    def num_rows(self) -> int:
-        """Rows of the map outputs it names; a broadcast row counts once."""
-        return sum(output.num_rows for output in self.map_outputs)
+    def map_outputs(self) -> MapOutputs:
+        """What it adds, in reading order, or what is pending by it."""
+        outputs: MapOutputs = self.content.added
+        return outputs
 
     @property
-    def delivered_rows(self) -> int:
-        """Rows that all subpartitions together read; a broadcast row counts in each."""
-        n = self.num_subpartitions
-        return sum(output.delivered_rows(n) for output in self.map_outputs)
+    def totals(self) -> Totals | None:
+        """What it adds to the rows and bytes of each subpartition, int64.
+
+        None where it changes neither, and of a release, after which they are those of what is left.
+        """
+        totals: Totals | None = made(self.content.totals)
+        return totals
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of the data files it names."""
-        return sum(output.num_bytes for output in self.map_outputs)
+    def span(self) -> Range:
+        """The numbers that it is of: a range, or its own."""
+        if self.range is not None:
+            return self.range
+        released = self.released
+        through = released.through if released is not None and not released.ended else 0
+        return Range(self.version - 1, self.parent, self.is_version and self.overwrites, through)
+
+    @property
+    def delta(self) -> Delta:
+        """What its numbers do to the map outputs of a version."""
+        span, content = self.span, self.content if self.range or self.is_version else _NOTHING
+        jobs = content.jobs if self.range else partial(jobs_of, self)
+        return Delta(
+            content.added,
+            content.removed,
+            span.clears,
+            span.released,
+            content.totals,
+            span.loses_totals,
+            jobs,
+        )
 
 
-def entry_to_json(entry: LogEntry) -> dict[str, Any]:
-    """Encode an entry; fields that came after the first release are left out where unset."""
-    later = {
-        "transaction": asdict(entry.transaction) if entry.transaction else None,
-        "result": result_to_json(entry.result) if entry.result != PERSISTENT else None,
-        "released": released_to_json(entry.released) if entry.released else None,
-        "flushed": entry.flushed,
-        "content": entry.content,
-    }
-    return {
-        "format_version": entry.format_version,
-        "version": entry.version,
-        "operation": entry.operation,
-        "shuffle_id": entry.shuffle_id,
-        "job_id": entry.job_id,
-        "commit_id": entry.commit_id,
-        "committed_at_ms": entry.committed_at_ms,
-        "data_schema": schema_to_text(entry.data_schema),
-        "spark_schema": entry.spark_schema,
-        "num_subpartitions": entry.num_subpartitions,
-        "partitioner": dict(entry.partitioner),
-        "sort_by": [list(key) for key in entry.sort_by],
-        "roots": list(entry.roots),
-        "num_rows": entry.num_rows,
-        "num_bytes": entry.num_bytes,
-        "totals": {
-            "path": entry.totals.path,
-            "length": entry.totals.length,
-            "crc32": entry.totals.crc32,
-        },
-        "map_outputs": [output_to_json(output) for output in entry.map_outputs],
-        **{name: value for name, value in later.items() if value is not None},
-    }
+def jobs_of(entry: LogEntry) -> pa.Table:
+    """Return the jobs that an entry commits or gives up."""
+    return ends_at(entry.version, entry.job_id, entry.num_outputs, entry.gives_up)
 
 
-def output_to_json(output: MapOutput) -> dict[str, Any]:
-    """Encode a map output."""
-    return {
-        "job_id": output.job_id,
-        "map_task": output.map_task,
-        "attempt": output.attempt,
-        "counters": dict(output.counters),
-        "files": [
-            {name: getattr(file, name) for name in PartitionedFile.__dataclass_fields__}
-            for file in output.files
-        ],
-    }
+def end_of_job(entry: LogEntry, job_id: str) -> JobEnd | None:
+    """Return how a job ended by an entry, or in the range of a checkpoint; None if it did not."""
+    if entry.range is not None:
+        return end_in(made(entry.content.jobs), job_id)
+    is_fenced = job_id in entry.gives_up
+    return JobEnd(entry.version, is_fenced) if is_fenced or entry.job_id == job_id else None
 
 
-def output_from_json(value: Mapping[str, Any]) -> MapOutput:
-    """Inverse of :func:`output_to_json`; raises :data:`MALFORMED`."""
-    files = []
-    for described in value["files"]:
-        integers = {
-            name: natural(described.get(name, 0) if name in _LATER else described[name])
-            for name in PartitionedFile.__dataclass_fields__
-            if name != "path"
-        }
-        files.append(_consistent(PartitionedFile(path=_safe_path(described["path"]), **integers)))
-    return MapOutput(
-        job_id=safe_name(value["job_id"]),
-        map_task=natural(value["map_task"]),
-        attempt=natural(value["attempt"]),
-        files=tuple(files),
-        counters={str(name): natural(count) for name, count in value["counters"].items()},
+def join(entries: Sequence[LogEntry], applications: Mapping[str, LastCommit]) -> LogEntry:
+    """Return the last of adjacent entries or checkpoints with what all of them do together.
+
+    ``applications`` are the last commits of all applications at its end.
+    """
+    first, last = entries[0].span, entries[-1]
+    return with_range(
+        replace(last, state=replace(last.state, applications=dict(applications), jobs={})),
+        compose([entry.delta for entry in entries]),
+        first.after,
+        first.parent,
     )
 
 
-def _consistent(file: PartitionedFile) -> PartitionedFile:
-    """Return ``file`` if each of its regions can have rows, fewer than 2**31."""
-    if (
-        not file.num_regions <= file.num_rows < max(file.num_regions, 1) << 31
-        or file.num_broadcast_rows > file.num_rows
-    ):
-        msg = f"{file.path} cannot have {file.num_rows} rows in {file.num_regions} regions"
-        raise ValueError(msg)
-    return file
+def with_range(
+    entry: LogEntry, delta: Delta, after: int = 0, parent: str | None = None
+) -> LogEntry:
+    """Return an entry with what all numbers after another do, by default all numbers."""
+    span = Range(after, parent, delta.clears, delta.released, delta.loses_totals)
+    return replace(entry, range=span, content=delta)
 
 
-def _root(root: object) -> str:
-    if not isinstance(root, str) or not is_absolute_directory(root):
-        msg = f"root {root!r} is not an absolute directory"
-        raise ValueError(msg)
-    return root
+def encode_entry(entry: LogEntry) -> bytes:
+    """Encode an entry, or a checkpoint, as the bytes of its file."""
+    content = entry.content
+    removed, totals, jobs = made(content.removed), made(content.totals), made(content.jobs)
+    sections = {}
+    if len(content.added):
+        sections["added"] = encode_outputs(content.added)
+    if len(removed):
+        sections["removed"] = encode_keys(removed)
+    if totals is not None:
+        sections["totals"] = encode_totals(totals)
+    if len(jobs):
+        sections["jobs"] = encode_table(jobs)
+    return to_frame(replace(entry, content=_NOTHING), sections)
 
 
-def _safe_path(path: object) -> str:
-    """Return ``path`` if it stays below its directory and is normalised: paths are compared."""
-    if (
-        not isinstance(path, str)
-        or not _SAFE_PATH.fullmatch(path)
-        or {".", ".."} & set(path.split("/"))
-    ):
-        msg = f"path {path!r} would leave the shuffle's directory, or is not normalised"
-        raise ValueError(msg)
-    return path
+def encode_keys(keys: pa.Array) -> bytes:
+    """Encode keys of map outputs."""
+    return encode_table(pa.Table.from_arrays([keys], schema=_KEY_SCHEMA))
 
 
-def safe_name(name: object) -> str:
-    """Return ``name`` if it may be part of a path; raises ValueError."""
-    if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-        msg = f"{name!r} is not a name of a job, shuffle, commit or application"
-        raise ValueError(msg)
-    return name
+def decode_entry(data: bytes, where: str = "log entry") -> LogEntry:
+    """Verify and parse an entry or checkpoint; its sections when they are needed.
+
+    Raises CorruptShuffleError where any byte differs from what was written, and FormatVersionError
+    where a newer release wrote it, or it needs what this one does not know. ``where`` is for the
+    CorruptShuffleError that a section raises if it is not one of such an entry.
+    """
+    entry, sections = from_frame(data, LogEntry)
+    if entry.operation not in _ALL:
+        raise unknown_error(f"operation {entry.operation!r}")
+    with corrupt_if_malformed("log entry"):
+        for problem in _problems(entry, sections):
+            raise ValueError(problem)
+        for shape in filter(None, (entry.state.shape, entry.pending_shape)):
+            check_shape(shape)
+
+    content: dict[str, Any] = {
+        name: partial(_decoded, name, entry, data, where) for name, data in sections.items()
+    }
+    if "added" in content:
+        content["added"] = MapOutputs(content["added"], partial(_check_outputs, where))
+    return replace(entry, content=Delta(**content))
 
 
-def entry_from_json(value: Mapping[str, Any]) -> LogEntry:
-    """Inverse of :func:`entry_to_json`; raises :data:`MALFORMED`."""
-    totals = value["totals"]
-    data_schema = schema_from_text(value["data_schema"])
-    spark_schema = value["spark_schema"]
-    entry = LogEntry(
-        version=natural(value["version"]),
-        operation=value["operation"],
-        shuffle_id=safe_name(value["shuffle_id"]),
-        job_id=safe_name(value["job_id"]),
-        commit_id=safe_name(value["commit_id"]),
-        committed_at_ms=natural(value["committed_at_ms"], _END_OF_TIME_MS),
-        data_schema=data_schema,
-        spark_schema=None if spark_schema is None else text(spark_schema),
-        num_subpartitions=natural(value["num_subpartitions"], MAX_SUBPARTITIONS),
-        partitioner=_described(value["partitioner"]),
-        sort_by=check_sort_by(data_schema, _pairs(value["sort_by"])),
-        map_outputs=tuple(output_from_json(output) for output in value["map_outputs"]),
-        totals=TotalsFile(
-            _safe_path(totals["path"]), natural(totals["length"]), natural(totals["crc32"])
-        ),
-        roots=tuple(_root(root) for root in value.get("roots", ())),
-        transaction=_transaction(value["transaction"]) if "transaction" in value else None,
-        format_version=natural(value["format_version"]),
-        result=result_from_json(value.get("result")),
-        released=released_from_json(value["released"]) if "released" in value else None,
-        flushed=natural(value["flushed"]) if "flushed" in value else None,
-        content=natural(value["content"]) if "content" in value else None,
-    )
-    for problem in _problems(entry):
+def check_entry(data: bytes) -> None:
+    """Verify and parse an entry with all of its sections; raises as :func:`decode_entry`."""
+    check_sections(decode_entry(data))
+
+
+def check_sections(entry: LogEntry) -> None:
+    """Decode all sections of an entry that was decoded; raises as :func:`decode_entry`."""
+    outputs, totals = entry.map_outputs, entry.totals
+    len(outputs)
+    made(entry.content.removed)
+    made(entry.content.jobs)
+    if entry.range is not None or entry.operation not in _OF_ONE_JOB:
+        return
+    n = entry.num_subpartitions
+    if totals is not None:
+        sums = outputs.delivered_rows(n), outputs.num_bytes
+        problem = problem_of_totals(totals, n, sums)
+    else:
+        problem = "there are no totals" if len(outputs) else None
+    if problem is not None:
+        msg = f"log entry is not of this format ({problem})"
+        raise CorruptShuffleError(msg)
+
+
+def _decoded(name: str, entry: LogEntry, data: bytes, where: str) -> object:
+    """Decode a section of an entry."""
+    with corrupt_if_malformed(where):
+        return _DECODERS[name](entry, data)
+
+
+def _added(entry: LogEntry, data: bytes) -> pa.Table:
+    table = decode_table(data, OUTPUT_SCHEMA)
+    for problem in _problems_of_outputs(entry, MapOutputs.of_table(table)):
         raise ValueError(problem)
-    stated = natural(value["num_rows"]), natural(value["num_bytes"])
-    if stated != (entry.num_rows, entry.num_bytes):
-        msg = "totals differ from the sum over map outputs"
+    return table
+
+
+def _check_outputs(where: str, table: pa.Table) -> None:
+    with corrupt_if_malformed(where):
+        check_outputs(table)
+
+
+def _removed(_: LogEntry, data: bytes) -> pa.Array:
+    return check_keys(decode_table(data, _KEY_SCHEMA).column(0).combine_chunks())
+
+
+def _totals(entry: LogEntry, data: bytes) -> Totals:
+    totals, shape = decode_totals(data), entry.state.shape if entry.range else entry.shape
+    n = 0 if shape is None else shape.num_subpartitions
+    if len(totals[0]) != n:
+        msg = f"there are totals of {len(totals[0])} subpartitions, expected {n}"
         raise ValueError(msg)
-    return entry
+    return totals
 
 
-def _described(partitioner: object) -> dict[str, Any]:
-    if not isinstance(partitioner, dict) or not isinstance(partitioner.get("kind"), str):
-        msg = "the partitioner is not an object with a kind"
-        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
-    return partitioner
+def _jobs(entry: LogEntry, data: bytes) -> pa.Table:
+    return decode_jobs(data, entry.span.after, entry.version)
 
 
-def _transaction(value: Mapping[str, Any]) -> Transaction:
-    return Transaction(safe_name(value["application_id"]), natural(value["number"]))
+_DECODERS = {"added": _added, "removed": _removed, "totals": _totals, "jobs": _jobs}
 
 
-def _pairs(keys: object) -> list[tuple[str, str]]:
-    if not isinstance(keys, list):
-        msg = "sort_by is not a list"
-        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
-    return [(text(name), text(order)) for name, order in keys]
+def _problems(entry: LogEntry, sections: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield what is wrong with an entry besides what is in its sections, if anything."""
+    state, number = entry.state, entry.version
+    yield from problems_of_state(state, number)
+    if (entry.parent is None) != (number == 1):
+        yield f"number {number} must name the commit before it, unless it is the first"
+    if state.checkpoint >= number:
+        yield f"number {number} cannot name checkpoint {state.checkpoint} as one before it"
+    if (entry.pending_shape is not None) != entry.is_pending:
+        yield "pending map outputs have a shape, and no others have one of their own"
+    if entry.is_pending != any(last == number for _, last in state.pending.ranges[-1:]):
+        yield f"number {number} is pending by its operation or by its state alone"
+    if entry.is_version != (state.version == number):
+        yield f"version {state.version} cannot be the newest after operation {entry.operation}"
+    if entry.adds_rows and state.content != number:
+        yield f"version {number} ({entry.operation}) cannot have content {state.content}"
+    if entry.num_outputs and not (entry.is_version or entry.is_pending):
+        yield f"operation {entry.operation} adds map outputs"
+    released = entry.released
+    if entry.operation == "release" and (
+        released is None or entry.num_outputs or released.through >= number
+    ):
+        yield "a release names what was released, and adds nothing"
+    unknown = sections.keys() - _DECODERS.keys()
+    if unknown:
+        yield f"sections {', '.join(sections)}"
+    if entry.range is not None:
+        yield from _problems_of_range(entry.range, number)
+        return
+    if ("added" in sections) != (entry.num_outputs > 0):
+        yield f"there are {entry.num_outputs} map outputs, and sections {', '.join(sections)}"
+    if "removed" in sections and entry.operation not in ("merge", "delete"):
+        yield f"operation {entry.operation} removes map outputs"
+    if "jobs" in sections:
+        yield "an entry has the jobs of others"
 
 
-def _problems(entry: LogEntry) -> Iterator[str]:
-    """Yield what is wrong with the fields of an entry, if anything."""
-    files = [file for output in entry.map_outputs for file in output.files]
-    last = max((file.root for file in files), default=0)
-    if last > len(entry.roots):
-        yield f"a file is in root {last}, and the entry names {len(entry.roots)}"
-    roots = ("", *map(normal_directory, entry.roots))
-    if len({(roots[file.root], file.path) for file in files}) < len(files):
-        yield "a file is named twice"
-    if entry.num_subpartitions < 1:
-        yield "there are no subpartitions"
-    for number in (entry.delivered_rows, entry.num_bytes, sum(file.raw_bytes for file in files)):
-        natural(number)
-    if (entry.released is not None) != (entry.operation == "release"):
-        yield "a release names what was released, and no other operation does"
-    if entry.released is not None and entry.released.through >= entry.version:
-        yield f"version {entry.version} cannot release version {entry.released.through}"
-    if entry.flushed is not None and entry.flushed >= entry.version:
-        yield f"version {entry.version} cannot have flushed number {entry.flushed}"
-    is_rewritten = entry.operation in ("replace", "release")
-    if entry.content is not None and not (is_rewritten and entry.content < entry.version):
-        yield f"version {entry.version} ({entry.operation}) cannot have content {entry.content}"
-    tasks = [output.map_task for output in entry.map_outputs]
-    jobs = {output.job_id for output in entry.map_outputs}
-    if not is_rewritten and (tasks != list(range(len(tasks))) or jobs - {entry.job_id}):
+def _problems_of_range(span: Range, number: int) -> Iterator[str]:
+    if span.after >= number or (span.parent is None) != (span.after == 0):
+        yield f"it cannot be of the numbers after {span.after} to {number}"
+    if span.released > number:
+        yield f"version {span.released} is released and does not exist"
+
+
+def _problems_of_outputs(entry: LogEntry, outputs: MapOutputs) -> Iterator[str]:
+    """Yield what is wrong with the map outputs of an entry, if anything."""
+    versions, last = outputs.versions, outputs.last_versions
+    if np.any((versions < 1) | (versions > last) | (last > entry.version)):
+        yield "a map output was added after its own entry, or before it began"
+    if entry.range is not None:
+        return
+    stated = entry.num_outputs, entry.num_rows, entry.num_bytes
+    if (len(outputs), outputs.num_rows, outputs.num_bytes) != stated:
+        yield "totals differ from the sum over map outputs"
+    if entry.operation not in _OF_ONE_JOB:
+        return
+    tasks = to_numpy(outputs.table.column("map_task").combine_chunks())
+    if not np.array_equal(tasks, np.arange(len(tasks))) or outputs.job_ids - {entry.job_id}:
         yield f"map outputs are not those of job {entry.job_id}, each once and in order"
+    if np.any(versions != entry.version):
+        yield "a map output of an append was added by another entry"

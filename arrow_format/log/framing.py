@@ -1,57 +1,140 @@
-"""The frame of a small file: a line of JSON, and a trailer with its length and CRC.
+"""The frame of the log's files: a line of JSON, its length and CRC, and sections of bytes.
 
-Apart from the log's records, since the files of consumers and leases have the same frame. See
-``docs/format/v1.md``.
+The JSON is declared: msgspec decodes it to the types of the value, checks them, and encodes it.
+Apart from the log's entries, since the files of consumers have the same frame, without sections.
+See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import zlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError
-from arrow_format.strict_json import check_format_version, natural, parse_object
+import msgspec
+import pyarrow as pa
+
+from arrow_format.errors import (
+    CorruptShuffleError,
+    FormatVersionError,
+    OptionError,
+    SchemaError,
+    ShuffleError,
+)
+from arrow_format.format.ipc import from_json, to_json
+from arrow_format.model import FORMAT_VERSION, Natural, check_format_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+T = TypeVar("T")
 Bytes = TypeVar("Bytes")
+
+MALFORMED: tuple[type[Exception], ...] = (
+    KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException, OSError,
+    OptionError, SchemaError,
+)  # fmt: skip
+"""What parsing a file of the log raises where its checksums fit and its content does not."""
+
+FEATURES: tuple[str, ...] = ()
+"""Features of the format that this release knows, and that a reader or writer must know."""
 
 _TRAILER = re.compile(rb"arrow-shuffle-log (\d+) ([0-9a-f]{8})\n")
 
 
-def to_lines(value: Mapping[str, Any]) -> bytes:
-    """Encode an object as a line of JSON and its trailer."""
-    body = json.dumps(value, separators=(",", ":")).encode()
-    return body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
+class _Head(msgspec.Struct):
+    """What every file says of itself; the types of the last two are those of this version."""
+
+    format_version: int
+    features: Any = ()
+    sections: Any = ()
 
 
-def from_lines(data: bytes) -> dict[str, Any]:
-    """Verify the trailer and format version, and parse the JSON; its fields are not checked.
+def to_frame(value: object, sections: Mapping[str, bytes] | None = None) -> bytes:
+    """Encode a value, by its declared fields, with sections of bytes."""
+    fields: dict[str, Any] = {"format_version": FORMAT_VERSION}
+    fields |= msgspec.to_builtins(value, enc_hook=to_json)
+    if sections:
+        described = [[name, len(data), zlib.crc32(data)] for name, data in sections.items()]
+        fields["sections"] = described
+    try:  # where msgspec would write null for a number that JSON does not have
+        body = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        msg = f"was not put, since it is no JSON ({error})"
+        raise ShuffleError(msg) from error
+    trailer = b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body))
+    return b"".join((body, trailer, *(sections or {}).values()))
+
+
+def from_frame(data: bytes, type_: type[T]) -> tuple[T, dict[str, bytes]]:
+    """Inverse of :func:`to_frame`: verify every byte, and check the types of the JSON.
 
     Raises CorruptShuffleError where any byte differs from what was written, and FormatVersionError
-    where a newer release wrote it.
+    where a newer release wrote it, or it needs a feature that this one does not know.
     """
-    body, newline, trailer = data.partition(b"\n")
-    match = _TRAILER.fullmatch(trailer)
-    if not newline or match is None:
+    body, rest = _verified(data)
+    with corrupt_if_malformed("log entry"):
+        head = msgspec.json.decode(body, type=_Head)
+        check_format_version(head.format_version, "log entry")
+        for feature in msgspec.convert(head.features, tuple[str, ...]):
+            if feature not in FEATURES:
+                raise unknown_error(f"feature {feature!r}")
+        sections: dict[str, bytes] = {}
+        described = msgspec.convert(head.sections, tuple[tuple[str, Natural, Natural], ...])
+        for name, length, crc32 in described:
+            # Bytes of their own: Arrow wants aligned buffers.
+            section, rest = bytes(rest[:length]), rest[length:]
+            if len(section) != length or zlib.crc32(section) != crc32 or name in sections:
+                msg = f"section {name!r} of a log entry does not match its checksum"
+                raise CorruptShuffleError(msg)
+            sections[name] = section
+        if rest:
+            msg = f"log entry has {len(rest)} bytes after its end"
+            raise CorruptShuffleError(msg)
+        return msgspec.json.decode(body, type=type_, dec_hook=from_json), sections
+
+
+def head_of(data: bytes) -> dict[str, Any]:
+    """Verify the line of JSON alone and parse it, whatever its fields; raises as the above."""
+    with corrupt_if_malformed("log entry"):
+        return msgspec.json.decode(_verified(data)[0], type=dict[str, Any])
+
+
+def _verified(data: bytes) -> tuple[memoryview, memoryview]:
+    """Verify the line of JSON; return it, and the bytes after its trailer."""
+    end = data.find(b"\n")
+    after = data.find(b"\n", end + 1) + 1
+    match = _TRAILER.fullmatch(data[end + 1 : after]) if 0 <= end < after else None
+    if match is None:
         msg = f"log entry of {len(data)} bytes has no trailer"
         raise CorruptShuffleError(msg)
-    if match[1] != b"%d" % len(body):
-        msg = f"log entry has {len(body)} bytes where its trailer says {match[1].decode()}"
+    if match[1] != b"%d" % end:
+        msg = f"log entry has {end} bytes where its trailer says {match[1].decode()}"
         raise CorruptShuffleError(msg)
+    body = memoryview(data)[:end]
     if int(match[2], 16) != zlib.crc32(body):
         msg = "log entry does not match its own checksum"
         raise CorruptShuffleError(msg)
+    return body, memoryview(data)[after:]
+
+
+def unknown_error(what: str) -> FormatVersionError:
+    """Return the error of a file that has what only newer releases know."""
+    return FormatVersionError(
+        f"log entry has {what}, which this arrow-shuffle does not know; use a newer one"
+    )
+
+
+@contextlib.contextmanager
+def corrupt_if_malformed(what: str) -> Iterator[None]:
+    """Turn what parsing raises into CorruptShuffleError."""
     try:
-        value = parse_object(body)
-        check_format_version(natural(value["format_version"]), "log entry")
-    except (KeyError, TypeError, ValueError) as error:
-        msg = f"log entry is not of this format ({type(error).__name__}: {error})"
+        yield
+    except MALFORMED as error:
+        msg = f"{what} is not of this format ({type(error).__name__}: {error})"
         raise CorruptShuffleError(msg) from error
-    return value
 
 
 def readable(data: Bytes, decode: Callable[[Bytes], object], where: str) -> Bytes:

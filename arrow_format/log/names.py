@@ -1,13 +1,12 @@
-"""Names of the directories and files of a shuffle, and what a listing of its log shows: pure.
+"""Names of the directories and files of a shuffle: pure.
 
-Apart from readers and writers of the log, which both need them.
+Entries lie in *segments*, directories of 512 numbers each, so that the newest entry is found by two
+listings, however long the log is. Apart from readers and writers of the log, which all need them.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,73 +15,102 @@ if TYPE_CHECKING:
 LOG_DIRECTORY = "commit_log"
 MAP_OUTPUT_DIRECTORY = "map_outputs"
 CONSUMER_DIRECTORY = "consumers"
+EXPIRED_DIRECTORY = f"{LOG_DIRECTORY}/expired"
+"""Of the lists of what removed segments held."""
+TAG_DIRECTORY = f"{LOG_DIRECTORY}/tags"
+"""Of the map outputs of tagged versions."""
+
+DAMAGED_DIRECTORY = f"{LOG_DIRECTORY}/damaged"
+"""Of files that a repair moved aside; nothing reads them."""
 
 TEMPORARY = ".tmp-"
 """What the names of files begin with that a put has not finished."""
 
 JOB_ID = re.compile(r"[0-9a-f]{32}")
 
-_NAME = re.compile(r"([0-9]{20})\.(json|checkpoint|oldest)")
-_TOTALS = re.compile(rf"totals-({JOB_ID.pattern})-{JOB_ID.pattern}\.arrow")
-_MAX_MISSING = 100
+SEGMENT_ENTRIES = 512
+"""Numbers of one segment; with its checkpoints one page of a store's listing."""
+
+CHECKPOINT_INTERVAL = 16
+"""Numbers between two checkpoints; a power of two that divides :data:`SEGMENT_ENTRIES`."""
+
+_SEGMENT = re.compile(r"[0-9]{18}")
+_ENTRY = re.compile(r"([0-9]{20})\.entry")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint")
+_BASE = re.compile(r"([0-9]{20})\.base")
+
+
+def segment_of(number: int) -> int:
+    """Return the segment in which a number of the log lies, from 0."""
+    return number // SEGMENT_ENTRIES
+
+
+def numbers_of(segment: int) -> range:
+    """Return the numbers of the log that lie in a segment."""
+    first = segment * SEGMENT_ENTRIES
+    return range(max(first, 1), first + SEGMENT_ENTRIES)
+
+
+def last_checkpoint(number: int) -> int:
+    """Return the last number up to another that has a checkpoint; 0 for none."""
+    return number - number % CHECKPOINT_INTERVAL
+
+
+def segment_path(segment: int) -> str:
+    """Directory of a segment."""
+    return f"{LOG_DIRECTORY}/{segment:018d}"
 
 
 def entry_path(number: int) -> str:
-    """Path of the log entry (or fence) of that number."""
-    return f"{LOG_DIRECTORY}/{number:020d}.json"
+    """Path of the entry of that number."""
+    return f"{segment_path(segment_of(number))}/{number:020d}.entry"
 
 
 def checkpoint_path(number: int) -> str:
-    """Path of the checkpoint that replaces everything up to that number."""
-    return f"{LOG_DIRECTORY}/{number:020d}.checkpoint"
+    """Path of the checkpoint up to that number: of all entries after :func:`link_of`."""
+    return f"{segment_path(segment_of(number))}/{number:020d}.checkpoint"
 
 
-def oldest_path(version: int) -> str:
-    """Path of the marker that says that all versions before ``version`` have expired."""
-    return f"{LOG_DIRECTORY}/{version:020d}.oldest"
+def base_path(number: int) -> str:
+    """Path of the checkpoint of everything up to that number."""
+    return f"{segment_path(segment_of(number))}/{number:020d}.base"
 
 
-def totals_path(job_id: str, commit_id: str) -> str:
-    """Path of the totals of a commit; named after the job, so that its fence covers them."""
-    return f"{LOG_DIRECTORY}/totals-{job_id}-{commit_id}.arrow"
+def expired_path(segment: int) -> str:
+    """Path of the list of what a segment held, put before its entries are removed."""
+    return f"{EXPIRED_DIRECTORY}/{segment:018d}"
 
 
-def job_of_totals(name: str) -> str | None:
-    """Return the job whose totals a file of the log holds; None of any other file."""
-    match = _TOTALS.fullmatch(name)
-    return None if match is None else match[1]
+def tag_path(name: str, commit_id: str) -> str:
+    """Path of the map outputs of a tagged version."""
+    return f"{TAG_DIRECTORY}/{name}-{commit_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class LogIndex:
-    """The numbers of the entries, checkpoints and markers that a listing shows."""
+def link_of(number: int) -> int:
+    """Return the number after which the checkpoint of ``number`` begins.
 
-    entries: frozenset[int]
-    checkpoints: frozenset[int]
-    markers: frozenset[int]
+    The lowest bit of the number is cleared. So each entry is in few checkpoints, few checkpoints
+    hold a whole log (one for each bit of its length), and all checkpoints between a checkpoint and
+    the next one of twice its size are based on it.
+    """
+    return number & (number - 1)
 
-    @staticmethod
-    def of(names: Iterable[str]) -> LogIndex:
-        """Sort the names of a listing; names that are not the log's are ignored."""
-        numbers: dict[str, set[int]] = {"json": set(), "checkpoint": set(), "oldest": set()}
-        for match in filter(None, map(_NAME.fullmatch, names)):
-            numbers[match[2]].add(int(match[1]))
-        return LogIndex(*map(frozenset, numbers.values()))
 
-    @property
-    def oldest(self) -> int:
-        """The oldest version that has not expired; 1 when none ever did."""
-        return max(self.markers, default=1)
+def segments_in(names: Iterable[str]) -> list[int]:
+    """Return the segments that a listing of the log shows, ascending."""
+    return sorted(int(name) for name in names if _SEGMENT.fullmatch(name))
 
-    @property
-    def newest(self) -> int:
-        """Number of the newest entry or fence; 0 in an empty log."""
-        return max(self.entries | self.checkpoints | self.markers, default=0)
 
-    def missing(self) -> list[int]:
-        """Return the numbers without an entry from oldest to newest, ascending; at most 100."""
-        oldest, newest = self.oldest, self.newest
-        if sum(number >= oldest for number in self.entries) == newest - oldest + 1:
-            return []
-        expected = range(oldest, newest + 1)
-        return list(islice((n for n in expected if n not in self.entries), _MAX_MISSING))
+def entries_in(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the entries that a listing of a segment shows, ascending."""
+    return sorted(int(match[1]) for match in map(_ENTRY.fullmatch, names) if match)
+
+
+def checkpoints_in(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the checkpoints that a listing of a segment shows, ascending."""
+    return sorted(int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match)
+
+
+def bases_in(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the bases that a listing of a segment shows, ascending."""
+    return sorted(int(match[1]) for match in map(_BASE.fullmatch, names) if match)

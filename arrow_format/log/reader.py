@@ -1,62 +1,115 @@
 """Reads the commit log of a shuffle: its versions, and how jobs ended.
 
-Entries and fences are files ``commit_log/<number>.json``, numbered from 1 without gaps. A version
-is the newest whole entry (``overwrite`` or ``replace``) at or before it, and every ``append`` after
-that; a checkpoint in between replaces all entries before it. Garbage collection may remove entries
-while they are read, and a late writer may put another at a number that is free again: a reader that
-misses an entry, or used one whose number is below the marker by then, lists the log again.
+A reader lists the segments and the newest of them, reads the newest entry, and by that knows what
+else to read: checkpoints, which each hold many entries, and the entries after them. Each names the
+commit before it, so that all belong to one history. Garbage collection removes segments whose
+versions have expired, and a late writer may put an entry at a number that is free again: a reader
+checks last that no segment that it used was being removed, and reads again if so.
 """
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-import pyarrow as pa
-
-from arrow_format.arrays.schema_evolution import is_appendable
-from arrow_format.concurrency import ReadAhead, run_concurrently
+from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import (
     CorruptShuffleError,
     FormatVersionError,
     ShuffleError,
     ShuffleNotFoundError,
 )
-from arrow_format.log.checkpoint import HEADER_BYTES, Checkpoint, body_bytes, decode_checkpoint
-from arrow_format.log.entry import LogEntry
-from arrow_format.log.names import LOG_DIRECTORY, LogIndex, checkpoint_path, entry_path
-from arrow_format.log.record import Fence, JobEnd, LogRecord, Pending, decode_record, ends_of
+from arrow_format.log.delta import compose, made
+from arrow_format.log.entry import EXPIRE, FENCE, TAG, LogEntry, decode_entry, end_of_job
+from arrow_format.log.job_ends import (
+    JobEnd,
+    RemovedSegment,
+    decode_removed,
+    end_in,
+    join_jobs,
+)
+from arrow_format.log.names import (
+    LOG_DIRECTORY,
+    base_path,
+    checkpoint_path,
+    checkpoints_in,
+    entries_in,
+    entry_path,
+    expired_path,
+    segment_of,
+    segment_path,
+    segments_in,
+    tag_path,
+)
 from arrow_format.log.snapshot import Snapshot
-from arrow_format.log.totals_file import decode_totals
+from arrow_format.log.state import LogState
 from arrow_format.storage.open import ObjectNotFoundError, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from arrow_format.model import Int64Array
+    import pyarrow as pa
+
+    from arrow_format.log.state import LastCommit
+    from arrow_format.model import Transaction
 
 
-_MAX_LISTINGS = 10
-"""How often one read lists the log because entries vanished from it meanwhile."""
+_MAX_READS = 10
+"""How often one read begins again because the log changed meanwhile."""
 
 T = TypeVar("T")
 
+_EMPTY = LogState()
+
+_NO_VERSION = {
+    FENCE: "gives up unfinished jobs",
+    EXPIRE: "lets versions expire",
+    TAG: "changes a tag",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The log as it was at one moment: its newest entry, and what that says of the others."""
+
+    last: LogEntry | None = None
+    """The entry of the newest number; None of an empty log."""
+    checkpoint: int = 0
+    """The newest checkpoint that a listing showed; 0 for none."""
+
+    def __reduce__(self) -> tuple[type[LogView], tuple[()]]:
+        # Another process reads the log itself.
+        return LogView, ()
+
+    @property
+    def state(self) -> LogState:
+        """The state of the log."""
+        return _EMPTY if self.last is None else self.last.state
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest entry, which need not be a version; 0 in an empty log."""
+        return 0 if self.last is None else self.last.version
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that has not expired; 1 when none ever did."""
+        return self.state.oldest
+
 
 class LogReader:
-    """Reads the log of one shuffle, and keeps every record that it has read."""
+    """Reads the log of one shuffle, and keeps what it has read."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._records: dict[int, LogRecord] = {}
-        self._unconfirmed: set[int] = set()
-        """Numbers of records that were read and are still to be confirmed."""
-        self._expected: dict[int, str] = {}
-        """Commit ids by which records are known to be right, by their numbers."""
-        self._read_index: LogIndex | None = None
-        """The listing of the present read; None between reads."""
-        self._checkpoint: Checkpoint | None = None
+        self._entries: dict[int, LogEntry] = {}
+        self._checkpoints: dict[str, LogEntry] = {}
+        self._lowest: int | None = None
+        """The lowest number that the present read used."""
+        self._view: LogView | None = None
+        """Of the present read; None between reads."""
 
     @property
     def root(self) -> str:
@@ -68,374 +121,381 @@ class LogReader:
         """How many entries are read concurrently; 1 where a read needs no waiting."""
         return self._storage.max_requests
 
-    def index(self) -> LogIndex:
-        """List the log; CorruptShuffleError where entries are missing between oldest and newest."""
-        missing: list[int] = []
-        for _ in range(_MAX_LISTINGS):
-            index = LogIndex.of(self._storage.list(LOG_DIRECTORY))
-            # A listing is not a snapshot: it may show an entry and not the one put just before.
-            paths = {number: entry_path(number) for number in index.missing()}
-            gone = [number for number, path in paths.items() if self._storage.stat(path) is None]
-            if not gone:
-                return index
-            # Nor does it always show the marker that was put before entries were removed.
-            if gone == missing:
-                break
-            missing = gone
-        msg = (
-            f"{self._storage.root}: commit log has version {index.newest} but not {missing[0]}; "
-            "an entry was deleted. Restore it from a backup"
-        )
-        raise CorruptShuffleError(msg)
+    def view(self) -> LogView:
+        """List the log and read its newest entry; raises as :meth:`record`.
+
+        For a writer, which learns from its put whether that was true; a reader uses :meth:`read`.
+        """
+        for _ in range(_MAX_READS):
+            with contextlib.suppress(ObjectNotFoundError):
+                return self._listed()  # else it was removed since the listing
+        return self._listed()
+
+    def _listed(self) -> LogView:
+        segments = segments_in(self._storage.list(LOG_DIRECTORY))
+        for segment in reversed(segments):
+            names = self._storage.list(segment_path(segment))
+            numbers = [n for n in entries_in(names) if segment_of(n) == segment]
+            if not numbers:
+                continue  # a writer has made it, and has not put its entry
+            last = self.record(numbers[-1])
+            shown = (number for number in checkpoints_in(names) if number <= last.version)
+            return LogView(last, max(last.state.checkpoint, *shown, 0))
+        # The first goes first; a writer may have made the last one, and only begun its put.
+        if segments and self.is_removed(segments[0]):
+            raise ObjectNotFoundError(f"{self.root}: all that a listing showed was removed since")
+        return LogView()
 
     def newest_version(self) -> int:
-        """Return the number of the newest entry or fence; 0 when nothing was ever committed."""
-        return self.index().newest
+        """Return the newest number of the log; 0 when nothing was ever committed."""
+        return self.view().newest
 
-    def has_expired(self, version: int) -> bool:
-        """Whether garbage collection gave a version up."""
-        # Not by a bare listing: it may have passed the name of a marker that was put meanwhile.
-        return version < self.index().oldest
+    def read(self, of: Callable[[LogView], T]) -> T:
+        """Return what ``of`` makes of the log; call it again when the log changes meanwhile.
 
-    def read(self, of: Callable[[LogIndex], T]) -> T:
-        """Return what ``of`` makes of a listing; call it again when the log changes meanwhile.
-
-        The records that ``of`` read are confirmed before its result, or its error, is believed. A
-        function that changes anything calls :meth:`confirm` first. A read within a read is part of
-        it, and has the same listing.
+        A read within a read is part of it, and has the same view.
         """
-        if self._read_index is not None:
-            return of(self._read_index)
-        index = self.index()
-        for _ in range(_MAX_LISTINGS):
+        if self._view is not None:
+            return of(self._view)
+        for attempt in range(_MAX_READS):
+            if attempt:
+                self._forget()
+            self._lowest = None
             try:
-                return self._read_by(index, of)
+                self._view = self.view()
+                result = of(self._view)
             except ObjectNotFoundError:
-                before, index = index, self.index()
-                if index == before:
+                view, self._view = self._view, None
+                if attempt and view is not None and self.newest_version() == view.newest:
                     raise
-        return self._read_by(index, of)
+                continue
+            except ShuffleError:
+                # The error may come of an entry that its writer takes back.
+                if self._is_current():
+                    raise
+                continue
+            finally:
+                self._view = None
+            if self._is_current():
+                return result
+        msg = f"{self.root}: the log changes faster than it is read; read again"
+        raise CorruptShuffleError(msg)
 
-    def _read_by(self, index: LogIndex, of: Callable[[LogIndex], T]) -> T:
-        self._forget(self._unconfirmed)  # read before, outside of any listing
-        self._read_index = index
+    def read_at(self, view: LogView, of: Callable[[LogView], T]) -> T:
+        """Return what ``of`` makes of the log as it was; reads within it have the same view."""
+        before, self._view = self._view, view
         try:
-            result = of(index)
-            self.confirm()
-        except ObjectNotFoundError:
-            raise
-        except ShuffleError:
-            self.confirm()  # the error may come of a record that its writer takes back
-            raise
-        else:
-            return result
+            return of(view)
         finally:
-            self._read_index = None
+            self._view = before
 
-    def confirm(self) -> None:
-        """Check that the records of this read are those that their numbers stay.
+    def _is_current(self) -> bool:
+        """Whether all that this read used was still in the log when it was read."""
+        # Segments are removed in ascending order, after the list of what they held was put.
+        return self._lowest is None or not self.is_removed(segment_of(self._lowest))
 
-        A writer that listed the log long ago may put an entry at a number whose version has expired
-        and whose entry was removed. It takes that back, but a reader with an old listing may have
-        read it before. The checkpoint and the marker were put before the number became free, so a
-        listing shows them now; the old listing lacks one of them.
+    def is_removed(self, segment: int) -> bool:
+        """Whether the entries of a segment were removed, or are about to be."""
+        # By reading it: where it is absent, a store would be asked for a directory, too.
+        with contextlib.suppress(ObjectNotFoundError):
+            return bool(self._storage.read(expired_path(segment)))
+        return False
 
-        Raises ObjectNotFoundError where a number is below a marker that is new, or that came with a
-        new checkpoint. Such records are forgotten; :meth:`read` reads again with another listing.
+    def _forget(self) -> None:
+        self._entries.clear()
+        self._checkpoints.clear()
+
+    def _use(self, number: int) -> None:
+        self._lowest = number if self._lowest is None else min(self._lowest, number)
+
+    def record(self, number: int) -> LogEntry:
+        """Read the entry of a number, verified.
+
+        Raises CorruptShuffleError or FormatVersionError where it is damaged or from a newer format
+        version, and ObjectNotFoundError where it is not there.
         """
-        before = self._read_index
-        if before is None or not self._unconfirmed:
-            return
-        now = self.index()
-        gone = {number for number in self._unconfirmed if number < now.oldest}
-        if gone and (now.oldest, now.checkpoints) != (before.oldest, before.checkpoints):
-            self._forget(gone)
-            msg = (
-                f"{self._storage.root}/{entry_path(min(gone))}: was read while its version "
-                "expired, and its writer may take it back; the log changes faster than it is "
-                "read. Read again"
-            )
-            raise ObjectNotFoundError(msg)
-        self._unconfirmed.clear()
-
-    def _forget(self, numbers: set[int]) -> None:
-        for number in numbers:
-            self._records.pop(number, None)
-        self._unconfirmed = self._unconfirmed - numbers
-
-    def record(self, number: int) -> LogRecord:
-        """Read one entry or fence, verified.
-
-        Raises CorruptShuffleError or FormatVersionError where it is damaged, missing, or from a
-        newer format version.
-        """
-        cached = self._records.get(number)
-        if cached is not None:
-            return cached
+        self._use(number)
+        known = self._entries.get(number)
+        if known is not None:
+            return known
         path = entry_path(number)
-        data = self._storage.read(path)
         try:
-            record = decode_record(data)
-        except (CorruptShuffleError, FormatVersionError) as error:
-            msg = f"{self._storage.root}/{path}: {error}"
-            raise type(error)(msg) from error
-        if record.version != number:
-            msg = f"{self._storage.root}/{path}: is the entry of version {record.version}"
+            entry = self._load(path, number)
+        except ObjectNotFoundError as error:
+            msg = (
+                f"{self.root}/{path}: is not there, and the log goes on after it; an entry was "
+                f"deleted. Restore it from a backup, or give up what follows: arrow-shuffle repair "
+                f"{self.root}"
+            )
+            raise ObjectNotFoundError(msg) from error
+        self._entries[number] = entry
+        return entry
+
+    def _load(self, path: str, number: int) -> LogEntry:
+        where = f"{self.root}/{path}"
+        with _located(where):
+            entry = decode_entry(self._storage.read(path), where)
+        is_entry = path == entry_path(number)
+        if entry.version != number or (entry.range is None) != is_entry:
+            kind = "entry" if entry.range is None else "checkpoint"
+            msg = f"{where}: is the {kind} of number {entry.version}"
             raise CorruptShuffleError(msg)
-        if self._expected.get(number) != record.commit_id:
-            self._unconfirmed.add(number)
-        self._records[number] = record
-        return record
+        return entry
 
-    def expect(self, number: int, commit_id: str) -> None:
-        """Set the commit id of a number: a record that has it needs no confirmation."""
-        self._expected[number] = commit_id
-
-    def records(self, numbers: Sequence[int]) -> dict[int, LogRecord]:
-        """Read entries and fences, concurrently where each waits for a store.
+    def records(self, numbers: Sequence[int]) -> dict[int, LogEntry]:
+        """Read entries, concurrently where each waits for a store.
 
         Raises as :meth:`record`; of several that are damaged, for the first of ``numbers``.
         """
+        if numbers:
+            self._use(min(numbers))  # here, since threads would overwrite what others note
         reads = [partial(self.record, number) for number in numbers]
-        return dict(zip(numbers, run_concurrently(reads, self._storage.max_requests), strict=True))
-
-    def walk_down(
-        self, index: LogIndex, number: int, *, floor: int = 0, width: int = 1
-    ) -> Iterator[LogRecord | Checkpoint]:
-        """Yield the records from ``number`` down to above ``floor``, or to the first checkpoint.
-
-        The checkpoint comes last, and in the place of the record of its number. ``width`` records
-        are read ahead first; see :class:`~arrow_format.concurrency.ReadAhead`.
-        """
-        stops, requests = index.checkpoints, self._storage.max_requests
-        ahead = ReadAhead(self.record, requests, stops, floor=floor, width=width)
-        for at in range(number, floor, -1):
-            if at in stops:
-                yield self.checkpoint(at)
-                return
-            ahead.come_to(at)
-            yield self.record(at)
+        return dict(zip(numbers, run_concurrently(reads, self.max_requests), strict=True))
 
     def entry(self, version: int, commit_id: str | None = None) -> LogEntry:
         """Read the entry of one version, verified.
 
         An entry with the expected ``commit_id`` is believed without reading the rest of the log;
         any other is returned as if none was expected. Raises ShuffleNotFoundError where the version
-        has expired, or is a fence, or pending; else as :meth:`record`.
+        has expired, or that number is no version; else as :meth:`record`.
         """
         if commit_id is not None:
             with contextlib.suppress(ObjectNotFoundError):
-                record = self.record(version)
-                if isinstance(record, LogEntry) and record.commit_id == commit_id:
-                    return record
-        return self.read(lambda index: self.entry_at(index, version))
+                entry = self.record(version)
+                if entry.is_version and entry.commit_id == commit_id:
+                    return entry
 
-    def entry_at(self, index: LogIndex, version: int) -> LogEntry:
-        """Read the entry of one version of a listing; see :meth:`entry`."""
-        self._check_not_expired(index, version)
-        record = self.record(version)
-        if isinstance(record, LogEntry):
-            return record
-        why = (
-            "garbage collection took that number for giving up unfinished jobs"
-            if isinstance(record, Fence)
-            else "that number has rows that wait to be flushed"
-        )
-        msg = (
-            f"{self._storage.root}: version {version} is not there; {why}. Open the version "
-            "before, or after"
-        )
+        def read(view: LogView) -> LogEntry:
+            tag = self.tag_of(view, version)
+            return (
+                self.entry_at(view, version) if tag is None else self._load(tag_path(*tag), version)
+            )
+
+        return self.read(read)
+
+    def tag_of(self, view: LogView, version: int) -> tuple[str, str] | None:
+        """Return name and id of a tag that keeps a version, if that has expired."""
+        if version < view.oldest:
+            for name, tag in view.state.tags.items():
+                if tag.version == version:
+                    return name, tag.commit_id
+        return None
+
+    def entry_at(self, view: LogView, version: int) -> LogEntry:
+        """Read the entry of one version that has not expired; see :meth:`entry`."""
+        newest = view.state.version
+        others = f"there are versions {view.oldest} to {newest}" if newest else "there are none"
+        if not 1 <= version <= view.newest:
+            problem = f"is not there; {others}"
+        elif version < view.oldest:
+            problem = f"has expired and was removed by garbage collection; {others}"
+        elif (entry := self.record(version)).is_version:
+            return entry
+        else:
+            why = _NO_VERSION.get(entry.operation, "has rows that wait to be flushed")
+            problem = f"is not there; that number {why}. Open the version before, or after"
+        msg = f"{self.root}: version {version} {problem}"
         raise ShuffleNotFoundError(msg)
 
     def committed(self, number: int) -> LogEntry:
         """Read the entry of one commit, of a version or pending; raises as :meth:`entry`."""
-        try:
-            return self.entry(number)
-        except ShuffleNotFoundError:
-            record = self._records.get(number)
-            if isinstance(record, Pending):
-                return record.entry
-            raise
 
-    def _check_not_expired(self, index: LogIndex, version: int) -> None:
-        if version < index.oldest:
-            msg = (
-                f"{self._storage.root}: version {version} has expired and was removed by garbage "
-                f"collection; there are versions {index.oldest} to {index.newest}"
-            )
-            raise ShuffleNotFoundError(msg)
+        def read(view: LogView) -> LogEntry:
+            is_kept = number in view.state.pending.numbers or number >= view.oldest
+            if is_kept and self.record(number).is_pending:
+                return self.record(number)
+            return self.entry_at(view, number)
 
-    def checkpoint(self, number: int) -> Checkpoint:
-        """Read a checkpoint, verified; raises as :meth:`record`."""
-        if self._checkpoint is not None and self._checkpoint.number == number:
-            return self._checkpoint
-        path = checkpoint_path(number)
-        stat = self._storage.stat(path)
-        num_bytes = stat.num_bytes if stat else HEADER_BYTES
-        reader = self._storage.open_reader(path)
-        try:
-            (header,) = reader.get_ranges([(0, HEADER_BYTES)])
-            length = body_bytes(header.to_pybytes())
-            (body,) = reader.get_ranges([(HEADER_BYTES, length)])
-            checkpoint = decode_checkpoint(header.to_pybytes(), body.to_pybytes(), num_bytes)
-        except (CorruptShuffleError, FormatVersionError) as error:
-            msg = f"{self._storage.root}/{path}: {error}"
-            if isinstance(error, CorruptShuffleError):
-                msg = f"{msg}. {self._advice(number)}"
-            raise type(error)(msg) from error
-        finally:
-            reader.close()
-        if checkpoint.number != number:
-            msg = f"{self._storage.root}/{path}: is the checkpoint of version {checkpoint.number}"
-            raise CorruptShuffleError(msg)
-        self._checkpoint = checkpoint
-        return checkpoint
+        return self.read(read)
 
-    def _advice(self, number: int) -> str:
-        """Return the remedy of a damaged checkpoint."""
-        index = LogIndex.of(self._storage.list(LOG_DIRECTORY))
-        if not index.entries.issuperset(range(1, number + 1)):
-            return "Entries that it replaces were removed: restore it from a backup"
-        if number < index.oldest:  # totals go before entries
-            return "Garbage collection began to remove what it replaces: restore it from a backup"
-        return "All entries that it replaces exist: delete it, and they are read instead"
+    def newest_entry(self, view: LogView) -> LogEntry | None:
+        """Return the entry of the newest version, if any."""
+        if view.last is not None and view.last.is_version:
+            return view.last
+        return self.record(view.state.version) if view.state.version else None
 
     def snapshot(self, version: int | None = None) -> Snapshot | None:
         """Return the given or the newest version; None when nothing was ever committed.
 
         Raises ShuffleNotFoundError where the version does not exist, or has expired.
         """
-        return self.read(lambda index: self.snapshot_of(index, version))
+        return self.read(lambda view: self.snapshot_of(view, version))
 
-    def snapshot_of(self, index: LogIndex, version: int | None = None) -> Snapshot | None:
-        """Return the given or the newest version of a listing; see :meth:`snapshot`."""
+    def snapshot_of(self, view: LogView, version: int | None = None) -> Snapshot | None:
+        """Return the given or the newest version; see :meth:`snapshot`."""
         if version is None:
-            return self.content_at(index, index.newest)
-        if not 1 <= version <= index.newest:
-            newest = self.content_at(index, index.newest)  # the last numbers may be fences
-            versions = f"versions {index.oldest} to {newest.version}" if newest else "none"
-            msg = f"{self._storage.root}: version {version} is not there; there are {versions}"
-            raise ShuffleNotFoundError(msg)
-        self.entry_at(index, version)  # not a fence
-        return self.content_at(index, version)
+            return self.version_at(view, view.state.version) if view.state.version else None
+        return self.version_at(view, version)
 
-    def content_at(self, index: LogIndex, number: int) -> Snapshot | None:
-        """Return the newest version at or before a number of the log; None where there is none."""
-        entries: list[LogEntry] = []
-        ahead = ReadAhead(self.record, self._storage.max_requests, index.checkpoints)
-        while number > 0:
-            # The newest entry itself is always read: a checkpoint says less about the commit.
-            if entries and number in index.checkpoints:
-                whole = self.checkpoint(number).entry
-                if whole is None:
-                    break
-                self._check_appended(entries[0], whole)
-                return Snapshot((whole, *reversed(entries)))
-            ahead.come_to(number)
-            record = self.record(number)
-            if isinstance(record, LogEntry):
-                entries.append(record)
-                self._check_appended(entries[0], record)
-                if record.is_whole:
-                    return Snapshot(tuple(reversed(entries)))
-            number -= 1
-        if not entries:
-            return None
-        msg = f"{self._storage.root}: commit log does not begin with a whole version"
-        raise CorruptShuffleError(msg)
+    def version_at(self, view: LogView, version: int) -> Snapshot:
+        """Return the given version; raises as :meth:`snapshot`."""
+        tag = self.tag_of(view, version)
+        if tag is not None:
+            entry = self._load(tag_path(*tag), version)
+            return Snapshot.of(entry, entry.delta)
+        return self.content_at(view, self.entry_at(view, version))
 
-    def _check_appended(self, newest: LogEntry, entry: LogEntry) -> None:
-        """Check that an entry may be read together with the newest of its version."""
-        ours = (newest.shuffle_id, newest.num_subpartitions, newest.sort_by)
-        theirs = (entry.shuffle_id, entry.num_subpartitions, entry.sort_by)
-        if ours != theirs or not is_appendable(newest.data_schema, entry.data_schema):
-            msg = (
-                f"{self._storage.root}/{entry_path(newest.version)}: does not continue version "
-                f"{entry.version}: another shuffle, number of subpartitions, schema or sort order. "
-                "Restore the entries from a copy"
-            )
-            raise CorruptShuffleError(msg)
+    def content_at(self, view: LogView, entry: LogEntry) -> Snapshot:
+        """Return the version that an entry publishes."""
+        pieces = self.pieces(view, entry.version, to_content=True)
+        return Snapshot.of(entry, compose([piece.delta for piece in pieces]))
 
-    def totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
-        """Rows and bytes per subpartition of a version, or of some entries (two int64 arrays).
+    def pieces(
+        self, view: LogView, number: int, *, floor: int = 0, to_content: bool = False
+    ) -> list[LogEntry]:
+        """Return what the log says of the numbers after ``floor`` up to another: few reads.
 
-        Where the files of a whole version were removed, they are read from the checkpoint that
-        replaced its entries. Those of a part are nowhere else: ObjectNotFoundError, or
-        ShuffleNotFoundError for a span of versions of which some have expired.
+        They ascend and are adjacent; the first may begin before the floor. ``to_content`` leaves
+        out those before the last one that begins a shuffle.
         """
-        try:
-            return self._totals(snapshot)
-        except ObjectNotFoundError as error:
-            if snapshot.span is not None:
-                self._check_not_expired(self.index(), snapshot.oldest_needed)
-            if not snapshot.is_version:
-                raise
-            # They may have gone with entries of expired versions that a checkpoint replaces now.
-            fresh = self.snapshot(snapshot.version)
-            if (
-                fresh is None
-                or fresh.entries == snapshot.entries
-                or fresh.newest.commit_id != snapshot.newest.commit_id
-            ):
+        pieces: list[LogEntry] = []
+        base = view.state.base
+        checkpoint = view.checkpoint if view.checkpoint <= number else 0
+        while number > floor:
+            piece = self._checkpoint_at(number, checkpoint, base)
+            if piece is None:
+                piece = self.record(number)
+                # One at this number is built on what may have been removed.
+                shown = checkpoint if checkpoint < number else 0
+                checkpoint = max(shown, piece.state.checkpoint)
+                if not pieces and self.max_requests > 1:
+                    self.records(range(max(checkpoint, base, floor) + 1, number))
+            else:
+                checkpoint = piece.span.after
+            if pieces and pieces[-1].span.parent != piece.commit_id:
                 msg = (
-                    f"{error}; it has rows and bytes per subpartition of version "
-                    f"{snapshot.version}. Restore it from a copy, or overwrite the shuffle"
+                    f"{self.root}/{entry_path(number + 1)}: does not continue the entry before it. "
+                    "Restore the entries from one copy"
                 )
-                raise ObjectNotFoundError(msg) from error
-            return self._totals(fresh)
+                raise CorruptShuffleError(msg)
+            if number == view.newest and view.last and view.last.commit_id != piece.commit_id:
+                path = checkpoint_path(number)
+                msg = f"{self.root}/{path}: is of another log. Delete it: the entries say the same"
+                raise CorruptShuffleError(msg)
+            pieces.append(piece)
+            number = piece.span.after
+            if to_content and piece.span.clears:
+                break
+        pieces.reverse()
+        return pieces
 
-    def _totals(self, snapshot: Snapshot) -> tuple[Int64Array, Int64Array]:
-        n = snapshot.newest.num_subpartitions
-        rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        width = self._storage.max_requests  # and no more in memory
-        entries = [entry for entry in snapshot.entries if entry.map_outputs]
-        for start in range(0, len(entries), width):
-            reads = [partial(self.totals_of, entry) for entry in entries[start : start + width]]
-            for added_rows, added_sizes in run_concurrently(reads, width):
-                rows += added_rows
-                sizes += added_sizes
-        return rows, sizes
+    def _checkpoint_at(self, number: int, checkpoint: int, base: int) -> LogEntry | None:
+        """Return the checkpoint or base that ends at a number, if there is one.
 
-    def totals_of(self, entry: LogEntry) -> tuple[Int64Array, Int64Array]:
-        """Rows and bytes per subpartition of one entry, from the file that it names."""
-        where = entry.totals
-        if where.offset:  # in a checkpoint, whose own length was checked
-            (data,) = self._storage.get_ranges(where.path, [(where.offset, where.length)])
-        else:
-            data = pa.py_buffer(self._storage.read(where.path, num_bytes=where.length))
+        A checkpoint may be missing: those who should have put it died, or it was damaged and
+        deleted. The entries say the same.
+        """
+        if number == base:
+            return self._stored(base_path(number), number)
+        if number != checkpoint:
+            return None
         try:
-            return decode_totals(data, entry)
-        except CorruptShuffleError as error:
-            msg = f"{self._storage.root}/{where.path}: {error}"
-            raise CorruptShuffleError(msg) from error
+            piece = self._stored(checkpoint_path(number), number)
+        except ObjectNotFoundError:
+            return None
+        # One that begins within the base is built on what may have been removed.
+        return piece if not piece.span.after or piece.span.after >= base else None
+
+    def _stored(self, path: str, number: int) -> LogEntry:
+        """Read a checkpoint, verified; raises as :meth:`record`."""
+        self._use(number)
+        known = self._checkpoints.get(path)
+        if known is not None:
+            return known
+        piece = self._load(path, number)
+        self._checkpoints[path] = piece
+        return piece
+
+    def last_commit(self, view: LogView, application_id: str) -> LastCommit | None:
+        """Return the last commit of an application, if any."""
+        last = view.state.applications.get(application_id)
+        if last is None and view.last is not None:
+            last = self.earlier_applications(view.last, view.state.base).get(application_id)
+        return last
+
+    def earlier_applications(self, entry: LogEntry, base: int) -> Mapping[str, LastCommit]:
+        """Return the last commits of applications that the state of an entry leaves out.
+
+        ``base`` is that of the newest entry: what is before it may have been removed.
+        """
+        later: dict[str, LastCommit] = {}
+        number = entry.state.checkpoint
+        while number > base:
+            with contextlib.suppress(ObjectNotFoundError):
+                return {**self._stored(checkpoint_path(number), number).state.applications, **later}
+            before = self.record(number)  # the checkpoint is missing
+            later = {**before.state.applications, **later}
+            number = before.state.checkpoint
+        earlier = self._stored(base_path(base), base).state.applications if base else {}
+        return {**earlier, **later}
+
+    def find_transaction(self, transaction: Transaction) -> LastCommit | None:
+        """Return the commit of a transaction, or of a later one of its application, if any."""
+        last = self.read(lambda view: self.last_commit(view, transaction.application_id))
+        return last if last is not None and last.number >= transaction.number else None
 
     def find_job(self, job_id: str, *, after: int = 0) -> JobEnd | None:
         """Return how a job ended in the log after number ``after``; None if it has not."""
-        return self.read(lambda index: self.end_of(index, job_id, after=after))
+        return self.read(lambda view: self.end_of(view, job_id, after=after))
 
-    def end_of(self, index: LogIndex, job_id: str, *, after: int) -> JobEnd | None:
-        """Return how a job ended according to a listing; see :meth:`find_job`."""
-        for record in self.walk_down(index, index.newest, floor=after):
-            if isinstance(record, Checkpoint):
-                end = record.jobs.get(job_id)
-                return end if end is not None and end.version > after else None
-            end = ends_of(record).get(job_id)
+    def end_of(self, view: LogView, job_id: str, *, after: int) -> JobEnd | None:
+        """Return how a job ended; see :meth:`find_job`."""
+        state = view.state
+        end = state.jobs.get(job_id)
+        if end is not None:
+            return end if end.version > after else None
+        known, before = max(state.checkpoint, state.base), LogView(view.last, state.checkpoint)
+        for piece in reversed(self.pieces(before, known, floor=after)):
+            end = end_of_job(piece, job_id)
             if end is not None:
+                self.pieces(view, view.newest, floor=after)  # all are of one history
+                return end if end.version > after else None
+        # What is missing from the pieces ended in a segment that was removed: a base has the ends
+        # of a segment until the list of those exists.
+        for segment in range(segment_of(after + 1), segment_of(view.state.base)):
+            removed = self.removed(segment)
+            end = None if removed is None else end_in(removed.jobs, job_id)
+            if end is not None and end.version > after:
                 return end
         return None
 
-    def all_ends(self, index: LogIndex, number: int) -> dict[str, JobEnd]:
-        """Return how every job ended that ended up to a number of the log."""
-        ends: dict[str, JobEnd] = {}
-        for record in reversed(list(self.walk_down(index, number, width=max(number, 1)))):
-            ends |= record.jobs if isinstance(record, Checkpoint) else ends_of(record)
-        return ends
+    def ended_jobs(self, view: LogView) -> pa.Table:
+        """Return how each job ended that ended in the segments that are kept."""
+        return join_jobs([made(piece.delta.jobs) for piece in self.pieces(view, view.newest)])
+
+    def jobs_in_removed(self, view: LogView) -> pa.Table:
+        """Return how each job ended that ended in a segment that was removed: reads all lists."""
+        segments = range(segment_of(view.state.base))
+        reads = [partial(self.removed, segment) for segment in segments]
+        removed = run_concurrently(reads, self.max_requests)
+        return join_jobs([one.jobs for one in removed if one is not None])
+
+    def removed(self, segment: int) -> RemovedSegment | None:
+        """Return what remains of a segment whose entries were removed; None if they were not."""
+        path = expired_path(segment)
+        with contextlib.suppress(ObjectNotFoundError), _located(f"{self.root}/{path}"):
+            return decode_removed(self._storage.read(path))
+        return None
+
+
+@contextlib.contextmanager
+def _located(where: str) -> Iterator[None]:
+    """Name a file of the log in the errors of its parser."""
+    try:
+        yield
+    except ObjectNotFoundError:
+        raise
+    except (CorruptShuffleError, FormatVersionError) as error:
+        msg = f"{where}: {error}"
+        raise type(error)(msg) from error
 
 
 def has_expired(storage: Storage, version: int) -> bool:
     """Whether garbage collection gave a version up; False where the log cannot be read."""
+    log = LogReader(storage)
     with contextlib.suppress(ShuffleError):
-        return LogReader(storage).has_expired(version)
+        view = log.view()
+        return version < view.oldest and log.tag_of(view, version) is None
     return False
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from arrow_format.errors import OptionError, ResultReleasedError
-from arrow_format.options import ResultPartitionType, WriteOptions, check_result_type
+from arrow_format.model import Natural
+from arrow_format.options import ResultPartitionType, check_result_type
 from arrow_format.process_identity import ProcessIdentity
-from arrow_format.strict_json import natural, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from arrow_format.options import WriteOptions
 
 
-@dataclass(frozen=True, slots=True)
-class ResultDescription:
+class ResultDescription(Struct, frozen=True, omit_defaults=True):
     """Type, bounds and owners of a result."""
 
     type: ResultPartitionType = ResultPartitionType.BLOCKING_PERSISTENT
-    max_unconsumed_bytes: int | None = None
+    max_unconsumed_bytes: Natural | None = None
     """Of a bounded result: stored bytes that may be unconsumed; None: unlimited."""
-    max_unconsumed_versions: int | None = None
+    max_unconsumed_versions: Natural | None = None
     """Of a bounded result: versions that may be unconsumed; None: unlimited."""
     owners: tuple[ProcessIdentity, ...] = ()
     """Of a BLOCKING result: the applications that wrote it, by their processes, the last one last,
@@ -76,16 +77,17 @@ def _together(
     return (*(owner for owner in before if owner not in now), *now)
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """What a release took away."""
 
-    through: int
+    through: Natural
     """All versions up to this one; 0 where the result had none, only pending map outputs."""
     by: str
     """Who released it and why, for people."""
     ended: bool
     """Whether the result was released as a whole; else what was consumed, and more may come."""
+    at: Natural = 0
+    """Number of the entry that released it; set when that is committed."""
 
 
 def released_error(root: str, released: Released) -> ResultReleasedError:
@@ -100,43 +102,3 @@ def released_error(root: str, released: Released) -> ResultReleasedError:
     return ResultReleasedError(
         f"{root}: {what}, or keep it: resultType BLOCKING_PERSISTENT is released by name alone"
     )
-
-
-def result_to_json(result: ResultDescription) -> dict[str, Any]:
-    """Encode a description."""
-    value = {
-        "type": result.type.name,
-        "max_unconsumed_bytes": result.max_unconsumed_bytes,
-        "max_unconsumed_versions": result.max_unconsumed_versions,
-        "owners": [owner.to_json() for owner in result.owners] or None,
-    }
-    return {name: field for name, field in value.items() if field is not None}
-
-
-def result_from_json(value: Mapping[str, Any] | None) -> ResultDescription:
-    """Inverse of :func:`result_to_json`; None for an entry without a description."""
-    if value is None:
-        return PERSISTENT
-    limits = {
-        name: natural(value[name])
-        for name in ("max_unconsumed_bytes", "max_unconsumed_versions")
-        if value.get(name) is not None
-    }
-    return ResultDescription(
-        type=ResultPartitionType[text(value["type"])],
-        owners=tuple(ProcessIdentity.from_json(owner) for owner in value.get("owners", ())),
-        **limits,
-    )
-
-
-def released_to_json(released: Released) -> dict[str, Any]:
-    """Encode what was released."""
-    return {"through": released.through, "by": released.by, "ended": released.ended}
-
-
-def released_from_json(value: Mapping[str, Any]) -> Released:
-    """Inverse of :func:`released_to_json`."""
-    if not isinstance(value["ended"], bool):
-        msg = f"a {type(value['ended']).__name__} is neither true nor false"
-        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
-    return Released(natural(value["through"]), text(value["by"])[:1000], value["ended"])

@@ -35,9 +35,9 @@ class ChunkReader:
     missing, cut short, or not as the index says, and
     :class:`~arrow_format.errors.FormatVersionError` when its encoding is unknown.
 
-    ``index`` is that of the file, or what its writer knows before there is one; ``decoder`` has the
-    file's schema, or a widened one. At most ``read_ahead_bytes`` are fetched ahead of the consumer,
-    unless one chunk is larger. ``wanted`` is the purpose of the read for messages, such as
+    ``index`` is that of the file, or what its writer knows before there is one; ``decoder`` takes
+    the file's schema. At most ``read_ahead_bytes`` are fetched ahead of the consumer, unless one
+    chunk is larger. ``wanted`` is the purpose of the read for messages, such as
     ``subpartitions 3 to 5``, and ``order`` the file's position in the reading order of a scheduler.
     """
 
@@ -59,13 +59,18 @@ class ChunkReader:
         self._read_ahead_bytes = read_ahead_bytes
 
     @property
+    def added_row_bytes(self) -> int:
+        """Bytes by which a decoded row is larger than what is stored of it, at least."""
+        return self._decoder.added_row_bytes
+
+    @property
     def described(self) -> str:
         """Map task, attempt and purpose of the read."""
         return f"{self._task()}, {self._wanted}" if self._wanted else self._task()
 
     def stored(self, first_region: int, end_region: int) -> Iterator[EncodedChunk]:
         """Yield all chunks of adjacent regions as they are stored, in file order."""
-        for chunk, stored in self._fetch(self._plan(first_region, end_region)):
+        for chunk, stored in self._fetch(self.plan(first_region, end_region)):
             table = self.index.regions[chunk.region].chunks
             encoding = int(table.encoding[chunk.chunk])
             if encoding == Encoding.IPC:
@@ -140,7 +145,7 @@ class ChunkReader:
 
         Each item is the rows of one chunk and the subpartition of each row; see :meth:`rows_of`.
         """
-        for chunk, batch in self.decoded(self._plan(first_region, end_region, first, end)):
+        for chunk, batch in self.decoded(self.plan(first_region, end_region, first, end)):
             parts = self.rows_of(chunk, batch, first, end)
             del batch  # nor any part: a suspended frame would keep them while its consumer works
             yield from map(attrgetter("batch", "subpartitions"), parts)
@@ -159,7 +164,7 @@ class ChunkReader:
             raise CorruptShuffleError(msg)
         end = len(index.regions)
         chunks: Iterator[object] = (
-            self.decoded(self._plan(0, end)) if decode else self.stored(0, end)
+            self.decoded(self.plan(0, end)) if decode else self.stored(0, end)
         )
         for _ in chunks:
             pass
@@ -172,9 +177,10 @@ class ChunkReader:
             )
             raise CorruptShuffleError(msg)
 
-    def _plan(
+    def plan(
         self, first_region: int, end_region: int, first: int = 0, end: int | None = None
     ) -> Iterator[ChunkRead]:
+        """Yield the chunks that subpartitions ``[first, end)`` want of adjacent regions."""
         n = self.index.metadata.num_subpartitions
         regions = self.index.regions[first_region:end_region]
         return plan_chunks(regions, first, n if end is None else end, n, first_region=first_region)

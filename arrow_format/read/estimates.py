@@ -32,8 +32,7 @@ def estimate_read_bytes(snapshot: Snapshot, stored: Int64Array) -> Int64Array:
     ``stored`` is the share of each subpartition in the data files. With broadcast rows a reader
     reads more than that: they are stored once, and every subpartition reads them all.
     """
-    files = [file for output in snapshot.map_outputs for file in output.files]
-    rows = sum(file.num_broadcast_rows for file in files)
+    rows = snapshot.num_broadcast_rows
     if rows == 0:
         return stored
     n = snapshot.newest.num_subpartitions
@@ -46,7 +45,7 @@ def estimate_raw_bytes(snapshot: Snapshot, rows: Int64Array, stored: Int64Array)
     The larger of two estimates, from ``rows`` and from ``stored`` bytes of each subpartition: rows
     may be larger than the average, or compress better.
     """
-    raw = sum(output.raw_bytes for output in snapshot.map_outputs)
+    raw = snapshot.raw_bytes
     by_rows = rows * (raw / max(snapshot.num_rows, 1))
     by_bytes = stored * (raw / max(snapshot.num_bytes, 1))
     larger = np.minimum(np.ceil(np.maximum(by_rows, by_bytes)), LARGEST_ESTIMATE)
@@ -60,9 +59,8 @@ def estimate_region_bytes(snapshot: Snapshot, root: str) -> Int64Array:
     All regions of a file get the same estimate. ``root`` is for the message of the
     :class:`CorruptShuffleError`, which a log with impossibly many regions raises.
     """
-    files = [file for output in snapshot.map_outputs for file in output.files]
-    counts = np.array([file.num_regions for file in files], np.int64)
-    sizes = np.array([file.data_bytes for file in files], np.int64)
+    counts = snapshot.map_outputs.of_files("num_regions")
+    sizes = snapshot.map_outputs.of_files("data_bytes")
     if int(counts.sum()) > MAX_REGIONS:
         msg = f"{root}: the log names {counts.sum():,} regions; restore it from a copy"
         raise CorruptShuffleError(msg)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from arrow_format.arrays.schema_evolution import is_appendable
+from arrow_format.arrays.schema_evolution import can_read_as
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -44,10 +44,10 @@ class IndexCache:
         self._lock = threading.Lock()
 
     def index_of(
-        self, entry: LogEntry, output: MapOutput, file: PartitionedFile
+        self, version: LogEntry, output: MapOutput, file: PartitionedFile
     ) -> PartitionedFileReader:
-        """Return the verified index of a file that ``entry`` names."""
-        storage = self.roots.storage_of(file, entry.roots, output.job_id)
+        """Return the verified index of a file of a version, given the version's newest entry."""
+        storage = self.roots.storage_of(file, output.job_id)
         key = storage.root, file.path
         with self._lock:
             kept = self._kept.get(key)
@@ -61,7 +61,7 @@ class IndexCache:
             if isinstance(error, CorruptShuffleError):  # copies of a newer version do not help
                 msg = f"{msg}. {ADVICE}"
             raise type(error)(msg) from error
-        _check_identity(reader, entry, output)
+        _check_identity(reader, version, output)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = reader
@@ -72,7 +72,7 @@ class IndexCache:
         return reader
 
     def indexes_of(
-        self, files: Iterable[tuple[LogEntry, MapOutput, PartitionedFile]]
+        self, version: LogEntry, files: Iterable[tuple[MapOutput, PartitionedFile]]
     ) -> Iterator[PartitionedFileReader]:
         """Yield the verified index of each file, in their order.
 
@@ -81,16 +81,16 @@ class IndexCache:
         max_requests = self.roots.storage.max_requests
         window: list[Callable[[], PartitionedFileReader]] = []
         num_bytes = 0
-        for entry, output, file in files:
+        for output, file in files:
             num_bytes += file.index_bytes
             if window and (len(window) == max_requests or num_bytes > self._max_bytes):
                 yield from run_concurrently(window, max_requests)
                 window, num_bytes = [], file.index_bytes
-            window.append(partial(self.index_of, entry, output, file))
+            window.append(partial(self.index_of, version, output, file))
         yield from run_concurrently(window, max_requests)
 
 
-def _check_identity(reader: PartitionedFileReader, entry: LogEntry, output: MapOutput) -> None:
+def _check_identity(reader: PartitionedFileReader, version: LogEntry, output: MapOutput) -> None:
     where = f"{reader.storage.root}/{reader.file.index_path}"
     metadata = reader.metadata
     expected = (output.job_id, output.map_task, output.attempt)
@@ -101,12 +101,13 @@ def _check_identity(reader: PartitionedFileReader, entry: LogEntry, output: MapO
             f"{output.map_task}, attempt {output.attempt}. The file was swapped with another"
         )
         raise CorruptShuffleError(msg)
-    if metadata.num_subpartitions != entry.num_subpartitions:
-        actual, wanted = f"{metadata.num_subpartitions} subpartitions", str(entry.num_subpartitions)
-    elif not is_appendable(entry.data_schema, metadata.data_schema):
-        actual, wanted = _columns(metadata.data_schema), _columns(entry.data_schema)
-    elif metadata.sort_by != entry.sort_by:
-        actual, wanted = _order(metadata.sort_by), _order(entry.sort_by)
+    if metadata.num_subpartitions != version.num_subpartitions:
+        actual = f"{metadata.num_subpartitions} subpartitions"
+        wanted = str(version.num_subpartitions)
+    elif not can_read_as(metadata.data_schema, version.data_schema):
+        actual, wanted = _columns(metadata.data_schema), _columns(version.data_schema)
+    elif metadata.sort_by != version.sort_by:
+        actual, wanted = _order(metadata.sort_by), _order(version.sort_by)
     else:
         return
     msg = (

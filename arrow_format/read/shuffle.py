@@ -16,13 +16,14 @@ from arrow_format.arrays.batches import (
     in_subpartition_order,
 )
 from arrow_format.arrays.buffers import to_arrow, to_numpy
-from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
+from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
 from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
-from arrow_format.log.changes import changes_of
-from arrow_format.log.commit_log import CommitLog, Snapshot
+from arrow_format.log.changes import changes_of, read_as
+from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
 from arrow_format.log.reader import expired_error, has_expired, translate_expired
 from arrow_format.log.result import released_error
+from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_read_options
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.estimates import (
@@ -40,6 +41,7 @@ from arrow_format.read.subpartition_reader import (
     select_columns,
     with_subpartition_schema,
 )
+from arrow_format.read.totals import totals_of
 from arrow_format.read.verify import VerifyReport, verify_snapshot
 from arrow_format.storage.open import Place, Storage, open_storage
 
@@ -47,10 +49,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.arrays.batches import Rows
+    from arrow_format.arrays.spark_schema_evolution import Schemas
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.result import ResultDescription
-    from arrow_format.log.snapshot import VersionSpan
+    from arrow_format.log.snapshot import Snapshot, VersionSpan
+    from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
 
@@ -132,9 +136,9 @@ class Shuffle:
         return self._snapshot.version
 
     @property
-    def entries(self) -> tuple[LogEntry, ...]:
-        """Log entries that make up this version, oldest first."""
-        return self._snapshot.entries
+    def snapshot(self) -> Snapshot:
+        """The version as the commit log describes it: newest entry and map outputs."""
+        return self._snapshot
 
     @property
     def span(self) -> VersionSpan | None:
@@ -183,7 +187,7 @@ class Shuffle:
         return self._entry.result
 
     @property
-    def map_outputs(self) -> tuple[MapOutput, ...]:
+    def map_outputs(self) -> Sequence[MapOutput]:
         """Map outputs, in reading order."""
         return self._snapshot.map_outputs
 
@@ -192,7 +196,7 @@ class Shuffle:
         # No cached_property: up to Python 3.11 one lock serves all shuffles, and a process forked
         # while a thread holds it would deadlock.
         if self._known_totals is None:
-            self._known_totals = CommitLog(self._storage).totals(self._snapshot)
+            self._known_totals = totals_of(self._snapshot, self.path, self._indexes)
         return self._known_totals
 
     @property
@@ -421,7 +425,8 @@ class Shuffle:
             self._begin_reading()
         return SortMergeSubpartitionReader(
             self._storage,
-            self._snapshot.entries,
+            self._entry,
+            self._snapshot.map_outputs,
             first,
             end,
             columns=columns,
@@ -474,14 +479,21 @@ class Shuffle:
 
 @lru_cache(PINNED_KEPT)
 def _kept(
-    storage: Storage, version: int, commit_id: str, options: ReadOptions, span: VersionSpan | None
+    storage: Storage,
+    version: int,
+    commit_id: str,
+    options: ReadOptions,
+    span: VersionSpan | None,
+    schemas: Schemas | None,
 ) -> Shuffle:
     """Open a pinned version; a commit never changes, so the tasks of a process share it."""
     if span is None:
         shuffle = open_shuffle(storage, version, options=options)
     else:
         shuffle = Shuffle(storage, changes_of(CommitLog(storage), span), options)
-    _check_pinned(shuffle.path, shuffle.entries[-1], commit_id)
+    _check_pinned(shuffle.path, shuffle.snapshot.newest, commit_id)
+    if schemas is not None:
+        shuffle = Shuffle(storage, read_as(shuffle.snapshot, schemas), options)
     return shuffle
 
 
@@ -491,8 +503,11 @@ def open_pinned(
     commit_id: str,
     options: ReadOptions,
     span: VersionSpan | None = None,
+    schemas: Schemas | None = None,
 ) -> Shuffle:
     """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
+
+    ``schemas`` are those of a later version to read the rows with; their own when None.
 
     Raises
     ------
@@ -503,7 +518,7 @@ def open_pinned(
     """
     # Checked each time: the directory may have been replaced since another task opened it.
     _check_pinned(storage.root, CommitLog(storage).entry(version, commit_id), commit_id)
-    return _kept(storage, version, commit_id, options, span)
+    return _kept(storage, version, commit_id, options, span, schemas)
 
 
 def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:
@@ -528,7 +543,7 @@ def check_there(storage: Storage) -> None:
 
 def open_shuffle(
     path: Place,
-    version: int | None = None,
+    version: VersionName | None = None,
     *,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -540,7 +555,9 @@ def open_shuffle(
     path
         Directory or URI of the shuffle.
     version
-        Number of the version; the newest when None.
+        Number of the version; or name of its tag; or a time, as a ``datetime`` or a text such as
+        ``2026-11-20 12:00``, for the newest version that was committed by then. A time without a
+        zone is one of the local zone of this process. The newest when None.
     options
         Memory, batch size and the like; defaults when None.
     storage_options
@@ -550,12 +567,13 @@ def open_shuffle(
     Returns
     -------
     Shuffle
-        Pinned to that version; its log entries are in memory, its indexes are opened on demand.
+        Pinned to that version; its map outputs are in memory, its indexes are opened on demand.
 
     Raises
     ------
     ShuffleNotFoundError
-        The path does not exist, holds no shuffle, or has no such version. Its subclass
+        The path does not exist, holds no shuffle, or has no such version, tag, or version that was
+        committed by then and has not expired. Its subclass
         ``ResultReleasedError``: the result was consumed or released.
     OptionError
         The path or an option has a bad value.
@@ -563,14 +581,13 @@ def open_shuffle(
         The commit log is damaged or of a newer format version.
     """
     storage = open_storage(path, storage_options)
-    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
-        msg = f"version={version!r}: expected a whole number"
-        raise OptionError(msg)
+    if version is not None:
+        version = parse_version_name(version)
     check_there(storage)
     log = CommitLog(storage)
-    snapshot = log.snapshot(version)
+    snapshot = log.read(lambda view: log.snapshot_of(view, resolve_version(log, view, version)))
     if snapshot is None:
-        raise no_version_error(log, "nothing was written, or not committed")
+        raise no_version_error(log)
     if snapshot.ended is not None:
         raise released_error(storage.root, snapshot.ended)
     return Shuffle(storage, snapshot, options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrow_format.errors import ShuffleNotFoundError
-from arrow_format.log.changes import OVERWRITES, changes_of, newest_entry, plan_changes
+from arrow_format.log.changes import OVERWRITES, changes_of, plan_changes
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
 from arrow_format.options import check_choice, check_integer
@@ -18,7 +18,7 @@ from arrow_format.storage.open import Place, open_storage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrow_format.log.names import LogIndex
+    from arrow_format.log.reader import LogView
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.options import ReadOptions
 
@@ -82,10 +82,10 @@ def open_shuffle_changes(
     storage = open_storage(path, storage_options)
     log = CommitLog(storage)
 
-    def changes(index: LogIndex) -> Snapshot:
-        newest = newest_entry(log, index)
+    def changes(view: LogView) -> Snapshot:
+        newest = log.newest_entry(view)
         if newest is None:
-            raise no_version_error(log, "nothing was written, or not committed")
+            raise no_version_error(log)
         last = newest.version if end is None else end
         if max(start, last) > newest.version:
             msg = (
@@ -93,6 +93,6 @@ def open_shuffle_changes(
                 f"{newest.version}"
             )
             raise ShuffleNotFoundError(msg)
-        return changes_of(log, plan_changes(log, index, start, last, overwrites=overwrites))
+        return changes_of(log, plan_changes(log, view, start, last, overwrites=overwrites))
 
     return Shuffle(storage, log.read(changes), options)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import SchemaError
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_expired
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.index_cache import IndexCache
@@ -43,20 +43,18 @@ class VersionFile:
     """Its number, in reading order."""
     first_region: int
     """Number of its first region: regions are numbered through the version, in reading order."""
-    entry: LogEntry
     output: MapOutput
     file: PartitionedFile
 
 
-def files_of(entries: Iterable[LogEntry]) -> Iterator[VersionFile]:
-    """Yield all partitioned files of a version, in reading order."""
+def files_of(outputs: Iterable[MapOutput]) -> Iterator[VersionFile]:
+    """Yield the partitioned files of map outputs, in reading order."""
     order = first_region = 0
-    for entry in entries:
-        for output in entry.map_outputs:
-            for file in output.files:
-                yield VersionFile(order, first_region, entry, output, file)
-                order += 1
-                first_region += file.num_regions
+    for output in outputs:
+        for file in output.files:
+            yield VersionFile(order, first_region, output, file)
+            order += 1
+            first_region += file.num_regions
 
 
 class SortMergeSubpartitionReader:
@@ -70,8 +68,10 @@ class SortMergeSubpartitionReader:
     ----------
     storage
         Storage of the shuffle.
-    entries
-        Log entries of the version, oldest first.
+    version
+        Newest log entry of the version: it says what rows are read as.
+    outputs
+        Map outputs of the version, in reading order.
     first, end
         Range of subpartitions, within the shuffle's.
     columns
@@ -83,7 +83,7 @@ class SortMergeSubpartitionReader:
     scheduler
         Reads for this and for other readers of the same version; one of its own when None.
     oldest_needed
-        Oldest version whose expiry may remove files that are read; the last entry's when None.
+        Oldest version whose expiry may remove files that are read; the version itself when None.
 
     Raises
     ------
@@ -98,7 +98,8 @@ class SortMergeSubpartitionReader:
     def __init__(
         self,
         storage: Storage,
-        entries: Sequence[LogEntry],
+        version: LogEntry,
+        outputs: Sequence[MapOutput],
         first: int,
         end: int,
         *,
@@ -109,16 +110,17 @@ class SortMergeSubpartitionReader:
         oldest_needed: int | None = None,
     ) -> None:
         self._storage = storage
-        self._oldest_needed = oldest_needed or entries[-1].version
+        self._oldest_needed = oldest_needed or version.version
         self._indexes = indexes or IndexCache(storage)
         self._scheduler = scheduler or ReadScheduler()
-        self._entries = tuple(entries)
+        self._version = version
+        self._outputs = outputs
         self._first = first
         self._end = end
         self._regions = regions
-        self._data_schema = entries[-1].data_schema
+        self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
-        self._decoder = ChunkDecoder(self._data_schema, self._columns)
+        self._decoders = ChunkDecoders(self._data_schema, self._columns)
 
     @property
     def schema(self) -> pa.Schema:
@@ -162,23 +164,23 @@ class SortMergeSubpartitionReader:
         with translate_expired(self._storage, self._oldest_needed):
             files = [
                 (version_file, regions)
-                for version_file in files_of(self._entries)
+                for version_file in files_of(self._outputs)
                 if (regions := self._regions_of(version_file))
             ]
             indexes = self._indexes.indexes_of(
-                (version_file.entry, version_file.output, version_file.file)
-                for version_file, _ in files
+                self._version, ((one.output, one.file) for one, _ in files)
             )
             for (version_file, regions), index in zip(files, indexes, strict=True):
                 chunks = plan_chunks(
                     index.regions[regions.start : regions.stop],
                     self._first,
                     self._end,
-                    version_file.entry.num_subpartitions,
+                    self._version.num_subpartitions,
                     first_region=regions.start,
                 )
+                decoder = self._decoders.of(index.metadata.data_schema)
                 order = version_file.order
-                yield ChunkReader(index, self._decoder, wanted=wanted, order=order), chunks
+                yield ChunkReader(index, decoder, wanted=wanted, order=order), chunks
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""
@@ -226,6 +228,7 @@ class SortMergeSubpartitionReader:
 def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: int) -> list[int]:
     """Estimate the raw bytes of the rows wanted from each chunk, plus ``row_bytes`` for each."""
     regions, file = source.index.regions, source.index.file
+    row_bytes += source.added_row_bytes
     raw_length = sum(int(region.chunks.raw_length.sum()) for region in regions)
     expansion = file.raw_bytes / max(raw_length, 1)
     sizes = []

@@ -10,9 +10,8 @@ import numpy as np
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.totals import subpartition_totals
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.storage.open import ObjectNotFoundError
+from arrow_format.read.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,67 +65,47 @@ def verify_snapshot(
     """Verify a version; see :meth:`arrow_format.read.shuffle.Shuffle.verify`."""
     report = VerifyReport(storage.root, snapshot.version, 0, 0, 0, 0)
     problems: list[ShuffleError] = []
-    total_rows = np.zeros(snapshot.newest.num_subpartitions, np.int64)
-    missing_totals: ShuffleError | None = None
-    for entry in snapshot.entries:
-        n = entry.num_subpartitions
-        entry_rows = np.zeros(n, np.int64)
-        num_problems = len(problems)
-        for output in entry.map_outputs:
-            for file in output.files:
-                try:
-                    index = indexes.index_of(entry, output, file)
-                    ChunkReader(index, ChunkDecoder(entry.data_schema)).check()
-                except (CorruptShuffleError, FormatVersionError, StorageError) as error:
-                    if raise_on_damage:
-                        raise
-                    problems.append(error)
-                    continue
-                report = replace(
-                    report,
-                    num_files=report.num_files + 1,
-                    num_chunks=report.num_chunks + sum(len(r.chunks) for r in index.regions),
-                    num_rows=report.num_rows + file.num_rows,
-                    num_bytes=report.num_bytes + file.data_bytes,
-                )
-                entry_rows += subpartition_totals(index.regions, n, file.data_bytes)[0]
-            if on_output is not None:
-                on_output(output)
-        try:
-            # Totals can only be compared when every index of the entry could be read.
-            if entry.map_outputs:
-                is_whole = len(problems) == num_problems
-                rows, _ = CommitLog(storage).totals_of(entry)
-                _compare(storage, entry.version, rows, entry_rows if is_whole else None)
-        except ObjectNotFoundError as error:
-            missing_totals = missing_totals or error
-        except (CorruptShuffleError, StorageError) as error:
-            if raise_on_damage:
-                raise
-            problems.append(error)
-        total_rows += entry_rows
-    if missing_totals is not None:
-        try:
-            if not snapshot.is_version:
-                raise missing_totals
-            # A checkpoint may have the totals that the entries have lost.
-            rows, _ = CommitLog(storage).totals(snapshot)
-            _compare(storage, snapshot.version, rows, None if problems else total_rows)
-        except (CorruptShuffleError, StorageError) as error:
-            if raise_on_damage:
-                raise
-            problems.append(error)
+    version = snapshot.newest
+    n = version.num_subpartitions
+    indexed_rows = np.zeros(n, np.int64)
+    for output in snapshot.map_outputs:
+        for file in output.files:
+            try:
+                index = indexes.index_of(version, output, file)
+                ChunkReader(index, ChunkDecoder(index.metadata.data_schema)).check()
+            except (CorruptShuffleError, FormatVersionError, StorageError) as error:
+                if raise_on_damage:
+                    raise
+                problems.append(error)
+                continue
+            report = replace(
+                report,
+                num_files=report.num_files + 1,
+                num_chunks=report.num_chunks + sum(len(r.chunks) for r in index.regions),
+                num_rows=report.num_rows + file.num_rows,
+                num_bytes=report.num_bytes + file.data_bytes,
+            )
+            indexed_rows += subpartition_totals(index.regions, n, file.data_bytes)[0]
+        if on_output is not None:
+            on_output(output)
+    try:
+        # Totals can only be compared when every index could be read.
+        rows, _ = totals_of(snapshot, storage.root, indexes)
+        if not problems:
+            _compare(storage, snapshot.version, rows, indexed_rows)
+    except (CorruptShuffleError, StorageError) as error:
+        if raise_on_damage:
+            raise
+        problems.append(error)
     return replace(report, problems=tuple(problems))
 
 
-def _compare(
-    storage: Storage, version: int, rows: Int64Array, indexed_rows: Int64Array | None
-) -> None:
-    """Compare the rows per subpartition of totals with those of indexes, if all could be read.
+def _compare(storage: Storage, version: int, rows: Int64Array, indexed_rows: Int64Array) -> None:
+    """Compare the rows per subpartition of totals with those of indexes.
 
     The writer may share bytes out among subpartitions as it likes, as long as they add up.
     """
-    if indexed_rows is not None and not np.array_equal(rows, indexed_rows):
+    if not np.array_equal(rows, indexed_rows):
         msg = (
             f"{storage.root}: rows per subpartition of version {version} differ from its indexes; "
             "write the shuffle again"

@@ -1,7 +1,7 @@
 """The directories that the map outputs of a job are spread over: its *roots*.
 
-Root 0 is the shuffle. Roots 1, 2, ... are directories of the job below local directories; each
-bears a marker with the job's id, and a list in the job's directory names them.
+One root is the shuffle. The others, the local roots, are directories of the job below local
+directories; each bears a marker with the job's id, and a list in the job's directory names them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import posixpath
 import zlib
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from arrow_format.errors import (
     CorruptShuffleError,
@@ -26,7 +28,6 @@ from arrow_format.storage.open import (
     Storage,
     open_made_directory,
 )
-from arrow_format.strict_json import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +40,12 @@ MARKER_NAME = "arrow-shuffle-root.json"
 _MAX_MARKER_BYTES = 64 << 10
 
 
+class _Marker(msgspec.Struct):
+    job_id: str
+
+
 def put_root_list(storage: Storage, directory: str, roots: Sequence[str], *, sync: bool) -> None:
-    """Write the list of a job's roots 1, 2, ...; nothing when it has none."""
+    """Write the list of a job's local roots; nothing when it has none."""
     if roots and storage.stat(f"{directory}/{ROOT_LIST_NAME}") is None:
         with contextlib.suppress(ObjectExistsError):  # another process wrote the same
             storage.put_if_absent(
@@ -49,7 +54,7 @@ def put_root_list(storage: Storage, directory: str, roots: Sequence[str], *, syn
 
 
 def read_root_list(storage: Storage, directory: str) -> tuple[str, ...]:
-    """Return the roots of a job from its list; none when it has no list."""
+    """Return the local roots of a job from its list; none when it has no list."""
     path = f"{directory}/{ROOT_LIST_NAME}"
     stat = storage.stat(path)
     if stat is None:
@@ -141,7 +146,7 @@ def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
 
 
 def make_roots(paths: Sequence[str], job_id: str, *, sync: bool) -> list[Storage | None]:
-    """Make the roots 1, 2, ..., None in place of one that cannot be made; see :func:`make_root`."""
+    """Make local roots, None in place of one that cannot be made; see :func:`make_root`."""
     roots: list[Storage | None] = []
     for path in paths:
         try:
@@ -154,7 +159,7 @@ def make_roots(paths: Sequence[str], job_id: str, *, sync: bool) -> list[Storage
 
 
 def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:
-    """Open the roots 1, 2, ... that exist; None in place of one without its marker."""
+    """Open the local roots that exist; None in place of one without its marker."""
     roots: list[Storage | None] = []
     for path in paths:
         storage = open_made_directory(path)
@@ -171,8 +176,8 @@ def bears_marker(storage: Storage, job_id: str) -> bool:
     if stat is None or stat.num_bytes > _MAX_MARKER_BYTES:
         return False
     (content,) = storage.get_ranges(MARKER_NAME, [(0, stat.num_bytes)])
-    with contextlib.suppress(ValueError, KeyError):
-        return bool(parse_object(content.to_pybytes())["job_id"] == job_id)
+    with contextlib.suppress(ValueError, RecursionError):
+        return msgspec.json.decode(content.to_pybytes(), type=_Marker).job_id == job_id
     return False
 
 
@@ -184,86 +189,87 @@ def _no_marker(storage: Storage, job_id: str) -> str:
 
 
 class ReadRoots:
-    """Opens the roots that log entries name, and checks the marker of each once."""
+    """Opens the roots that files are in, and checks the marker of each once."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        """Root 0."""
+        """Of the shuffle."""
         self._opened: dict[tuple[str, str], Storage] = {}
 
-    def storage_of(self, file: PartitionedFile, roots: Sequence[str], job_id: str) -> Storage:
-        """Return the storage that holds ``file``.
+    def storage_of(self, file: PartitionedFile, job_id: str) -> Storage:
+        """Return the storage that holds ``file``, which the job ``job_id`` wrote.
 
-        ``roots`` are the directories of the roots 1, 2, ... in the log entry, ``job_id`` is the job
-        that wrote the file. Raises :class:`CorruptShuffleError` when the entry has no such root, or
-        the root does not bear that job's marker.
+        Raises :class:`CorruptShuffleError` when a local root does not bear that job's marker.
         """
-        if file.root == 0:
+        if not file.root:
             return self.storage
-        if file.root > len(roots):
-            msg = f"{self.storage.root}: {file.path} is in root {file.root} of {len(roots)}"
-            raise CorruptShuffleError(msg)
-        path = roots[file.root - 1]
-        storage = self._opened.get((path, job_id))
+        storage = self._opened.get((file.root, job_id))
         if storage is None:
-            storage = open_made_directory(path)
+            storage = open_made_directory(file.root)
             if not bears_marker(storage, job_id):
                 raise CorruptShuffleError(_no_marker(storage, job_id))
-            self._opened[path, job_id] = storage
+            self._opened[file.root, job_id] = storage
         return storage
 
 
 class WriteRoots:
     """The roots that a map task writes to round-robin, without those that failed.
 
-    ``storages`` are by root number, None for one to leave out; ``start`` is the first to write to.
+    A root goes by its :attr:`~arrow_format.model.PartitionedFile.root`. Of ``storage``, the
+    shuffle, and then ``local_roots``, None for one to leave out, ``start`` is the number of the
+    first to write to, from 0.
     """
 
-    def __init__(self, storages: Sequence[Storage | None], start: int = 0) -> None:
-        self._count = count = len(storages)
-        self._storages = {i: root for i, root in enumerate(storages) if root is not None}
-        turns = ((start + i) % count for i in range(count))
-        self._waiting = [number for number in turns if number in self._storages]
+    def __init__(
+        self, storage: Storage, local_roots: Sequence[Storage | None] = (), start: int = 0
+    ) -> None:
+        roots = [storage, *local_roots]
+        self._count = len(roots)
+        self._storages = {
+            "" if root is storage else root.root: root
+            for root in (*roots[start:], *roots[:start])
+            if root is not None
+        }
+        self._waiting = list(self._storages)
 
     def __len__(self) -> int:
         """Return how many roots are left."""
         return len(self._waiting)
 
-    def storage(self, number: int) -> Storage:
+    def storage(self, root: str) -> Storage:
         """Return the storage of a root, also of one that failed."""
-        return self._storages[number]
+        return self._storages[root]
 
-    def choose(self, num_bytes: int) -> int:
-        """Return the number of the root for the next file: one with enough free space, if any."""
-        number = next(
-            (number for number in self._waiting if self._has_space(number, num_bytes)),
-            self._waiting[0],
+    def choose(self, num_bytes: int) -> str:
+        """Return the root for the next file: one with enough free space, if any."""
+        chosen = next(
+            (root for root in self._waiting if self._has_space(root, num_bytes)), self._waiting[0]
         )
-        self._waiting.remove(number)
-        self._waiting.append(number)
-        return number
+        self._waiting.remove(chosen)
+        self._waiting.append(chosen)
+        return chosen
 
-    def should_leave(self, number: int, num_bytes: int) -> bool:
+    def should_leave(self, root: str, num_bytes: int) -> bool:
         """Whether ``num_bytes`` more do not fit into a root, but would into another."""
         return (
             len(self._waiting) > 1
-            and not self._has_space(number, num_bytes)
+            and not self._has_space(root, num_bytes)
             and any(self._has_space(other, num_bytes) for other in self._waiting)
         )
 
-    def _has_space(self, number: int, num_bytes: int) -> bool:
+    def _has_space(self, root: str, num_bytes: int) -> bool:
         if len(self._waiting) == 1:
             return True
         try:
-            free = self._storages[number].free_bytes()
+            free = self._storages[root].free_bytes()
         except ShuffleError:
             return False
         return free is None or free >= num_bytes
 
-    def leave_out(self, number: int, error: ShuffleError) -> None:
+    def leave_out(self, root: str, error: ShuffleError) -> None:
         """Write no more files to a root that failed with ``error``, which the last root raises."""
-        if number in self._waiting:
-            self._waiting.remove(number)
+        if root in self._waiting:
+            self._waiting.remove(root)
         if self._waiting:
             return
         if self._count > 1 and isinstance(error, OutOfDiskError):

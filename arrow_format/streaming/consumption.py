@@ -13,27 +13,29 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from arrow_format.errors import ClosedError, ConsumerError, ShuffleError
+from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
 from arrow_format.jobs.back_pressure import unconsumed_after
 from arrow_format.jobs.garbage import collect_garbage, remove_released
 from arrow_format.jobs.retention import RELEASED_TOGETHER, release_consumed
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.conflicts import check_version_number
 from arrow_format.log.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.log.names import LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
-from arrow_format.log.release import release_versions
+from arrow_format.log.release import DueRelease
 from arrow_format.options import check_seconds
 from arrow_format.read.shuffle import Shuffle, check_there
 from arrow_format.storage.open import open_storage
-from arrow_format.streaming.lease import Lease, await_holder, end_leases, shown_holder, take_lease
+from arrow_format.streaming.lease import shown_holder, take_lease
 from arrow_format.streaming.result_request import await_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+    from arrow_format.log.consumers import ConsumerRecord
     from arrow_format.options import ReadOptions
     from arrow_format.storage.open import Place, Storage
 
@@ -50,21 +52,21 @@ class Consumer:
         self.storage = storage
         self.name = check_consumer(name)
         self._makes_root = storage.stat("") is None
-        self._makes_name = self._makes_root or not storage.list(consumer_directory(name))
-        self._registry = ConsumerRegistry(storage)
-        self._lease: Lease = take_lease(storage, consumer_directory(name), timeout=timeout)
+        self._lease = take_lease(storage, name, timeout=timeout)
 
     def register(self, version: int) -> int:
         """Register the consumer, a new one at ``version``; return the last version it consumed."""
-        return self._registry.register(self.name, version)
+        if self._lease.record.version is None:
+            self._lease.put(lambda record: record.consumed(version))
+        return self._lease.record.version or 0
 
     @property
     def has_consumed(self) -> bool:
         """Whether a version was recorded as consumed, by this process or an earlier one."""
-        return self._registry.has_consumed(self.name)
+        return self._lease.record.has_consumed
 
-    def commit(self, version: int) -> None:
-        """Record durably that everything up to ``version`` is consumed.
+    def commit(self, version: int, *, ends: bool = False) -> None:
+        """Record durably that everything up to ``version`` is consumed; ``ends`` the hold, too.
 
         Versions of an ephemeral result that all consumers have consumed are released, and their
         files removed, up to a bound: this neither aborts jobs nor expires versions by age. The rest
@@ -72,8 +74,12 @@ class Consumer:
         then the version counts as consumed, even where warnings are turned into errors. Raises
         ConsumerError where another process has taken the name over; then nothing was recorded.
         """
-        self._lease.check()
-        self._registry.advance(self.name, version)
+
+        def consumed(record: ConsumerRecord) -> ConsumerRecord:
+            record = record.consumed(version)
+            return replace(record, holder=None) if ends else record
+
+        self._lease.put(consumed)
         try:
             if release_consumed(self.storage, at_least=RELEASED_TOGETHER) is not None:
                 remove_released(self.storage)
@@ -91,25 +97,20 @@ class Consumer:
 
         A new name is removed where no shuffle appeared: a mistyped path must not leave files.
         """
-        is_in_vain, self._makes_name = self._is_in_vain(), False  # only once: a name may be reused
+        is_in_vain = self._is_in_vain()
+        self._lease.end(removes=is_in_vain)
         if is_in_vain:
             with contextlib.suppress(ShuffleError):
-                self._registry.forget(self.name)  # while no other process has the name
-        self._lease.release()
-        if is_in_vain:
-            with contextlib.suppress(ShuffleError):
-                self._lease.remove_term()
                 self.storage.prune(consumer_directory(self.name), and_root=self._makes_root)
 
     def _is_in_vain(self) -> bool:
         """Whether no shuffle exists or was begun here, and no other process had the name."""
-        if not (self._makes_name and self._lease.is_first):
-            return False
-        try:
-            self._lease.check()
-            return not {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY} & set(self.storage.list(""))
-        except ShuffleError:
-            return False
+        with contextlib.suppress(ShuffleError):
+            own = {LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY}
+            if self._lease.is_first and own.isdisjoint(self.storage.list("")):
+                self._lease.put()  # fails where another process has taken the name over
+                return True
+        return False
 
 
 class Consumption:
@@ -144,7 +145,7 @@ class Consumption:
             msg = f"the consumption by {self.consumer!r} has ended; call consume again"
             raise ClosedError(msg)
         try:
-            self._consumer.commit(self._shuffle.version)
+            self._consumer.commit(self._shuffle.version, ends=True)
         finally:
             self.close()
 
@@ -234,8 +235,7 @@ def request_result(
     timeout = check_seconds("request_timeout", request_timeout)
     storage = open_storage(path, storage_options)
     check_consumer(consumer)
-    stat = storage.stat("")
-    if not timeout or (stat is not None and not stat.is_directory):
+    if not timeout or storage.stat("") is not None:
         check_there(storage)  # before anything is made there
     end = time.monotonic() + timeout
     holder = Consumer(storage, consumer, timeout=timeout)
@@ -252,17 +252,24 @@ def request_result(
         raise
 
 
-def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = None) -> bool:
+def release_shuffle(
+    path: Place,
+    *,
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> bool:
     """Release a result as a whole, whatever its type, and remove its files.
 
     Pending rows of a stream with a flush interval are removed too, even before the first version.
     Readers and consumers then get a :class:`ResultReleasedError`; a writer may write a new result
-    to the same path.
+    to the same path. Tagged versions are kept.
 
     Parameters
     ----------
     path, storage_options
         As for :func:`~arrow_format.open_shuffle`.
+    expected_version
+        Release only if no rows were added or taken away after that version; None: do not ask.
 
     Returns
     -------
@@ -271,12 +278,15 @@ def release_shuffle(path: Place, *, storage_options: Mapping[str, str] | None = 
 
     Raises
     ------
+    CommitConflictError
+        Rows were changed after the expected version, or it is not there; nothing was released.
     CorruptShuffleError, StorageError
         The log cannot be read or written. Or files could not be removed: then the result is
         released all the same, and garbage collection removes them.
     """
     storage = open_storage(path, storage_options)
-    if release_versions(storage, by="released by name") is None:
+    check_version_number(expected_version)
+    if DueRelease("released by name").carry_out(storage, expected_version=expected_version) is None:
         return False
     collect_garbage(storage)
     return True
@@ -322,10 +332,11 @@ def list_consumers(
     check_there(storage)
     log = CommitLog(storage)
     states = []
-    for name, version in sorted(ConsumerRegistry(storage).all_progress().items()):
+    for name, record in sorted(ConsumerRegistry(storage).records().items()):
+        version = record.version or 0
         left = unconsumed_after(log, version, name)
-        holder = shown_holder(storage, consumer_directory(name))
-        states.append(ConsumerState(name, version, left.num_versions, left.num_bytes, holder))
+        held_by = shown_holder(record)
+        states.append(ConsumerState(name, version, left.num_versions, left.num_bytes, held_by))
     return tuple(states)
 
 
@@ -355,9 +366,21 @@ def forget_consumer(
         A living process holds the name.
     """
     storage = open_storage(path, storage_options)
-    holder = await_holder(storage, consumer_directory(check_consumer(consumer)))
-    if holder is not None:
-        msg = f"{storage.root}: consumer {consumer!r} is at work, {holder}; stop it first"
-        raise ConsumerError(msg)
-    end_leases(storage, consumer_directory(consumer))
-    return ConsumerRegistry(storage).forget(consumer)
+    registry = ConsumerRegistry(storage)
+    try:
+        newest = registry.newest(check_consumer(consumer))
+        if newest.version is None and newest.holder is None:
+            return False
+        lease = take_lease(storage, consumer)
+    except CorruptShuffleError:
+        registry.remove(consumer)
+        registry.newest(consumer)  # raises unless it was removed
+        return True
+    is_known = lease.record.version is not None
+    try:
+        lease.put(lambda record: replace(record, version=None, first=None))
+    finally:
+        lease.end()
+    # The newest record stays: by that a process that slept learns that it lost the name.
+    registry.remove(consumer, through=lease.record.number - 1)
+    return is_known

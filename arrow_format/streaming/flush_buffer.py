@@ -37,7 +37,7 @@ class FlushReason(Enum):
     INTERVAL = "the interval since the last flush has passed"
     MEMORY_FULL = "its memory is full and it may not spill"
     NOTHING_AVAILABLE = "there is no input just now"
-    ASKED = "it was told to"
+    ASKED = "it was asked for"
     CLOSE = "it was closed"
 
 

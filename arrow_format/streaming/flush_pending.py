@@ -7,25 +7,28 @@ leaves the checkpoints pending; of several that flush concurrently, one wins.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
-from dataclasses import replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from arrow_format.arrays.buffers import to_numpy
-from arrow_format.arrays.schema_evolution import widen, widen_spark_schema
+from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.jobs.cleanup import abort_after
 from arrow_format.jobs.commit import commit_job, receipt_of
 from arrow_format.jobs.job import ShuffleJob, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner, partitioner_from_description
-from arrow_format.log.commit_log import CommitLog, Snapshot
-from arrow_format.log.pending import pending_entry, pending_numbers, pending_outputs
-from arrow_format.log.record import Pending
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.outputs import MapOutputs
+from arrow_format.log.pending import pending_outputs
 from arrow_format.log.result import released_error
-from arrow_format.log.transactions import last_commit
+from arrow_format.log.snapshot import Snapshot
+from arrow_format.log.totals import sum_totals
 from arrow_format.options import WriteOptions, check_integer
 from arrow_format.read.plan import group_adjacent
 from arrow_format.read.shuffle import Shuffle, check_there
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.names import LogIndex
+    from arrow_format.log.reader import LogView
     from arrow_format.storage.open import Storage
     from arrow_format.streaming.options import FlushOptions
 
@@ -64,15 +67,15 @@ def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -
     """Flush pending checkpoints if that is due, see :func:`is_flush_due`."""
     log = CommitLog(storage)
 
-    def is_due(index: LogIndex) -> bool:
-        pending = pending_numbers(log, index)
+    def is_due(view: LogView) -> bool:
+        pending = view.state.pending
         since_ms = pending.flushed_at_ms
         if not pending.numbers:
             return False
         if since_ms is None:
-            since_ms = pending_entry(log, pending.numbers[0]).committed_at_ms
+            since_ms = log.record(pending.numbers[0]).committed_at_ms
         # With each batch this reads all pending entries: only where the option needs it.
-        raw_bytes = pending_outputs(log, index).raw_bytes if flush.memory_buffer_only else 0
+        raw_bytes = pending_outputs(log, view).raw_bytes if flush.memory_buffer_only else 0
         return is_flush_due(since_ms, raw_bytes, flush, time.time_ns() // 1_000_000)
 
     if log.read(is_due):
@@ -89,11 +92,9 @@ def flush_if_last(
     """
     log = CommitLog(storage)
 
-    def is_last(index: LogIndex) -> bool:
-        last = last_commit(log, index, application_id)
-        if last is None or last.version < index.oldest:  # pending checkpoints do not expire
-            return False
-        return isinstance(log.record(last.version), Pending)
+    def is_last(view: LogView) -> bool:
+        last = log.last_commit(view, application_id)
+        return last is not None and last.version in view.state.pending.numbers
 
     if log.read(is_last):
         flush_pending(storage, max_bytes=flush.max_buffered_bytes, options=options)
@@ -141,53 +142,57 @@ def flush_pending(
     pending = log.read(partial(pending_outputs, log))
     if not pending.entries:
         return None
-    entries = pending.counting
-    last = _with_common_schema(entries)
-    job = _job(storage, log, last, options or WriteOptions())
-    partitioner = job.partitioner
+    rows = _as_version(pending.counting)
+    partitioner = partitioner_from_description(rows.newest.partitioner)
     if not isinstance(partitioner, HashPartitioner):
         msg = (
-            f"{storage.root}: the pending rows are partitioned by {partitioner!r}; rows of one "
-            "key must be in one subpartition, as with keys"
+            f"{storage.root}: the pending rows are partitioned by "
+            f"{partitioner or dict(rows.newest.partitioner)!r}; rows of one key must be in one "
+            "subpartition, as with keys"
         )
         raise OptionError(msg)
+    job = _job(storage, log, rows.newest, partitioner, options or WriteOptions())
     mode = "overwrite" if pending.overwrites else "append"
     open_target(job, mode)
-    job = replace(job, has_directory=True)
+    job = dataclasses.replace(job, has_directory=True)
     try:
-        shuffle = Shuffle(storage, Snapshot((*entries[:-1], last)))
-        rows = _latest(shuffle, partitioner.keys, max_bytes)
-        statuses = [run_map_task(job, 0, 0, rows)]
+        latest = _latest(Shuffle(storage, rows), partitioner.keys, max_bytes)
+        statuses = [run_map_task(job, 0, 0, latest)]
         return commit_job(job, statuses, mode=mode, flushes=pending.numbers)
     except BaseException as error:
         abort_after(job, error)
         if isinstance(error, CorruptShuffleError | ShuffleNotFoundError):
             # Collection removes files of flushed checkpoints, although another flush still reads.
-            newest = log.snapshot()
-            still_pending = log.read(partial(pending_numbers, log))
-            if newest is not None and not still_pending.begins_with(pending.numbers):
-                if newest.ended is not None:
-                    raise released_error(storage.root, newest.ended) from error
-                return receipt_of(storage, newest.newest)
+            view = log.view()
+            newest, state = log.newest_entry(view), view.state
+            if newest is not None and not state.pending.begins_with(pending.numbers):
+                if state.is_ended and state.released is not None:
+                    raise released_error(storage.root, state.released) from error
+                return receipt_of(storage, newest)
         raise
 
 
-def _with_common_schema(entries: tuple[LogEntry, ...]) -> LogEntry:
-    """Return the last entry, with the schema in which the rows of all entries can be read."""
+def _as_version(entries: tuple[LogEntry, ...]) -> Snapshot:
+    """Return the rows of pending entries as a version, in the schema that holds them all."""
     last = entries[-1]
-    return replace(
-        last,
-        data_schema=reduce(widen, (entry.data_schema for entry in entries)),
-        spark_schema=reduce(widen_spark_schema, (entry.spark_schema for entry in entries)),
+    schema, spark_schema = reduce(
+        widen_schemas, ((entry.data_schema, entry.spark_schema) for entry in entries)
     )
+    shape = structs.replace(last.shape, data_schema=schema, spark_schema=spark_schema)
+    totals = sum_totals([entry.totals for entry in entries], last.num_subpartitions)
+    outputs = MapOutputs.concat([entry.map_outputs for entry in entries])
+    newest = structs.replace(last, pending_shape=shape)
+    return Snapshot(newest, outputs, totals, oldest_needed=last.version)
 
 
-def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions) -> ShuffleJob:
+def _job(
+    storage: Storage,
+    log: CommitLog,
+    last: LogEntry,
+    partitioner: HashPartitioner,
+    options: WriteOptions,
+) -> ShuffleJob:
     """Make a job that writes a result like that of the last entry."""
-    partitioner = partitioner_from_description(last.partitioner)
-    if partitioner is None:
-        msg = f"{storage.root}: the pending rows have a partitioner that this version does not know"
-        raise OptionError(msg)
     result = last.result
     patience = options.back_pressure_timeout if result.type.has_back_pressure else None
     return ShuffleJob(
@@ -198,12 +203,13 @@ def _job(storage: Storage, log: CommitLog, last: LogEntry, options: WriteOptions
         spark_schema=last.spark_schema,
         num_subpartitions=last.num_subpartitions,
         partitioner=partitioner,
-        options=replace(
+        options=dataclasses.replace(
             options,
             result_type=result.type,
             max_unconsumed_bytes=result.max_unconsumed_bytes,
             max_unconsumed_versions=result.max_unconsumed_versions,
             back_pressure_timeout=patience,
+            schema_evolution=True,  # it was checked when they became pending
         ),
         makes_root=False,
         base_version=log.newest_version(),

@@ -19,30 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import (
-    boolean_values,
-    fixed_width_values,
-    text_offsets,
-    to_arrow,
-    to_numpy,
-    to_scalar,
-    validity,
-)
+from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
 from arrow_format.arrays.conversion import float_bits
 from arrow_format.arrays.selection import take
+from arrow_format.keys.key_numbers import encoded, is_integer, key_numbers
 from arrow_format.keys.spark_hash import hash_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-
-_MAX_PRODUCT = 1 << 62
-"""Numbers of several columns are combined by a product, which stays below this."""
-
-_NO_BOUND = 1 << 64
-"""A bound that does not limit numbers of 64 bits."""
 
 TABLE_PER_ROW = 4
 """Most places per row in a table of numbers: with more, clearing it takes longer than a sort."""
@@ -58,10 +45,6 @@ MANY_KEYS = 1 << 15
 _WORD_BITS = 64
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """Spreads numbers over all of uint64 (Knuth's multiplicative hash); being odd, it loses none."""
-
-Numbers = tuple["NDArray[np.int64]", int]
-"""A number for each row, equal for equal keys only, and a bound that all of them are below; where
-that is more than 2**63, they may be negative."""
 
 
 def last_rows(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
@@ -86,13 +69,8 @@ def last_rows(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
 def _is_numeric(type_: pa.DataType) -> bool:
     """Whether values are numbered without a table of the distinct ones."""
     return not pt.is_nested(type_) and (
-        pt.is_boolean(type_) or pt.is_floating(type_) or _is_integer(type_)
+        pt.is_boolean(type_) or pt.is_floating(type_) or is_integer(type_)
     )
-
-
-def _is_integer(type_: pa.DataType) -> bool:
-    """Whether values are integers of at most 64 bits, whatever they represent."""
-    return not (pt.is_decimal(type_) or pt.is_string(type_) or pt.is_binary(type_))
 
 
 def _seem_many(columns: Sequence[pa.Array], num_rows: int) -> bool:
@@ -170,12 +148,12 @@ def _are_equal(
 
 def _last(columns: Sequence[pa.Array]) -> NDArray[np.integer]:
     """Return the last row of each key, in any order."""
-    numbers, bound = _combined(_numbers(column) for column in columns)
+    numbers, bound = key_numbers(columns)
     if bound > max(TABLE_PER_ROW * len(numbers), TABLE_AT_LEAST):
         rows = _last_by_sort(numbers, bound)
         if rows is not None:
             return rows
-        numbers, bound = _encoded(to_arrow(numbers))
+        numbers, bound = encoded(to_arrow(numbers))
     last = np.full(bound, -1, np.int32)
     # Of several rows that are assigned to one place, NumPy leaves the last.
     last[numbers] = np.arange(len(numbers), dtype=np.int32)
@@ -209,88 +187,3 @@ def _last_by_sort(numbers: NDArray[np.int64], bound: int) -> NDArray[np.int64] |
     np.logical_not(same, out=is_last[:-1])
     last: NDArray[np.int64] = rows[is_last]
     return last
-
-
-# Numbers of keys ---------------------------------------------------------------------------------
-
-
-def _combined(parts: Iterable[Numbers]) -> Numbers:
-    """Return one number for the numbers of several columns."""
-    whole: Numbers | None = None
-    for part in parts:
-        if whole is None:
-            whole = part
-            continue
-        added = part
-        if whole[1] * added[1] >= _MAX_PRODUCT:
-            whole, added = _encoded(to_arrow(whole[0])), _encoded(to_arrow(added[0]))
-        whole = whole[0] * added[1] + added[0], whole[1] * added[1]
-    return whole if whole is not None else (np.empty(0, np.int64), 1)
-
-
-def _encoded(array: pa.Array) -> Numbers:
-    """Return numbers from 0 on, as many as there are distinct values."""
-    encoded = array.dictionary_encode("encode")
-    indices = fixed_width_values(encoded.indices, np.int32)
-    return indices.astype(np.int64), max(len(encoded.dictionary), 1)
-
-
-def _numbers(array: pa.Array) -> Numbers:
-    type_ = array.type
-    if array.null_count == len(array):
-        return np.zeros(len(array), np.int64), 1
-    if pt.is_struct(type_):
-        return _numbers_of_structs(array)
-    if pt.is_list(type_):
-        return _numbers_of_lists(array)
-    if pt.is_boolean(type_):
-        return _with_nulls(array, boolean_values(array).astype(np.int64), 2)
-    if pt.is_floating(type_):
-        return _numbers(float_bits(array))
-    return _numbers_of_integers(array) if _is_integer(type_) else _encoded(array)
-
-
-def _numbers_of_integers(array: pa.Array) -> Numbers:
-    """Return values less their minimum, unless that is too far from the maximum."""
-    dtype = np.dtype(f"i{array.type.bit_width // 8}")
-    values = fixed_width_values(array, dtype)
-    valid = validity(array)
-    valid_values = values if valid is None else values[valid]
-    least = int(valid_values.min())
-    bound = int(valid_values.max()) - least + 1
-    if bound >= _MAX_PRODUCT:
-        return _encoded(array) if array.null_count else (values, _NO_BOUND)
-    # The value under a null may be anything; it is replaced.
-    return _with_nulls(array, values.astype(np.int64) - least, bound)
-
-
-def _with_nulls(array: pa.Array, numbers: NDArray[np.int64], bound: int) -> Numbers:
-    """Give nulls a number of their own."""
-    valid = validity(array)
-    if valid is None:
-        return numbers, bound
-    if bound >= _MAX_PRODUCT:
-        numbers, bound = _encoded(to_arrow(numbers))
-    return np.where(valid, numbers, bound), bound + 1
-
-
-def _numbers_of_structs(array: pa.Array) -> Numbers:
-    children = [array.field(i) for i in range(array.type.num_fields)]
-    if not children:
-        return _with_nulls(array, np.zeros(len(array), np.int64), 1)
-    return _with_nulls(array, *_combined(_numbers(child) for child in children))
-
-
-def _numbers_of_lists(array: pa.Array) -> Numbers:
-    """Encode lists as bytes: the numbers of their elements, one after the other."""
-    offsets = text_offsets(array).astype(np.int64)
-    first, stop = int(offsets[0]), int(offsets[-1])
-    elements = array.values.slice(first, stop - first)
-    numbers, _ = _numbers(elements) if len(elements) else (np.empty(0, np.int64), 1)
-    edges = (offsets - first) * numbers.itemsize
-    as_bytes = pa.Array.from_buffers(
-        pa.large_binary(),
-        len(array),
-        [None, pa.py_buffer(edges), pa.py_buffer(np.ascontiguousarray(numbers))],
-    )
-    return _with_nulls(array, *_encoded(as_bytes))

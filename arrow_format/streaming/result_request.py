@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from arrow_format.concurrency import poll_until
 from arrow_format.errors import RequestTimeoutError, ResultFailedError, ShuffleNotFoundError
 from arrow_format.log.changes import changes_of, next_changes, resume_version, with_recovery_hint
-from arrow_format.log.commit_log import CommitLog, Snapshot
-from arrow_format.log.record import Fence
-from arrow_format.log.release import unconsumed_entries
+from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.result import released_error
 from arrow_format.log.snapshot import VersionSpan
+from arrow_format.read.shuffle import check_there
 
 if TYPE_CHECKING:
-    from arrow_format.log.names import LogIndex
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
+    from arrow_format.log.snapshot import Snapshot
     from arrow_format.storage.open import Storage
 
 
@@ -40,6 +41,8 @@ def await_result(
     not come in time, or nothing new of it; ShuffleNotFoundError where there is no result and no
     timeout, or unconsumed versions have expired.
     """
+    if storage.stat("") is not None:
+        check_there(storage)
     request = _Request(storage, consumed, consumer)
     snapshot = poll_until(request.poll, timeout)
     if snapshot is None and allow_empty:
@@ -54,46 +57,36 @@ class _Request:
 
     def __init__(self, storage: Storage, consumed: int | None, consumer: str | None) -> None:
         self._storage = storage
-        self._consumer = consumer
         self._consumed = consumed
+        self._consumer = consumer
         self._began: int | None = None
-        self._failed: Fence | None = None
+        self._failed: LogEntry | None = None
         self._newest: int | None = None
 
     def poll(self) -> Snapshot | None:
         """Return what there is to consume; None: nothing yet."""
-        stat = self._storage.stat("")
-        if stat is not None and not stat.is_directory:
-            msg = f"{self._storage.root}: is a file, not the directory of a shuffle"
-            raise ShuffleNotFoundError(msg)
         log = CommitLog(self._storage)
-        number = log.newest_version()
-        began = self._began = number if self._began is None else self._began
-        newest = log.snapshot()
+        return log.read(lambda view: self._poll(log, view))
+
+    def _poll(self, log: CommitLog, view: LogView) -> Snapshot | None:
+        state = view.state
+        self._began = view.newest if self._began is None else self._began
+        newest = log.newest_entry(view)
         if newest is None:
-            record = log.read(lambda index: log.record(index.newest) if index.newest else None)
-            self._failed = record if isinstance(record, Fence) and record.failed else None
-            if self._failed is not None and self._failed.version > began:
+            self._failed = _last_failure(log, view)
+            if self._failed is not None and self._failed.version > self._began:
                 raise _failed_error(self._storage, self._failed)
             return None
-        if newest.ended is not None:
-            raise released_error(self._storage.root, newest.ended)
+        if state.is_ended and state.released is not None:
+            raise released_error(log.root, state.released)
         self._newest = newest.version
-        if self._consumed is None or newest.newest.result.type.is_blocking:
-            return newest
-        return self._unconsumed(log, newest, self._consumed)
-
-    def _unconsumed(self, log: CommitLog, newest: Snapshot, consumed: int) -> Snapshot | None:
-        def unconsumed(index: LogIndex) -> Snapshot | None:
-            entries = unconsumed_entries(log, index, consumed)
-            if entries == ():
-                return None
-            start = resume_version(log, index, newest.newest, consumed) if consumed else 0
-            with with_recovery_hint(self._storage.root, self._consumer):
-                changes = next_changes(log, index, start, newest.version)
-            return changes if entries or changes.map_outputs else None
-
-        return log.read(unconsumed)
+        if self._consumed is None or newest.result.type.is_blocking:
+            return log.content_at(view, newest)
+        if newest.content_version <= (self._consumed or _last_released(view)):
+            return None
+        start = resume_version(view, self._consumed) if self._consumed else 0
+        with with_recovery_hint(log.root, self._consumer):
+            return next_changes(log, view, start, newest.version)
 
     def without_rows(self) -> Snapshot | None:
         """Return the newest version without its rows; None where there is no version."""
@@ -117,8 +110,25 @@ class _Request:
         return ShuffleNotFoundError(f"{msg}; nothing was written, or not committed")
 
 
-def _failed_error(storage: Storage, fence: Fence) -> ResultFailedError:
-    jobs = ", ".join(fence.job_ids)
+def _last_released(view: LogView) -> int:
+    """Return the last version whose rows were released as consumed; 0 for none."""
+    released = view.state.released
+    return 0 if released is None else released.through
+
+
+def _last_failure(log: CommitLog, view: LogView) -> LogEntry | None:
+    """Return the entry by which a producer failed, if none has committed since; no version yet."""
+    for number in range(view.newest, 0, -1):
+        entry = log.record(number)
+        if entry.failed:
+            return entry
+        if entry.job_id is not None:
+            break
+    return None
+
+
+def _failed_error(storage: Storage, fence: LogEntry) -> ResultFailedError:
+    jobs = ", ".join(fence.gives_up)
     return ResultFailedError(
         f"{storage.root}: the producer of the result failed (job {jobs}), and committed nothing. "
         "See the producer's error, and run it again"

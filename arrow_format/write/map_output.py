@@ -51,8 +51,8 @@ memory for indexes is bounded however much a map task writes."""
 class MapOutputWriter:
     """Writes the regions of one attempt of a map task, to another directory when one fails.
 
-    ``storage`` is root 0, the shuffle, where files go below ``directory``; ``local_roots`` are the
-    roots from 1 on, None for one that cannot be used. ``counters`` are updated on the way.
+    ``storage`` is the shuffle, where files go below ``directory``; ``local_roots`` are further
+    roots, None for one that cannot be used. ``counters`` are updated on the way.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class MapOutputWriter:
         self._directory = directory
         self._metadata = metadata
         self._options = options
-        roots = [storage, *local_roots]
         # A retried attempt begins at another root than the one whose disk may have failed it.
         turn = metadata.map_task + metadata.attempt
-        self._roots = WriteRoots(roots, first_root(metadata.job_id, turn, len(roots)))
-        self._root = 0
+        start = first_root(metadata.job_id, turn, 1 + len(local_roots))
+        self._roots = WriteRoots(storage, local_roots, start)
+        self._root = ""
         self._writer: PartitionedFileWriter | None = None
         self._num_begun = 0
         self._files: list[PartitionedFile] = []
         n = metadata.num_subpartitions
         self._totals = (np.zeros(n, np.int64), np.zeros(n, np.int64))
         self._counters = counters
-        counters.failed_directories += sum(root is None for root in roots)
+        counters.failed_directories += sum(root is None for root in local_roots)
 
     def write_region(self, kind: RegionKind, region: SortedRegion) -> None:
         """Append a region to the current file, or to one in another directory when this one fails.
@@ -132,7 +132,7 @@ class MapOutputWriter:
             else:
                 return self._writer
 
-    def _new_path(self, root: int) -> str:
+    def _new_path(self, root: str) -> str:
         # No number twice, not even in two roots: a file that a broken disk does not let us delete
         # must not be taken for the live file of that name.
         name = f"{self._name}-{self._num_begun}"

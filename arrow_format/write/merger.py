@@ -19,10 +19,11 @@ import pyarrow as pa
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.row_sizes import most_items
-from arrow_format.arrays.schema_evolution import is_appendable
+from arrow_format.arrays.schema_evolution import can_read_as, has_same_columns
 from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.ipc import byte_schema
 from arrow_format.format.totals import subpartition_totals
 from arrow_format.keys.spark_order import key_codes
@@ -32,7 +33,7 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MAX_FAN_IN
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
-from arrow_format.write.region_joiner import RegionJoiner, sized_regions
+from arrow_format.write.region_joiner import RegionJoiner, chunk_parts, sized_regions
 from arrow_format.write.rewrite_plan import plan_fan_in, plan_runs
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def merge_files(
     rewrite: bool,
     max_fan_in: int,
     roots: WriteRoots,
-    path_in: Callable[[int], str],
+    path_in: Callable[[str], str],
     metadata: PartitionedFileMetadata,
     options: WriteOptions,
     on_bytes: Callable[[int], None] = ignore,
@@ -74,7 +75,7 @@ def merge_files(
     """Merge files into one, in the first directory that takes it.
 
     The arguments are those of :class:`PartitionedFileMerger`, but for ``path_in``, which returns
-    the path of the output in the root of a given number. A root that fails is not used again:
+    the path of the output in a root. A root that fails is not used again:
     StorageError or OutOfDiskError are raised only when no root took the file.
     """
     num_bytes = sum(index.file.data_bytes for index in inputs) + INDEX_RESERVE_BYTES
@@ -135,6 +136,8 @@ class PartitionedFileMerger:
 
     def append(self, inputs: Sequence[PartitionedFileReader]) -> PartitionedFileReader:
         """Copy the regions of all inputs one after the other, chunks as they are stored.
+
+        Chunks of an input with an earlier schema are encoded again.
 
         Parameters
         ----------
@@ -254,7 +257,7 @@ class PartitionedFileMerger:
             if (
                 theirs.num_subpartitions != ours.num_subpartitions
                 or theirs.sort_by != ours.sort_by
-                or not is_appendable(ours.data_schema, theirs.data_schema)
+                or not can_read_as(theirs.data_schema, ours.data_schema)
             ):
                 msg = (
                     f"{index.storage.root}/{index.file.path}: its columns, sort keys or number of "
@@ -266,12 +269,17 @@ class PartitionedFileMerger:
     def _copy(
         self, writer: PartitionedFileWriter, index: PartitionedFileReader, numbers: range
     ) -> None:
-        """Copy regions of one input as they are stored."""
-        chunks = ChunkReader(index, ChunkDecoder(self._metadata.data_schema))
+        """Copy regions of one input, as they are stored if they have the schema of the output."""
+        schema = self._metadata.data_schema
+        is_stored_alike = has_same_columns(index.metadata.data_schema, schema)
+        chunks = ChunkReader(index, ChunkDecoders(schema).of(index.metadata.data_schema))
         regions = sized_regions(index)
         for number in numbers:
             region, raw_bytes = regions[number]
-            writer.write_stored_region(region, chunks.stored(number, number + 1), raw_bytes)
+            if is_stored_alike:
+                writer.write_stored_region(region, chunks.stored(number, number + 1), raw_bytes)
+            else:
+                writer.write_region_in_parts(chunk_parts(chunks, number), region.kind)
             self._on_bytes(int(region.chunks.length.sum()))
 
 
@@ -344,10 +352,11 @@ def _rows_at_ends(
     the rows have more than ``max_bytes``.
     """
     schema, sort_by = merged.metadata.data_schema, merged.metadata.sort_by
+    decoders = ChunkDecoders(schema)
     regions = []
     num_bytes = 0
     for file in files:
-        chunks = ChunkReader(file, ChunkDecoder(schema))
+        chunks = ChunkReader(file, decoders.of(file.metadata.data_schema))
         for number, region in enumerate(file.regions):
             if region.kind is RegionKind.UNICAST:
                 batches = []

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.row_sizes import most_items
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import arrow_bytes
 from arrow_format.keys.merge_runs import merge_sorted
 from arrow_format.read.chunk_reader import READ_AHEAD_BYTES, ChunkReader
@@ -52,7 +52,7 @@ class RegionJoiner:
         self._slices = run.slices
         self._metadata = metadata
         self._n = metadata.num_subpartitions
-        self._decoder = ChunkDecoder(metadata.data_schema)
+        self._decoders = ChunkDecoders(metadata.data_schema)
         self._budget_bytes = budget_bytes
         self._on_bytes = on_bytes
         self._regions = [
@@ -147,12 +147,29 @@ class RegionJoiner:
         )
 
     def _reader(self, piece: RegionSlice, ahead_bytes: int = READ_AHEAD_BYTES) -> ChunkReader:
-        return ChunkReader(self._inputs[piece.source], self._decoder, read_ahead_bytes=ahead_bytes)
+        index = self._inputs[piece.source]
+        decoder = self._decoders.of(index.metadata.data_schema)
+        return ChunkReader(index, decoder, read_ahead_bytes=ahead_bytes)
 
 
 def sized_regions(index: PartitionedFileReader | UnfinishedFile) -> list[tuple[Region, int]]:
     """Return the regions of a file, each with its bytes in Arrow."""
     return list(zip(index.regions, arrow_bytes(index.regions, index.file.raw_bytes), strict=True))
+
+
+def chunk_parts(chunks: ChunkReader, number: int) -> Iterator[Part]:
+    """Yield the rows of a region, a chunk at a time, in the order in which they are stored."""
+    region = chunks.index.regions[number]
+    offsets = region.row_offsets
+    for chunk, batch in chunks.decoded(chunks.plan(number, number + 1)):
+        start, stop = region.chunk_rows(chunk.chunk)
+        first = int(np.searchsorted(offsets, start, side="right")) - 1
+        end = int(np.searchsorted(offsets, stop, side="left"))
+        ranks = np.arange(first, end, dtype=np.int32)
+        if region.ranks is not None:
+            ranks = region.ranks[first:end]
+        rows = (np.clip(offsets[first : end + 1], start, stop) - start).astype(np.int32)
+        yield batch, Clustering(region.first_subpartition, None, ranks, rows)
 
 
 def _batches(

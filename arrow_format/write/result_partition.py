@@ -50,7 +50,7 @@ class SortMergeResultPartition:
     options
         Memory, codec, chunk size, write order, sync.
     local_roots
-        Further roots, from 1, to spread files over; None for one that cannot be used. A
+        Further roots to spread files over; None for one that cannot be used. A
         root that is full or fails is not used again: its file is finished with the regions it has,
         or moved, and the next file opens in another root.
     """

@@ -14,9 +14,6 @@ from arrow_format.errors import ShuffleError
 from arrow_format.jobs.receipt import count_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.entry import LogEntry
-from arrow_format.log.pending import pending_numbers
-from arrow_format.log.record import FENCE, Fence, Pending
 from arrow_format.options import ResultPartitionType
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.write.counters import sum_counters
@@ -25,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from arrow_format.keys.sort_keys import SortBy
-    from arrow_format.log.names import LogIndex
-    from arrow_format.log.record import LogRecord
+    from arrow_format.log.reader import LogView
     from arrow_format.model import Int64Array
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.read.verify import VerifyReport
@@ -54,7 +50,7 @@ class VersionFacts:
     version: int
     operation: str
     num_rows: int
-    """Rows of the map outputs that the entry names: those it added, or all of a ``replace``."""
+    """Rows of the map outputs that it adds; a merge adds those that replace others."""
     num_bytes: int
     """Bytes of their data files."""
     num_map_outputs: int
@@ -128,6 +124,8 @@ class ShuffleFacts:
     result_type: str
     consumers: Mapping[str, int]
     """Version up to which each consumer has consumed; empty where that cannot be read."""
+    tags: Mapping[str, int]
+    """Versions by the names of their tags; empty where that cannot be read."""
     num_pending: int
     """Commits that are not flushed; 0 where that cannot be read."""
     directories: tuple[str, ...]
@@ -152,7 +150,7 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         The log or its totals cannot be read. A damaged index, or a damaged entry this version
         does not need, is a ``problem`` of the result instead.
     """
-    entry = shuffle.entries[-1]
+    entry = shuffle.snapshot.newest
     log = CommitLog(shuffle.storage)
     rows, sizes = map(to_numpy, (shuffle.subpartition_rows, shuffle.subpartition_bytes))
     files = [file for output in shuffle.map_outputs for file in output.files]
@@ -167,10 +165,9 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         sort_by=shuffle.sort_by,
         result_type=shuffle.result.type.name,
         consumers=_consumers(shuffle),
+        tags=_tags(log),
         num_pending=_num_pending(log),
-        directories=tuple(
-            dict.fromkeys(root for logged in shuffle.entries for root in logged.roots)
-        ),
+        directories=tuple(dict.fromkeys(file.root for file in files if file.root)),
         counters=sum_counters(output.counters for output in shuffle.map_outputs),
         columns=tuple(
             ColumnFacts(field.name, str(field.type), field.nullable) for field in shuffle.schema
@@ -195,55 +192,41 @@ def _consumers(shuffle: Shuffle) -> Mapping[str, int]:
         return {}
 
 
+def _tags(log: CommitLog) -> Mapping[str, int]:
+    try:
+        tags = log.read(lambda view: view.state.tags)
+    except ShuffleError:
+        return {}
+    return {name: tag.version for name, tag in sorted(tags.items())}
+
+
 def _num_pending(log: CommitLog) -> int:
     try:
-        return len(log.read(partial(pending_numbers, log)).numbers)
+        return log.read(lambda view: len(view.state.pending.numbers))
     except ShuffleError:
         return 0
 
 
-def _versions(log: CommitLog, shuffle: Shuffle, index: LogIndex) -> tuple[VersionFacts, ...]:
-    records: dict[int, LogRecord] = {}
-    problems: dict[int, str] = {}
-    for number in range(index.oldest, index.newest + 1):
-        try:
-            records[number] = log.record(number)
-        except ShuffleError as error:
-            problems[number] = str(error)
-    live = _live(records, shuffle.version)
+def _versions(log: CommitLog, shuffle: Shuffle, view: LogView) -> tuple[VersionFacts, ...]:
+    live = {*shuffle.snapshot.map_outputs.versions.tolist(), shuffle.version}
     return tuple(
-        _version(records[number], live=number in live)
-        if number in records
-        else VersionFacts(number, "unreadable", 0, 0, 0, "", False, problems[number])
-        for number in range(index.oldest, index.newest + 1)
+        _version(log, number, live=number in live) for number in range(view.oldest, view.newest + 1)
     )
 
 
-def _live(records: Mapping[int, LogRecord], version: int) -> set[int]:
-    """Return the numbers of the entries that make up a version."""
-    live: set[int] = set()
-    for number in range(version, 0, -1):
-        record = records.get(number)
-        if isinstance(record, LogEntry):
-            live.add(number)
-            if record.is_whole:
-                break
-    return live
-
-
-def _version(record: LogRecord, *, live: bool) -> VersionFacts:
-    moment = datetime.fromtimestamp(record.committed_at_ms / 1000, UTC)
-    committed_at = moment.isoformat(timespec="milliseconds")
-    if isinstance(record, Fence):
-        return VersionFacts(record.version, FENCE, 0, 0, 0, committed_at, live)
-    record = record.entry if isinstance(record, Pending) else record
+def _version(log: CommitLog, number: int, *, live: bool) -> VersionFacts:
+    try:
+        entry = log.record(number)
+    except ShuffleError as error:
+        return VersionFacts(number, "unreadable", 0, 0, 0, "", False, str(error))
+    moment = datetime.fromtimestamp(entry.committed_at_ms / 1000, UTC)
     return VersionFacts(
-        version=record.version,
-        operation=record.operation,
-        num_rows=record.num_rows,
-        num_bytes=record.num_bytes,
-        num_map_outputs=len(record.map_outputs),
-        committed_at=committed_at,
+        version=number,
+        operation=entry.operation,
+        num_rows=entry.num_rows,
+        num_bytes=entry.num_bytes,
+        num_map_outputs=entry.num_outputs,
+        committed_at=moment.isoformat(timespec="milliseconds"),
         live=live,
     )
 
@@ -277,15 +260,14 @@ def region_bytes(shuffle: Shuffle) -> list[list[Int64Array]]:
     CorruptShuffleError
         An index is damaged or missing.
     """
-    indexes = IndexCache(shuffle.storage)
+    indexes, version = IndexCache(shuffle.storage), shuffle.snapshot.newest
     return [
         [
             region.chunks.length
             for file in output.files
-            for region in indexes.index_of(entry, output, file).regions
+            for region in indexes.index_of(version, output, file).regions
         ]
-        for entry in shuffle.entries
-        for output in entry.map_outputs
+        for output in shuffle.map_outputs
     ]
 
 
@@ -328,11 +310,14 @@ def report_as_json(report: VerifyReport) -> dict[str, Any]:
 
 
 def result_lines(facts: ShuffleFacts) -> list[str]:
-    """Describe the consumers of a result and its pending commits, if any."""
+    """Describe the consumers of a result, its tags and its pending commits, if any."""
     lines = []
     if facts.consumers or facts.result_type != ResultPartitionType.BLOCKING_PERSISTENT.name:
         known = [f"{name} (version {version:,})" for name, version in facts.consumers.items()]
         lines.append(f"{facts.result_type}, consumers: {', '.join(known) or 'none'}")
+    if facts.tags:
+        tags = ", ".join(f"{name} (version {version:,})" for name, version in facts.tags.items())
+        lines.append(f"tags: {tags}")
     if facts.num_pending:
         waiting = count_of(facts.num_pending, "pending commit")
         lines.append(f"{waiting} of a stream: a version at its next flush")

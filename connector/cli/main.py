@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
+from connector.cli.delete import delete
 from connector.cli.inspect_commands import head, inspect, plan, verify
 from connector.cli.maintain import consumers, flush, gc, merge, release
 from connector.cli.output import BAD_USAGE, FOUND_WRONG, PROGRAM, print_error
+from connector.cli.versions import repair, rollback, tag, tags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +53,15 @@ app.command()(head)
 app.command()(plan)
 app.command()(verify)
 app.command()(merge)
+app.command()(delete)
 app.command()(gc)
 app.command()(consumers)
 app.command()(release)
 app.command()(flush)
+app.command()(rollback)
+app.command()(tag)
+app.command()(tags)
+app.command()(repair)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

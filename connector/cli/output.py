@@ -26,7 +26,13 @@ PathArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="Directory or URI of the shuffle.")
 ]
 VersionOption = Annotated[
-    int | None, typer.Option("--version", help="A committed version; the newest by default.")
+    str | None,
+    typer.Option(
+        "--version",
+        metavar="NUMBER|TIME|TAG",
+        help="A committed version: its number, '2026-11-20 12:00' for the newest by then, or its "
+        "tag; the newest by default.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 

@@ -175,6 +175,10 @@ def gc_lines(report: GcReport) -> list[str]:
     if report.running_jobs:
         lines.append(f"  jobs      unfinished, and left alone: {_listed(report.running_jobs)}")
     lines += [
+        f"  {'kept by' if at == 0 else '':<8}  {printable(line)}"
+        for at, line in enumerate(hold_lines(report))
+    ]
+    lines += [
         f"  {format_bytes(file.num_bytes):>9}  {printable(file.path)}"
         for file in report.files[:MAX_FILES]
     ]
@@ -189,6 +193,19 @@ def _versions(report: GcReport, would: str) -> str:
     if not report.expired_versions:
         return f"{stay}; none expired"
     return f"{stay}; {would}expired: {count_of(len(report.expired_versions), 'version')}"
+
+
+_REMEDIES = {
+    "retention": "collect with a shorter --retention",
+    "consumer": "'arrow-shuffle consumers --forget' one that will not come back",
+    "tag": "'arrow-shuffle tag --remove' removes it",
+    "pending": "'arrow-shuffle flush' makes a version of them",
+}
+
+
+def hold_lines(report: GcReport) -> list[str]:
+    """Describe what keeps versions or entries of the log, and what would let go of them."""
+    return [f"{hold}; {_REMEDIES[hold.by]}" for hold in report.holds]
 
 
 def _listed(job_ids: tuple[str, ...]) -> str:
@@ -208,6 +225,7 @@ def gc_as_json(report: GcReport) -> dict[str, Any]:
         "released": report.released,
         "fenced_jobs": list(report.fenced_jobs),
         "running_jobs": list(report.running_jobs),
+        "holds": [asdict(hold) for hold in report.holds],
         "num_files": report.num_files,
         "num_bytes": report.num_bytes,
         "files": [{"path": file.path, "num_bytes": file.num_bytes} for file in report.files],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructField, StructType
 
 from arrow_format.arrays.batch_stream import BatchReader
-from arrow_format.arrays.schema_evolution import same_spark_type
+from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.operators.join import join_range

@@ -15,11 +15,13 @@ from arrow_format.keys.partitioner import (
     RoundRobinPartitioner,
 )
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.log.conflicts import check_version_number
 from arrow_format.log.consumers import check_consumer
 from arrow_format.options import ReadOptions, WriteOptions, check_integer, check_num_subpartitions
 from arrow_format.storage.options import StorageOptions
 from connector.options.table import (
     BATCH_READ_OPTIONS,
+    BATCH_WRITE_OPTIONS,
     PIN,
     READ_OPTIONS,
     STORAGE_PREFIX,
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
 DEFAULT_TARGET_PARTITION_BYTES = 64 << 20
 BATCH_OPTIONS = {
-    "write options": WRITE_OPTIONS,
+    "write options": (*WRITE_OPTIONS, *BATCH_WRITE_OPTIONS),
     "read options": (*READ_OPTIONS, *BATCH_READ_OPTIONS),
 }
 """Options of batch reads and writes, both of them for each: a SQL table has them together."""
@@ -68,7 +70,8 @@ class ScanOptions:
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES
     split_skewed: bool = False
     with_subpartition: bool = False
-    version: int | None = None
+    version: int | str | None = None
+    """Its number, a tag, or a time, see :mod:`arrow_format.log.version_names`."""
     pin: Pin | None = None
     """The commit that ``version`` must be, and which versions up to it are read."""
     storage_options: StorageOptions = field(default_factory=StorageOptions)
@@ -88,7 +91,7 @@ class ScanOptions:
                 "subpartition, so none can be split; leave one of them out"
             )
             raise OptionError(msg)
-        if self.pin is not None and self.version is None:
+        if self.pin is not None and not isinstance(self.version, int):
             msg = f"pin={self.pin!r}: expected option version with it"
             raise OptionError(msg)
 
@@ -109,8 +112,10 @@ class TargetOptions:
     sort_by: SortBy | None = None
     range_bounds: tuple[Any, ...] | None = None
     storage_options: StorageOptions = field(default_factory=StorageOptions)
+    expected_version: int | None = None
 
     def __post_init__(self) -> None:
+        check_version_number(self.expected_version)
         if self.num_subpartitions is not None:
             check_num_subpartitions(self.num_subpartitions)
         if self.range_bounds is not None and not isinstance(

@@ -24,6 +24,7 @@ from connector.options.text import (
     parse_sort_keys,
     parse_starting_version,
     parse_subpartitions,
+    parse_version,
     seconds,
     whole,
 )
@@ -93,8 +94,18 @@ WRITE_OPTIONS = (
     Option("backPressureTimeout", seconds, "WriteOptions.back_pressure_timeout",
            "of `PIPELINED_BOUNDED`: how long a commit waits for the slowest consumer before it "
            "fails", default="10min"),
+    Option("mergeSchema", boolean, "WriteOptions.schema_evolution",
+           "whether an append may add columns to the shuffle, and widen numbers to the types of "
+           "the appended rows"),
 )  # fmt: skip
 """Options of writes, batch and streaming."""
+
+BATCH_WRITE_OPTIONS = (
+    Option("expectedVersion", whole, "TargetOptions.expected_version",
+           "write only if no rows were added or taken away after this version; 0 expects that "
+           "there is none yet", default="not checked"),
+)  # fmt: skip
+"""Further options of batch writes."""
 
 SINK_OPTIONS = (
     Option("emptyVersions", boolean, "SinkOptions.empty_versions",
@@ -142,8 +153,9 @@ READ_OPTIONS = (
 """Options of reads, batch and streaming."""
 
 BATCH_READ_OPTIONS = (
-    Option("version", whole, "ScanOptions.version", "the committed version to read",
-           default="newest"),
+    Option("version", parse_version, "ScanOptions.version",
+           "the committed version to read: its number, the name of its tag, or a time with a zone, "
+           "`2026-11-20 12:00+01:00`, for the newest that was committed by then", default="newest"),
 )  # fmt: skip
 """Further options of batch reads."""
 
@@ -169,7 +181,10 @@ SOURCE_OPTIONS = (
 PIN = Option("pin", parse_pin, "ScanOptions.pin", "set by connector.read_shuffle alone")
 """Internal: which commit of ``version`` a DataFrame reads, and which span of versions."""
 
-_ALL = (*WRITE_OPTIONS, *SINK_OPTIONS, *READ_OPTIONS, *BATCH_READ_OPTIONS, *SOURCE_OPTIONS, PIN)
+_ALL = (
+    *WRITE_OPTIONS, *BATCH_WRITE_OPTIONS, *SINK_OPTIONS,
+    *READ_OPTIONS, *BATCH_READ_OPTIONS, *SOURCE_OPTIONS, PIN,
+)  # fmt: skip
 
 
 # From options to settings -------------------------------------------------------------------------
@@ -209,7 +224,7 @@ STORAGE_PREFIX = "storage."
 
 _SQL_PROPERTIES = ("provider", "location", "owner", "external", "is_managed_location", "comment")
 
-_VERSIONS = "a version is named by its number: give option version"
+_VERSIONS = "give option version: a number, a tag, or a time"
 _HINTS = {
     "columns": "columns are chosen by .schema('k BIGINT, v STRING')",
     "paths": "a shuffle has one path, as in load(path); of several take df.union",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arrow_format.errors import OptionError
 from arrow_format.keys.sort_keys import ORDERS, SortBy, normalise_sort_by
 from arrow_format.log.snapshot import VersionSpan
+from arrow_format.log.version_names import VERSION_NAMES, parse_version_name
 from arrow_format.model import MAX_SUBPARTITIONS, SAFE_NAME
 
 if TYPE_CHECKING:
@@ -56,6 +57,25 @@ def whole(name: str, value: str) -> int:
         return int(value)
     except ValueError:
         raise bad(name, value, "a whole number") from None
+
+
+def parse_version(name: str, value: str) -> int | str:
+    """Parse what names a version: a number, a time with a zone, or a tag.
+
+    The processes in which Spark opens a source do not know the session's time zone.
+    """
+    try:
+        wanted = parse_version_name(value)
+    except OptionError:
+        raise bad(name, value, VERSION_NAMES) from None
+    if isinstance(wanted, datetime) and wanted.tzinfo is None:
+        raise bad(
+            name,
+            value,
+            f"a time with a zone, as {wanted.isoformat(' ')}+01:00 or {wanted.isoformat(' ')}Z; "
+            "connector.read_shuffle takes the zone of the session",
+        )
+    return wanted if isinstance(wanted, int) else value
 
 
 def num_bytes(name: str, value: str) -> int:

@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from arrow_format.arrays.batches import as_batches
 from arrow_format.arrays.buffers import to_numpy
-from arrow_format.arrays.schema_evolution import same_spark_type
+from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.read.estimates import plan_shards
@@ -103,7 +103,7 @@ def open_requested(options: ScanOptions) -> Shuffle:
     Raises CorruptShuffleError if another commit has the number of a pinned version.
     """
     storage = storage_of(options)
-    if options.version is not None and options.pin is not None:
+    if isinstance(options.version, int) and options.pin is not None:
         check_there(storage)
         commit_id, span = options.pin
         return open_pinned(storage, options.version, commit_id, options.options, span)
@@ -126,12 +126,12 @@ def spark_schema(
     Other columns may have any type. ``with_subpartition`` appends the column ``_subpartition``,
     which the shuffle must not have itself.
     """
+    stored = shuffle.schema_of(columns)
     text = shuffle.spark_schema
-    if text is not None:
-        schema = spark_schema_from_json(text, columns)
-    else:
-        wanted = [shuffle.schema.field(i) for i in select_columns(shuffle.schema, columns)]
-        schema = spark_schema_of(pa.schema(wanted))
+    known = StructType([]) if text is None else spark_schema_from_json(text, stored.names)
+    derived = spark_schema_of(pa.schema([f for f in stored if f.name not in known.names]))
+    by_name = {field.name: field for field in (*known.fields, *derived.fields)}
+    schema = StructType([by_name[name] for name in stored.names])
     if with_subpartition:
         with_subpartition_schema(shuffle.schema)
         schema = StructType(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -24,13 +25,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from arrow_format.errors import ConsumerError, OptionError
+from arrow_format.arrays.spark_schema_evolution import widen_schemas
+from arrow_format.errors import ConsumerError, OptionError, SchemaError
 from arrow_format.log.changes import (
     changes_of,
     check_commit_id,
     commit_id_of,
-    newest_entry,
+    ends_with,
     plan_changes,
+    read_as,
     resume_version,
     steps_after,
     with_recovery_hint,
@@ -38,11 +41,11 @@ from arrow_format.log.changes import (
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
 from arrow_format.log.result import released_error
+from arrow_format.model import Natural
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import Shuffle, open_pinned
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.result_request import await_result
-from arrow_format.strict_json import natural
 from connector.options.stream import StepLimits, parse_source_options
 from connector.source.reader import (
     SubpartitionRanges,
@@ -60,9 +63,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from arrow_format.arrays.spark_schema_evolution import Schemas
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.names import LogIndex
-    from arrow_format.log.snapshot import VersionSpan
+    from arrow_format.log.reader import LogView
+    from arrow_format.log.snapshot import Snapshot, VersionSpan
 
 
 IDLE_POLL_INTERVAL = 1.0
@@ -104,13 +108,12 @@ class IdlePolls:
         self._stopped.set()
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOffset:
+class StreamOffset(msgspec.Struct, frozen=True, omit_defaults=True):
     """All rows of a version, and of those before it, were read."""
 
-    version: int
+    version: Natural
     """0: none were."""
-    commit_id: str | None = None
+    commit_id: str | None = msgspec.field(default=None, name="commitId")
     """Of the version, which detects a shuffle that was deleted and written again; None where a
     stream begins, of which nothing was read yet, or where the id is no longer recorded."""
     consumed: bool = False
@@ -123,28 +126,20 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, int | str | bool]:
         """Return the offset as Spark keeps it in its checkpoint."""
-        offset: dict[str, int | str | bool] = {"version": self.version}
-        if self.commit_id is not None:
-            offset["commitId"] = self.commit_id
-        elif self.consumed:
-            offset["consumed"] = True
+        offset: dict[str, int | str | bool] = msgspec.to_builtins(self)
         return offset
 
     @staticmethod
     def from_json(value: Mapping[str, object]) -> StreamOffset:
         """Inverse of :meth:`to_json`; raises OptionError for an offset of another source."""
         try:
-            version = natural(value["version"])
-            commit_id, consumed = value.get("commitId"), value.get("consumed", False)
-            if (commit_id is None or isinstance(commit_id, str)) and isinstance(consumed, bool):
-                return StreamOffset(version, commit_id, consumed)
-        except (KeyError, ValueError, AttributeError, TypeError):
-            pass
-        msg = (
-            f"offset {value!r} in the checkpoint is not of this source; it has a version and a "
-            "commitId. Give the query the checkpointLocation that it had"
-        )
-        raise OptionError(msg)
+            return msgspec.convert(value, StreamOffset)
+        except msgspec.ValidationError as error:
+            msg = (
+                f"offset {value!r} in the checkpoint is not of this source; it has a version and a "
+                "commitId. Give the query the checkpointLocation that it had"
+            )
+            raise OptionError(msg) from error
 
 
 @dataclass
@@ -155,6 +150,8 @@ class ChangedRanges(InputPartition):
     commit_id: str
     span: VersionSpan | None
     """Which rows up to that version; None: all."""
+    schemas: Schemas
+    """Those of the shuffle when the batch was planned: rows of an earlier version have them too."""
     ranges: SubpartitionRanges
 
 
@@ -180,6 +177,10 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._polls = IdlePolls(IDLE_POLL_INTERVAL if self._storage.max_requests > 1 else 0.0)
         self._is_resumed = False
         """Whether the query was checked to resume where its consumer is."""
+        self._newest_polled: StreamOffset | None = None
+        """The newest version at the last poll."""
+        self._idle: tuple[StreamOffset, int, str] | None = None
+        """Where the last poll began, and the newest entry then, if it found nothing."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins: at option or consumer.
@@ -191,8 +192,8 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = CommitLog(self._storage)
         start = self._options.starting_version
         newest = log.read(partial(self._newest, log))
-        if newest.released is not None and newest.released.ended:
-            raise released_error(log.root, newest.released)
+        if newest.state.is_ended and newest.state.released is not None:
+            raise released_error(log.root, newest.state.released)
         kind = newest.result.type
         if consumer is not None and start != 0 and kind.is_blocking and not kind.is_persistent:
             # A consumer positioned at its newest version has consumed it: it would be released.
@@ -239,10 +240,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits = self._options.limits.tightened(_limits_of(limit))
         if self._target is None:  # a query with an end stops when nothing is new
             self._polls.wait()
-        log = CommitLog(self._storage)
-        if seen.commit_id is not None:  # an idle poll is one listing
-            log.expect(seen.version, seen.commit_id)
-        end = log.read(partial(self._end, log, seen, limits))
+        end = self._poll(seen, limits)
         self._polls.record(found=end is not None)
         if end is not None:
             return StreamOffset(end.version, end.commit_id).to_json()
@@ -252,26 +250,41 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._record(seen.version)
         return start
 
+    def _poll(self, seen: StreamOffset, limits: StepLimits) -> LogEntry | None:
+        log = CommitLog(self._storage)
+        if self._idle is not None and self._idle[0] == seen and ends_with(log, *self._idle[1:]):
+            return None
+        return log.read(partial(self._end, log, seen, limits))
+
     def _end(
-        self, log: CommitLog, seen: StreamOffset, limits: StepLimits, index: LogIndex
+        self, log: CommitLog, seen: StreamOffset, limits: StepLimits, view: LogView
     ) -> LogEntry | None:
         """Return the entry of the last version of a batch; None where there is nothing to read."""
-        newest = self._newest(log, index)
-        self._check_seen(log, index, seen)
-        last = newest.version if self._target is None else min(newest.version, self._target)
-        steps = (step for step in steps_after(log, index, seen.version) if step.version <= last)
+        newest = self._newest(log, view)
+        self._newest_polled, self._idle = StreamOffset(newest.version, newest.commit_id), None
+        self._check_seen(log, view, seen)
+        if newest.content_version <= seen.version:  # what is pending since is not read for that
+            last = view.last or newest
+            self._idle = seen, last.version, last.commit_id
+            return None
+        limit = newest.version if self._target is None else min(newest.version, self._target)
+        steps = (step for step in steps_after(log, view, seen.version) if step.version <= limit)
         with with_recovery_hint(log.root, self._scan.request.consumer):
             if not limits.are_none:
                 end = limits.end_of(steps)
             else:
-                end = last if any(step.adds for step in steps) else None
-        return None if end is None else log.entry_at(index, end)
+                end = limit if any(step.adds for step in steps) else None
+        return None if end is None else log.entry_at(view, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the newest version, for the progress of the query."""
-        log = CommitLog(self._storage)
-        newest = log.read(partial(newest_entry, log))
-        return None if newest is None else StreamOffset(newest.version, newest.commit_id).to_json()
+        """Return the newest version at the last poll, for the progress of the query."""
+        if self._newest_polled is None:
+            log = CommitLog(self._storage)
+            newest = log.read(log.newest_entry)
+            if newest is None:
+                return None
+            self._newest_polled = StreamOffset(newest.version, newest.commit_id)
+        return self._newest_polled.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End the query at the current newest version; raises ShuffleNotFoundError without one."""
@@ -292,31 +305,45 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         shuffle = self._changes(first, last)
         wanted = check_subpartitions(self._scan.subpartitions, shuffle.num_subpartitions)
-        check_columns(shuffle, self._schema, with_subpartition=self._scan.with_subpartition)
+        try:
+            check_columns(shuffle, self._schema, with_subpartition=self._scan.with_subpartition)
+        except SchemaError as error:
+            msg = (
+                f"{error}. Or its columns have changed since the query began: start the query "
+                "again, from its checkpoint, to read it with the columns that it has now"
+            )
+            raise SchemaError(msg) from error
+        schemas = (shuffle.schema, shuffle.spark_schema)
         if shuffle.num_rows == 0:
             return []
         return [
-            ChangedRanges(shuffle.version, shuffle.commit_id, shuffle.span, ranges)
+            ChangedRanges(shuffle.version, shuffle.commit_id, shuffle.span, schemas, ranges)
             for ranges in plan_ranges(shuffle, self._scan, wanted)
         ]
 
     def _changes(self, first: StreamOffset, last: StreamOffset) -> Shuffle:
         log = CommitLog(self._storage)
 
-        def plan(index: LogIndex) -> VersionSpan:
+        def plan(view: LogView) -> tuple[VersionSpan, LogEntry]:
             for offset in (first, last):
-                self._check_seen(log, index, offset)
-            return plan_changes(
+                self._check_seen(log, view, offset)
+            span = plan_changes(
                 log,
-                index,
+                view,
                 first.version,
                 last.version,
                 overwrites=self._options.on_overwrite,
                 begins=first.begins,
             )
+            return span, self._newest(log, view)
 
         with with_recovery_hint(log.root, self._scan.request.consumer):
-            changes = changes_of(log, log.read(plan))
+            span, newest = log.read(plan)
+            changes = changes_of(log, span)
+        if newest.shuffle_id == changes.newest.shuffle_id:
+            # A query began with the columns of a later version if it was started again since.
+            schemas = (newest.data_schema, newest.spark_schema)
+            changes = read_as(changes, widen_schemas(schemas, _schemas_of(changes)))
         return Shuffle(self._storage, changes, self._scan.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -330,6 +357,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition.commit_id,
             self._scan.options,
             partition.span,
+            partition.schemas,
         )
         yield from read_ranges(shuffle, partition.ranges, self._arrow_schema, self._columns)
 
@@ -383,25 +411,29 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._scan.request.timeout:
             await_result(self._storage, self._scan.request.timeout)
 
-    def _after(self, log: CommitLog, known: int, index: LogIndex) -> StreamOffset:
+    def _after(self, log: CommitLog, known: int, view: LogView) -> StreamOffset:
         """Return where a known consumer resumes; after a result that was released, at the next."""
-        version = resume_version(log, index, self._newest(log, index), known)
+        version = resume_version(view, known)
         if version != known or self._consumer is None or not self._consumer.has_consumed:
             return StreamOffset(version)
-        commit_id = commit_id_of(log, index, known)
+        commit_id = commit_id_of(log, view, known)
         return StreamOffset(known, commit_id, consumed=commit_id is None)
 
-    def _newest(self, log: CommitLog, index: LogIndex) -> LogEntry:
-        newest = newest_entry(log, index)
+    def _newest(self, log: CommitLog, view: LogView) -> LogEntry:
+        newest = log.newest_entry(view)
         if newest is None:
             raise no_version_error(
                 log, "a stream can follow one that has a version. Write one, or check the path"
             )
         return newest
 
-    def _check_seen(self, log: CommitLog, index: LogIndex, offset: StreamOffset) -> None:
+    def _check_seen(self, log: CommitLog, view: LogView, offset: StreamOffset) -> None:
         if offset.commit_id is not None:
-            check_commit_id(log, index, offset.version, offset.commit_id)
+            check_commit_id(log, view, offset.version, offset.commit_id)
+
+
+def _schemas_of(changes: Snapshot) -> Schemas:
+    return changes.newest.data_schema, changes.newest.spark_schema
 
 
 def _limits_of(limit: ReadLimit) -> StepLimits:

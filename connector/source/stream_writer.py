@@ -22,7 +22,6 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import check_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
-from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last
 from connector.map_task import run_spark_task, status_from_row, status_to_row
@@ -103,10 +102,10 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
             )
             raise ShuffleError(msg)
         (transaction,) = transactions
-        statuses = [status_from_row(message.row, job.num_subpartitions) for message in known]
+        statuses = [status_from_row(message.row) for message in known]
         if self._is_done(job, transaction) or self._changes_nothing(job, statuses):
             with contextlib.suppress(ShuffleError):  # garbage collection removes the rest
-                abort_job(job, failed=False)
+                abort_job(job, failed=False, alone=True)
         else:
             if not self._waits:
                 # Publish batches pending from runs with a flush interval first: they are earlier.
@@ -139,7 +138,7 @@ class ShuffleStreamWriter(DataSourceStreamArrowWriter):
 
     def _is_done(self, job: ShuffleJob, transaction: Transaction) -> bool:
         """Whether the log has the batch, even if its version has expired since."""
-        return find_transaction(CommitLog(job.storage), transaction) is not None
+        return CommitLog(job.storage).find_transaction(transaction) is not None
 
     def _changes_nothing(self, job: ShuffleJob, statuses: list[MapStatus]) -> bool:
         """Whether the batch has no rows, and readers see none without it."""

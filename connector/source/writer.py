@@ -49,8 +49,10 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._mode = "overwrite" if overwrite else "append"
-        self._job = begin_target_job(parse_target_options(options), schema, overwrite=overwrite)
-        open_target(self._job, self._mode)
+        target = parse_target_options(options)
+        self._expected_version = target.expected_version
+        self._job = begin_target_job(target, schema, overwrite=overwrite)
+        open_target(self._job, self._mode, expected_version=self._expected_version)
         self._job = replace(self._job, has_directory=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MapStatusMessage:
@@ -62,9 +64,10 @@ class ShuffleSourceWriter(DataSourceArrowWriter):
         rows = [message.row for message in messages if isinstance(message, MapStatusMessage)]
         commit_job(
             self._job,
-            [status_from_row(row, self._job.num_subpartitions) for row in rows],
+            [status_from_row(row) for row in rows],
             mode=self._mode,
             expected_map_outputs=len(messages),
+            expected_version=self._expected_version,
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

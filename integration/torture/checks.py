@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format import HashPartitioner, ShuffleNotFoundError, open_shuffle
+from arrow_format.log.changes import entries_of
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.names import LOG_DIRECTORY, TEMPORARY
+from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME
 from arrow_format.storage.open import open_storage
 from integration.torture.operations import KEY, NUM_SUBPARTITIONS, SCHEMA, State, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-ENTRY = re.compile(r"\d{20}\.json")
-_NO_LOG = (".tmp-", "totals-")
 
 
 class TortureError(Exception):
@@ -115,21 +114,22 @@ def files_beside(path: str, local_dirs: Collection[str] = ()) -> list[str]:
     storage = open_storage(path)
     live = {path}
     newest = CommitLog(storage).snapshot()
-    for entry in newest.entries if newest else ():
-        live.add(f"{path}/{entry.totals.path}")
-        for output in entry.map_outputs:
-            for file in output.files:
-                root = entry.roots[file.root - 1] if file.root else path
-                live.update((f"{root}/{file.data_path}", f"{root}/{file.index_path}"))
+    for output in newest.map_outputs if newest else ():
+        for file in output.files:
+            root = file.root or path
+            live.update((f"{root}/{file.data_path}", f"{root}/{file.index_path}"))
     found = []
     for place in (path, *local_dirs):
         for one in sorted(Path(place).rglob("*")):
             name = str(one)
             # Entries, and whatever else the log keeps of itself.
-            is_log = one.parent.name == "commit_log" and not one.name.startswith(_NO_LOG)
+            is_log = LOG_DIRECTORY in one.parts and not one.name.startswith(TEMPORARY)
             if one.is_dir():
                 is_live = any(one.iterdir())
-            elif one.name == "arrow-shuffle-root.json":
+            elif one.name == ROOT_LIST_NAME:  # of a job with live files elsewhere
+                in_roots = (other for other in live if not other.startswith(f"{path}/"))
+                is_live = any(f"-{one.parent.name}/" in other for other in in_roots)
+            elif one.name == MARKER_NAME:
                 is_live = any(other.startswith(f"{one.parent}/") for other in live)
             else:
                 is_live = is_log or name in live
@@ -144,16 +144,15 @@ def uncommitted(path: str, names: Sequence[str]) -> list[str]:
     Until garbage is collected, files of older versions and of jobs that died may lie there. Those
     of a job that is in the log and that no version names must not.
     """
-    entries = [
-        json.loads(file.read_text().splitlines()[0])
-        for file in sorted(Path(path, "commit_log").glob("*.json"))
-        if ENTRY.fullmatch(file.name)
-    ]
-    text = json.dumps(entries)
+    log = CommitLog(open_storage(path))
+    committed, live = set(), set()
+    for entry in log.read(lambda view: [*entries_of(log, range(1, view.newest + 1))]):
+        committed.add(entry.job_id)
+        live.update(file.path for output in entry.map_outputs for file in output.files)
     return [
         name
         for name in names
-        if (match := re.search(r"map_outputs/([0-9a-f]{32})/(.*)\.shuffle\.", name))
-        and match[1] in text
-        and match[2] not in text
+        if (match := re.search(r"(map_outputs/([0-9a-f]{32})/.*\.shuffle)\.", name))
+        and match[2] in committed
+        and match[1] not in live
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -113,7 +112,7 @@ class Announcing(PosixStorage):
 
     def put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
         super().put_if_absent(path, data, sync=sync)
-        if re.fullmatch(r"commit_log/\d{20}\.json", path):
+        if path.endswith(".entry"):
             self._announce("published")
             time.sleep(PAUSE_S)
 

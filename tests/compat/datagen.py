@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import json
 import os
 import random
 import secrets
@@ -19,6 +18,7 @@ import tempfile
 import time
 import uuid
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from arrow_format import (
     BROADCAST,
@@ -42,14 +43,14 @@ from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.retention import release_consumed
-from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.framing import to_lines
-from arrow_format.log.record import Fence
-from arrow_format.log.release import release_versions
+from arrow_format.log.commit_log import CommitLog, draft
+from arrow_format.log.entry import FENCE, decode_entry, encode_entry
+from arrow_format.log.outputs import MapOutputs
+from arrow_format.log.release import DueRelease
 from arrow_format.model import FORMAT_VERSION, Transaction
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.flush_pending import flush_pending
+from tests.support.consumers import ConsumerRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -281,8 +282,8 @@ def many_subpartitions() -> None:
     golden.commit("errorifexists", [flights(0, 20)])
 
 
-def noise(name: str, chunk_bytes: int, size: int) -> None:
-    golden = Golden(name, 2, HashPartitioner("b"), codec_level=-7, chunk_bytes=chunk_bytes)
+def noise(name: str, chunk_bytes: int, size: int, n: int) -> None:
+    golden = Golden(name, n, HashPartitioner("b"), codec_level=-7, chunk_bytes=chunk_bytes)
     random_bytes = random.Random(1).randbytes(size)
     golden.commit("errorifexists", [pa.table({"b": [random_bytes, bytes(size), bytes(3)]})])
 
@@ -323,7 +324,7 @@ def collected() -> None:
     )
     run_map_task(job, 0, 0, flights(0, 5).to_batches())
     CommitLog(job.storage).append(
-        lambda _: Fence(0, uuid.uuid4().hex, time.time_ns() // 1_000_000, (job.job_id,)), sync=False
+        lambda view: draft(view, FENCE, gives_up=(job.job_id,)), sync=False
     )
     golden.commit("append", [flights(60, 20)])
     for path in shuffle.rglob("*"):
@@ -334,13 +335,21 @@ def collected() -> None:
 
 
 def transactions() -> None:
-    """Batches 0 and 1 of a query, a plain append, batch 2; the checkpoint stands for the first."""
+    """Batches 0 and 1 of a query with a checkpoint of both, a plain append, batch 2."""
     golden = Golden("transactions", 3, HashPartitioner("id"))
     golden.commit("errorifexists", [flights(0, 20)], Transaction("a-query", 0))
     golden.commit("append", [flights(20, 20)], Transaction("a-query", 1))
+    checkpoint(golden, 2)
     golden.commit("append", [flights(40, 5)])
-    CommitLog(open_storage(str(golden.directory / "shuffle"))).put_checkpoint(3, sync=False)
     golden.commit("append", [flights(45, 20)], Transaction("a-query", 2))
+
+
+def checkpoint(golden: Golden, number: int) -> None:
+    """Put the checkpoint of a number, which a commit does not do so early."""
+    log = CommitLog(open_storage(str(golden.directory / "shuffle")))
+    newest = log.view().last
+    assert newest is not None
+    log.put_checkpoint(newest, number)
 
 
 def results() -> None:
@@ -375,7 +384,7 @@ def waiting() -> None:
     storage = open_storage(str(golden.directory / "shuffle"))
     flush_pending(storage, options=WriteOptions(sync=False))
     golden.commit("append", [held[2]], Transaction("a-query", 2), pending=True)
-    CommitLog(storage).put_checkpoint(5, sync=False)
+    checkpoint(golden, 4)
     golden.commit("append", [flights(40, 5)])
 
 
@@ -433,9 +442,7 @@ def fenced() -> None:
     golden.commit("errorifexists", [flights(0, 20)])
     log = CommitLog(open_storage(str(golden.directory / "shuffle")))
     gone = uuid.uuid4().hex
-    log.append(
-        lambda _: Fence(0, uuid.uuid4().hex, time.time_ns() // 1_000_000, (gone,)), sync=False
-    )
+    log.append(lambda view: draft(view, FENCE, gives_up=(gone,)), sync=False)
     golden.commit("append", [flights(20, 20)])
 
 
@@ -444,7 +451,7 @@ def ended(name: str, *, begins_again: bool) -> None:
     golden = Golden(name, 3, HashPartitioner("id"))
     golden.commit("errorifexists", [flights(0, 10)])
     storage = open_storage(str(golden.directory / "shuffle"))
-    release_versions(storage, by="its owner", sync=False)
+    DueRelease("its owner").carry_out(storage, sync=False)
     if begins_again:
         golden.commit("overwrite", [flights(50, 10)])
         golden.commit("append", [flights(60, 10)])
@@ -459,13 +466,24 @@ def roots() -> None:
     tasks = [flights(start, 10) for start in range(0, 30, 10)]
     golden.commit("errorifexists", tasks)
     golden.commit("append", [flights(30, 10), flights(40, 10)])
-    for file in (golden.directory / "shuffle" / "commit_log").glob("*.json"):
+    for file in (golden.directory / "shuffle" / "commit_log").glob("*/*.entry"):
         file.write_bytes(moved(file.read_bytes(), str(HERE / "roots"), ELSEWHERE))
 
 
 def moved(entry: bytes, before: str, after: str) -> bytes:
     """Return a log entry in which a directory has another name."""
-    return to_lines(json.loads(entry.partition(b"\n")[0].replace(before.encode(), after.encode())))
+    found = decode_entry(entry)
+    outputs = [
+        replace(
+            output,
+            files=tuple(
+                replace(file, root=file.root.replace(before, after)) for file in output.files
+            ),
+        )
+        for output in found.map_outputs
+    ]
+    content = replace(found.content, added=MapOutputs.of(outputs))
+    return encode_entry(structs.replace(found, content=content))
 
 
 ELSEWHERE = "/arrow-shuffle-golden"
@@ -480,12 +498,12 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (3_000, versions),
     (4_000, lambda: types("types")),
     (5_000, many_subpartitions),
-    (6_000, lambda: noise("noise", 1, 4_096)),
+    (6_000, lambda: noise("noise", 1, 20_000, 3)),
     (7_000, no_rows),
     # Since rows are packed.
     (8_000, lambda: regions("regions_packed", "zstd", 16 << 10)),
     (9_000, lambda: types("types_packed")),
-    (10_000, lambda: noise("noise_packed", 4_096, 10_000)),
+    (10_000, lambda: noise("noise_packed", 4_096, 10_000, 2)),
     (11_000, broadcast),
     (12_000, lambda: regions("regions_sorted", "none", 256, sort_by=("id",))),
     (13_000, merged),

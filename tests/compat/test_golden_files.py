@@ -13,11 +13,11 @@ from arrow_format import open_shuffle
 from arrow_format.errors import CorruptShuffleError, ResultReleasedError, ShuffleNotFoundError
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.entry import LogEntry
-from arrow_format.log.pending import pending_numbers, pending_outputs
-from arrow_format.log.record import Fence, LastCommit, Pending, PendingNumbers
+from arrow_format.log.entry import decode_entry
+from arrow_format.log.names import checkpoint_path
+from arrow_format.log.pending import pending_outputs
 from arrow_format.log.result import Released, ResultDescription
-from arrow_format.log.transactions import find_transaction
+from arrow_format.log.state import LastCommit, PendingNumbers
 from arrow_format.model import Encoding, RegionKind, Transaction
 from arrow_format.options import ResultPartitionType
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -65,7 +65,7 @@ def in_place(path, tmp_path):
         return path
     copy = tmp_path / path.name
     shutil.copytree(path, copy)
-    for file in (copy / "shuffle/commit_log").glob("*.json"):
+    for file in (copy / "shuffle/commit_log").glob("*/*.entry"):
         file.write_bytes(moved(file.read_bytes(), ELSEWHERE, str(copy)))
     return copy
 
@@ -98,16 +98,14 @@ def test_a_golden_shuffle_reads_as_it_was_written(expected, tmp_path):
 def test_the_newest_version_is_the_last():
     for path in GOLDEN:
         log = CommitLog(PosixStorage(str(path / "shuffle")))
-        if path.name == "gone":
-            newest = log.newest_version()
-        else:
-            newest = open_shuffle(path / "shuffle").version
-        first = 4 if path.name == "collected" else 1
-        records = [log.record(v) for v in range(first, newest + 1)]
+        view = log.view()
+        if path.name != "gone":
+            assert open_shuffle(path / "shuffle").version == view.state.version
+        records = log.records(range(view.oldest, view.newest + 1)).values()
         assert sorted(one.name for one in path.glob("expected-*.arrow")) == [
             f"expected-{one.version}.arrow"
             for one in records
-            if isinstance(one, LogEntry) and not (one.released and one.released.ended)
+            if one.is_version and not (one.released and one.released.ended)
         ]
 
 
@@ -119,19 +117,22 @@ def test_the_files_have_what_they_are_kept_for():
         assert {region.first_subpartition for region in first} == {0}
         assert {region.first_subpartition for region in second} == {7919 % 5}
     ((region,),) = regions_of("v1/noise")
-    assert region.chunks.encoding.tolist() == [Encoding.ZSTD, Encoding.IPC]
+    assert region.chunks.encoding.tolist() == [Encoding.IPC, Encoding.ZSTD]
     ((region,),) = regions_of("v1/noise_packed")
     assert region.chunks.encoding.tolist() == [Encoding.PACKED_ZSTD, Encoding.PACKED]
     ((region,),) = regions_of("v1/types_packed")
     assert set(region.chunks.encoding.tolist()) <= {Encoding.PACKED, Encoding.PACKED_ZSTD}
     assert [r.kind for (r,) in regions_of("v1/broadcast")] == [RegionKind.BROADCAST] * 2
-    operations = [open_shuffle(HERE / "v1/merged/shuffle", v).entries[-1].operation for v in (3, 4)]
-    assert operations == ["replace", "replace"]
+    operations = [
+        open_shuffle(HERE / "v1/merged/shuffle", v).snapshot.newest.operation for v in (3, 4)
+    ]
+    assert operations == ["merge", "merge"]
     assert [len(regions) for regions in regions_of("v1/merged")] == [1]
     assert open_shuffle(HERE / "v1/regions_sorted/shuffle").sort_by == (("id", "ascending"),)
-    entries = open_shuffle(HERE / "v1/versions/shuffle", 2).entries
-    assert [entry.operation for entry in entries] == ["overwrite", "append"]
-    assert [len(output.files) for output in entries[1].map_outputs] == [0, 1]
+    entries = CommitLog(PosixStorage(str(HERE / "v1/versions/shuffle"))).records(range(1, 5))
+    operations = ["overwrite", "append", "overwrite", "append"]
+    assert [entry.operation for entry in entries.values()] == operations
+    assert [len(output.files) for output in entries[2].map_outputs] == [0, 1]
     assert regions_of("v1/no_rows") == []
     ((region,),) = regions_of("v1/many_subpartitions")
     assert region.ranks.max() > 1 << 16
@@ -140,18 +141,17 @@ def test_the_files_have_what_they_are_kept_for():
 def test_what_expired_and_what_was_fenced_is_known():
     path = HERE / "v1/collected/shuffle"
     log = CommitLog(PosixStorage(str(path)))
-    index = log.index()
-    assert (index.oldest, index.newest, sorted(index.entries), sorted(index.checkpoints)) == (
-        4, 4, [4], [3],
-    )  # fmt: skip
+    view = log.view()
+    assert (view.oldest, view.newest, view.state.version) == (4, 5, 4)
+    assert log.record(5).operation == "expire"
     with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
         open_shuffle(path, 2)
-    ends = log.checkpoint(3).jobs
-    assert sorted((end.version, end.fenced) for end in ends.values()) == [
-        (1, False), (2, False), (3, True),
+    ends = log.ended_jobs(view).to_pylist()
+    assert [(end["number"], end["fenced"], end["num_outputs"]) for end in ends] == [
+        (1, False, 1), (2, False, 2), (3, True, 0), (4, False, 1),
     ]  # fmt: skip
-    assert {log.find_job(job_id) for job_id in ends} == set(ends.values())
-    assert len(open_shuffle(path).entries[0].map_outputs) == 3
+    assert [log.find_job(end["job_id"]).version for end in ends] == [1, 2, 3, 4]
+    assert len(open_shuffle(path).map_outputs) == 4
 
 
 def test_what_applications_committed_is_known():
@@ -160,9 +160,10 @@ def test_what_applications_committed_is_known():
     assert [log.entry(version).transaction for version in (1, 3, 4)] == [
         Transaction("a-query", 0), None, Transaction("a-query", 2),
     ]  # fmt: skip
-    assert log.checkpoint(3).applications == {"a-query": LastCommit(2, 1)}
-    assert find_transaction(log, Transaction("a-query", 1)) == LastCommit(4, 2)
-    assert find_transaction(log, Transaction("a-query", 3)) is None
+    piece = decode_entry((path / checkpoint_path(2)).read_bytes())
+    assert piece.state.applications == {"a-query": LastCommit(2, 1)}
+    assert log.find_transaction(Transaction("a-query", 1)) == LastCommit(4, 2)
+    assert log.find_transaction(Transaction("a-query", 3)) is None
 
 
 def test_what_was_consumed_released_and_flushed_is_known():
@@ -173,34 +174,30 @@ def test_what_was_consumed_released_and_flushed_is_known():
         ResultPartitionType.PIPELINED_BOUNDED, 1 << 20, 2
     )
     assert ConsumerRegistry(storage).all_progress() == {"a": 1}
-    assert log.entry(3).released == Released(through=1, by="consumed by a", ended=False)
-    pending = [log.record(number) for number in (4, 5)]
-    assert all(isinstance(one, Pending) for one in pending)
-    assert log.entry(6).flushed == 5
-    assert pending_outputs(log, log.index()).entries == ()
+    assert log.entry(3).released == Released(through=1, by="consumed by a", ended=False, at=3)
+    assert [log.record(number).operation for number in (4, 5)] == ["pending", "pending"]
+    assert log.record(5).state.pending.numbers == (4, 5)
+    assert pending_outputs(log, log.view()).entries == ()
 
 
 def test_what_is_pending_is_known_with_the_checkpoint_and_without():
     path = HERE / "v1/waiting/shuffle"
     log = CommitLog(PosixStorage(str(path)))
-    index = log.index()
-    assert index.checkpoints == {5}
-    expected = PendingNumbers((5,), 1_700_000_000_000)
-    assert log.checkpoint(5).pending == expected
-    for checkpoints in (index.checkpoints, frozenset()):
-        assert pending_numbers(log, replace(index, checkpoints=checkpoints)) == expected
-    assert pending_outputs(log, index).entries[0].transaction == Transaction("a-query", 2)
-    # Those that were written before either say that there were no queries, or leave it open.
-    for name, said in (("collected", PendingNumbers()), ("transactions", None)):
-        older = CommitLog(PosixStorage(str(HERE / "v1" / name / "shuffle"))).checkpoint(3)
-        assert older.pending == said
+    view = log.view()
+    assert view.checkpoint == 4
+    assert view.state.pending == PendingNumbers.of((5,), 1_700_000_000_000)
+    assert pending_outputs(log, view).entries[0].transaction == Transaction("a-query", 2)
+    assert log.find_transaction(Transaction("a-query", 1)) == LastCommit(5, 2)
+    for checkpoint in (4, 0):
+        snapshot = log.snapshot_of(replace(view, checkpoint=checkpoint))
+        assert snapshot.map_outputs.versions.tolist() == [1, 4, 6]
 
 
 def test_a_fence_is_stepped_over():
     path = HERE / "v1/fenced/shuffle"
     fence = CommitLog(PosixStorage(str(path))).record(2)
-    assert isinstance(fence, Fence)
-    assert [entry.version for entry in open_shuffle(path).entries] == [1, 3]
+    assert (fence.operation, len(fence.gives_up)) == ("fence", 1)
+    assert open_shuffle(path).map_outputs.versions.tolist() == [1, 3]
     with pytest.raises(ShuffleNotFoundError, match="version 2 is not there"):
         open_shuffle(path, 2)
 
@@ -209,15 +206,15 @@ def test_a_fence_is_stepped_over():
 def test_what_was_given_up_is_no_version(name):
     path = HERE / "v1" / name / "shuffle"
     log = CommitLog(PosixStorage(str(path)))
-    assert log.entry(2).released == Released(through=1, by="its owner", ended=True)
+    assert log.entry(2).released == Released(through=1, by="its owner", ended=True, at=2)
     with pytest.raises(ResultReleasedError, match="its owner"):
         open_shuffle(path, 2)
     if name == "gone":  # what is pending after it does not make it a version again
-        assert isinstance(log.record(3), Pending)
+        assert log.record(3).is_pending
         with pytest.raises(ResultReleasedError, match="its owner"):
             open_shuffle(path)
     else:
-        assert [entry.version for entry in open_shuffle(path).entries] == [3, 4]
+        assert open_shuffle(path).map_outputs.versions.tolist() == [3, 4]
 
 
 def test_rows_that_take_no_bytes_are_read_in_any_number():
@@ -236,10 +233,10 @@ def test_rows_that_take_no_bytes_are_read_in_any_number():
 
 def test_files_in_further_roots_are_named_by_the_log(tmp_path):
     path = in_place(HERE / "v1/roots", tmp_path) / "shuffle"
-    entries = open_shuffle(path).entries
-    roots = [file.root for entry in entries for o in entry.map_outputs for file in o.files]
-    assert set(roots) == {0, 1}
-    assert all(entry.roots[0].startswith(str(tmp_path)) for entry in entries)
+    outputs = open_shuffle(path).map_outputs
+    roots = {file.root for output in outputs for file in output.files}
+    assert len(roots) == 3, "of the shuffle, and of each of its two jobs"
+    assert all(root.startswith(str(tmp_path)) for root in roots - {""})
     with pytest.raises(CorruptShuffleError, match="arrow-shuffle-golden"):
         open_shuffle(HERE / "v1/roots/shuffle").read().read_all()
 
@@ -286,4 +283,4 @@ def test_every_index_is_an_arrow_file_that_says_how_to_read_its_data():
 
 def test_the_golden_files_are_small():
     size = sum(path.stat().st_size for path in HERE.rglob("v*/**/*") if path.is_file())
-    assert size < 650_000
+    assert size < 850_000

@@ -1,4 +1,4 @@
-"""A disk of its own for tests that fill one up."""
+"""The places of a test: of a shuffle, of files alone, and a disk of its own to fill up."""
 
 from __future__ import annotations
 
@@ -7,9 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from arrow_format.storage.open import PosixStorage
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shuffle"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> PosixStorage:
+    return PosixStorage(str(tmp_path))
 
 
 @pytest.fixture

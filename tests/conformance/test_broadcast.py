@@ -180,7 +180,8 @@ def test_emitted_broadcast_rows_are_collected_and_come_before_later_broadcasts(t
         (RegionKind.UNICAST, 4), (RegionKind.BROADCAST, 3),
     ]  # fmt: skip
     assert status.subpartition_rows.tolist() == [5, 5]
-    reader = SortMergeSubpartitionReader(storage, [entry_of(file, 2, SCHEMA)], 0, 1)
+    version = entry_of(file, 2, SCHEMA)
+    reader = SortMergeSubpartitionReader(storage, version, version.map_outputs, 0, 1)
     values = [v for run in reader for v in run.batch["v"].to_pylist()]
     assert values == [0, 3, 1, 4, 6], "broadcast rows in the order in which they came"
 

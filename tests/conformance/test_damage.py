@@ -7,7 +7,6 @@ samples as many damages of larger shuffles beside, `make damage` does.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from arrow_format import (
     BroadcastPartitioner,
@@ -34,19 +34,25 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.format.index_file import decode_index, encode_index
+from arrow_format.log import names
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.entry import decode_entry, encode_entry
+from arrow_format.log.framing import from_frame, to_frame
+from arrow_format.log.outputs import MapOutputs
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader, files_of
 from arrow_format.storage.local_dirs import MARKER_NAME
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
-from tests.support.hostile import entry_json, sealed_entry
+from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import numbered, write_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from arrow_format.log.snapshot import Snapshot
 
 N = 5
 IDS = [3, 1, 1, 4, 1, 1]
@@ -92,6 +98,15 @@ def appended(path: Path) -> None:
         write_tasks(path, [[numbered(IDS, start)]], N, mode="append", options=options())
 
 
+def checkpointed(path: Path) -> None:
+    """Most of it in a checkpoint."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names, "CHECKPOINT_INTERVAL", 4)
+        for start in range(0, 36, 6):
+            write_tasks(path, [[numbered(IDS, start)]], N, mode="append", options=options())
+    assert len(list(path.glob("commit_log/*/*.checkpoint"))) == 1
+
+
 def spread(path: Path) -> None:
     """Half of it in a directory beside."""
     local = options(local_dirs=(str(path.parent / "disk"),))
@@ -125,20 +140,37 @@ def nested(path: Path) -> None:
 
 SHAPES: dict[str, Callable[[Path], None]] = {
     shape.__name__: shape
-    for shape in (plain, uncompressed, broadcast, in_order, appended, spread, merged, nested)
+    for shape in (
+        plain,
+        uncompressed,
+        broadcast,
+        in_order,
+        appended,
+        checkpointed,
+        spread,
+        merged,
+        nested,
+    )
 }
 KINDS = {
     "data": "*.shuffle.data",
     "index": "*.shuffle.index",
-    "totals": "totals-*.arrow",
-    "entry": "*.json",
+    "entry": "*.entry",
+    "checkpoint": "*.checkpoint",
     "marker": MARKER_NAME,
 }
 TRIES = int(os.environ.get("DAMAGE_TRIES", "0"))
 ALL = TRIES > 0
 
 TRIED: Counter[str] = Counter()
-"""Damages tried by what was done, over all tests of this module."""
+"""Damages tried by what was done, over all tests of this module that ran in this process."""
+RAN: set[str] = set()
+"""The tests that did."""
+
+
+@pytest.fixture(autouse=True)
+def ran(request) -> None:
+    RAN.add(request.node.name)
 
 
 @dataclass
@@ -153,11 +185,11 @@ class Sound:
     @staticmethod
     def at(path: Path) -> Sound:
         """Take what is there."""
-        entries = open_shuffle(path).entries
-        files = [one for entry in entries for output in entry.map_outputs for one in output.files]
+        storage = RecordingStorage(str(path))
+        outputs = open_shuffle(storage).map_outputs
+        files = [file for output in outputs for file in output.files]
         named = [
-            *(f"{entry.version:020d}.json" for entry in entries),
-            *(entry.totals.path for entry in entries),
+            *storage.others,
             *(one.data_path for one in files),
             *(one.index_path for one in files),
         ]
@@ -166,8 +198,7 @@ class Sound:
 
     def files(self, kind: str) -> list[Path]:
         """All files of a kind, those in further directories too."""
-        found = sorted(self.path.parent.rglob(KINDS[kind]))
-        return [one for one in found if kind != "entry" or one.name != MARKER_NAME]
+        return sorted(self.path.parent.rglob(KINDS[kind]))
 
     def live(self, file: Path) -> bool:
         """Whether the newest version names a file."""
@@ -238,27 +269,33 @@ def reader_of(sound: Sound, kind: str) -> Callable[[], object]:
     storage = PosixStorage(str(sound.path))
     log = CommitLog(storage)
     snapshot = log.snapshot()
+    version, outputs = snapshot.newest, snapshot.map_outputs
     held = IndexCache(storage)
     scheduler = ReadScheduler(read_ahead=False)
 
     def rows() -> object:
         reader = SortMergeSubpartitionReader(
-            storage, snapshot.entries, 0, N, indexes=held, scheduler=scheduler
+            storage, version, outputs, 0, N, indexes=held, scheduler=scheduler
         )
         return [(run.batch.to_pylist(), run.subpartitions.tolist()) for run in reader]
 
     def regions() -> object:
         indexes = IndexCache(storage)
-        found = (indexes.index_of(o.entry, o.output, o.file) for o in files_of(snapshot.entries))
+        found = (indexes.index_of(version, each.output, each.file) for each in files_of(outputs))
         return [(index.metadata, [str(region) for region in index.regions]) for index in found]
 
     return {
         "data": rows,
         "index": regions,
         "marker": regions,  # it is read on the way to an index
-        "totals": lambda: [each.tolist() for each in log.totals(snapshot)],
-        "entry": lambda: CommitLog(storage).snapshot(),  # each keeps what it read
+        # Each keeps what it read.
+        "entry": lambda: seen(CommitLog(storage).snapshot()),
+        "checkpoint": lambda: seen(CommitLog(storage).snapshot()),
     }[kind]
+
+
+def seen(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.newest, list(snapshot.map_outputs), [each.tolist() for each in snapshot.totals]
 
 
 @guarantee("noticed damage")
@@ -325,7 +362,7 @@ def test_verify_notices_every_flip_of_the_data(sound):
 def test_verify_notices_a_byte_behind_any_file(sound):
     """A version says how long each of its files is."""
     shuffle = open_shuffle(sound.path)
-    for kind in ("data", "index", "totals"):
+    for kind in ("data", "index"):
         for file in filter(sound.live, sound.files(kind)):
             original = file.read_bytes()
             file.write_bytes(original + b"\0")
@@ -341,15 +378,18 @@ def test_a_file_in_another_sort_order_than_its_version(tmp_path, claimed):
     """A reader would take its rows for sorted, or merge runs that are none."""
     path = tmp_path / "s"
     in_order(path)
-    entry_file = sorted((path / "commit_log").glob("*.json"))[-1]
-    entry = entry_json(entry_file.read_bytes())
-    described = entry["map_outputs"][0]["files"][0]
-    index_file = path / f"{described['path']}.shuffle.index"
+    entry_file = sorted((path / "commit_log").glob("*/*.entry"))[-1]
+    entry = decode_entry(entry_file.read_bytes())
+    (output,) = entry.map_outputs
+    (file,) = output.files
+    index_file = path / file.index_path
     metadata, regions = decode_index(index_file.read_bytes())
     index = encode_index(replace(metadata, sort_by=claimed), regions)
-    described["index_bytes"], described["index_crc32"] = len(index), zlib.crc32(index)
+    file = replace(file, index_bytes=len(index), index_crc32=zlib.crc32(index))
+    outputs = MapOutputs.of([replace(output, files=(file,))])
     index_file.write_bytes(index)
-    entry_file.write_bytes(sealed_entry(json.dumps(entry).encode()))
+    content = replace(entry.content, added=outputs)
+    entry_file.write_bytes(encode_entry(structs.replace(entry, content=content)))
     shuffle = open_shuffle(path)
     message = rf"{index_file.name}: has .*; its version has "
     for read in (shuffle.verify, shuffle.read().read_all, shuffle.subpartition(1).read_all):
@@ -377,7 +417,9 @@ def test_empty_missing_and_replaced_files(sound, kind):
                     # That the newest entry is gone cannot be told from a commit that never was.
                     assert CommitLog(PosixStorage(str(sound.path))).newest_version() == number
                     continue
-                needed = kind == "marker" or sound.live(file)
+                # Without a checkpoint, the entries say the same.
+                is_missed = not (kind == "checkpoint" and what == "gone")
+                needed = is_missed and (kind == "marker" or sound.live(file))
                 assert outcome(sound, also_a_part=True) or not needed, (file.name, what)
                 TRIED[what] += 1
                 if what == "directory":
@@ -389,7 +431,7 @@ def test_empty_missing_and_replaced_files(sound, kind):
 
 
 @guarantee("swapped files")
-@pytest.mark.parametrize("kind", ["data", "index", "totals", "entry", "both"])
+@pytest.mark.parametrize("kind", ["data", "index", "entry", "both"])
 def test_any_two_files_swapped(sound, kind):
     """Of equal size or not: each is known by its checksum, its index or its number."""
     pairs = [
@@ -405,7 +447,7 @@ def test_any_two_files_swapped(sound, kind):
         contents = [(one.read_bytes(), two.read_bytes()) for one, two in swaps]
         if any(a == b for a, b in contents):
             continue
-        live = kind == "entry" or any(sound.live(one) for one in pair[0])
+        live = any(sound.live(one) for one in pair[0])
         try:
             for (one, two), (a, b) in zip(swaps, contents, strict=True):
                 one.write_bytes(b)
@@ -451,9 +493,9 @@ def test_the_files_of_another_shuffle_of_the_same_rows(tmp_path, shape):
         for mine, other in zip(sound.files(kind), theirs.files(kind), strict=True):
             original = mine.read_bytes()
             shutil.copy(other, mine)
-            # Chunks and totals of the same rows are the same bytes; all else says whose it is.
+            # Chunks of the same rows are the same bytes; all else says whose it is.
             assert outcome(sound) or other.read_bytes() == original
-            assert kind in ("data", "totals") or other.read_bytes() != original
+            assert kind == "data" or other.read_bytes() != original
             mine.write_bytes(original)
 
 
@@ -463,7 +505,7 @@ def test_damage_is_noticed_by_a_merge_and_nothing_is_lost(tmp_path):
     plain(path)
     sound = Sound.at(path)
     policy = MergePolicy(rewrite="always")
-    for kind in ("data", "index", "totals", "entry"):
+    for kind in ("data", "index", "entry"):
         file = sound.files(kind)[0]
         original = file.read_bytes()
         for i in range(0, len(original), 1 + len(original) // 25):
@@ -517,9 +559,10 @@ def test_a_file_that_vanishes_under_a_reader(tmp_path):
 def test_a_newer_entry_is_told_from_a_damaged_one(tmp_path):
     path = tmp_path / "s"
     plain(path)
-    (file,) = path.rglob("*.json")
-    body = file.read_bytes().partition(b"\n")[0].replace(b'"overwrite"', b'"fold"')
-    file.write_bytes(body + b"\narrow-shuffle-log %d %08x\n" % (len(body), zlib.crc32(body)))
+    (file,) = path.rglob("*.entry")
+    value, sections = from_frame(file.read_bytes(), dict)
+    value.pop("sections", None)
+    file.write_bytes(to_frame(value | {"operation": "fold"}, sections))
     with pytest.raises(FormatVersionError, match="operation 'fold'"):
         open_shuffle(path)
 
@@ -538,9 +581,7 @@ def test_samples_of_larger_shuffles(tmp_path):
         ]  # fmt: skip
         write_tasks(path, tasks, 64, options=more)
         sound = Sound.at(path)
-        files = [
-            file for kind in ("data", "index", "totals", "entry") for file in sound.files(kind)
-        ]
+        files = [file for kind in ("data", "index", "entry") for file in sound.files(kind)]
         for _ in range(tries // 2):
             file = rng.choice(files)
             original = file.read_bytes()
@@ -577,9 +618,10 @@ def sampled(rng: random.Random, original: bytes) -> tuple[str, bytes]:
 
 
 def test_tens_of_thousands_were_tried(request):
-    """Last of all; on its own it has nothing to count."""
-    if len(request.session.items) < 20:
-        pytest.skip("only where all tests of this module ran")
+    """Last of all; counts only where all tests of this module ran in this process."""
+    of_module = {item.name for item in request.session.items if item.path == request.path}
+    if len(of_module) < 20 or of_module - RAN:
+        pytest.skip("some tests of this module were left out, or ran in another process")
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         shown = ", ".join(f"{count:,} {what}" for what, count in sorted(TRIED.items()))
         print(f"\ndamages tried: {TRIED.total():,} ({shown}); silent differences: 0")

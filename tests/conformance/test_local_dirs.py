@@ -14,11 +14,14 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from arrow_format import (
+    CommitConflictError,
     CorruptShuffleError,
     MergePolicy,
     OptionError,
     OutOfDiskError,
+    ShuffleError,
     StorageError,
+    collect_garbage,
     merge_shuffle,
     open_shuffle,
     write_shuffle,
@@ -28,10 +31,12 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
+from arrow_format.log.names import entry_path
 from arrow_format.storage.local import PosixStorage, PosixWriter
 from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME, make_roots, root_path
 from connector.map_task import ShuffleMapTask, abort_shuffle
 from tests.support.guarantees import guarantee
+from tests.support.small_shuffles import root_numbers
 from tests.support.spread_shuffles import (
     CODECS,
     ROWS,
@@ -56,7 +61,8 @@ def test_map_outputs_take_turns_over_the_directories(tmp_path, codec):
     receipt = commit_job(job, statuses, mode="append")
     assert receipt.num_rows == size * 6
     shuffle = check_rows(tmp_path / "s", size * 6)
-    roots = [file.root for output in shuffle.map_outputs for file in output.files]
+    files = [file for output in shuffle.map_outputs for file in output.files]
+    roots = root_numbers(files, *dirs)
     assert Counter(roots) == {0: 2, 1: 2, 2: 2}
     assert [(root + 1) % 3 for root in roots[:-1]] == roots[1:]
     for directory in dirs:
@@ -81,14 +87,13 @@ def test_a_disk_that_fills_up_mid_way(tmp_path, small_disk, codec, looks_ahead, 
     (output,) = shuffle.map_outputs
     if looks_ahead:
         # There is never room for a region and its index on the small one.
-        assert {file.root for file in output.files} == {1}
+        assert set(root_numbers(output.files, large)) == {1}
     else:
-        assert [file.root for file in output.files] == [0, 1]
+        assert root_numbers(output.files, large) == [0, 1]
     assert output.counters["failed_directories"] == (0 if looks_ahead else 1)
     if codec == "none":
         for file in output.files:
-            root = path if file.root == 0 else next(large.iterdir())
-            with pa.ipc.open_file(str(root / file.data_path)) as reader:
+            with pa.ipc.open_file(str(path / file.root / file.data_path)) as reader:
                 assert reader.read_all().num_rows == file.num_rows
 
 
@@ -105,7 +110,7 @@ def test_regions_before_the_disk_was_full_are_kept(tmp_path, small_disk, codec, 
     )  # fmt: skip
     (output,) = check_rows(path, ROWS).map_outputs
     full, rest = output.files
-    assert (full.root, rest.root) == (first, 1 - first)
+    assert root_numbers(output.files, other) == [first, 1 - first]
     assert full.num_regions >= 3
     assert full.data_bytes < 2 << 20
     assert output.counters["failed_directories"] == 1
@@ -156,9 +161,8 @@ def test_a_directory_that_cannot_be_made_is_left_out(tmp_path, how):
     assert sorted(shuffle.read().read_all()["v"].to_pylist()) == list(range(num_rows))
     assert shuffle.verify().num_rows == num_rows
     assert receipt.counters["failed_directories"] == len(shuffle.map_outputs)
-    (entry,) = shuffle.entries
-    assert len(entry.roots) == 2, "numbers count all directories that were given"
-    roots = {file.root for output in shuffle.map_outputs for file in output.files}
+    files = [file for output in shuffle.map_outputs for file in output.files]
+    roots = set(root_numbers(files, *options.local_dirs))
     assert roots <= {0, 2}
     assert how == "write_shuffle" or roots == {0, 2}
 
@@ -216,7 +220,7 @@ def test_a_directory_without_a_marker_gets_no_files(tmp_path):
     (marker,) = tmp_path.rglob(MARKER_NAME)
     marker.unlink()
     statuses = [run_map_task(job, task, 0, table_of(100).to_batches()) for task in range(2)]
-    assert [[file.root for file in one.output.files] for one in statuses] == [[0], [0]]
+    assert [[file.root for file in one.output.files] for one in statuses] == [[""], [""]]
     assert [one.output.counters["failed_directories"] for one in statuses] == [1, 1]
 
 
@@ -248,9 +252,8 @@ def test_a_directory_of_another_job_is_an_error_and_left_alone(tmp_path, place):
     with pytest.raises(StorageError, match="directory is another's"):
         steps[place]()
     abort_job(job)
-    assert files_in(tmp_path) == sorted(
-        f"d1/{root.name}/{name}" for name in (MARKER_NAME, "theirs")
-    )
+    theirs = [f"d1/{root.name}/{name}" for name in (MARKER_NAME, "theirs")]
+    assert files_in(tmp_path) == sorted([*theirs, f"s/{entry_path(1)}"]), "and a fence"
 
 
 @pytest.mark.parametrize("below", ["", "/", "/sub", "/../s/sub"])
@@ -286,7 +289,8 @@ def test_a_directory_that_fails_in_the_middle(tmp_path, codec, monkeypatch):
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
     # A file of codec none cannot get its footer there: its regions move.
-    assert [file.root for file in status.output.files] == ([0] if codec == "none" else [1, 0])
+    expected = [0] if codec == "none" else [1, 0]
+    assert root_numbers(status.output.files, tmp_path / "d1") == expected
     assert status.output.counters["failed_directories"] == 1
     commit_job(job, [status], mode="append")
     check_rows(tmp_path / "s", ROWS)
@@ -319,7 +323,7 @@ def test_a_disk_that_turns_read_only_before_its_first_region(tmp_path, monkeypat
         patch.setattr(PosixWriter, "abort", lambda self: None)
         status = run_map_task(job, 0, 0, table_of(100).to_batches())
     assert refused == ["writev", "delete"]
-    assert [file.root for file in status.output.files] == [0]
+    assert [file.root for file in status.output.files] == [""]
     assert len([name for name in files_in(local) if name.endswith(".data")]) == 1
     commit_job(job, [status], mode="append")
     assert files_in(local) == []
@@ -357,14 +361,55 @@ def test_losers_go_from_the_other_directories_when_one_vanished(tmp_path):
         run_map_task(job, task, 0, table_of(100, 100 * task).to_batches())
     shutil.rmtree(dirs[0])
     kept = [run_map_task(job, task, 1, table_of(100, 100 * task).to_batches()) for task in range(3)]
-    assert {file.root for status in kept for file in status.output.files} == {0, 2}
+    live = [file for status in kept for file in status.output.files]
+    assert set(root_numbers(live, *dirs)) == {0, 2}
     commit_job(job, kept, mode="append")
     check_rows(tmp_path / "s", 300)
     assert not dirs[0].exists()
-    live = [file for status in kept for file in status.output.files]
     for number, place in ((0, tmp_path / "s"), (2, dirs[1])):
         data = [name for name in files_in(place) if name.endswith(".data")]
-        assert len(data) == sum(file.root == number for file in live)
+        assert len(data) == root_numbers(live, *dirs).count(number)
+
+
+@pytest.mark.parametrize("place", ["another job", "elsewhere"])
+def test_a_status_that_names_a_directory_of_no_such_job_is_refused(tmp_path, place):
+    job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
+    other = begin(tmp_path / "t", options_of(tmp_path / "d1"))
+    statuses = [run_map_task(job, task, 0, table_of(100).to_batches()) for task in range(2)]
+    root = other.local_roots[0] if place == "another job" else str(tmp_path)
+    (output,) = (one.output for one in statuses if one.output.files[0].root)
+    moved = replace(output, files=(replace(output.files[0], root=root),))
+    forged = [
+        replace(one, output=moved if one.output is output else one.output) for one in statuses
+    ]
+    with pytest.raises(ShuffleError, match="none of the local directories of the job"):
+        commit_job(job, forged, mode="append")
+    assert commit_job(job, statuses, mode="append").num_rows == 200
+
+
+def test_a_commit_that_cannot_clear_a_directory_leaves_the_list_of_them(tmp_path, monkeypatch):
+    """No entry names a directory that has none of its files: the next collection asks the list."""
+    job = begin(tmp_path / "s", options_of(tmp_path / "d1"))
+    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
+    run_map_task(job, 0, 0, table_of(100).to_batches())
+    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 0)
+    status = run_map_task(job, 0, 1, table_of(100).to_batches())
+    real = PosixStorage.list
+
+    def unreadable(self, path):
+        if self.root == job.local_roots[0]:
+            msg = f"{self.root}: Input/output error"
+            raise StorageError(msg)
+        return real(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixStorage, "list", unreadable)
+        commit_job(job, [status], mode="append")
+    assert any(name.endswith(".data") for name in files_in(tmp_path / "d1"))
+    assert (tmp_path / "s" / job.directory / ROOT_LIST_NAME).exists()
+    collect_garbage(tmp_path / "s")
+    assert list((tmp_path / "d1").iterdir()) == []
+    check_rows(tmp_path / "s", 100)
 
 
 def test_an_abort_when_a_directory_is_broken_clears_the_others(tmp_path, monkeypatch):
@@ -385,7 +430,7 @@ def test_an_abort_when_a_directory_is_broken_clears_the_others(tmp_path, monkeyp
         with pytest.raises(StorageError, match="Input/output error"):
             abort_job(job)
     # Where files are left is still written down.
-    assert files_in(tmp_path / "s") == [f"{job.directory}/{ROOT_LIST_NAME}"]
+    assert files_in(tmp_path / "s") == [entry_path(1), f"{job.directory}/{ROOT_LIST_NAME}"]
     assert files_in(dirs[1]) == []
     abort_job(job)
     assert files_in(dirs[0]) == []
@@ -397,7 +442,7 @@ def test_abort_removes_the_directories(tmp_path):
     for task in range(3):
         run_map_task(job, task, 0, table_of(100).to_batches())
     assert files_in(dirs[0])
-    abort_job(job)
+    abort_job(job, alone=True)
     assert [list(d.iterdir()) for d in dirs] == [[], []]
     assert not (tmp_path / "s").exists()
 
@@ -442,8 +487,8 @@ def test_appends_with_and_without_local_directories(tmp_path):
     check_rows(tmp_path / "s", 3000)
 
 
-def test_an_abort_after_a_bare_hook_leaves_nothing(tmp_path):
-    """The hook opens no target: its tasks make the directories."""
+def test_an_abort_after_a_bare_hook_leaves_a_fence(tmp_path):
+    """The hook opens no target: its tasks make the directories. Only files need a fence."""
     schema = StructType([StructField("p", IntegerType()), StructField("v", LongType())])
     task = ShuffleMapTask(
         tmp_path / "s", schema=schema, num_subpartitions=N, keys="p",
@@ -455,8 +500,21 @@ def test_an_abort_after_a_bare_hook_leaves_nothing(tmp_path):
     for number in range(2):
         run_map_task(task.job, number, 0, rows)
     abort_shuffle(task)
-    assert files_in(tmp_path) == []
-    assert not (tmp_path / "s").exists()
+    assert files_in(tmp_path) == [f"s/{entry_path(1)}"]
+    statuses = [run_map_task(task.job, number, 1, rows) for number in range(2)]
+    with pytest.raises(CommitConflictError, match="was aborted"):
+        commit_job(task.job, statuses)
+    abort_shuffle(task)
+    assert files_in(tmp_path) == [f"s/{entry_path(1)}"]
+
+
+def test_an_abort_after_the_commit_of_a_bare_hook_changes_nothing(tmp_path):
+    schema = StructType([StructField("p", IntegerType()), StructField("v", LongType())])
+    task = ShuffleMapTask(
+        tmp_path / "s", schema=schema, num_subpartitions=N, keys="p",
+        options=options_of(tmp_path / "d1"),
+    )  # fmt: skip
+    rows = table_of(100).select(["p", "v"]).to_batches()
     statuses = [run_map_task(task.job, number, 1, rows) for number in range(2)]
     commit_job(task.job, statuses)
     abort_shuffle(task)

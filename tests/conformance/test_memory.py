@@ -1,11 +1,8 @@
 """CONFORMANCE, group "Memory and resources": what tasks may take, whatever n and the input are."""
 
 import os
-import subprocess
-import sys
 import tempfile
 import threading
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +11,8 @@ import pytest
 from arrow_format import merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.options import WriteOptions
 from tests.support.guarantees import guarantee
+from tests.support.memory import figures_of
 
-PROJECT = Path(__file__).parents[2]
 N = 20_000
 
 
@@ -186,15 +183,7 @@ def checked_peak(program, *arguments):
 
     Its peak above what it had before, and its sort buffer, in bytes.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=PROJECT,
-    )
-    assert done.returncode == 0, done.stderr
-    base, peak, largest, buffer = map(int, done.stdout.split())
+    base, peak, largest, buffer = figures_of(program, *arguments)
     allowed = int(1.25 * buffer) + (64 << 20) + largest
     assert peak - base <= allowed, f"{peak - base >> 20} MiB over base, {allowed >> 20} allowed"
     return peak - base, buffer
@@ -223,15 +212,7 @@ def test_peak_memory_of_reading_everything(tmp_path):
     )
     options = WriteOptions(sync=False, codec="none", sort_buffer_bytes=64 << 20)
     write_shuffle(batches, tmp_path / "x", num_subpartitions=50, keys="k", options=options)
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(tmp_path / "x")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=PROJECT,
-    )
-    assert done.returncode == 0, done.stderr
-    grown, allocated, raw = map(int, done.stdout.split())
+    grown, allocated, raw = figures_of(READ, tmp_path / "x")
     assert raw >= 400_000_000
     # About 32 MiB as they were read, joined, and in order; the allocator keeps some of it longer.
     assert allocated < 112 << 20, f"{allocated >> 20} MiB"

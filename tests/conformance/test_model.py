@@ -69,6 +69,8 @@ class Job:
     rows: list[int] = field(default_factory=list)
     is_over: bool = False
     """Committed, aborted or given up."""
+    is_swept: bool = False
+    """It began before a collection without retention, which no task of it should outlive."""
 
 
 def rows_of(path: Path, version: int | None = None) -> list[int]:
@@ -91,6 +93,9 @@ class ShuffleMachine(RuleBasedStateMachine):
         self.oldest = 0
         """Versions before it may have been collected."""
         self.next_row = 0
+        self.begun: list[Job] = []
+        self.late: set[str] = set()
+        """Directories of jobs that had a task after they were swept."""
 
     def teardown(self) -> None:
         shutil.rmtree(self.directory)
@@ -153,7 +158,8 @@ class ShuffleMachine(RuleBasedStateMachine):
         open_target(job, mode)
         if made:
             job.make_directories()
-        return Job(job, mode)
+        self.begun.append(Job(job, mode))
+        return self.begun[-1]
 
     @rule(one=jobs, count=st.integers(0, 60), fault=faults)
     def run_task(self, one: Job, count: int, fault: tuple[int, str]) -> None:
@@ -163,6 +169,8 @@ class ShuffleMachine(RuleBasedStateMachine):
         batches = [numbered([v % N for v in range(first, self.next_row)], first)]
         status = []
         task = len(one.statuses)
+        if one.is_swept:
+            self.late.add(one.job.directory)
         self.attempt(fault, lambda: status.append(run_map_task(one.job, task, 0, batches)))
         if not status:
             try:
@@ -209,7 +217,12 @@ class ShuffleMachine(RuleBasedStateMachine):
         retention = timedelta(hours=1) if keeps else AT_ONCE
         self.attempt(fault, lambda: collect_garbage(self.path, retention=retention))
         if not keeps:
-            self.oldest = max(self.versions)
+            self.collected_at_once()
+
+    def collected_at_once(self) -> None:
+        self.oldest = max(self.versions)
+        for job in self.begun:
+            job.is_swept = True
 
     @precondition(lambda self: self.versions)
     @rule(data=st.data())
@@ -225,10 +238,16 @@ class ShuffleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.versions)
     @rule()
     def collect_everything(self) -> None:
-        """No orphan is left: only the files that the newest version names."""
+        """No orphan is left: only the files that the newest version names.
+
+        What a task puts later than the retention after its job was swept stays until the segment of
+        the log that ends the job is removed.
+        """
         collect_garbage(self.path, retention=AT_ONCE)
-        self.oldest = max(self.versions)
-        assert files_there(self.path) == live_files(self.path)
+        self.collected_at_once()
+        there, live = files_there(self.path), live_files(self.path)
+        assert live <= there
+        assert {file.rpartition("/")[0] for file in there - live} <= self.late
 
 
 TestModel = ShuffleMachine.TestCase

@@ -14,6 +14,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import run_map_task
 from arrow_format.storage.local import PosixReader, PosixWriter
 from arrow_format.storage.open import PosixStorage
+from tests.support.small_shuffles import root_numbers
 from tests.support.spread_shuffles import (
     CODECS,
     ROWS,
@@ -91,8 +92,8 @@ def in_turn_from_the_local_ones(monkeypatch):
     monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
 
 
-def roots_of(status):
-    return [file.root for file in status.output.files]
+def roots_of(status, tmp_path):
+    return root_numbers(status.output.files, tmp_path / "d1", tmp_path / "d2")
 
 
 def data_files(directory):
@@ -105,7 +106,7 @@ def test_regions_move_when_a_full_disk_takes_no_end(tmp_path, monkeypatch, codec
     Disk(monkeypatch, "d1", fails=[fails], max_bytes=1_000_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
-    assert roots_of(status) == [0]
+    assert roots_of(status, tmp_path) == [0]
     assert data_files(tmp_path / "d1") == []
     counters = status.output.counters
     assert counters["failed_directories"] == 1
@@ -127,7 +128,7 @@ def test_regions_move_when_the_end_of_the_task_finds_the_disk_full(
     object.__setattr__(options, "sync", fails == "fsync")
     job = begin(tmp_path / "s", options)
     status = run_map_task(job, 0, 0, table_of().to_batches())
-    assert roots_of(status) == [0]
+    assert roots_of(status, tmp_path) == [0]
     assert data_files(tmp_path / "d1") == []
     commit_job(job, [status], mode="append")
     check_rows(tmp_path / "s", ROWS)
@@ -139,7 +140,7 @@ def test_regions_move_once_more_when_the_next_disk_is_full_too(tmp_path, monkeyp
     Disk(monkeypatch, "d2", max_bytes=400_000)
     job = begin(tmp_path / "s", options_of(tmp_path / "d1", tmp_path / "d2", codec=codec))
     status = run_map_task(job, 0, 0, table_of().to_batches())
-    assert roots_of(status) == [0]
+    assert roots_of(status, tmp_path) == [0]
     assert status.output.counters["failed_directories"] == 2
     assert data_files(tmp_path / "d1") == data_files(tmp_path / "d2") == []
     commit_job(job, [status], mode="append")
@@ -183,7 +184,7 @@ def test_no_two_files_of_an_attempt_share_a_name(tmp_path, monkeypatch):
         )
         status = run_map_task(job, 0, 0, table_of().to_batches())
     assert len(data_files(tmp_path / "d1")) == 1
-    assert roots_of(status) == [2]
+    assert roots_of(status, tmp_path) == [2]
     commit_job(job, [status], mode="append")
     assert files_in(tmp_path / "d1") == []
     check_rows(tmp_path / "s", ROWS)

@@ -16,7 +16,7 @@ import pytest
 
 from arrow_format import CorruptShuffleError, OptionError, WriteOptions, open_shuffle
 from arrow_format import write_shuffle as write
-from arrow_format.log.commit_log import CommitLog
+from arrow_format.read import shuffle as read_shuffle
 from tests.support.guarantees import guarantee
 
 ROWS = 300_000
@@ -127,16 +127,16 @@ def test_a_child_forked_while_others_read_can_read(path):
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_child_forked_while_another_looks_up_the_totals_can_read(path, monkeypatch):
-    shuffle, looked_up = open_shuffle(path), CommitLog.totals
+    shuffle, looked_up = open_shuffle(path), read_shuffle.totals_of
     parent, inside, forked = os.getpid(), threading.Event(), threading.Event()
 
-    def look_up(log, snapshot):
+    def look_up(*arguments):
         if os.getpid() == parent:
             inside.set()
             forked.wait()
-        return looked_up(log, snapshot)
+        return looked_up(*arguments)
 
-    monkeypatch.setattr(CommitLog, "totals", look_up)
+    monkeypatch.setattr(read_shuffle, "totals_of", look_up)
     thread = threading.Thread(target=lambda: shuffle.subpartition_rows)
     thread.start()
     try:

@@ -1,9 +1,5 @@
 """CONFORMANCE, group "Memory and resources": reading takes no more than it may."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,8 +13,8 @@ from arrow_format import (
     write_shuffle,
 )
 from tests.support.guarantees import guarantee
+from tests.support.memory import figures_of
 
-PROJECT = Path(__file__).parents[2]
 ALLOWED = 96 << 20
 
 READ = """
@@ -71,11 +67,7 @@ def tiny(tmp_path_factory):
 
 
 def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None"):
-    arguments = [READ, str(tiny), str(path), str(memory_bytes), subpartitions]
-    found = subprocess.run(
-        [sys.executable, "-c", *arguments], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    rows, over_base = map(int, found.stdout.split())
+    rows, over_base = figures_of(READ, tiny, path, memory_bytes, subpartitions)
     return rows, over_base
 
 

@@ -72,14 +72,13 @@ def write(path, table, n, sort_by=SORT_BY, options=TINY, **more):
 
 def regions_of(shuffle):
     """Each region as its rows in stored order, and the subpartition of each row."""
-    (entry,) = shuffle.entries
     storage = PosixStorage(shuffle.path)
     n = shuffle.num_subpartitions
-    for one in files_of([entry]):
+    for one in files_of(shuffle.map_outputs):
         index = PartitionedFileReader(storage, one.file)
         regions = index.regions
         rows = [[] for _ in regions]
-        chunks = ChunkReader(index, ChunkDecoder(entry.data_schema))
+        chunks = ChunkReader(index, ChunkDecoder(shuffle.schema))
         for chunk, batch in chunks.decoded(plan_chunks(regions, 0, n, n)):
             rows[chunk.region].append(batch)
         for region, batches in zip(regions, rows, strict=True):

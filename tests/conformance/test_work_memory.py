@@ -1,15 +1,12 @@
 """CONFORMANCE, group "Memory and resources": joins and aggregations take no more than they may."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from arrow_format import BroadcastPartitioner, WriteOptions, write_shuffle
-from tests.conformance.test_memory import PROJECT
 from tests.support.guarantees import guarantee
+from tests.support.memory import figures_of
 
 ALLOWED = 256 << 20
 
@@ -86,11 +83,7 @@ def written(tmp_path_factory):
 
 
 def peak(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", WORK, *arguments], cwd=PROJECT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    rows, over_base = map(int, done.stdout.split())
+    rows, over_base = figures_of(WORK, *arguments)
     print(f"{over_base >> 20} MiB over base, {ALLOWED >> 20} allowed")
     return rows, over_base
 

@@ -8,8 +8,10 @@ does.
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import random
+import re
 import shutil
 import struct
 import time
@@ -40,8 +42,10 @@ from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import MOST_FROM_NOTHING, NODE, PREAMBLE
 from arrow_format.keys.partitioner import partitioner_from_description
-from arrow_format.log.record import decode_record
-from arrow_format.log.totals_file import encode_totals, read_totals
+from arrow_format.log.entry import check_entry, decode_entry
+from arrow_format.log.framing import from_frame
+from arrow_format.log.state import VersionShape
+from arrow_format.log.totals import decode_totals, encode_totals
 from arrow_format.model import Encoding, Transaction
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
@@ -51,7 +55,7 @@ from tests.support.hostile import (
     changed_chunk,
     changed_index,
     changed_json,
-    entry_json,
+    forged_frame,
     little_memory,
     rebuilt,
     sealed_entry,
@@ -132,22 +136,35 @@ def restored(path, file, content):
 @FUZZ
 @given(rng=SEEDS)
 def test_log_entries(sound, rng):
-    entries = sorted(sound.rglob("*.json"))
+    entries = sorted(sound.rglob("*.entry"))
     file = rng.choice(entries)
-    body = json.dumps(changed_json(rng, entry_json(file.read_bytes()))).encode()
+    data = file.read_bytes()
+    value, sections = from_frame(data, dict)
+    body = json.dumps(changed_json(rng, value)).encode()
     if rng.random() < 0.1:
         body = changed_bytes(rng, body)
-    restored(sound, file, sealed_entry(body.replace(b"\n", b" ")))
+    rest = b"".join(bytes(section) for section in sections.values())
+    restored(sound, file, sealed_entry(body.replace(b"\n", b" ")) + rest)
+
+
+@guarantee("hostile files")
+@FUZZ
+@given(rng=SEEDS)
+def test_sections_of_log_entries(sound, rng):
+    file = rng.choice(sorted(sound.rglob("*.entry")))
+    data = file.read_bytes()
+    name, section = rng.choice([*from_frame(data, dict)[1].items()])
+    restored(sound, file, forged_frame(data, {}, {name: changed_bytes(rng, bytes(section))}))
 
 
 @guarantee("hostile files")
 @FUZZ
 @given(rng=SEEDS)
 def test_indexes(sound, rng):
-    entry_file = sorted(sound.rglob("*.json"))[-1]
+    entry_file = sorted(sound.rglob("*.entry"))[-1]
     kept = entry_file.read_bytes()
-    described = entry_json(kept)["map_outputs"][0]["files"][0]
-    file = sound / f"{described['path']}.shuffle.index"
+    described = decode_entry(kept).map_outputs[0].files[0]
+    file = sound / described.index_path
     original = file.read_bytes()
     index = changed_index(rng, original)
 
@@ -186,25 +203,14 @@ def with_numbers(value, one, index):
 @FUZZ
 @given(rng=SEEDS)
 def test_totals(sound, rng):
-    entry_file = sorted(sound.rglob("*.json"))[-1]
+    entry_file = sorted(sound.rglob("*.entry"))[-1]
     kept = entry_file.read_bytes()
-    file = sound / entry_json(kept)["totals"]["path"]
-    original = file.read_bytes()
-    content = changed_bytes(rng, original)
     if rng.random() < 0.4:
         rows = np.array([rng.choice([0, 1, -1, 1 << 62]) for _ in range(rng.choice([0, 4, 5]))])
-        content = encode_totals(rows, rows)
-
-    def fit(value, _):
-        value["totals"].update(length=len(content), crc32=zlib.crc32(content))
-
-    try:
-        file.write_bytes(content)
-        rebuilt(sound, fit)
-        survives(see_all, sound)
-    finally:
-        file.write_bytes(original)
-        entry_file.write_bytes(kept)
+        content = encode_totals((rows.astype(np.int64),) * 2)
+    else:
+        content = changed_bytes(rng, bytes(from_frame(kept, dict)[1]["totals"]))
+    restored(sound, entry_file, forged_frame(kept, {}, {"totals": content}))
 
 
 MERGES = [MergePolicy(rewrite="always"), MergePolicy(rewrite="never")]
@@ -265,7 +271,7 @@ def merge_hostile(path, policy, what, rng, *, is_sorted):
         assert after == before
         event("merged whole" if after is not None else "merged, and unreadable as before")
     else:
-        assert not list(path.glob("commit_log/*3.json")), "nothing was committed"
+        assert not list(path.glob("commit_log/*/*3.entry")), "nothing was committed"
         assert rows_in(path, 2, is_sorted=is_sorted) == before
         event("refused")
 
@@ -392,7 +398,13 @@ def test_what_spark_writes_is_no_damage(tmp_path):
 
 def changed(path, **changes):
     """Put other values into the newest entry."""
-    rebuilt(path, lambda value, _: value.update(changes))
+
+    def change(value, _):
+        shape = value["state"]["shape"]
+        for name, new in changes.items():
+            (shape if name in VersionShape.__struct_fields__ else value)[name] = new
+
+    rebuilt(path, change)
 
 
 @pytest.fixture
@@ -405,38 +417,45 @@ def shuffle(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_subpartitions": 10**6 + 1}, "is not a whole number from 0 to 1000000"),
-        ({"num_subpartitions": 0}, "there are no subpartitions"),
-        ({"committed_at_ms": 1 << 60}, "is not a whole number"),
-        ({"format_version": float("nan")}, "NaN is not a JSON number"),
-        ({"format_version": -1}, "-1 is not a whole number"),
-        ({"job_id": "../x"}, "is not a name"),
-        ({"shuffle_id": "a/b"}, "is not a name"),
+        ({"num_subpartitions": 10**6 + 1}, "Expected `int` <= 1000000"),
+        ({"num_subpartitions": 0}, "Expected `int` >= 1 - at `$.state.shape.num_subpartitions`"),
+        ({"committed_at_ms": 1 << 60}, "Expected `int` <= 253402300799000"),
+        ({"format_version": None}, "Expected `int`, got `null` - at `$.format_version`"),
+        ({"format_version": -1}, "format version -1; the first is 1"),
+        ({"job_id": "../x"}, "at `$.job_id`"),
+        ({"shuffle_id": "a/b"}, "at `$.state.shape.shuffle_id`"),
         ({"sort_by": [["nope", "ascending"]]}, "column 'nope' is not there"),
         ({"sort_by": [["v", "sideways"]]}, "order 'sideways' is not one of"),
-        ({"partitioner": [["kind", "hash"]]}, "not an object with a kind"),
+        ({"partitioner": [["kind", "hash"]]}, "Expected `object`, got `array`"),
         ({"partitioner": {"kind": None}}, "not an object with a kind"),
-        ({"spark_schema": {}}, "expected a string, got dict"),
-        ({"roots": ["/a\0b"]}, "not an absolute directory"),
-        ({"roots": ["/s3://x"]}, "not an absolute directory"),
+        ({"spark_schema": {}}, "Expected `str | null`, got `object`"),
     ],
 )  # fmt: skip
 def test_entries_that_were_accepted_once(shuffle, changes, message):
     changed(shuffle, **changes)
-    with pytest.raises(CorruptShuffleError, match=message):
+    with pytest.raises(CorruptShuffleError, match=re.escape(message)):
         open_shuffle(shuffle)
 
 
 def test_map_tasks_must_be_there_each_once(shuffle):
-    (file,) = shuffle.rglob("*.json")
-    value = entry_json(file.read_bytes())
-    one, two = value["map_outputs"]
-    for outputs in ([two, one], [one, one], [one, {**two, "map_task": 2}], [two]):
-        value["map_outputs"] = outputs
-        for name in ("num_rows", "data_bytes"):
-            total = sum(sum(f[name] for f in output["files"]) for output in outputs)
-            value["num_bytes" if name == "data_bytes" else name] = total
-        file.write_bytes(sealed_entry(json.dumps(value).encode()))
+    (file,) = shuffle.rglob("*.entry")
+    kept = file.read_bytes()
+    for change in (
+        lambda one, two: [two, one],
+        lambda one, _: [one, one],
+        lambda one, two: [one, {**two, "map_task": 2}],
+        lambda _, two: [two],
+    ):
+        file.write_bytes(kept)
+
+        def fit(value, _, change=change):
+            outputs = value["map_outputs"] = change(*value["map_outputs"])
+            value["num_outputs"] = len(outputs)
+            for name in ("num_rows", "data_bytes"):
+                total = sum(sum(f[name] for f in output["files"]) for output in outputs)
+                value["num_bytes" if name == "data_bytes" else name] = total
+
+        rebuilt(shuffle, fit)
         with pytest.raises(CorruptShuffleError, match=r"each once and in order|named twice"):
             open_shuffle(shuffle)
 
@@ -454,34 +473,33 @@ def test_map_tasks_must_be_there_each_once(shuffle):
     ids=["arrays", "objects", "digits", "repeated", "infinite", "utf-16"],
 )
 def test_json_that_is_hard_to_read(body):
-    assert not survives(decode_record, sealed_entry(body))
+    assert not survives(check_entry, sealed_entry(body))
     with pytest.raises(CorruptShuffleError):
-        decode_record(sealed_entry(body))
+        check_entry(sealed_entry(body))
 
 
 def test_a_far_away_version_number_takes_no_time(shuffle):
-    (file,) = shuffle.rglob("*.json")
-    shutil.copy(file, file.with_name("9" * 20 + ".json"))
+    (file,) = shuffle.rglob("*.entry")
+    shutil.copy(file, file.with_name("9" * 20 + ".entry"))
     started = time.monotonic()
-    with little_memory(), pytest.raises(CorruptShuffleError, match="but not 2; an entry was del"):
-        open_shuffle(shuffle)
+    with little_memory():
+        assert open_shuffle(shuffle).version == 1, "a name of another segment is none"
     assert time.monotonic() - started < 1
 
 
 def test_an_append_of_another_shape_is_refused(shuffle):
     write_tasks(shuffle, [[numbered([0])]], 4, mode="append", options=SMALL)
-    newest = sorted(shuffle.rglob("*.json"))[-1]
+    newest = sorted(shuffle.rglob("*.entry"))[-1]
     kept = newest.read_bytes()
     other = numbered([]).schema.set(1, pa.field("v", pa.float64()))
     for changes in (
         {"num_subpartitions": 5},
         {"sort_by": [["v", "ascending"]]},
-        {"shuffle_id": "another"},
         {"data_schema": schema_to_text(other)},
     ):
         changed(shuffle, **changes)
-        with pytest.raises(CorruptShuffleError, match="does not continue version 1"):
-            open_shuffle(shuffle)
+        with pytest.raises(CorruptShuffleError):
+            open_shuffle(shuffle).read().read_all()
         newest.write_bytes(kept)
     assert open_shuffle(shuffle).num_rows == 5
 
@@ -533,8 +551,8 @@ def test_bombs_in_totals_go_unopened(stated):
     content = bomb(pa.record_batch([zeros, zeros], schema=schema), stated=stated)
     assert len(content) < 20_000
     before = pa.total_allocated_bytes()
-    with pytest.raises(ValueError, match="where at most"):
-        read_totals(pa.py_buffer(content), 1000)
+    with pytest.raises((ValueError, OSError)):
+        decode_totals(content)
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
@@ -584,6 +602,7 @@ def test_bombs_in_messages_go_unopened():
 def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes, columns):
     num_rows = 1 << 25
     message = PREAMBLE.pack(num_rows, len(nodes)) + b"".join(NODE.pack(0, *one) for one in nodes)
+    gc.collect()  # what earlier tests left is not freed meanwhile
     before = pa.total_allocated_bytes()
     with little_memory(), pytest.raises(ValueError, match=r"expand to too many|values"):
         Unpacker(pa.schema([("c", type_)]), columns).unpack(pa.py_buffer(message), num_rows)
@@ -678,6 +697,13 @@ def test_types_that_are_never_stored(shuffle, type_):
             open_shuffle(shuffle)
 
 
+def move_files(entry, root):
+    for output in entry["map_outputs"]:
+        for file in output["files"]:
+            if "root" in file:
+                file["root"] = root
+
+
 @guarantee("root markers")
 def test_a_root_with_the_marker_of_another_job_is_not_read(tmp_path):
     """An entry may name any directory, and still reads none that a shuffle did not mark."""
@@ -685,10 +711,11 @@ def test_a_root_with_the_marker_of_another_job_is_not_read(tmp_path):
         options = WriteOptions(sync=False, local_dirs=(str(tmp_path / f"{name}-disk"),))
         tasks = [[numbered([1, 2])], [numbered([3])], [numbered([0])]]
         write_tasks(tmp_path / name, tasks, 4, options=options)
-    theirs = open_shuffle(tmp_path / "theirs").entries[0].roots
-    for roots in (theirs, ["/"], ["/etc"], [str(tmp_path)], ["/proc/self"], ["/nowhere/at/all"]):
-        kept = {file: file.read_bytes() for file in (tmp_path / "mine").rglob("*.json")}
-        changed(tmp_path / "mine", roots=list(roots))
+    outputs = open_shuffle(tmp_path / "theirs").map_outputs
+    (theirs,) = {file.root for output in outputs for file in output.files if file.root}
+    for root in (theirs, "/", "/etc", str(tmp_path), "/proc/self", "/nowhere/at/all"):
+        kept = {file: file.read_bytes() for file in (tmp_path / "mine").rglob("*.entry")}
+        rebuilt(tmp_path / "mine", lambda value, _, root=root: move_files(value, root))
         # /proc/self is a link, and refused as that.
         message = r"does not bear the arrow-shuffle-root\.json|/proc/self: self is a symbolic link"
         with pytest.raises(CorruptShuffleError, match=message):
@@ -709,15 +736,19 @@ def test_the_same_path_in_two_roots_is_two_files(tmp_path):
     options = WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),))
     write_tasks(tmp_path / "s", [[numbered([1])], [numbered([2, 3])]], 4, options=options)
     shuffle = open_shuffle(tmp_path / "s")
-    one, two = files_of(shuffle.entries)
-    assert {one.file.root, two.file.root} == {0, 1}
+    one, two = files_of(shuffle.map_outputs)
+    assert {bool(one.file.root), bool(two.file.root)} == {False, True}
     indexes = IndexCache(PosixStorage(shuffle.path))
-    found = [indexes.index_of(each.entry, each.output, each.file) for each in (one, two)]
+    version = shuffle.snapshot.newest
+    found = [indexes.index_of(version, each.output, each.file) for each in (one, two)]
     assert [index.metadata.map_task for index in found] == [0, 1]
+
+    def repeat(value, _):
+        files = value["map_outputs"][0]["files"]
+        value["num_rows"] += files[0]["num_rows"]
+        value["num_bytes"] += files[0]["data_bytes"]
+        files.append(files[0])
+
+    rebuilt(tmp_path / "s", repeat)
     with pytest.raises(CorruptShuffleError, match="named twice"):
-        rebuilt(
-            tmp_path / "s",
-            lambda value, _: value["map_outputs"][0]["files"].extend(
-                value["map_outputs"][0]["files"]
-            ),
-        ) or open_shuffle(tmp_path / "s")
+        open_shuffle(tmp_path / "s")

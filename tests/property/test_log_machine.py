@@ -32,6 +32,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import dies_after
+from tests.support.small_log import small_segments
 from tests.support.small_shuffles import FAST, begin, numbered, run, write_tasks
 
 N = 5
@@ -42,6 +43,8 @@ class LogMachine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.path = Path(tempfile.mkdtemp())
+        self.small = small_segments(segment=4, interval=2)
+        self.small.__enter__()
         self.versions: dict[int, list[int]] = {}
         self.oldest = 1
         self.next = 0
@@ -50,6 +53,7 @@ class LogMachine(RuleBasedStateMachine):
         self.pinned = None
 
     def teardown(self):
+        self.small.__exit__(None, None, None)
         shutil.rmtree(self.path, ignore_errors=True)
 
     def rows(self):
@@ -83,7 +87,7 @@ class LogMachine(RuleBasedStateMachine):
     def commit(self, which, mode):
         job, statuses, rows = self.jobs.pop(which % len(self.jobs))
         if job.job_id in self.fenced:
-            with pytest.raises(CommitConflictError, match="given up"):
+            with pytest.raises(CommitConflictError, match="was aborted, or given up"):
                 commit_job(job, statuses, mode=mode)
             return
         receipt = commit_job(job, statuses, mode=mode)
@@ -105,8 +109,15 @@ class LogMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 99))
     def put_a_checkpoint(self, number):
         log = CommitLog(PosixStorage(str(self.path)))
-        index = log.index()
-        log.put_checkpoint(index.oldest + number % (index.newest - index.oldest + 1), sync=False)
+        view = log.view()
+        log.put_checkpoint(view.last, view.oldest + number % (view.newest - view.oldest + 1))
+
+    @precondition(lambda self: self.versions)
+    @rule()
+    def lose_checkpoints(self):
+        """As if those who should have put them had died."""
+        for file in self.path.glob("commit_log/*/*.checkpoint"):
+            file.unlink()
 
     @rule(changes=st.none() | st.integers(0, 12))
     def collect(self, changes):
@@ -153,4 +164,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(max_examples=20, stateful_step_count=12, deadline=None)
+TestLogMachine.settings = settings(max_examples=10, stateful_step_count=12, deadline=None)

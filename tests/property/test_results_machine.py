@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import warnings
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,13 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.log import commit_log as log_module
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.pending import pending_by_entries, pending_outputs
+from arrow_format.log.pending import pending_outputs
 from arrow_format.storage.open import PosixStorage
+from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import dies_after, instead_of_first_entry
+from tests.support.small_log import LOG_SIZES, log_of_sizes
 from tests.support.small_shuffles import FAST, SCHEMA, numbered
 
 NAMES = st.sampled_from(["a", "b"])
@@ -75,12 +76,11 @@ class ResultsMachine(RuleBasedStateMachine):
                 ResultPartitionType.BLOCKING,
             ]
         ),
-        interval=st.sampled_from([3, 100]),
+        sizes=LOG_SIZES,
     )
-    def start(self, kind, interval):
+    def start(self, kind, sizes):
         self.path = Path(tempfile.mkdtemp())
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(log_module, "CHECKPOINT_INTERVAL", interval)
+        self.patch = log_of_sizes(*sizes)
         self.kind = kind
         self.next = 0
         self.n = 3
@@ -146,14 +146,16 @@ class ResultsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(event=EVENTS)
     def flush(self, event):
-        before = self.newest()
+        before = self.log().view()
         with contextlib.suppress(CommitConflictError):  # with retention 0 any job may be given up
             self.amid(event, lambda: flush_pending(self.path, options=FAST))
-        flushed = [
-            number
-            for number in range(before + 1, self.newest() + 1)
-            if getattr(self.log().record(number), "flushed", None) is not None
-        ]
+        flushed = []
+        pending = before.state.pending.numbers
+        for number in range(before.newest + 1, self.newest() + 1):
+            left = self.log().record(number).state.pending.numbers
+            if len(left) < len(pending):
+                flushed.append(number)
+            pending = left
         if not flushed:
             assert isinstance(event, int) or event == "collect"
             return
@@ -194,10 +196,6 @@ class ResultsMachine(RuleBasedStateMachine):
         version = consumption.shuffle.version
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             self.amid(event, consumption.commit)  # which tells what it could not remove
-        if isinstance(event, int):
-            # This process, which stands for one that died, lives on; so its lease goes by hand.
-            for one in self.path.glob(f"consumers/{name}/lease-*"):
-                one.unlink()
         progress = ConsumerRegistry(storage).progress(name)
         assert progress in ({version, self.progress[name]} if isinstance(event, int) else {version})
         self.progress[name] = progress
@@ -296,12 +294,10 @@ class ResultsMachine(RuleBasedStateMachine):
             act()
 
     @invariant()
-    def what_is_pending_is_told_by_entries_and_checkpoints(self):
+    def what_is_pending_is_in_the_log(self):
         log = self.log()
-        index = log.index()
-        found = pending_outputs(log, index)
-        assert found == pending_by_entries(log, index)
-        assert [one.num_rows for one in found.entries] == [len(rows) for _, rows in self.pending]
+        entries = log.read(partial(pending_outputs, log)).entries
+        assert [entry.num_rows for entry in entries] == [len(rows) for _, rows in self.pending]
 
     @invariant()
     def what_is_left_can_be_read(self):

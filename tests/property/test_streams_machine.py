@@ -12,7 +12,6 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -25,11 +24,11 @@ from arrow_format import (
     merge_shuffle,
     open_shuffle,
 )
-from arrow_format.log import commit_log as log_module
 from connector.source.stream_reader import ShuffleStreamReader
 from tests.support.guarantees import guarantee
+from tests.support.logs import put
+from tests.support.small_log import LOG_SIZES, log_of_sizes
 from tests.support.small_shuffles import FAST
-from tests.unit.log.test_pending import put
 
 SCHEMA = StructType().add("v", LongType())
 DEATHS = st.sampled_from(
@@ -91,11 +90,10 @@ class Query:
 
 @guarantee("consumed versions")
 class StreamsMachine(RuleBasedStateMachine):
-    @initialize(interval=st.sampled_from([2, 5, 100]))
-    def start(self, interval):
+    @initialize(sizes=LOG_SIZES)
+    def start(self, sizes):
         self.path = Path(tempfile.mkdtemp())
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(log_module, "CHECKPOINT_INTERVAL", interval)
+        self.patch = log_of_sizes(*sizes)
         self.next = 0
         self.waiting = []
         self.written = set()

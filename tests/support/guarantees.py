@@ -49,6 +49,14 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "User functions in tasks see timestamps in the time zone of the session"
         ),
         "merged rows": "A merge changes neither rows nor their order",
+        "deleted rows": (
+            "A deletion by key takes all rows of the keys, as Spark groups them, and no others, "
+            "and changes no order"
+        ),
+        "erased bytes": (
+            "After a deletion and a collection no file holds the rows, and the receipt says so no "
+            "earlier"
+        ),
     },
     "Commits": {
         "atomic commit": "Nothing is visible before the commit, everything after it",
@@ -66,15 +74,22 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "retried put": "A retried put that had already won is recognised",
         "freed numbers": (
             "What a late writer puts at a number that garbage collection has freed is used by no "
-            "reader and enters no checkpoint"
+            "reader or collection, and enters no checkpoint"
+        ),
+        "one history": (
+            "Entries that do not continue each other, as of two copies of a log, are an error"
+        ),
+        "ends of jobs": (
+            "A job is committed or given up, once, which some file of the log always says; no job "
+            "that was committed is given up because its entry was removed"
         ),
         "readable log": (
             "Nothing is put into the log that readers would refuse, whatever the options, "
             "descriptions, transactions, attempts and counters"
         ),
         "partial totals": (
-            "Totals of a part of a version are those of that part or an error; a release whose "
-            "totals disappear meanwhile does not happen"
+            "Totals of a version are those of its map outputs, also after a release of a part, "
+            "merges and deletions"
         ),
         "snapshots": "A reader stays on its version",
         "failed write": (
@@ -83,7 +98,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "order of syncs": (
             "With `sync` on, data, index, directory and entry become durable in that order"
         ),
-        "refused append": "An append with another schema, n, partitioner or order is refused",
+        "refused append": "An append that does not fit the shuffle is refused: other types, or "
+        "another n, partitioner or order",
+        "evolved schema": "Rows of appends with other columns are read with all columns of their "
+        "version, in the widest types; earlier versions keep theirs",
         "concurrent merge": (
             "A merge is rebased over a concurrent append, and fails after a concurrent overwrite"
         ),
@@ -189,9 +207,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "sign is removed with the upload, the commit or the collection"
         ),
         "few requests": (
-            "A collection asks nothing per object and removes many by one request; a version is "
-            "opened by reading each entry once, at most eight concurrently, and damage counts "
-            "only if the version needs the entry"
+            "A collection asks nothing per object and removes many by one request; a commit is "
+            "two listings, two reads and a put of the log, however long that is; a version is "
+            "opened by reading each file of the log once, at most eight concurrently, and damage "
+            "counts only if the version needs the file"
         ),
         "no credentials in errors": (
             "No error shows credentials from options or environment, nor does its cause or a "
@@ -224,7 +243,7 @@ GUARANTEES: dict[str, dict[str, str]] = {
     },
     "Hostile files and paths": {
         "hostile files": (
-            "Behind a good checksum, anything in a log entry, index, totals or chunk gives a "
+            "Behind a good checksum, anything in a file of the log, index or chunk gives a "
             "typed error or rows, in bounded time and memory"
         ),
         "hostile merge": (
@@ -267,8 +286,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "behind"
         ),
         "disk full at any step": (
-            "When a disk fills up within a region, or before the index, the decision, the totals "
-            "or the entry, nothing is half-visible and a retry works"
+            "When a disk fills up within a region, or before the index or the entry, nothing is "
+            "half-visible and a retry works"
         ),
         "disk full in a merge": "The same holds during a merge",
         "read-only disk": (
@@ -286,9 +305,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "one whose name was taken over records nothing"
         ),
         "acknowledgements": (
-            "An acknowledgement removes what was released, up to a bound, gives up no job and "
-            "lists no job of others; what could not be removed is a warning, and still counts as "
-            "consumed"
+            "An acknowledgement removes what was released, and gives up no job; what could not be "
+            "removed is a warning, and still counts as consumed"
         ),
         "progress": "Progress is durable, verified, and never goes back",
         "held versions": (
@@ -327,10 +345,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "the latest row of each key, or with `complete` a replacement of what was there; "
             "pending batches come before a batch that does not wait, and a release drops them"
         ),
-        "pending files": "Pending batches never expire, and flushed ones are removed",
+        "pending files": (
+            "Pending batches never expire and keep no version; flushed ones are removed"
+        ),
         "pending in checkpoints": (
-            "Checkpoints list the same pending batches as a walk through the whole log; a batch "
-            "reads back to the newest checkpoint only"
+            "The newest entry lists what is pending, as a walk through the whole log would"
         ),
         "refused batch": (
             "A batch that does not fit what is pending is refused when it is planned, and again "

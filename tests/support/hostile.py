@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrow_format.format.index_file import decode_index, encode_index
+from arrow_format.log.framing import from_frame, to_frame
+from arrow_format.log.outputs import SCHEMA, decode_table, encode_table
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
 """How many of each kind are tried; `make damage` asks for far more."""
@@ -55,6 +57,19 @@ def sealed_entry(body: bytes) -> bytes:
 def entry_json(entry: bytes) -> dict[str, Any]:
     """Return the JSON of a log entry."""
     return dict(json.loads(entry.partition(b"\n")[0]))
+
+
+def forged_frame(
+    data: bytes, changes: Mapping[str, Any], sections: Mapping[str, bytes | None] | None = None
+) -> bytes:
+    """Return a file of the log with other fields and sections, behind checksums that fit."""
+    value, kept = from_frame(data, dict[str, Any])
+    value.pop("sections", None)
+    present: dict[str, bytes | None] = {name: bytes(part) for name, part in kept.items()}
+    present |= sections or {}
+    return to_frame(
+        {**value, **changes}, {name: part for name, part in present.items() if part is not None}
+    )
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -227,8 +242,16 @@ def column(rng: random.Random, values: list[Any], type_: pa.DataType) -> pa.Arra
 def rebuilt(
     path: Path, change: Callable[[dict[str, Any], Path], None], entry_path: Path | None = None
 ) -> None:
-    """Change a shuffle's files and its newest entry, and put the entry's checksum right."""
-    entry_path = entry_path or sorted((path / "commit_log").glob("*.json"))[-1]
-    value = entry_json(entry_path.read_bytes())
+    """Change a shuffle's files and its newest entry, and put the entry's checksums right.
+
+    ``change`` gets the JSON of the entry, with its map outputs as objects under ``map_outputs``.
+    """
+    entry_path = entry_path or sorted((path / "commit_log").glob("*/*.entry"))[-1]
+    value, sections = from_frame(entry_path.read_bytes(), dict[str, Any])
+    table = decode_table(sections["added"], SCHEMA)
+    value["map_outputs"] = table.to_pylist()
     change(value, path)
-    entry_path.write_bytes(sealed_entry(json.dumps(value).encode()))
+    outputs = pa.Table.from_pylist(value.pop("map_outputs"), SCHEMA)
+    kept = {name: bytes(section) for name, section in sections.items()}
+    value.pop("sections", None)
+    entry_path.write_bytes(to_frame(value, {**kept, "added": encode_table(outputs)}))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from arrow_format.errors import StorageError
-from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import PosixStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from arrow_format.log.names import LogIndex
 
 CHANGES = ("put_if_absent", "delete")
 """Calls by which anything durable is changed, but for data and empty directories."""
@@ -35,6 +33,27 @@ def _after(act: Callable[[], object], real: Callable[..., object]) -> Callable[.
         return real(storage, *arguments, **how)
 
     return call
+
+
+@contextlib.contextmanager
+def before_call(number: int, act: Callable[[], object], names: tuple[str, ...]) -> Iterator[None]:
+    """Let something happen before one call of these methods, counted from 0.
+
+    Raises IndexError in the end where there were not so many calls.
+    """
+    left = number
+
+    def call() -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            act()
+
+    with before_calls(call, names):
+        yield
+    if left >= 0:
+        msg = f"there are only {number - left} calls"
+        raise IndexError(msg)
 
 
 def dies_after(num_calls: int, act: Callable[[], object], names: tuple[str, ...] = CHANGES) -> bool:
@@ -76,7 +95,7 @@ def instead_of_first_entry(
     puts: list[str] = []
 
     def put(storage: PosixStorage, path: str, data: bytes, *, sync: bool) -> None:
-        if puts or not (path.startswith("commit_log/") and path.endswith(".json")):
+        if puts or not (path.startswith("commit_log/") and path.endswith(".entry")):
             real(storage, path, data, sync=sync)
             return
         puts.append(path)
@@ -85,41 +104,3 @@ def instead_of_first_entry(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PosixStorage, "put_if_absent", put)
         yield puts
-
-
-@contextlib.contextmanager
-def around_listing_of_a_decision(
-    before: Callable[[], object], after: Callable[[], object]
-) -> Iterator[list[str]]:
-    """Let others act before and after the first listing of the log that a decision makes itself.
-
-    Yields
-    ------
-    list
-        Not empty once they have acted.
-    """
-    append, index = CommitLog.append, CommitLog.index
-    num_listings = 0
-    acted: list[str] = []
-
-    def appending(log: CommitLog, *arguments: Any, **how: Any) -> Any:
-        nonlocal num_listings
-        if not acted:
-            num_listings = 2  # the commit's own, and that of the decision
-        return append(log, *arguments, **how)
-
-    def listing(log: CommitLog) -> LogIndex:
-        nonlocal num_listings
-        num_listings -= 1
-        if num_listings != 0 or acted:
-            return index(log)
-        acted.append("before")
-        before()
-        found = index(log)
-        after()
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CommitLog, "append", appending)
-        patch.setattr(CommitLog, "index", listing)
-        yield acted

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+
+
+def figures_of(program: str, *arguments: object, **environment: str) -> list[int]:
+    """Run a program in a process of its own; return the numbers that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(figure) for figure in done.stdout.split()]
 
 
 def resident_bytes(process: int | str = "self", *, peak: bool = True) -> int:

@@ -43,6 +43,7 @@ TYPES: dict[Callable[..., Any], str] = {
     text.parse_sort_keys: "sort keys",
     text.parse_starting_version: "word or number",
     text.parse_subpartitions: "numbers and ranges",
+    text.parse_version: "number, time or tag",
     text.seconds: "duration",
     text.whole: "whole number",
 }
@@ -51,6 +52,10 @@ PLACES = {
     "Writes": (
         '`df.write.format("arrow_shuffle")`, `df.writeStream` and SQL `INSERT`:',
         table.WRITE_OPTIONS,
+    ),
+    "Batch writes": (
+        "Besides those of a write, `df.write` and SQL `INSERT`:",
+        table.BATCH_WRITE_OPTIONS,
     ),
     "Streaming writes": (
         'Besides those of a write, `df.writeStream.format("arrow_shuffle")`:',

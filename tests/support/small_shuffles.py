@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,10 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
-from arrow_format.log.entry import LogEntry, TotalsFile
+from arrow_format.log.delta import Delta
+from arrow_format.log.entry import LogEntry
+from arrow_format.log.outputs import MapOutputs
+from arrow_format.log.state import LogState, VersionShape
 from arrow_format.model import MapOutput, PartitionedFileMetadata
 from arrow_format.options import WriteOptions
 from arrow_format.read.shuffle import open_shuffle
@@ -94,19 +98,16 @@ def write_file(
 def entry_of(file: PartitionedFile, n: int, schema: pa.Schema = SCHEMA) -> LogEntry:
     """A log entry, committed nowhere, that names one file of :func:`write_file`."""
     output = MapOutput("the-job", 3, 1, (file,))
+    shape = VersionShape("the-shuffle", schema, None, n, {"kind": "column", "column": "p"})
     return LogEntry(
         version=1,
         operation="overwrite",
-        shuffle_id="the-shuffle",
-        job_id="the-job",
         commit_id="the-commit",
+        parent=None,
         committed_at_ms=0,
-        data_schema=schema,
-        spark_schema=None,
-        num_subpartitions=n,
-        partitioner={"kind": "column", "column": "p"},
-        map_outputs=(output,),
-        totals=TotalsFile("commit_log/totals-x.arrow", 0, 0),
+        state=LogState(shape=shape, version=1, content=1, changed=1),
+        job_id="the-job",
+        content=Delta(MapOutputs.of([output]).at_version(1)),
     )
 
 
@@ -114,7 +115,8 @@ def read_range(
     storage: Storage, file: PartitionedFile, n: int, first: int, end: int
 ) -> list[tuple[int, dict[str, Any]]]:
     """`(subpartition, row)` of a range of one file, in the order the reader gives."""
-    reader = SortMergeSubpartitionReader(storage, [entry_of(file, n)], first, end)
+    version = entry_of(file, n)
+    reader = SortMergeSubpartitionReader(storage, version, version.map_outputs, first, end)
     return [
         (int(subpartition), row)
         for run in reader
@@ -143,6 +145,12 @@ def write_tasks(
     open_target(job, mode)
     statuses = [run_map_task(job, i, 0, batches) for i, batches in enumerate(tasks)]
     return commit_job(job, statuses, mode=mode, transaction=transaction)
+
+
+def root_numbers(files: Iterable[PartitionedFile], *dirs: Path | str) -> list[int]:
+    """Return which of the directories each file is in: 0 for the shuffle, 1 for the first other."""
+    known = ["", *map(str, dirs)]
+    return [known.index(os.path.dirname(file.root)) for file in files]  # noqa: PTH120
 
 
 def files_below(root: Path) -> list[str]:

@@ -17,6 +17,7 @@ def test_defaults_are_those_of_the_contract():
     assert (options.codec, options.codec_level, options.chunk_bytes) == ("zstd", 1, 256 << 10)
     assert (options.local_dirs, options.write_order, options.sync) == ((), "rotated", True)
     assert options.rewrite == "never", "a write costs no more than was asked for"
+    assert not options.schema_evolution, "a mistyped name must not become a column"
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,7 @@ def test_defaults_are_those_of_the_contract():
         ("write_order", "random", "write_order='random': expected one of 'rotated', 'natural'"),
         ("rewrite", "merge", "rewrite='merge': expected one of 'never', 'auto', 'always'"),
         ("sync", 1, "sync=1: expected True or False"),
+        ("schema_evolution", "true", "schema_evolution='true': expected True or False"),
         ("local_dirs", ("tmp",), "local_dirs=.*expected a tuple of different absolute directories"),
         ("local_dirs", ("/tmp", "/tmp"), "local_dirs=.*expected a tuple of different absolute"),
         ("local_dirs", ("/tmp", "/tmp/"), "local_dirs=.*expected a tuple of different absolute"),

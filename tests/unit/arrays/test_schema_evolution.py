@@ -1,6 +1,4 @@
-"""Appending with another nullability: what is allowed, and what both are read as."""
-
-import json
+"""Appending with other columns: what is allowed, and what both are read as."""
 
 import pyarrow as pa
 import pytest
@@ -8,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.arrays.schema_evolution import (
+    can_read_as,
     is_appendable,
-    same_spark_type,
+    is_wider,
+    refusals,
     widen,
-    widen_spark_schema,
 )
 from tests.support.tables import types
 
@@ -80,51 +79,143 @@ def test_nullable_where_either_is(dtype, data):
     assert widen(there, there).equals(there)
 
 
+ORDERED = [
+    [pa.int8(), pa.int16(), pa.int32(), pa.int64()],
+    [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()],
+    [pa.float32(), pa.float64()],
+    [pa.decimal128(5, 2), pa.decimal128(6, 2), pa.decimal128(38, 2), pa.decimal256(76, 2)],
+    [pa.decimal32(5, 1), pa.decimal64(5, 1), pa.decimal128(19, 1)],
+]
+"""Types of which each is wider than those before it."""
+
+UNRELATED = [
+    (pa.int32(), pa.uint32()),
+    (pa.uint8(), pa.int16()),
+    (pa.int8(), pa.float64()),
+    (pa.int8(), pa.decimal128(38, 0)),
+    (pa.float16(), pa.float32()),
+    (pa.decimal128(5, 2), pa.decimal128(38, 3)),
+    (pa.decimal128(9, 2), pa.decimal256(8, 2)),
+    (pa.date32(), pa.timestamp("us")),
+    (pa.timestamp("ms"), pa.timestamp("us")),
+    (pa.list_(pa.int8()), pa.list_(pa.int16())),
+    (pa.struct([("a", pa.int8())]), pa.struct([("a", pa.int16())])),
+    (pa.null(), pa.int8()),
+    (pa.string(), pa.binary()),
+]
+
+
+@pytest.mark.parametrize("chain", ORDERED, ids=lambda chain: str(chain[0]))
+def test_wider_types(chain):
+    for i, narrow in enumerate(chain):
+        for j, wide in enumerate(chain):
+            assert is_wider(wide, narrow) == (i < j)
+
+
+@pytest.mark.parametrize(("one", "other"), UNRELATED, ids=str)
+def test_types_of_which_neither_is_wider(one, other):
+    assert not is_wider(one, other)
+    assert not is_wider(other, one)
+
+
 @given(types(), types())
 def test_another_type_is_refused(one, other):
     there, here = (pa.schema([("a", dtype)]) for dtype, _ in (one, other))
     assert is_appendable(there, there)
     if one[0] != other[0]:
-        assert not is_appendable(there, here)
+        assert is_appendable(there, here) == is_wider(one[0], other[0])
+
+
+AB = pa.schema([("a", pa.int32()), pa.field("b", pa.string(), nullable=False)])
+
+
+def why_not(here, *, there=AB, exact=(), evolves=False):
+    reasons = dict.fromkeys(exact, "it is the key")
+    return list(refusals(there, here, exact=reasons, evolves=evolves))
+
+
+def test_columns_in_another_order_without_a_nullable_one_and_narrower_fit():
+    assert is_appendable(AB, pa.schema([AB.field("b"), AB.field("a")]))
+    assert is_appendable(AB, pa.schema([AB.field("b")]))
+    assert is_appendable(AB, pa.schema([("b", pa.string()), ("a", pa.int8())]))
+    assert is_appendable(AB, pa.schema([("a", pa.int32()), ("b", pa.string())]))
 
 
 @pytest.mark.parametrize(
-    "here",
+    ("here", "message"),
     [
-        pa.schema([("a", pa.int32())]),
-        pa.schema([("b", pa.string()), ("a", pa.int32())]),
-        pa.schema([("a", pa.int32()), ("B", pa.string())]),
-        pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.int8())]),
+        ({"a": pa.int32()}, "column 'b' (string) is missing, and is not nullable there: add it"),
+        ({"a": pa.int64(), "b": pa.string()}, "column 'a' is int32 there, int64 here: cast it to"),
+        ({"a": pa.int8(), "b": pa.string(), "aa": pa.int8()}, "column 'aa' (int8) is not in the"),
+        ({"aa": pa.int8(), "b": pa.string()}, "is not in the shuffle (did you mean 'a'?): rename"),
     ],
 )
-def test_other_columns_are_refused(here):
-    assert not is_appendable(pa.schema([("a", pa.int32()), ("b", pa.string())]), here)
+def test_what_only_evolution_allows(here, message):
+    schema = pa.schema(here)
+    (why,) = why_not(schema)
+    assert message in why
+    if "b" in here:
+        assert "schema_evolution=True (option mergeSchema)" in why
+        assert why_not(schema, evolves=True) == []
+    else:
+        assert why_not(schema, evolves=True) == [why]
 
 
-def spark(type_, nullable):
-    field = {"name": "a", "type": type_, "nullable": nullable, "metadata": {}}
-    return json.dumps({"type": "struct", "fields": [field]})
+@pytest.mark.parametrize(
+    ("here", "exact", "message"),
+    [
+        ({"a": pa.string(), "b": pa.string()}, (), "string here, and neither holds all values"),
+        ({"a": pa.float64(), "b": pa.string()}, (), "double here, and neither holds all values"),
+        ({"a": pa.uint32(), "b": pa.string()}, (), "uint32 here, and neither holds all values"),
+        ({"a": pa.int64(), "b": pa.string()}, ("a",), "must keep its type, because it is the key"),
+        ({"a": pa.int8(), "b": pa.string()}, ("a",), "must keep its type, because it is the key"),
+        ({"b": pa.string(), "A": pa.int32()}, (), "and 'a' differs only in case: rename it"),
+    ],
+)
+def test_what_nothing_allows(here, exact, message):
+    for evolves in (False, True):
+        (why,) = why_not(pa.schema(here), exact=exact, evolves=evolves)
+        assert message in why
 
 
-def array(contains_null):
-    return {"type": "array", "elementType": "integer", "containsNull": contains_null}
+def test_the_wider_type_and_all_columns():
+    here = pa.schema([pa.field("c", pa.int8(), nullable=False), ("a", pa.int64())])
+    both = widen(AB, here)
+    assert both.equals(pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.int8())]))
+    assert widen(here, AB).equals(pa.schema([("c", pa.int8()), ("a", pa.int64()), ("b", "string")]))
+    for schema in (AB, here):
+        assert can_read_as(schema, both)
+    assert not can_read_as(both, AB)
+    assert not can_read_as(AB, both, exact=["a"])
+    assert can_read_as(AB, both, exact=["b"])
 
 
-def test_spark_schemas_are_widened_alike():
-    found = widen_spark_schema(spark(array(False), True), spark(array(True), False))
-    assert json.loads(found) == json.loads(spark(array(True), True))
-    found = widen_spark_schema(spark(array(False), False), spark(array(False), False))
-    assert json.loads(found) == json.loads(spark(array(False), False))
+@st.composite
+def schemas(draw):
+    """A schema of some of the columns a to d, each of one chain of types, in any order."""
+    names = draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True))
+    chains = dict(zip("abcd", ORDERED, strict=False))
+    return pa.schema(
+        [
+            pa.field(name, draw(st.sampled_from(chains[name])), nullable=draw(st.booleans()))
+            for name in names
+        ]
+    )
 
 
-def test_without_a_spark_schema():
-    assert widen_spark_schema(None, spark("integer", False)) is None
-    found = widen_spark_schema(spark(array(False), False), None)
-    assert json.loads(found) == json.loads(spark(array(True), True))
-
-
-def test_same_spark_type():
-    one, other = json.loads(spark(array(False), True)), json.loads(spark(array(True), False))
-    assert same_spark_type(one, other)
-    assert not same_spark_type(one, json.loads(spark("integer", True)))
-    assert not same_spark_type({"fields": [1]}, {"fields": [1, 2]})
+@given(schemas(), schemas(), schemas())
+def test_widening_is_the_least_upper_bound(one, other, third):
+    both = widen(one, other)
+    assert can_read_as(one, both)
+    assert can_read_as(other, both)
+    assert widen(both, one).equals(both)
+    assert widen(both, other).equals(both)
+    swapped = widen(other, one)
+    assert {field.name: field for field in swapped} == {field.name: field for field in both}
+    assert widen(both, third).equals(widen(one, widen(other, third)))
+    assert is_appendable(both, one) == all(
+        field.nullable for field in both if field.name not in one.names
+    )
+    assert list(refusals(one, other, exact={}, evolves=True)) == [
+        why for why in refusals(one, other, exact={}, evolves=False) if "is missing" in why
+    ]

@@ -6,18 +6,17 @@ from datetime import timedelta
 
 import pytest
 
-from arrow_format import collect_garbage, list_consumers, open_shuffle
+from arrow_format import open_shuffle
 from arrow_format.errors import ShuffleNotFoundError
-from arrow_format.jobs import garbage
 from arrow_format.jobs.gc_files import jobs_with_files
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.record import Fence
+from arrow_format.log.entry import FENCE
 from arrow_format.storage.open import PosixStorage, open_storage
 from arrow_format.streaming.consumption import Consumer
+from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
+from tests.support.results import rows, take, write
 from tests.support.small_shuffles import begin, files_below, run
-from tests.unit.streaming.test_consumption import rows, take, write
 
 NONE = timedelta(0)
 DAYS = 86_400
@@ -54,10 +53,8 @@ def test_it_removes_what_was_released(path):
     acknowledge(path, 12)
     assert files_of_jobs(path) == []
     assert jobs_with_files(open_storage(path)) == set()
-    index = log_of(path).index()
-    assert (index.oldest, index.newest, sorted(index.entries)) == (13, 13, [13])
-    totals = open_shuffle(path).entries[0].totals.path
-    assert [one for one in files_below(path) if "totals" in one] == [totals]
+    view = log_of(path).view()
+    assert (view.oldest, view.state.version, view.newest) == (13, 13, 14), "a release, an expiry"
     with pytest.raises(ShuffleNotFoundError, match="version 12 has expired"):
         open_shuffle(path, 12)
     write(path, 13)
@@ -74,7 +71,8 @@ def test_it_gives_up_no_job_of_others(path):
         os.utime(one, (when, when))
     acknowledge(path, 12)
     log = log_of(path)
-    assert not [one for one in log.index().entries if isinstance(log.record(one), Fence)]
+    numbers = range(1, log.view().newest + 1)
+    assert not [entry for entry in log.records(numbers).values() if entry.operation == FENCE]
     assert {one.rpartition("/")[0] for one in files_of_jobs(path)} == {job.directory}
 
 
@@ -116,56 +114,30 @@ def test_it_keeps_what_a_slower_consumer_has_before_it(tmp_path):
     """However old that is."""
     for value in range(1, 13):
         write(tmp_path, value, **KIND)
-    for one in (tmp_path / "commit_log").iterdir():
+    for one in (tmp_path / "commit_log").rglob("*.entry"):
         os.utime(one, (0, 0))
     ConsumerRegistry(open_storage(tmp_path)).advance("slow", 11)
     acknowledge(tmp_path, 12)
-    assert log_of(tmp_path).index().oldest == 12
+    assert log_of(tmp_path).view().oldest == 12
     assert rows(open_shuffle(tmp_path)) == [12]
     assert rows(open_shuffle(tmp_path, 12)) == list(range(1, 13)), "which slow has before it"
     assert take(tmp_path, "slow") == [12]
 
 
 @guarantee("acknowledgements")
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("MOST_REMOVED", 3), ("MOST_REMOVED", 0), ("MOST_JOBS", 2), ("MOST_LOOKED_AT", 5)],
-)
-def test_it_keeps_to_its_bounds_and_the_rest_is_for_a_collection(path, monkeypatch, name, value):
-    whole = len(files_of_jobs(path))
-    with monkeypatch.context() as patch:
-        patch.setattr(garbage, name, value)
-        acknowledge(path, 12)
-    left = {"MOST_REMOVED": whole - value, "MOST_JOBS": whole - 2 * value}.get(name, whole)
-    assert len(files_of_jobs(path)) == left
-    assert rows(open_shuffle(path)) == []
-    write(path, 13)
-    assert take(path, "a") == [13]
-    collect_garbage(path)
-    assert len(files_of_jobs(path)) <= 2
-    assert list_consumers(path)[0].unconsumed_versions == 0
-
-
-def test_the_next_one_goes_on_where_a_bound_stopped_it(path, monkeypatch):
-    monkeypatch.setattr(garbage, "MOST_JOBS", 8)
-    acknowledge(path, 12)
-    assert len(files_of_jobs(path)) == 2 * 4
-    for value in range(13, 24):
-        write(path, value)
-    newest = open_shuffle(path).version
-    assert newest == 24, "and a release"
-    acknowledge(path, newest)
-    assert len(files_of_jobs(path)) == 2 * 7
-    assert rows(open_shuffle(path)) == []
-
-
-def test_a_newest_version_of_many_files_is_left_to_a_collection(path, monkeypatch):
-    monkeypatch.setattr(garbage, "MOST_LOOKED_AT", 13)
-    acknowledge(path, 10)
-    before = files_of_jobs(path)
-    assert len(before) == 2 * 12
-    collect_garbage(path)
-    assert rows(open_shuffle(path)) == [11, 12]
+def test_it_reads_and_lists_what_it_changes_however_long_the_log(tmp_path, small_log):
+    """Of versions that were consumed before nothing is looked at again."""
+    asked = []
+    for value in range(1, 13):
+        write(tmp_path, value, **KIND)
+    for turn in range(4):
+        watched = Watched(str(tmp_path))
+        acknowledge(tmp_path, open_shuffle(tmp_path).version, storage=watched)
+        assert files_of_jobs(tmp_path) == []
+        asked.append(len(watched.asked))
+        for value in range(12):
+            write(tmp_path, 100 * turn + value)
+    assert max(asked[1:]) <= 1.5 * asked[0]
 
 
 @pytest.mark.parametrize("dirs", [1, 2])

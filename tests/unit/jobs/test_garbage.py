@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate, count
 from pathlib import Path
 
 import pytest
@@ -30,24 +30,21 @@ from arrow_format.errors import (
 )
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
-from arrow_format.jobs.gc_plan import oldest_live
-from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.target import open_target
-from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.options import WriteOptions
+from arrow_format.log.names import entry_path, segment_path
+from arrow_format.log.version_names import first_true
 from arrow_format.storage.local import PosixReader
-from arrow_format.storage.open import ObjectExistsError, PosixStorage
+from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import (
     CHANGES,
-    around_listing_of_a_decision,
     before_calls,
     dies_after,
-    instead_of_first_entry,
 )
+from tests.support.logs import start_job
 from tests.support.small_shuffles import (
-    SCHEMA,
     N,
     begin,
     files_below,
@@ -64,19 +61,6 @@ ROOT = Path(__file__).parents[3]
 
 def write(path, start, mode="append", rows=10):
     return write_tasks(path, [[numbered([i % N for i in range(rows)], start)]], N, mode=mode)
-
-
-def start_job(path, start=1000, **options):
-    """A job whose map task has ended, ready to commit."""
-    job = begin_job(
-        str(path),
-        SCHEMA,
-        num_subpartitions=N,
-        partitioner=ColumnPartitioner("p"),
-        options=WriteOptions(sync=False, **options),
-    )
-    open_target(job, "append")
-    return job, [run(job, 0, range(N), start=start)]
 
 
 def touch(path, age):
@@ -101,7 +85,7 @@ class TestVersions:
         assert all_values(tmp_path) == list(range(200, 210))
         assert open_shuffle(tmp_path).verify().ok
         assert len(list(tmp_path.glob("map_outputs/*/*"))) == 2
-        assert report.num_files >= 8
+        assert report.num_files == 4
         assert report.num_bytes == sum(file.num_bytes for file in report.files) > 0
         assert not any(Path(file.path).exists() for file in report.files)
         assert "versions expired" in str(report)
@@ -136,7 +120,7 @@ class TestVersions:
         assert set(tmp_path.glob("map_outputs/*/*")) == files
         assert all_values(tmp_path) == before
         assert open_shuffle(tmp_path).subpartition_rows.to_pylist() == [6] * N
-        assert write(tmp_path, 300).version == 4
+        assert write(tmp_path, 300).version == 5, "after an entry that says what expired"
         assert all_values(tmp_path) == sorted([*before, *range(300, 310)])
 
     def test_within_the_retention_everything_stays(self, tmp_path):
@@ -165,7 +149,7 @@ class TestVersions:
             patch.setattr(time, "time_ns", lambda: years_ahead)
             write(tmp_path, 100, "overwrite")
         assert collect_garbage(tmp_path, retention=timedelta(hours=2)).expired_versions == ()
-        for file in (tmp_path / "commit_log").iterdir():
+        for file in (tmp_path / "commit_log").rglob("*.entry"):
             os.utime(file, (time.time() - 4 * 3600,) * 2)
         assert collect_garbage(tmp_path, retention=timedelta(hours=2)).expired_versions == (1,)
 
@@ -180,7 +164,6 @@ class TestVersions:
         for use in (
             lambda: open_shuffle(tmp_path, 1),
             lambda: pinned.read().read_all(),
-            lambda: pinned.subpartition_rows,
             lambda: pinned.verify(),
             lambda: pinned.verify(raise_on_damage=False),
             lambda: pinned.plan(),
@@ -189,6 +172,7 @@ class TestVersions:
         ):
             with pytest.raises(ShuffleNotFoundError, match="version 1 has expired and was removed"):
                 use()
+        assert pinned.subpartition_rows.to_pylist() == [2] * N, "the log said so when it was opened"
 
     def test_an_expired_version_says_so_where_an_open_file_is_stale(self, tmp_path, monkeypatch):
         """As over NFS, where another client has removed it."""
@@ -230,7 +214,6 @@ class TestVersions:
         pinned = open_shuffle(tmp_path)
         sent = pickle.dumps(pinned)
         collect_garbage(tmp_path, retention=NONE)
-        assert not (tmp_path / f"commit_log/{1:020d}.json").exists()
         assert pinned.subpartition_rows.to_pylist() == [6] * N
         assert sorted(pinned.read().read_all()["v"].to_pylist()) == all_values(tmp_path)
         assert pickle.loads(sent).num_rows == 30
@@ -250,7 +233,7 @@ class TestVersions:
             write(tmp_path, start)
         start_job(tmp_path)
         collect_garbage(tmp_path, retention=NONE)
-        assert merge_shuffle(tmp_path).version == open_shuffle(tmp_path).version == 7
+        assert merge_shuffle(tmp_path).version == open_shuffle(tmp_path).version == 8
 
     def test_a_job_of_an_expired_version_is_not_committed_again(self, tmp_path):
         job, statuses = start_job(tmp_path)
@@ -268,14 +251,14 @@ class TestVersions:
         collect_garbage(tmp_path, retention=NONE)
         write(tmp_path, 7)
         write(tmp_path, 8)
-        (tmp_path / f"commit_log/{6:020d}.json").unlink()
-        with pytest.raises(CorruptShuffleError, match="has version 7 but not 6"):
+        (tmp_path / entry_path(7)).unlink()
+        with pytest.raises(CorruptShuffleError, match=r"0007\.entry: is not there, and the"):
             open_shuffle(tmp_path)
 
     def test_a_damaged_log_is_left_alone(self, tmp_path):
         for start in range(3):
             write(tmp_path, start, "overwrite")
-        (tmp_path / f"commit_log/{2:020d}.json").write_bytes(b"damaged")
+        (tmp_path / entry_path(2)).write_bytes(b"damaged")
         before = files_below(tmp_path)
         with pytest.raises(CorruptShuffleError):
             collect_garbage(tmp_path, retention=NONE)
@@ -291,44 +274,49 @@ class TestJobs:
         report = collect_garbage(tmp_path)
         assert report.fenced_jobs == (job.job_id,)
         assert not (tmp_path / job.directory).exists()
-        with pytest.raises(CommitConflictError, match=f"job {job.job_id} was given up by garbage"):
+        with pytest.raises(CommitConflictError, match=rf"{job.job_id} was aborted, or given up"):
             commit_job(job, statuses, mode="append")
         assert not (tmp_path / job.directory).exists()
         assert all_values(tmp_path) == list(range(10))
         assert write(tmp_path, 50).version == 3, "the fence took a number"
         assert collect_garbage(tmp_path).fenced_jobs == ()
 
-    @pytest.mark.parametrize("where", ["data", "", "decision"])
+    @pytest.mark.parametrize("where", ["data", "directory"])
     def test_a_job_that_wrote_of_late_is_not(self, tmp_path, where):
         job, statuses = start_job(tmp_path)
         touch(tmp_path / job.directory, 2 * DAY)
         for one in (tmp_path / job.directory).glob(f"*{where}") if where == "data" else ():
             one.touch()
         if where != "data":
-            (tmp_path / job.directory / "decision").touch()
+            (tmp_path / job.directory).touch()
         report = collect_garbage(tmp_path)
         assert report.running_jobs == (job.job_id,)
-        if where == "decision":
-            (tmp_path / job.directory / "decision").unlink()
-        if where == "data":
-            assert commit_job(job, statuses).num_rows == N
+        assert commit_job(job, statuses).num_rows == N
 
-    def test_a_collection_amid_the_decision_of_another_is_no_error(self, tmp_path):
-        """It ends after the log was listed, and before its entries are read."""
-        write(tmp_path, 0)
-        job, _ = start_job(tmp_path)
+    @guarantee("killed collection")
+    def test_collections_at_any_step_of_another(self, tmp_path):
+        """And others that overwrite: no error, and nothing is left that nothing needs."""
+        step, came = 0, True
+        while came:
+            path = tmp_path / str(step)
+            write(path, 0)
+            start_job(path)
+            write(path, 100, "overwrite")
+            calls = count()
 
-        def come():
-            for start in (100, 200):
-                write(tmp_path, start, "overwrite")
+            def collect(calls=calls, path=path, step=step):
+                if next(calls) == step:
+                    write(path, 200, "overwrite")
+                    collect_garbage(path, retention=NONE)
 
-        with around_listing_of_a_decision(
-            come, lambda: collect_garbage(tmp_path, retention=NONE)
-        ) as acted:
-            collect_garbage(tmp_path, retention=NONE)
-        assert acted
-        assert all_values(tmp_path) == list(range(200, 210))
-        assert job.job_id not in str(files_below(tmp_path))
+            with before_calls(collect, ("put_if_absent", "stat", "list", "read", "delete_all")):
+                collect_garbage(path, retention=NONE)
+            came = next(calls) > step
+            assert all_values(path) == list(range(200, 210) if came else range(100, 110))
+            collect_garbage(path, retention=NONE)
+            assert len(list(path.glob("map_outputs/*/*"))) == 2
+            step += 1
+        assert step > 20
 
     def test_before_the_first_version(self, tmp_path):
         job, statuses = start_job(tmp_path)
@@ -349,7 +337,7 @@ class TestJobs:
         steps = 0
         while self.collected_at(steps, tmp_path / str(steps)):
             steps += 1
-        assert steps >= 10
+        assert steps >= 7
 
     def collected_at(self, step, path):
         """Commit, with a collection before operation `step`; whether there was one so late."""
@@ -363,7 +351,7 @@ class TestJobs:
             if left[0] == -1:
                 collected.append(collect_garbage(path, retention=NONE))
 
-        names = ("put_if_absent", "stat", "list", "delete", "get_ranges", "prune")
+        names = ("put_if_absent", "stat", "list", "read", "delete", "delete_all", "prune")
         with before_calls(call, names):
             try:
                 receipt = commit_job(job, statuses, mode="append")
@@ -371,7 +359,7 @@ class TestJobs:
                 receipt, said = None, str(error)
         log = CommitLog(PosixStorage(str(path)))
         if receipt is None:
-            assert "given up by garbage" in said or "not there" in said
+            assert "given up by garbage" in said or "is not there" in said
             assert log.find_job(job.job_id).fenced
             assert all_values(path) == list(range(10))
         else:
@@ -396,97 +384,6 @@ class TestJobs:
         assert commit_job(job, statuses, mode="append").version == 2
         assert all_values(tmp_path) == [*range(10), *range(1000, 1005)]
 
-    @pytest.mark.parametrize("ours", [False, True])
-    def test_a_conflict_whose_winner_is_gone(self, tmp_path, ours):
-        """The name is taken, by another or by the put whose answer was lost, and then expires."""
-        write(tmp_path, 0)
-        job, statuses = start_job(tmp_path)
-
-        def lose(put, path):
-            if ours:
-                put()
-            else:
-                write(tmp_path, 100)
-            write(tmp_path, 200)
-            CommitLog(job.storage).put_oldest(3, sync=False)
-            (tmp_path / path).unlink()
-            raise ObjectExistsError(path)
-
-        said = r"committed as version 2.*Do not write"
-        failing = pytest.raises(StorageError, match=said) if ours else nullcontext()
-        with instead_of_first_entry(lose), failing:
-            assert commit_job(job, statuses, mode="append").version == 4
-        expected = [*range(10), *range(200, 210), *range(1000, 1005)]
-        assert all_values(tmp_path) == sorted([*expected, *([] if ours else range(100, 110))])
-
-    def free_number_2(self, path):
-        """Others commit under that number and the next, and what they put expires and goes."""
-        for start in (100, 200):
-            write(path, start)
-        CommitLog(PosixStorage(str(path))).put_oldest(3, sync=False)
-        for number in (1, 2):
-            (path / f"commit_log/{number:020d}.json").unlink()
-
-    @pytest.mark.parametrize("lost_answer", [False, True])
-    def test_a_number_that_is_free_again_is_not_taken(self, tmp_path, lost_answer):
-        """A writer looks, others commit and expire in its number's place, and then it puts."""
-        write(tmp_path, 0)
-        job, statuses = start_job(tmp_path)
-
-        def put_late(put, path):
-            self.free_number_2(tmp_path)
-            put()
-            if lost_answer:
-                raise ObjectExistsError(path)
-
-        with instead_of_first_entry(put_late) as puts:
-            receipt = commit_job(job, statuses, mode="append")
-        assert puts == [f"commit_log/{2:020d}.json"]
-        assert receipt.version == 4
-        expected = [*range(10), *range(100, 110), *range(200, 210), *range(1000, 1005)]
-        assert all_values(tmp_path) == expected
-        assert not (tmp_path / puts[0]).exists()
-
-    def test_totals_put_under_a_number_that_is_free_again_stay(self, tmp_path):
-        """A collection sees the entry before its writer takes it back."""
-        write(tmp_path, 0)
-        job, statuses = start_job(tmp_path)
-
-        def put_late(put, _):
-            self.free_number_2(tmp_path)
-            put()
-            collect_garbage(tmp_path)
-
-        with instead_of_first_entry(put_late):
-            assert commit_job(job, statuses, mode="append").version == 4
-        assert open_shuffle(tmp_path).subpartition_rows.to_pylist() == [7] * N
-
-    def test_a_number_that_is_free_again_where_a_listing_shows_no_marker(
-        self, tmp_path, monkeypatch
-    ):
-        """One marker came after the listing had passed it, and the other went before."""
-        write(tmp_path, 0)
-        job, statuses = start_job(tmp_path)
-        listed = PosixStorage.list
-        hidden = []
-
-        def put_late(put, _):
-            self.free_number_2(tmp_path)
-            hidden.append(".oldest")
-            put()
-
-        def names(self, path):
-            found = listed(self, path)
-            if path == "commit_log" and hidden and f"{2:020d}.json" in found:
-                suffix = hidden.pop()
-                return [name for name in found if not name.endswith(suffix)]
-            return found
-
-        monkeypatch.setattr(PosixStorage, "list", names)
-        with instead_of_first_entry(put_late):
-            assert commit_job(job, statuses, mode="append").version == 4
-        assert 1000 in all_values(tmp_path)
-
     def test_a_fenced_merge_changes_nothing(self, tmp_path, monkeypatch):
         for start in range(0, 500, 100):
             write(tmp_path, start)
@@ -510,7 +407,8 @@ class TestJobs:
         run(job, 0, [1, 2], attempt=0)
         commit_job(job, [run(job, 0, [1, 2], attempt=1)])
         run(job, 0, [1, 2], attempt=2)
-        report = collect_garbage(tmp_path)
+        assert collect_garbage(tmp_path).num_files == 0, "a task may still write"
+        report = collect_garbage(tmp_path, retention=NONE)
         assert report.num_files == 2
         assert all("00000-2-" in file.path for file in report.files)
         assert values(tmp_path) == [0, 1]
@@ -621,9 +519,10 @@ class TestLateFiles:
     @pytest.mark.parametrize("ended", ["silent", "expired", "aborted"])
     @pytest.mark.parametrize("then", ["goes on", "dies"])
     def test_the_next_collection_finds_them(self, tmp_path, ended, then):
-        num_late, done, step = 0, False, 0
+        """The file comes at every second step where it goes on, and at the others where it dies."""
+        num_late, done, step = 0, False, 1 if then == "dies" else 2
         while not done:
-            path, step = tmp_path / str(step) / "x", step + 1
+            path = tmp_path / str(step) / "x"
             path.parent.mkdir()
             job = self.job(path, ended)
             came, done = self.act(job, ended, step, then)
@@ -631,11 +530,12 @@ class TestLateFiles:
             collect_garbage(path, retention=NONE)
             assert files_below(Path(f"{path}-disk")) == [], f"left by step {step}"
             assert [one.name for one in (path / "map_outputs").iterdir()] == [
-                open_shuffle(path).entries[0].job_id
+                next(iter(open_shuffle(path).map_outputs.job_ids))
             ]
             assert all_values(path) == [*range(100, 110)]
             shutil.rmtree(path.parent)
-        assert num_late > 10
+            step += 2
+        assert num_late > 5
 
     @guarantee("late files")
     def test_a_root_that_a_task_makes_while_the_list_goes(self, tmp_path, monkeypatch):
@@ -675,8 +575,7 @@ class TestTheRun:
         write(path, 100, "overwrite")
         write(path, 200)
         job, _ = start_job(path, local_dirs=(f"{path}-disk",))
-        (path / "commit_log/.tmp-x").write_bytes(b"dead")
-        (path / f"commit_log/totals-{job.job_id}-{job.job_id}.arrow").write_bytes(b"dead")
+        (path / segment_path(0) / ".tmp-x").write_bytes(b"dead")
         (path / "map_outputs" / job.directory[-32:] / "foreign").write_bytes(b"dead")
         return job
 
@@ -715,45 +614,6 @@ class TestTheRun:
         assert len(seen) > 20
         # A fence that was put before the death takes no second number.
         assert all(one == seen[-1] for one in seen)
-
-    def begun(self, path):
-        """The checkpoint that stands for entries which a collection was about to remove."""
-        write(path, 0)
-        write(path, 100)
-        merge_shuffle(path, options=WriteOptions(sync=False))
-        write(path, 200)
-        write(path, 300)
-        steps = 0
-        while not list(path.glob("commit_log/*.oldest")):
-            steps += 1
-            assert dies_after(steps, partial(collect_garbage, path, retention=NONE))
-        (checkpoint,) = path.glob("commit_log/*.checkpoint")
-        return checkpoint
-
-    def test_it_puts_the_checkpoint_again_that_has_gone_meanwhile(self, tmp_path):
-        checkpoint = self.begun(tmp_path)
-        before = checkpoint.read_bytes(), all_values(tmp_path)
-        checkpoint.unlink()
-        assert collect_garbage(tmp_path, retention=NONE, dry_run=True).num_files > 0
-        assert not checkpoint.exists()
-        assert collect_garbage(tmp_path, retention=NONE).num_files > 0
-        assert (checkpoint.read_bytes(), all_values(tmp_path)) == before
-        assert len(list(tmp_path.glob("commit_log/*.json"))) == 1
-        write(tmp_path, 400)
-        assert collect_garbage(tmp_path, retention=NONE).num_files > 0
-
-    @pytest.mark.parametrize("place", [40, -1])
-    def test_nothing_goes_that_a_damaged_checkpoint_stands_for(self, tmp_path, place):
-        """Of what it says, or of rows and bytes per subpartition behind it."""
-        checkpoint = self.begun(tmp_path)
-        whole = bytearray(checkpoint.read_bytes())
-        whole[place] ^= 1
-        checkpoint.write_bytes(whole)
-        before = files_below(tmp_path)
-        said = "began to remove what it replaces: restore" if place > 0 else r"checkpoint|totals"
-        with pytest.raises(CorruptShuffleError, match=said):
-            collect_garbage(tmp_path, retention=NONE)
-        assert files_below(tmp_path) == before
 
     @guarantee("killed collection")
     @pytest.mark.parametrize("delay", [0.0, 0.004, 0.02])
@@ -794,79 +654,49 @@ class TestTheRun:
         assert (tmp_path / "precious").exists()
 
 
+@given(first=st.integers(0, 50), length=st.integers(0, 50), at=st.integers(-10, 120))
+def test_the_first_number_of_which_something_holds(first, length, at):
+    asked = []
+    found = first_true(first, first + length, lambda number: asked.append(number) or number >= at)
+    assert found == min(max(at, first), first + length)
+    assert len(asked) <= length.bit_length()
+
+
 @given(
-    commits=st.lists(st.integers(0, 50), min_size=1, max_size=8),
+    commits=st.lists(st.integers(0, 50), min_size=1, max_size=20),
     cutoff=st.integers(-5, 60),
     later=st.integers(0, 20),
 )
 def test_expiry_follows_what_superseded_a_version(commits, cutoff, later):
-    versions = list(enumerate(commits, start=1))
-    oldest = oldest_live(versions, cutoff)
-    for version, _ in versions[:-1]:
-        superseded = max(commits[: version + 1])
+    """Of commits whose times never go back, as entries have them."""
+    times = list(accumulate(commits, max))
+
+    def oldest_at(cutoff):
+        return first_true(2, len(times) + 1, lambda number: times[number - 1] > cutoff) - 1
+
+    oldest = oldest_at(cutoff)
+    for version, superseded in enumerate(times[1:], start=1):
         if version < oldest:
             assert superseded <= cutoff, "none goes before its time"
         elif version == oldest:
             assert superseded > cutoff, "and none stays longer, but for an older one"
-    assert oldest <= len(commits)
-    assert oldest_live(versions, cutoff + later) >= oldest
-    assert oldest_live([*versions, (len(versions) + 1, 99)], cutoff) <= oldest or cutoff >= 99
-
-
-class StaleListings(PosixStorage):
-    """The first listings of the log are those of some time ago."""
-
-    stale: list[list[str]]
-
-    def list(self, path):
-        return self.stale.pop(0) if path == "commit_log" and self.stale else super().list(path)
+    assert oldest <= len(times)
+    assert oldest_at(cutoff + later) >= oldest
 
 
 class TestReadersInBetween:
-    @pytest.fixture
-    def log(self, tmp_path):
-        """A log whose first listing is from before a collection."""
-        for start in (0, 100, 200):
-            write(tmp_path, start)
-        storage = StaleListings(str(tmp_path))
-        storage.stale = []
-        before = storage.list("commit_log")
-        collect_garbage(tmp_path, retention=NONE)
-        storage.stale = [before]
-        return CommitLog(storage)
-
-    def test_a_snapshot_finds_the_checkpoint(self, log):
-        snapshot = log.snapshot()
-        assert (snapshot.version, snapshot.num_rows) == (3, 30)
-        assert log.totals(snapshot)[0].sum() == 30
-
     def test_a_collection_misses_nothing_that_a_listing_does_not_show(self, tmp_path, monkeypatch):
         """It shows an entry and not the one before: nothing of that is garbage."""
         for start in (0, 100, 200):
             write(tmp_path, start)
         listed = PosixStorage.list
+        hidden = entry_path(2).rpartition("/")[2]
         monkeypatch.setattr(
             PosixStorage, "list",
-            lambda self, path: [name for name in listed(self, path) if name != f"{2:020d}.json"],
+            lambda self, path: [name for name in listed(self, path) if name != hidden],
         )  # fmt: skip
         assert collect_garbage(tmp_path).num_files == 0
         assert len(all_values(tmp_path)) == 30
-
-    def test_an_expired_version_is_no_gap(self, log):
-        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
-            log.snapshot(2)
-
-    def test_a_listing_that_shows_neither_entries_nor_marker_is_no_gap(self, log):
-        names = [name for name in log._storage.stale[0] if "1.json" not in name]
-        log._storage.stale = [names]
-        assert log.newest_version() == 3
-        log._storage.stale = [names]
-        assert log.has_expired(2)
-
-    def test_a_job_is_found_all_the_same(self, log, tmp_path):
-        job = log.entry(3).job_id
-        assert log.find_job(job).version == 3
-        assert log.find_job("0" * 32) is None
 
     def test_a_put_whose_temporary_file_was_collected_starts_anew(self, tmp_path, monkeypatch):
         write(tmp_path, 0)
@@ -874,7 +704,7 @@ class TestReadersInBetween:
         collected = []
 
         def link(source, target, *, src_dir_fd, dst_dir_fd):
-            if target == f"{2:020d}.json" and not collected:
+            if target == entry_path(2).rpartition("/")[2] and not collected:
                 os.utime(source, (0, 0), dir_fd=src_dir_fd)
                 collected.append(collect_garbage(tmp_path).files)
             real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)

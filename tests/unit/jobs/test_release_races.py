@@ -1,6 +1,7 @@
 """Releases beside appends, merges, collections and results that come in their place."""
 
 from datetime import timedelta
+from itertools import count
 
 import pyarrow as pa
 import pytest
@@ -17,11 +18,11 @@ from arrow_format import (
 from arrow_format.errors import RequestTimeoutError
 from arrow_format.jobs import retention
 from arrow_format.jobs.back_pressure import unconsumed
-from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.release import release_versions
+from arrow_format.log.release import DueRelease
 from arrow_format.storage.open import PosixStorage, open_storage
-from tests.support.interrupted_storage import around_listing_of_a_decision
-from tests.unit.streaming.test_consumption import rows, take, write
+from tests.support.consumers import ConsumerRegistry
+from tests.support.interrupted_storage import before_calls
+from tests.support.results import rows, take, write
 
 NONE = timedelta(0)
 
@@ -34,7 +35,7 @@ class Interrupted(PosixStorage):
         self.actions = list(actions)
 
     def put_if_absent(self, path, data, *, sync):
-        if path.endswith(".json") and self.actions:
+        if path.endswith(".entry") and self.actions:
             self.actions.pop(0)()
         super().put_if_absent(path, data, sync=sync)
 
@@ -53,7 +54,7 @@ def test_a_result_that_takes_the_place_of_one_whose_application_is_gone_stays(
 ):
     write(tmp_path, 1, result_type="BLOCKING")
     # What a collection finds out about the first holds for the first alone.
-    monkeypatch.setattr("arrow_format.jobs.garbage.owners_are_gone", lambda *_: True)
+    monkeypatch.setattr("arrow_format.jobs.retention.owners_are_gone", lambda *_: True)
     come = Interrupted(
         tmp_path, lambda: write(tmp_path, 2, mode="overwrite", result_type="BLOCKING")
     )
@@ -61,8 +62,8 @@ def test_a_result_that_takes_the_place_of_one_whose_application_is_gone_stays(
     assert rows(open_shuffle(tmp_path)) == [2]
 
 
-def test_a_collection_that_gives_a_release_up_leaves_it_readable(tmp_path):
-    """With retention 0 it takes the totals of a release under way for those of a dead job."""
+def test_collections_while_a_release_is_put_leave_it_readable(tmp_path):
+    """Each takes the number that the release would get."""
     for value in range(3):
         write(tmp_path, value, result_type="PIPELINED")
     ConsumerRegistry(open_storage(tmp_path)).advance("a", 2)
@@ -72,35 +73,38 @@ def test_a_collection_that_gives_a_release_up_leaves_it_readable(tmp_path):
 
     # The collection itself would release what was consumed.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("arrow_format.jobs.garbage.find_consumed", lambda _: None)
-        release_versions(
-            Interrupted(tmp_path, collect, collect), by="a test", through=2, sync=False
-        )
+        patch.setattr("arrow_format.jobs.garbage.find_consumed", lambda *_: None)
+        due = DueRelease("a test", through=2)
+        due.carry_out(Interrupted(tmp_path, collect, collect), sync=False)
     assert rows(open_shuffle(tmp_path)) == [2]
     assert open_shuffle(tmp_path).subpartition_rows.to_pylist().count(1) == 1
 
 
-def test_a_collection_amid_the_decision_of_a_release_is_no_error(tmp_path):
-    """Others consume and collect after the log was listed, and before its entries are read."""
-    for value in range(3):
-        write(tmp_path, value, result_type="PIPELINED")
-    registry = ConsumerRegistry(open_storage(tmp_path))
-    registry.advance("a", 2)
+def test_a_collection_at_any_step_of_a_release_is_no_error(tmp_path):
+    """Others consume and collect between any two operations on storage."""
+    step, came = 0, True
+    while came:
+        path = tmp_path / str(step)
+        for value in range(3):
+            write(path, value, result_type="PIPELINED")
+        registry = ConsumerRegistry(open_storage(path))
+        registry.advance("a", 2)
+        calls = count()
 
-    def come():
-        write(tmp_path, 3)
-        write(tmp_path, 4)
+        def consume_and_collect(calls=calls, registry=registry, path=path, step=step):
+            if next(calls) == step:
+                write(path, 3)
+                registry.advance("a", open_shuffle(path).version)
+                write(path, 4)
+                collect_garbage(path, retention=NONE)
 
-    def consume_and_collect():
-        registry.advance("a", 5)
-        write(tmp_path, 5)
-        collect_garbage(tmp_path, retention=NONE)
-
-    with around_listing_of_a_decision(come, consume_and_collect) as acted:
-        retention.release_consumed(open_storage(tmp_path), sync=False)
-    assert acted
-    assert rows(open_shuffle(tmp_path)) == [5]
-    assert open_shuffle(tmp_path).verify().ok
+        with before_calls(consume_and_collect, ("put_if_absent", "stat", "list", "read")):
+            retention.release_consumed(open_storage(path), sync=False)
+        came = next(calls) > step
+        assert rows(open_shuffle(path)) == ([4] if came else [2])
+        assert open_shuffle(path).verify().ok
+        step += 1
+    assert step > 8
 
 
 def test_a_merge_of_what_was_consumed_leaves_room(tmp_path):
@@ -122,7 +126,7 @@ def test_a_merge_counts_only_what_is_unconsumed(tmp_path):
     for value in range(4):
         write(tmp_path, value, result_type="PIPELINED")
     ConsumerRegistry(open_storage(tmp_path)).advance("a", 3)
-    last = open_shuffle(tmp_path).entries[-1].num_bytes
+    last = open_shuffle(tmp_path).snapshot.newest.num_bytes
     merge_shuffle(tmp_path)
     there = unconsumed(open_storage(tmp_path))
     assert (there.num_versions, there.num_bytes) == (1, last)
@@ -154,7 +158,7 @@ class TestInThePlaceOfOneThatWasReleased:
         if collected:
             release_shuffle(tmp_path)
         else:
-            release_versions(storage, by="a test", sync=False)
+            DueRelease("a test").carry_out(storage, sync=False)
         self.another(tmp_path, result_type="PIPELINED")
         assert take(tmp_path, "a") == [7]
 
@@ -165,7 +169,7 @@ class TestInThePlaceOfOneThatWasReleased:
         if collected:
             release_shuffle(tmp_path)
         else:
-            release_versions(open_storage(tmp_path), by="a test", sync=False)
+            DueRelease("a test").carry_out(open_storage(tmp_path), sync=False)
         self.another(tmp_path)
         self.another(tmp_path)
         assert rows(open_shuffle_changes(tmp_path, 0)) == [7, 7]

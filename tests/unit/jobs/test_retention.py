@@ -1,14 +1,12 @@
 """When what was consumed goes, and what stays: beside checkpoints, merges, restarts and bounds."""
 
-import json
-import os
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -23,24 +21,27 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.errors import BackPressureTimeoutError, RequestTimeoutError
+from arrow_format.errors import (
+    BackPressureTimeoutError,
+    CorruptShuffleError,
+    RequestTimeoutError,
+)
 from arrow_format.jobs.retention import RELEASED_TOGETHER, owners_are_gone, release_consumed
-from arrow_format.log import commit_log
-from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.release import release_versions
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.consumers import record_path
+from arrow_format.log.release import DueRelease
 from arrow_format.log.result import describe_result
 from arrow_format.process_identity import ProcessIdentity, this_process
 from arrow_format.storage.open import open_storage
-from arrow_format.streaming import consumption
 from arrow_format.streaming.consumption import Consumer
-from arrow_format.streaming.lease import LEASE_SECONDS, await_holder, take_lease
+from arrow_format.streaming.lease import LEASE_SECONDS
 from connector.cli.summaries import gc_as_json, gc_lines
+from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import instead_of_first_entry
+from tests.support.logs import put
+from tests.support.results import rows, take, write
 from tests.support.small_shuffles import FAST, files_below
-from tests.unit.log.test_checkpoints import fence, log_of
-from tests.unit.log.test_pending import put
-from tests.unit.streaming.test_consumption import rows, take, write
 
 NONE = timedelta(0)
 
@@ -49,11 +50,11 @@ NONE = timedelta(0)
 def dead():
     """A process of this machine that has ended."""
     program = (
-        "import json; from arrow_format.process_identity import this_process; "
-        "print(json.dumps(this_process().to_json()))"
+        "import msgspec; from arrow_format.process_identity import this_process; "
+        "print(msgspec.json.encode(this_process()).decode())"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    return ProcessIdentity.from_json(json.loads(told))
+    return msgspec.json.decode(told, type=ProcessIdentity)
 
 
 def data_files(path):
@@ -63,10 +64,9 @@ def data_files(path):
 @guarantee("consumed versions")
 @pytest.mark.parametrize("collects", [False, True])
 def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
-    tmp_path, monkeypatch, collects
+    tmp_path, small_log, collects
 ):
-    """A checkpoint stands for more versions than it has before it."""
-    monkeypatch.setattr(commit_log, "CHECKPOINT_INTERVAL", 10)
+    """A checkpoint has more versions than it has before it."""
     for value in range(1, 40):
         write(tmp_path, value, result_type="PIPELINED")
     consumer = Consumer(open_storage(tmp_path), "slow")
@@ -90,14 +90,13 @@ def test_what_a_slow_consumer_has_consumed_goes_however_far_behind_it_is(
 
 def test_consumed_versions_are_released_together(tmp_path):
     write(tmp_path, 0, result_type="PIPELINED")
-    released = []
     for value in range(1, 4 * RELEASED_TOGETHER):
         take(tmp_path, "a")
         write(tmp_path, value)
-        newest = open_shuffle(tmp_path).version
-        if newest > value + 1 + len(released):
-            released.append(value)
-    assert 2 <= len(released) <= 4
+    log = CommitLog(open_storage(tmp_path))
+    operations = [log.record(number).operation for number in range(1, log.newest_version() + 1)]
+    assert 2 <= operations.count("release") <= 4
+    assert operations.count("expire") <= 4
 
 
 @guarantee("consumed versions")
@@ -138,7 +137,7 @@ def test_consumers_keep_nothing_of_what_was_released_as_a_whole(tmp_path, consum
     for value in range(3):
         write(tmp_path, value, result_type="PIPELINED")
     ConsumerRegistry(open_storage(tmp_path)).register("a", consumed)
-    release_versions(open_storage(tmp_path), by="a process that died then")
+    DueRelease("a process that died then").carry_out(open_storage(tmp_path))
     write(tmp_path, 3, result_type="PIPELINED")
     collect_garbage(tmp_path, retention=NONE)
     assert data_files(tmp_path) == 1
@@ -162,7 +161,7 @@ def test_a_collection_makes_no_room_in_a_bounded_result(tmp_path, consumed):
         collect_garbage(tmp_path, retention=NONE)
         write(tmp_path, 3, **bounded)
         write(tmp_path, 4, **bounded)
-        registry.forget("a")
+        assert forget_consumer(tmp_path, "a")
     for _ in range(2):
         collect_garbage(tmp_path, retention=NONE)
         with pytest.raises(BackPressureTimeoutError, match="3 versions of"):
@@ -251,7 +250,7 @@ def test_who_comes_while_it_is_released_has_it_before_it_still(tmp_path, kind):
     come = []
 
     def meanwhile(put, path):
-        fence(log_of(tmp_path))
+        CommitLog(open_storage(tmp_path)).give_up("lost", after=0, sync=False)
         come.append(Consumer(open_storage(tmp_path), "b"))
         come[0].register(0)
         put()
@@ -339,11 +338,11 @@ def test_what_was_consumed_is_not_released_while_more_is_pending(tmp_path):
 
 def test_owners_that_cannot_be_told_from_here_have_the_time_of_the_retention(dead):
     elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
-    assert not owners_are_gone([], 0, 10)
-    assert owners_are_gone([dead], 20, 10)
-    assert owners_are_gone([dead, elsewhere], 5, 10)
-    assert not owners_are_gone([dead, elsewhere], 20, 10)
-    assert not owners_are_gone([dead, elsewhere, this_process()], 5, 10)
+    assert not owners_are_gone([], lambda: True)
+    assert owners_are_gone([dead], lambda: False)
+    assert owners_are_gone([dead, elsewhere], lambda: True)
+    assert not owners_are_gone([dead, elsewhere], lambda: False)
+    assert not owners_are_gone([dead, elsewhere, this_process()], lambda: True)
 
 
 def test_owners_are_all_that_wrote_the_last_one_last():
@@ -391,22 +390,27 @@ def test_a_batch_that_runs_again_is_no_failure_of_its_producer(tmp_path):
 
 
 @pytest.mark.parametrize("left", [b"", b"{}", b"\0" * 300])
-def test_a_lease_that_a_power_failure_has_damaged_ends_when_it_is_silent(
-    tmp_path, left, monkeypatch
-):
-    """Leases are not synced. Whose it was nobody can tell, nor need they to forget the name."""
+def test_a_consumer_whose_record_is_damaged_can_only_be_forgotten(tmp_path, left):
     write(tmp_path, 1, result_type="PIPELINED")
-    storage = open_storage(tmp_path)
-    ConsumerRegistry(storage).register("a", 0)
-    lease = tmp_path / "consumers" / "a" / f"lease-{1:020d}-{0:020d}"
-    lease.write_bytes(left)
-    assert list_consumers(tmp_path)[0].held_by == "an unknown process"
-    long_ago = lease.stat().st_mtime - 2 * LEASE_SECONDS
-    os.utime(lease, (long_ago, long_ago))
-    assert list_consumers(tmp_path)[0].held_by is None
-    take_lease(storage, "consumers/a", seconds=0.1).release()
-    assert take(tmp_path, "a") == [1]
-    lease.with_name(f"lease-{9:020d}-{0:020d}").write_bytes(left)
-    monkeypatch.setattr(consumption, "await_holder", partial(await_holder, seconds=0.1))
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.register("a", 0)
+    (tmp_path / record_path("a", 2)).write_bytes(left)
+    for ask in (lambda: take(tmp_path, "a"), lambda: list_consumers(tmp_path)):
+        with pytest.raises(CorruptShuffleError, match=r"a/0+2\.json: .* or forget the consumer"):
+            ask()
     assert forget_consumer(tmp_path, "a")
     assert not list_consumers(tmp_path)
+    assert take(tmp_path, "a") == [1]
+
+
+def test_a_holder_elsewhere_is_shown_while_its_last_record_is_recent(tmp_path):
+    write(tmp_path, 1, result_type="PIPELINED")
+    registry = ConsumerRegistry(open_storage(tmp_path))
+    registry.register("a", 0)
+    elsewhere = ProcessIdentity("another host", "another boot", 7, 1)
+    taken = registry.newest("a").taken_by(elsewhere)
+    registry.put("a", taken)
+    assert list_consumers(tmp_path)[0].held_by == "process 7 on another host"
+    old = replace(taken.next(), at_ms=taken.at_ms - int(2000 * LEASE_SECONDS))
+    registry.put("a", old)
+    assert list_consumers(tmp_path)[0].held_by is None

@@ -17,10 +17,11 @@ from arrow_format.errors import (
 from arrow_format.log.changes import check_commit_id, commit_id_of, steps_after
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.snapshot import VersionSpan
+from arrow_format.options import WriteOptions
 from arrow_format.storage.open import PosixStorage
+from tests.support.log_entries import fence
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import FAST, numbered, write_tasks
-from tests.unit.log.test_checkpoints import fence
 
 N = 5
 
@@ -81,7 +82,7 @@ def test_only_new_entries_and_files_are_read(path):
     storage = RecordingStorage(str(path))
     assert sorted(new(storage, 5)) == rows(60)
     names = {name.rpartition("/")[2] for name in storage.others}
-    assert {f"{6:020d}.json"} == {name for name in names if name.endswith(".json")}
+    assert {f"{6:020d}.entry"} == {name for name in names if name.endswith(".entry")}
     assert len([name for name in names if name.endswith(".index")]) == 1
 
 
@@ -130,11 +131,11 @@ def test_columns_are_nullable_where_any_version_has_nulls(tmp_path):
 class TestExpiry:
     def test_what_has_expired_is_an_error_but_for_the_beginning(self, path):
         collect_garbage(path, retention=timedelta(0))
-        assert add(path, 70) == 7
+        assert add(path, 70) == 8
         assert sorted(new(path, 0)) == rows(0, 10, 50, 60, 70)
         assert sorted(new(path, 5)) == rows(60, 70), "version 5 expired, but its rows are known"
         for start in (1, 3):
-            message = rf"versions {start + 1} to 5 have expired .*versions 6 to 7"
+            message = rf"versions {start + 1} to 5 have expired .*versions 6 to 8"
             with pytest.raises(ShuffleNotFoundError, match=message):
                 new(path, start)
         with pytest.raises(ShuffleNotFoundError, match="version 5 has expired"):
@@ -160,50 +161,50 @@ class TestExpiry:
             list(span.reader(0, N))
         with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
             span.verify()
-        with pytest.raises(ShuffleNotFoundError, match="version 6 has expired"):
+        with pytest.raises(ShuffleNotFoundError, match="versions 2 to 6 have expired"):
             pickle.loads(pickled)
 
-    def test_totals_are_those_of_the_span_or_an_error(self, path):
+    def test_totals_are_those_of_the_span(self, path):
+        """They were read with its entries, and are known when these have expired."""
         span = open_shuffle_changes(path, 1)
         add(path, 70)
         collect_garbage(path, retention=timedelta(0))
-        with pytest.raises(ShuffleNotFoundError, match="version 2 has expired"):
-            span.subpartition_rows  # noqa: B018
+        assert sum(span.subpartition_rows.to_pylist()) == 3 * N
 
 
 def test_steps_say_what_each_version_adds(path):
     log = log_of(path)
-    assert [(one.version, one.num_rows) for one in steps_after(log, log.index(), 0)] == [
+    assert [(one.version, one.num_rows) for one in steps_after(log, log.view(), 0)] == [
         (1, 5), (2, 5), (3, 0), (5, 5), (6, 5),
     ]  # fmt: skip
-    sizes = {one.version: one.num_bytes for one in steps_after(log, log.index(), 2)}
+    sizes = {one.version: one.num_bytes for one in steps_after(log, log.view(), 2)}
     assert sizes == {3: 0, 5: log.entry(5).num_bytes, 6: log.entry(6).num_bytes}
     collect_garbage(path, retention=timedelta(0))
     add(path, 70)
     log = log_of(path)
-    assert [(one.version, one.num_rows) for one in steps_after(log, log.index(), 0)] == [
-        (6, 20), (7, 5),
+    assert [(one.version, one.num_rows) for one in steps_after(log, log.view(), 0)] == [
+        (6, 20), (8, 5),
     ]  # fmt: skip
     with pytest.raises(ShuffleNotFoundError, match="have expired"):
-        list(steps_after(log, log.index(), 2))
+        list(steps_after(log, log.view(), 2))
 
 
 def test_a_shuffle_made_anew_is_noticed(path, tmp_path_factory):
     log = log_of(path)
-    ids = {version: commit_id_of(log, log.index(), version) for version in (1, 3, 6)}
-    check_commit_id(log, log.index(), 6, ids[6])
+    ids = {version: commit_id_of(log, log.view(), version) for version in (1, 3, 6)}
+    check_commit_id(log, log.view(), 6, ids[6])
     collect_garbage(path, retention=timedelta(0))
     add(path, 70)
     log = log_of(path)
-    assert commit_id_of(log, log.index(), 5) is not None, "by the checkpoint"
-    assert commit_id_of(log, log.index(), 1) is None
+    assert commit_id_of(log, log.view(), 1) is None
+    assert commit_id_of(log, log.view(), 5) is None, "a version that has expired may be any"
     with pytest.raises(CorruptShuffleError, match="removed and written again"):
-        check_commit_id(log, log.index(), 5, ids[6])
+        check_commit_id(log, log.view(), 6, ids[3])
     other = tmp_path_factory.mktemp("other")
     add(other, 0)
     for version in (1, 6):
         with pytest.raises(CorruptShuffleError, match="removed and written again"):
-            check_commit_id(log_of(other), log_of(other).index(), version, ids[version])
+            check_commit_id(log_of(other), log_of(other).view(), version, ids[version])
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,11 @@ def test_a_shuffle_made_anew_is_noticed(path, tmp_path_factory):
         ({"start": 0, "overwrites": "maybe"}, OptionError, "expected one of 'fail', 'deliver'"),
         ({"start": 9}, ShuffleNotFoundError, "version 9 is not there; the newest is 6"),
         ({"start": 1, "end": 7}, ShuffleNotFoundError, "version 7 is not there"),
-        ({"start": 1, "end": 4}, ShuffleNotFoundError, "version 4 is not there; garbage"),
+        (
+            {"start": 1, "end": 4},
+            ShuffleNotFoundError,
+            "version 4 is not there; that number gives up",
+        ),
     ],
 )
 def test_bad_arguments(path, arguments, error, message):
@@ -234,3 +239,45 @@ def test_no_rows_of_no_version(path):
     assert (found.num_rows, found.read().read_all().num_rows) == (0, 0)
     assert found.raw_bytes.to_pylist() == [0] * N
     assert found.region_bytes.tolist() == []
+
+
+# Other columns ------------------------------------------------------------------------------------
+
+
+def add_with(path, start, mode="append", **columns):
+    """Add rows with more columns, and `v` from `start` on; `p` is the subpartition."""
+    batch = pa.record_batch(
+        {"p": pa.array(range(N), pa.int32()), "v": pa.array(range(start, start + N)), **columns}
+    )
+    options = WriteOptions(sync=False, schema_evolution=True)
+    return write_tasks(path, [[batch]], N, mode=mode, options=options).version
+
+
+def test_changes_have_the_columns_of_their_last_version(tmp_path):
+    small, large = pa.array([7] * N, pa.int8()), pa.array([1 << 40] * N)
+    add_with(tmp_path, 0, a=small)
+    add_with(tmp_path, 10, a=large, b=["x"] * N)
+    add_with(tmp_path, 20)
+    for start, end, names in ((0, 1, "pva"), (0, 2, "pvab"), (1, 2, "pvab"), (2, 3, "pvab")):
+        changes = open_shuffle_changes(tmp_path, start, end)
+        assert changes.schema.names == list(names)
+        assert changes.schema.field("a").type == (pa.int8() if end == 1 else pa.int64())
+        assert sorted(new(tmp_path, start, end)) == rows(*range(10 * start, 10 * end, 10))
+    added = open_shuffle_changes(tmp_path, 2).read(columns=["b", "a"]).read_all()
+    assert added["a"].null_count == added["b"].null_count == N
+
+
+def test_what_was_overwritten_is_read_with_the_columns_that_replaced_it_if_it_fits(tmp_path):
+    small, large = pa.array([7] * N, pa.int8()), pa.array([1 << 40] * N)
+    add_with(tmp_path, 0, a=small)
+    add_with(tmp_path, 10, mode="overwrite", a=large, b=["x"] * N)
+    both = open_shuffle_changes(tmp_path, 0, overwrites="deliver").read(columns=["b", "a"])
+    assert sorted(both.read_all()["a"].to_pylist()) == [7] * N + [1 << 40] * N
+    add_with(tmp_path, 20, mode="overwrite", a=small)
+    with pytest.raises(SchemaError, match="differ in their schema"):
+        open_shuffle_changes(tmp_path, 1, overwrites="deliver")
+    # Hashes of a key of another type are others, so its rows are elsewhere.
+    batch = pa.record_batch({"p": pa.array(range(N), pa.int64()), "v": range(N), "a": small})
+    add(tmp_path, 30, mode="overwrite", batch=batch)
+    with pytest.raises(SchemaError, match="differ in their schema"):
+        open_shuffle_changes(tmp_path, 2, overwrites="deliver")

@@ -1,32 +1,45 @@
 """Checkpoints: they change how a log is read, and never what is read; damage in one is noticed."""
 
-import uuid
-from dataclasses import replace
+import itertools
+from datetime import timedelta
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
 
-from arrow_format.errors import (
-    CommitConflictError,
-    CorruptShuffleError,
-    FormatVersionError,
-    ShuffleNotFoundError,
+from arrow_format import collect_garbage
+from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError
+from arrow_format.log import commit_log
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.delta import Delta, made
+from arrow_format.log.entry import (
+    LogEntry,
+    Range,
+    check_sections,
+    decode_entry,
+    encode_entry,
+    jobs_of,
+    join,
+    with_range,
 )
-from arrow_format.log.checkpoint import (
-    HEADER_BYTES,
-    Checkpoint,
-    body_bytes,
-    decode_checkpoint,
-    encode_checkpoint,
-)
-from arrow_format.log.commit_log import CHECKPOINT_INTERVAL, CommitLog
-from arrow_format.log.names import LogIndex
-from arrow_format.log.record import Fence, JobEnd
+from arrow_format.log.job_ends import NO_JOBS, decode_removed, encode_removed, end_in
+from arrow_format.log.names import CHECKPOINT_INTERVAL, base_path, checkpoint_path, link_of
+from arrow_format.log.outputs import MapOutputs, encode_table
+from arrow_format.log.state import LastCommit, LogState
+from arrow_format.log.totals import encode_totals
+from arrow_format.model import MapOutput, Position, Transaction
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
+from tests.support.hostile import forged_frame
+from tests.support.log_entries import commit, fence
+from tests.support.logs import log_of
 from tests.support.recording_storage import RecordingStorage
-from tests.support.small_shuffles import numbered, values, write_tasks
-from tests.unit.log.test_commit_log import ENTRY, commit
+from tests.support.small_log import small_segments
+from tests.support.small_shuffles import numbered, write_tasks
 
 N = 5
 
@@ -36,22 +49,9 @@ def path(tmp_path):
     """Three appends, a fence, and another append."""
     for start in range(0, 30, 10):
         write_tasks(tmp_path, [[numbered(range(N), start)]], N, mode="append")
-    fence(CommitLog(PosixStorage(str(tmp_path))), "lost")
+    fence(log_of(tmp_path), "lost")
     write_tasks(tmp_path, [[numbered(range(N), 40)]], N, mode="append")
     return tmp_path
-
-
-def fence(log, *jobs):
-    return log.append(lambda _: Fence(0, "the-fence", 5, jobs), sync=False)
-
-
-def decode(data, end):
-    body_bytes(data[:HEADER_BYTES])
-    return decode_checkpoint(data[:HEADER_BYTES], data[HEADER_BYTES:end], len(data))
-
-
-def log_of(path):
-    return CommitLog(PosixStorage(str(path)))
 
 
 def state_of(path, version):
@@ -66,156 +66,346 @@ def state_of(path, version):
     )
 
 
+def put_checkpoint(path, number):
+    log = log_of(path)
+    log.put_checkpoint(log.view().last, number)
+    return path / checkpoint_path(number)
+
+
+@guarantee("checkpoints")
 @pytest.mark.parametrize("numbers", [(1,), (2,), (3,), (4,), (2, 4), (5,), (1, 2, 3, 4, 5)])
 def test_versions_are_the_same_with_checkpoints_as_without(path, numbers):
     before = {version: state_of(path, version) for version in (1, 2, 3, 5, None)}
-    jobs = {entry.job_id: entry.version for entry in open_shuffle(path).entries}
+    jobs = {one.job_id: one.position.version for one in open_shuffle(path).map_outputs}
     for number in numbers:
-        log_of(path).put_checkpoint(number, sync=False)
+        put_checkpoint(path, number)
     assert {version: state_of(path, version) for version in before} == before
     for job, version in jobs.items():
-        assert log_of(path).find_job(job) == JobEnd(version, fenced=False)
-    assert log_of(path).find_job("lost") == JobEnd(4, fenced=True)
+        end = log_of(path).find_job(job)
+        assert (end.version, end.fenced) == (version, False)
+    assert log_of(path).find_job("lost").fenced
     assert log_of(path).find_job("lost", after=4) is None
     assert open_shuffle(path).verify().ok
 
 
-def test_entries_before_a_checkpoint_are_not_read(path):
-    log_of(path).put_checkpoint(4, sync=False)
-    storage = RecordingStorage(str(path))
-    log = CommitLog(storage)
-    log.totals(log.snapshot())
-    entries = [name for name in storage.others if name.endswith(".json")]
-    assert entries == [f"commit_log/{5:020d}.json"]
-    assert len(storage.others) == 4, "and the checkpoint, and the totals of both"
-
-
-def test_a_commit_puts_a_checkpoint_now_and_then(tmp_path):
-    log = CommitLog(PosixStorage(str(tmp_path)))
-    (tmp_path / "commit_log").mkdir()
-    for number in range(2 * CHECKPOINT_INTERVAL + 1):
-        fence(log, f"job{number}")
-    found = sorted(name.stem for name in tmp_path.glob("commit_log/*.checkpoint"))
-    assert [int(one) for one in found] == [CHECKPOINT_INTERVAL, 2 * CHECKPOINT_INTERVAL]
-    assert log_of(tmp_path).snapshot() is None, "nothing but fences is no shuffle"
-    storage = RecordingStorage(str(tmp_path))
-    assert CommitLog(storage).find_job("job3") == JobEnd(4, fenced=True)
-    assert len(storage.others) == 2
+@guarantee("checkpoints")
+@settings(max_examples=10, deadline=None)
+@given(
+    count=st.integers(1, 30),
+    lost=st.sets(st.integers(1, 8)),
+    steps=st.lists(
+        st.sampled_from(["append", "append", "overwrite", "fence"]), min_size=30, max_size=30
+    ),
+    floor=st.integers(0, 30),
+    based=st.booleans(),
+)
+def test_pieces_cover_the_log_whichever_checkpoints_there_are(
+    tmp_path_factory, count, lost, steps, floor, based
+):
+    """Exactly what is after a number up to another, or a little before, and each once."""
+    path = tmp_path_factory.mktemp("log")
+    with small_segments():
+        log = log_of(path)
+        for step in steps[:count]:
+            commit(log, step if step != "fence" else "fence",
+                   **({"gives_up": ("j",)} if step == "fence" else {}))  # fmt: skip
+        for number in lost:
+            (path / checkpoint_path(4 * number)).unlink(missing_ok=True)
+        if based:
+            collect_garbage_of_no_files(path)
+        fresh = log_of(path)
+        view = fresh.view()
+        for number in range(max(view.oldest, floor + 1), view.newest + 1):
+            pieces = fresh.pieces(view, number, floor=floor)
+            assert pieces[0].span.after <= floor
+            assert pieces[0].version > floor
+            assert pieces[-1].version == number
+            for piece, following in itertools.pairwise(pieces):
+                span = following.span
+                assert (piece.version, piece.commit_id) == (span.after, span.parent)
+        model: list[int] = []
+        for number, step in enumerate(steps[:count], 1):
+            if step != "fence":
+                model = ([] if step == "overwrite" else model) + [number]
+            if number >= view.oldest and number <= view.newest and step != "fence":
+                snapshot = log_of(path).snapshot(number)
+                assert snapshot.map_outputs.versions.tolist() == model
 
 
 @guarantee("checkpoints")
-def test_a_long_log_is_opened_with_few_operations(tmp_path):
-    log = CommitLog(PosixStorage(str(tmp_path)))
-    write_tasks(tmp_path, [[numbered(range(N))]], N)
-    first = log.entry(1)
-    count = 2 * CHECKPOINT_INTERVAL + 30
-    for number in range(2, count + 1):
-        (output,) = first.map_outputs
-        files = tuple(replace(file, path=f"{file.path}-{number}") for file in output.files)
-        appended = replace(
-            first,
-            operation="append",
-            job_id=f"j{number}",
-            commit_id=f"c{number}",
-            map_outputs=(replace(output, job_id=f"j{number}", files=files),),
-        )
-        log.append(lambda _, appended=appended: appended, sync=False)
+def test_few_files_hold_a_long_log(tmp_path):
+    with small_segments(segment=32, interval=4):
+        log = log_of(tmp_path)
+        for _ in range(250):
+            commit(log)
+        storage = RecordingStorage(str(tmp_path))
+        snapshot = CommitLog(storage).snapshot()
+        assert (snapshot.version, snapshot.num_rows) == (250, 250)
+        entries = [name for name in storage.others if name.endswith(".entry")]
+        checkpoints = [name for name in storage.others if name.endswith(".checkpoint")]
+        assert len(entries) <= 3
+        assert len(checkpoints) == (248).bit_count()
+
+
+def test_a_commit_puts_a_checkpoint_now_and_then(tmp_path):
+    log = log_of(tmp_path)
+    for number in range(2 * CHECKPOINT_INTERVAL + 1):
+        fence(log, f"job{number}")
+    found = sorted(name.stem for name in tmp_path.glob("commit_log/*/*.checkpoint"))
+    assert [int(one) for one in found] == [CHECKPOINT_INTERVAL, 2 * CHECKPOINT_INTERVAL]
+    assert log_of(tmp_path).snapshot() is None, "nothing but fences is no shuffle"
     storage = RecordingStorage(str(tmp_path))
-    shorter = CommitLog(storage)
-    snapshot = shorter.snapshot()
-    rows, _ = shorter.totals(snapshot)
-    assert snapshot.version == count
-    assert snapshot.num_rows == rows.sum() == N * count
-    assert len(storage.others) < CHECKPOINT_INTERVAL
+    assert CommitLog(storage).find_job("job3").version == 4
+    assert len(storage.others) == 3, "entry, checkpoint, and whether its segment is there still"
+
+
+@pytest.mark.parametrize("newest", [CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL + 3])
+def test_the_newest_checkpoint_is_used_at_its_number_too(tmp_path, newest):
+    log = log_of(tmp_path)
+    for _ in range(newest):
+        commit(log)
+    storage = RecordingStorage(str(tmp_path))
+    assert CommitLog(storage).snapshot().num_rows == newest
+    is_at_one = newest == CHECKPOINT_INTERVAL
+    assert len(storage.others) == newest - CHECKPOINT_INTERVAL + (3 if is_at_one else 2)
+
+
+@guarantee("checkpoints")
+def test_a_checkpoint_that_its_writer_could_not_put_is_put_by_a_later_one(tmp_path, monkeypatch):
+    log = log_of(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "_put_piece", lambda *_: PosixStorage("/").open_reader("x"))
+        for _ in range(CHECKPOINT_INTERVAL + 3):
+            commit(log)
+    file = tmp_path / checkpoint_path(CHECKPOINT_INTERVAL)
+    for _ in range(4):
+        commit(log)
+    assert not file.exists()
+    commit(log)
+    assert file.exists()
+    assert log_of(tmp_path).snapshot().num_rows == CHECKPOINT_INTERVAL + 8
 
 
 @guarantee("checkpoints")
 def test_every_flip_and_cut_of_a_checkpoint_is_noticed(path):
     before = state_of(path, None)
-    log_of(path).put_checkpoint(4, sync=False)
-    (file,) = path.glob("commit_log/*.checkpoint")
+    file = put_checkpoint(path, 4)
     whole = file.read_bytes()
-    end = HEADER_BYTES + body_bytes(whole[:HEADER_BYTES])
     for position in range(len(whole)):
         flipped = bytearray(whole)
         flipped[position] ^= 1 << position % 8
-        if position % 16 == 0:
+        with pytest.raises(CorruptShuffleError):
+            decode_entry(bytes(flipped))
+        if position % 64 == 0:
             file.write_bytes(flipped)
-            with pytest.raises(CorruptShuffleError, match=r"checkpoint|totals"):
-                log_of(path).totals(log_of(path).snapshot())
-        if position < end:
-            with pytest.raises(CorruptShuffleError):
-                decode(bytes(flipped), end)
+            with pytest.raises(CorruptShuffleError, match=r"0004\.checkpoint: "):
+                log_of(path).snapshot()
     for length in range(0, len(whole), 7):
-        file.write_bytes(whole[:length])
-        with pytest.raises(CorruptShuffleError, match=r"00004.checkpoint: .*delete it, and they"):
-            open_shuffle(path)
+        with pytest.raises(CorruptShuffleError):
+            decode_entry(whole[:length])
     file.write_bytes(whole + b"x")
-    with pytest.raises(CorruptShuffleError, match="expected"):
+    with pytest.raises(CorruptShuffleError, match=r"0004\.checkpoint: .*1 bytes after"):
         open_shuffle(path)
     file.unlink()
     assert state_of(path, None) == before
 
 
-def test_a_job_takes_few_bytes_for_ever():
+@guarantee("remembered transactions")
+def test_a_checkpoint_that_is_missing_hides_no_transaction(tmp_path):
+    with small_segments(64):
+        log = log_of(tmp_path)
+        for batch in range(9):
+            commit(log, transaction=Transaction(f"q{batch}", batch))
+        for number in (4, 8):
+            (tmp_path / checkpoint_path(number)).unlink()
+        for batch in range(9):
+            found = log_of(tmp_path).find_transaction(Transaction(f"q{batch}", batch))
+            assert found == LastCommit(batch + 1, batch)
+        assert log_of(tmp_path).snapshot().num_rows == 9
+
+
+def test_a_job_takes_few_bytes(tmp_path):
     """ADR 8 states the price of remembering: ids are random, and 16 bytes of each stay."""
-    jobs = {uuid.uuid4().hex: JobEnd(number, fenced=False) for number in range(1, 2_001)}
-    data = encode_checkpoint(Checkpoint(2_000, None, jobs), None)
-    assert 16 * len(jobs) < len(data) < 24 * len(jobs)
-    body = data[HEADER_BYTES:]
-    assert decode_checkpoint(data[:HEADER_BYTES], body, len(data)).jobs == jobs
+    log = log_of(tmp_path)
+    commit(log)
+    whole = join([commit(log) for _ in range(500)], {})
+    data = encode_entry(with_range(whole, Delta(jobs=made(whole.delta.jobs))))
+    assert 16 * 500 < len(data) < 30 * 500
+    assert made(decode_entry(data).delta.jobs) == made(whole.delta.jobs)
 
 
 def test_a_checkpoint_under_another_number_is_refused(path):
-    log_of(path).put_checkpoint(3, sync=False)
-    (file,) = path.glob("commit_log/*.checkpoint")
+    file = put_checkpoint(path, 3)
     file.rename(file.with_name(f"{4:020d}.checkpoint"))
-    with pytest.raises(CorruptShuffleError, match="is the checkpoint of version 3"):
+    with pytest.raises(CorruptShuffleError, match="is the checkpoint of number 3"):
         open_shuffle(path)
 
 
-def test_a_damaged_checkpoint_does_not_fail_a_commit_that_is_out(path, monkeypatch):
-    monkeypatch.setattr("arrow_format.log.commit_log.CHECKPOINT_INTERVAL", 1)
-    monkeypatch.setattr(CommitLog, "_put_checkpoint", lambda *_: PosixStorage("/").open_reader("x"))
+@pytest.mark.parametrize("number", [4, 5])
+def test_a_checkpoint_of_another_log_is_refused(path, number):
+    file = put_checkpoint(path, number)
+    file.write_bytes(forged_frame(file.read_bytes(), {"commit_id": "another"}))
+    with pytest.raises(CorruptShuffleError, match=r"does not continue|is of another log"):
+        open_shuffle(path)
+
+
+def test_a_checkpoint_that_cannot_be_put_does_not_fail_a_commit(path, monkeypatch):
+    monkeypatch.setattr("arrow_format.log.names.CHECKPOINT_INTERVAL", 1)
+    monkeypatch.setattr(CommitLog, "put_checkpoint", lambda *_: PosixStorage("/").open_reader("x"))
     assert write_tasks(path, [[numbered([1])]], N, mode="append").version == 6
 
 
-def test_a_newer_checkpoint_is_refused_as_newer(monkeypatch):
-    monkeypatch.setattr("arrow_format.log.checkpoint.FORMAT_VERSION", 9)
-    data = encode_checkpoint(Checkpoint(3, None, {}), None)
-    with pytest.raises(FormatVersionError, match="checkpoint has format version 9"):
-        decode_checkpoint(data[:24], data[24:], len(data))
+def test_a_newer_checkpoint_is_refused_as_newer(path):
+    file = put_checkpoint(path, 4)
+    file.write_bytes(forged_frame(file.read_bytes(), {"format_version": 9}))
+    with pytest.raises(FormatVersionError, match=r"4\.checkpoint: .* has format version 9"):
+        open_shuffle(path)
 
 
-def test_a_fence_is_no_version(path):
-    with pytest.raises(ShuffleNotFoundError, match="version 4 is not there; garbage collection"):
-        open_shuffle(path, 4)
-    assert open_shuffle(path).version == 5
-    assert values(path)[3:4] == [40], "rows of a subpartition by version"
+@guarantee("readable log")
+def test_a_checkpoint_that_no_reader_takes_is_not_put(path, monkeypatch):
+    real = commit_log.join
+    monkeypatch.setattr(
+        commit_log, "join", lambda *parts: structs.replace(real(*parts), commit_id="no/name")
+    )
+    with pytest.raises(ShuffleError, match=r"4\.checkpoint: was not put.*at `\$.commit_id`"):
+        put_checkpoint(path, 4)
+    assert not list(path.glob("commit_log/*/*.checkpoint"))
 
 
-def test_a_fenced_job_commits_at_no_point(tmp_path):
-    """Whether the fence stands before the commit looks, or comes between its look and its put."""
-    log = CommitLog(PosixStorage(str(tmp_path)))
-    commit(log)
-    fence(log, "slow")
-    with pytest.raises(CommitConflictError, match=r"job slow was given up .*fence 2"):
-        log.append(lambda _: replace(ENTRY, job_id="slow"), sync=False, job_id="slow")
-
-    def decide(_):
-        if log_of(tmp_path).find_job("late") is None:
-            fence(log_of(tmp_path), "late")
-        return replace(ENTRY, job_id="late", commit_id="late", operation="append", map_outputs=())
-
-    with pytest.raises(CommitConflictError, match=r"job late was given up .*fence 3"):
-        log.append(decide, sync=False, job_id="late")
-    assert log_of(tmp_path).newest_version() == 3
+OUTPUT = MapOutput("j", 0, 0, (), position=Position(9, 0, 9))
+PIECE = LogEntry(
+    version=8, operation="fence", commit_id="last", parent="p", committed_at_ms=0,
+    state=LogState(applications={"q": LastCommit(7, 3)}), range=Range(4, "before"),
+)  # fmt: skip
+JOBS = {"job_id": ["j"], "number": [6], "fenced": [True], "num_outputs": [0]}
 
 
-def test_the_names_in_a_log():
-    names = [f"{number:020d}.json" for number in (3, 5)]
-    index = LogIndex.of([*names, f"{2:020d}.checkpoint", f"{3:020d}.oldest", "totals-x.arrow"])
-    assert (index.oldest, index.newest, index.missing()) == (3, 5, [4])
-    assert LogIndex.of([f"{10**19:020d}.json"]).missing() == list(range(1, 101))
-    assert LogIndex.of([]).missing() == []
-    assert LogIndex.of(names).oldest == 1
+def jobs(**changes):
+    return encode_table(pa.table({**JOBS, **changes}, NO_JOBS.schema))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sections"),
+    [
+        ({"range": {"after": 8, "parent": "p"}}, {}),
+        ({"range": {"after": 0, "parent": "p"}}, {}),
+        ({"range": {"after": 4, "parent": None}}, {}),
+        ({"range": {"after": 4, "parent": "a/b"}}, {}),
+        ({"range": {"after": 4, "parent": "p", "clears": 1}}, {}),
+        ({"range": {"after": 4, "parent": "p", "loses_totals": None}}, {}),
+        ({"range": {"after": 4, "parent": "p", "released": 9}}, {}),
+        ({"range": {"after": 4}}, {}),
+        ({"range": 4}, {}),
+        ({"range": None}, {"jobs": jobs()}),
+        ({"number": -1}, {}),
+        ({"state": {"applications": {"a/b": {"version": 1, "number": 1}}}}, {}),
+        ({}, {"more": b""}),
+        ({}, {"jobs": b""}),
+        ({}, {"jobs": jobs(number=[4])}),
+        ({}, {"jobs": jobs(number=[9])}),
+        ({}, {"jobs": jobs(job_id=["a/b"])}),
+        ({}, {"added": encode_table(MapOutputs.of([OUTPUT]).table)}),
+        ({}, {"totals": encode_totals((np.ones(1, np.int64),) * 2)}),
+    ],
+)
+def test_a_checkpoint_of_another_form_is_refused(changes, sections):
+    data = encode_entry(PIECE)
+    found = decode_entry(forged_frame(data, {}, {"jobs": jobs()}))
+    ends = made(found.delta.jobs)
+    assert (found.span.after, end_in(ends, "j").version, end_in(ends, "k")) == (4, 6, None)
+    with pytest.raises(CorruptShuffleError, match="log entry is not of this format"):
+        check_sections(decode_entry(forged_frame(data, changes, sections)))
+
+
+def test_what_remains_of_a_segment_comes_back(tmp_path):
+    log = log_of(tmp_path)
+    entries = [commit(log, job_id="a"), fence(log, "b", "c")]
+    data = encode_removed([one.commit_id for one in entries], list(map(jobs_of, entries)))
+    found = decode_removed(data)
+    assert found.commit_ids == {entry.commit_id for entry in entries}
+    assert found.jobs["job_id"].to_pylist() == ["a", "b", "c"]
+    for changes in ({"commit_ids": "abc"}, {"commit_ids": None}, {"commit_ids": ["../a"]}):
+        with pytest.raises(CorruptShuffleError, match="is not of this format"):
+            decode_removed(forged_frame(data, changes))
+
+
+def test_what_is_joined_comes_back_with_the_last_entry(tmp_path):
+    log = log_of(tmp_path)
+    first, second = commit(log), commit(log)
+    whole = decode_entry(encode_entry(join([first, second], {})))
+    alone = structs.replace(whole, range=None, content=second.content)
+    assert structs.replace(alone, state=second.state) == second
+    assert whole.state == structs.replace(second.state, jobs={})
+    assert list(whole.delta.added) == [*first.map_outputs, *second.map_outputs]
+    assert made(whole.delta.jobs).to_pylist() == [
+        *jobs_of(first).to_pylist(),
+        *jobs_of(second).to_pylist(),
+    ]
+
+
+class TestBases:
+    """What is everything up to a number, after collections have removed segments before it."""
+
+    @guarantee("checkpoints")
+    def test_a_log_whose_beginning_is_gone_reads_as_before(self, tmp_path):
+        with small_segments():
+            log = log_of(tmp_path)
+            for batch in range(30):
+                commit(log, job_id=f"j{batch}", transaction=Transaction("q", batch))
+            fence(log, "lost")
+            before = log_of(tmp_path).snapshot()
+            for _ in range(2):
+                collect_garbage_of_no_files(tmp_path)
+            view = log_of(tmp_path).view()
+            assert view.state.base >= 24
+            assert not (tmp_path / "commit_log" / f"{0:018d}").exists()
+            assert (tmp_path / base_path(view.state.base)).exists()
+            after = log_of(tmp_path).snapshot()
+            assert list(after.map_outputs) == list(before.map_outputs)
+            assert after.totals[0].tolist() == before.totals[0].tolist()
+            for batch in range(30):
+                end = log_of(tmp_path).find_job(f"j{batch}")
+                assert (end.version, end.fenced) == (batch + 1, False)
+            assert log_of(tmp_path).find_transaction(Transaction("q", 29)) == LastCommit(30, 29)
+            for _ in range(20):
+                commit(log_of(tmp_path))
+            assert log_of(tmp_path).snapshot().num_rows == 50
+            assert log_of(tmp_path).find_transaction(Transaction("q", 3)) == LastCommit(30, 29)
+
+    def test_a_checkpoint_of_all_is_used_after_a_base(self, tmp_path):
+        with small_segments():
+            log = log_of(tmp_path)
+            for _ in range(14):
+                commit(log)
+            collect_garbage_of_no_files(tmp_path)
+            assert 0 < log_of(tmp_path).view().state.base < 16
+            while log_of(tmp_path).newest_version() < 33:
+                commit(log_of(tmp_path))
+            storage = RecordingStorage(str(tmp_path))
+            CommitLog(storage).snapshot()
+            assert link_of(32) == 0
+            assert len(storage.others) <= 3
+
+    def test_a_job_whose_rows_and_entry_are_gone_is_known_from_the_list(self, tmp_path):
+        with small_segments():
+            log = log_of(tmp_path)
+            commit(log, job_id="gone")
+            fence(log, "lost")
+            for _ in range(3):  # a base forgets what a list has that was put before
+                for _ in range(20):
+                    commit(log, "overwrite")
+                collect_garbage_of_no_files(tmp_path)
+            view = log_of(tmp_path).view()
+            ended = log_of(tmp_path).ended_jobs(view)["job_id"].to_pylist()
+            assert not {"gone", "lost"} & set(ended)
+            assert log_of(tmp_path).find_job("gone").version == 1
+            assert log_of(tmp_path).find_job("lost").fenced
+            assert log_of(tmp_path).find_job("lost", after=2) is None
+
+
+def collect_garbage_of_no_files(path):
+    """Collect, where the files of map outputs are nowhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("arrow_format.jobs.garbage.check_files", lambda *_: None)
+        collect_garbage(path, retention=timedelta(0))

@@ -1,12 +1,12 @@
 """Pending map outputs: durable, unseen until they are flushed, the latest row of each key, once."""
 
-import json
 import subprocess
 import sys
 import threading
 import time
 from datetime import timedelta
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -32,12 +32,11 @@ from arrow_format.errors import (
 )
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import check_target, open_target
+from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner, RoundRobinPartitioner
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.entry import check_entry, decode_entry, encode_entry
 from arrow_format.log.pending import pending_outputs
-from arrow_format.log.record import Pending, decode_record, encode_record
-from arrow_format.model import Transaction
 from arrow_format.options import WriteOptions
 from arrow_format.process_identity import ProcessIdentity
 from arrow_format.storage.open import open_storage
@@ -45,45 +44,18 @@ from arrow_format.streaming import flush_pending as pending_flush
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last, is_flush_due
 from connector.cli import main as cli
 from tests.support.guarantees import guarantee
+from tests.support.logs import PENDING_SCHEMA as SCHEMA
+from tests.support.logs import put
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import files_below
 
 N = 4
-SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 NONE = timedelta(0)
 MEMORY_ONLY = {
     "max_interval": timedelta(days=1),
     "memory_buffer_only": True,
     "max_buffered_bytes": 1 << 16,
 }
-
-
-def put(
-    path, rows, *, batch=None, mode="append", pending=True, partitioner=None, schema=SCHEMA,
-    owner=None, **options,
-):  # fmt: skip
-    """Commit rows (pairs of k and v) as pending, as a micro-batch of a query does."""
-    job = begin_job(
-        path,
-        schema,
-        num_subpartitions=N,
-        partitioner=partitioner or HashPartitioner("k"),
-        options=WriteOptions(sync=False, **options),
-        owner=owner,
-    )
-    if pending:
-        check_target(job, mode, pending=True)
-    else:
-        open_target(job, mode)
-    columns = [list(one) for one in zip(*rows, strict=True)] or [[], []]
-    batches = [pa.record_batch(columns, schema=schema)]
-    return commit_job(
-        job,
-        [run_map_task(job, 0, 0, batches)],
-        mode=mode,
-        pending=pending,
-        transaction=None if batch is None else Transaction("query", batch),
-    )
 
 
 def rows(path, version=None):
@@ -96,7 +68,7 @@ def read(path, version=None):
 
 def pending(path):
     log = CommitLog(open_storage(path))
-    return pending_outputs(log, log.index())
+    return pending_outputs(log, log.view())
 
 
 def flush(path, **arguments):
@@ -235,7 +207,7 @@ def test_what_comes_while_it_is_flushed_waits_for_the_next_flush(tmp_path, monke
     came = []
 
     def put_if_absent(self, name, data, *, sync):
-        if name.startswith("commit_log/totals") and not came:
+        if name.endswith(".entry") and not came:
             came.append(True)
             put(path, [(1, 2)])
         original(self, name, data, sync=sync)
@@ -299,7 +271,7 @@ def test_gc_keeps_what_is_pending_and_removes_what_was_flushed(tmp_path):
         collect_garbage(path, retention=NONE)
     assert rows(path) == before
     assert len([one for one in files_below(path) if one.endswith(".data")]) == 4
-    assert CommitLog(open_storage(path)).index().entries == frozenset({6})
+    assert CommitLog(open_storage(path)).view().oldest == 7, "the flush, after a collection"
 
 
 def test_a_batch_is_known_when_its_number_has_expired(tmp_path):
@@ -318,7 +290,9 @@ def test_what_does_not_fit_what_is_pending_is_refused(tmp_path):
     path = tmp_path / "s"
     put(path, [(1, 1)])
     other = pa.schema([("k", pa.int64()), ("v", pa.string())])
-    with pytest.raises(SchemaError, match="cannot append rows of another schema: v: int64 there"):
+    with pytest.raises(
+        SchemaError, match="cannot append rows of another schema: column 'v' is int64 there"
+    ):
         put(path, [(1, "x")], schema=other)
     assert pending(path).numbers == (1,)
 
@@ -331,7 +305,7 @@ def test_a_first_version_that_what_is_pending_could_not_follow_is_refused(tmp_pa
 
     path = tmp_path / "s"
     put(path, [(1, 1)], result_type="PIPELINED")
-    schema = "cannot append rows of another schema: v: int64 there"
+    schema = "cannot append rows of another schema: column 'v' is int64 there"
     with pytest.raises(SchemaError, match=f"{schema}.*wait to be flushed"):
         write(["x"])
     kind = "result type BLOCKING_PERSISTENT is not PIPELINED"
@@ -388,11 +362,11 @@ def test_a_flush_that_a_release_overtakes_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["BLOCKING", "PIPELINED"])
 def test_what_a_dead_application_has_pending_goes_if_it_is_its_own(tmp_path, kind):
     program = (
-        "import json; from arrow_format.process_identity import this_process; "
-        "print(json.dumps(this_process().to_json()))"
+        "import msgspec; from arrow_format.process_identity import this_process; "
+        "print(msgspec.json.encode(this_process()).decode())"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    dead = ProcessIdentity.from_json(json.loads(told))
+    dead = msgspec.json.decode(told, type=ProcessIdentity)
     put(tmp_path / "s", [(1, 1)], result_type=kind, owner=dead)
     put(tmp_path / "mine", [(1, 1)], result_type=kind)
     for name in ("s", "mine"):
@@ -434,17 +408,15 @@ def test_memory_is_bounded_by_passes_over_the_keys(tmp_path):
 def test_pending_stands_in_the_log_and_every_flip_is_noticed(tmp_path):
     path = tmp_path / "s"
     put(path, [(1, 1)], batch=3)
-    data = (path / "commit_log" / f"{1:020d}.json").read_bytes()
-    value = json.loads(data.partition(b"\n")[0])
-    assert value["operation"] == "pending"
-    record = decode_record(data)
-    assert isinstance(record, Pending)
-    assert encode_record(record) == data
+    data = (path / "commit_log" / f"{0:018d}" / f"{1:020d}.entry").read_bytes()
+    entry = decode_entry(data)
+    assert entry.operation == "pending"
+    assert decode_entry(encode_entry(entry)) == entry
     for place in range(len(data)):
         flipped = bytearray(data)
         flipped[place] ^= 1
         with pytest.raises(ShuffleError):
-            decode_record(bytes(flipped))
+            check_entry(bytes(flipped))
 
 
 @pytest.mark.parametrize(
@@ -512,8 +484,8 @@ STEPS = st.lists(
 def checkpoint(path, place):
     """Let a checkpoint stand for the log up to one of its numbers."""
     log = CommitLog(open_storage(path))
-    index = log.index()
-    log.put_checkpoint(index.oldest + place % (index.newest - index.oldest + 1), sync=False)
+    view = log.view()
+    log.put_checkpoint(view.last, view.oldest + place % (view.newest - view.oldest + 1))
 
 
 @guarantee("pending batches")

@@ -1,25 +1,21 @@
 """Transactions: whatever is repeated, by whom and when ever, each is one version of the log."""
 
-import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from arrow_format import collect_garbage, merge_shuffle, open_shuffle
-from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
+from arrow_format.errors import ShuffleNotFoundError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
-from arrow_format.log.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.record import LastCommit, decode_record, encode_record
-from arrow_format.log.transactions import find_transaction
+from arrow_format.log.entry import decode_entry
+from arrow_format.log.names import checkpoint_path
+from arrow_format.log.state import LastCommit
 from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import FAST, begin, files_below, run, values
-from tests.unit.log.test_commit_log import ENTRY
-from tests.unit.log.test_entry import forged
 
 QUERY = "6d1f6d6e-0c5f-4a36-9d0e-1b0a4c0f1c11"
 
@@ -74,7 +70,7 @@ def test_of_two_that_commit_the_same_at_once_one_wins(tmp_path, monkeypatch):
         waiting = [prepared(tmp_path, 100 * number)]
 
         def put(self, path, *arguments, number=number, waiting=waiting, **how):
-            if path.endswith(".json") and "commit_log" in path and waiting:
+            if path.endswith(".entry") and waiting:
                 job, statuses = waiting.pop()
                 transaction = Transaction(QUERY, number)
                 assert commit_job(job, statuses, mode="append", transaction=transaction)
@@ -89,7 +85,7 @@ def test_of_two_that_commit_the_same_at_once_one_wins(tmp_path, monkeypatch):
             100 * batch + row for batch in range(number + 1) for row in range(5)
         ]
         log = tmp_path / "commit_log"
-        assert len(list(log.glob("totals-*"))) == len(list(log.glob("*.json"))) == number + 1
+        assert len(list(log.glob("*/*.entry"))) == number + 1
         assert len(list((tmp_path / "map_outputs").iterdir())) == number + 1
     assert log_of(tmp_path).newest_version() == 2
 
@@ -108,12 +104,14 @@ def test_checkpoints_know_what_was_committed(tmp_path, number):
         3: {QUERY: LastCommit(3, 2)},
         4: {QUERY: LastCommit(3, 2), "other": LastCommit(4, 7)},
     }
+    newest = log_of(tmp_path).view().last
     for one in range(1, number + 1):
-        log_of(tmp_path).put_checkpoint(one, sync=False)
-        assert log_of(tmp_path).checkpoint(one).applications == expected[min(one, 4)]
+        log_of(tmp_path).put_checkpoint(newest, one)
+        piece = decode_entry((tmp_path / checkpoint_path(one)).read_bytes())
+        assert piece.state.applications == expected[min(one, 4)]
     assert commit(tmp_path, 2).version == 3
     assert commit(tmp_path, 7, query="other").version == 4
-    assert find_transaction(log_of(tmp_path), Transaction(QUERY, 3)) is None
+    assert log_of(tmp_path).find_transaction(Transaction(QUERY, 3)) is None
 
 
 @guarantee("remembered transactions")
@@ -128,9 +126,9 @@ def test_what_was_committed_is_known_when_its_version_has_expired(tmp_path):
     there = files_below(tmp_path)
     with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
         commit(tmp_path, 4, start=50)
-    assert find_transaction(log_of(tmp_path), Transaction(QUERY, 4)) == LastCommit(1, 4)
+    assert log_of(tmp_path).find_transaction(Transaction(QUERY, 4)) == LastCommit(1, 4)
     assert (values(tmp_path), files_below(tmp_path)) == (rows, there)
-    assert commit(tmp_path, 5).version == open_shuffle(tmp_path).version == 4
+    assert commit(tmp_path, 5).version == open_shuffle(tmp_path).version == 6
 
 
 def test_a_merge_is_no_commit_of_the_transaction_it_merges(tmp_path):
@@ -138,68 +136,5 @@ def test_a_merge_is_no_commit_of_the_transaction_it_merges(tmp_path):
     commit(tmp_path, 1)
     merged = merge_shuffle(tmp_path, options=FAST)
     assert log_of(tmp_path).entry(merged.version).transaction is None
-    log_of(tmp_path).put_checkpoint(merged.version, sync=False)
+    log_of(tmp_path).put_checkpoint(log_of(tmp_path).view().last, merged.version)
     assert commit(tmp_path, 1).version == 2
-
-
-def test_an_entry_without_a_transaction_has_the_bytes_it_always_had():
-    assert b"transaction" not in encode_record(ENTRY)
-    plain = encode_checkpoint(Checkpoint(3, None, {}), None)
-    assert plain == encode_checkpoint(Checkpoint(3, None, {}, {}), None)
-    assert decode_checkpoint(plain[:24], plain[24:], len(plain)).applications == {}
-
-
-def test_a_transaction_comes_back():
-    entry = replace(ENTRY, transaction=Transaction(QUERY, 2**40))
-    data = encode_record(entry)
-    assert decode_record(data) == entry
-    assert json.loads(data.partition(b"\n")[0])["transaction"] == {
-        "application_id": QUERY,
-        "number": 2**40,
-    }
-    for i in range(len(data)):
-        damaged = bytearray(data)
-        damaged[i] ^= 0x04
-        with pytest.raises(CorruptShuffleError):
-            decode_record(bytes(damaged))
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (None, "log entry is not of this format"),
-        ("text", "log entry is not of this format"),
-        ([], "log entry is not of this format"),
-        ({}, "KeyError: 'application_id'"),
-        ({"application_id": "a"}, "KeyError: 'number'"),
-        ({"application_id": "../a", "number": 1}, "is not a name"),
-        ({"application_id": "", "number": 1}, "is not a name"),
-        ({"application_id": "x" * 101, "number": 1}, "is not a name"),
-        ({"application_id": 5, "number": 1}, "is not a name"),
-        ({"application_id": "a", "number": -1}, "is not a whole number"),
-        ({"application_id": "a", "number": True}, "is not a whole number"),
-        ({"application_id": "a", "number": 1.0}, "is not a whole number"),
-        ({"application_id": "a", "number": 1 << 62}, "is not a whole number"),
-    ],
-)
-def test_a_hostile_transaction_is_refused(value, message):
-    with pytest.raises(CorruptShuffleError, match=message):
-        decode_record(forged(transaction=value))
-
-
-@pytest.mark.parametrize(
-    "last",
-    [
-        LastCommit(-1, 0),
-        LastCommit(1, 1 << 62),
-        LastCommit(1, None),
-        LastCommit("1", 0),
-    ],
-)
-def test_a_hostile_last_commit_is_refused(last):
-    data = encode_checkpoint(Checkpoint(3, None, {}, {"a": last}), None)
-    with pytest.raises(CorruptShuffleError, match="checkpoint is not of this format"):
-        decode_checkpoint(data[:24], data[24:], len(data))
-    data = encode_checkpoint(Checkpoint(3, None, {}, {"a/b": LastCommit(1, 0)}), None)
-    with pytest.raises(CorruptShuffleError, match="is not a name"):
-        decode_checkpoint(data[:24], data[24:], len(data))

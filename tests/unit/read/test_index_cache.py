@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.read.index_cache import IndexCache
@@ -69,18 +70,18 @@ def test_those_used_last_are_kept_up_to_the_bound(storage):
 
 def test_indexes_are_loaded_at_once_where_each_costs_a_round_trip(storage):
     files = written(storage, "abcde")
-    entries = [entry_of(file, N) for file in files]
-    wanted = [(e, e.map_outputs[0], f) for e, f in zip(entries, files, strict=True)]
-    assert [one.file for one in IndexCache(storage).indexes_of(iter(wanted))] == files
+    version = entry_of(files[0], N)
+    wanted = [(version.map_outputs[0], file) for file in files]
+    assert [one.file for one in IndexCache(storage).indexes_of(version, iter(wanted))] == files
     storage.opened, storage.max_requests = 0, 2
     storage.together = threading.Barrier(2, timeout=30)
-    indexes = IndexCache(storage).indexes_of(iter(wanted[:4]))
+    indexes = IndexCache(storage).indexes_of(version, iter(wanted[:4]))
     assert next(indexes).file == files[0]
     assert storage.opened == 2, "no more than are read at once are loaded before they are wanted"
     assert [one.file for one in indexes] == files[1:4]
     storage.together = None
     small = IndexCache(storage, max_bytes=files[0].index_bytes)
-    next(small.indexes_of(iter(wanted)))
+    next(small.indexes_of(version, iter(wanted)))
     assert storage.opened == 5, "nor more than are kept"
 
 
@@ -111,7 +112,9 @@ def test_an_index_of_another_map_output_is_refused(storage, change):
 )
 def test_an_index_that_differs_from_its_version_is_refused(storage, change, message):
     (file,) = written(storage, "a")
-    entry = replace(entry_of(file, N), **change)
+    entry = entry_of(file, N)
+    shape = structs.replace(entry.shape, **change)
+    entry = structs.replace(entry, state=structs.replace(entry.state, shape=shape))
     with pytest.raises(CorruptShuffleError, match=rf"a\.shuffle\.index: .*{message}"):
         IndexCache(storage).index_of(entry, entry.map_outputs[0], file)
 

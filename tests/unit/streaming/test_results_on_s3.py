@@ -25,9 +25,9 @@ from arrow_format.errors import (
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
-from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.model import Transaction
 from arrow_format.storage.open import open_storage
+from tests.support.consumers import ConsumerRegistry
 
 NONE = timedelta(0)
 

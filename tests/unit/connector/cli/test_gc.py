@@ -7,10 +7,11 @@ import pytest
 
 from arrow_format import open_shuffle
 from arrow_format.errors import OptionError
+from arrow_format.log.names import entry_path
 from connector.cli import main as cli
 from connector.options.text import duration_text, parse_duration
+from tests.support.logs import start_job
 from tests.support.small_shuffles import files_below, numbered, values, write_tasks
-from tests.unit.jobs.test_garbage import start_job
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_what_is_found_wrong(run, path, tmp_path):
     status, _, err = run("gc", tmp_path / "absent")
     assert status == 1
     assert "ShuffleNotFoundError" in err
-    (path / f"commit_log/{1:020d}.json").write_bytes(b"damaged")
+    (path / entry_path(1)).write_bytes(b"damaged")
     status, _, err = run("gc", path, "--retention", "0s")
     assert status == 1
     assert "CorruptShuffleError" in err
@@ -106,7 +107,12 @@ def test_inspect_shows_versions_that_are_left_and_fences(run, path):
     status, out, err = run("inspect", path, "--json")
     assert (status, err) == (0, "")
     found = [(one["version"], one["operation"], one["live"]) for one in json.loads(out)["versions"]]
-    assert found == [(2, "overwrite", True), (3, "fence", False), (4, "append", True)]
+    assert found == [
+        (2, "overwrite", True),
+        (3, "fence", False),
+        (4, "expire", False),
+        (5, "append", True),
+    ]
     status, out, err = run("head", path, "--subpartition", 1, "--version", 1)
     assert status == 1
     assert "version 1 has expired and was removed by garbage collection" in err

@@ -10,6 +10,7 @@ from tests.support.options_page import PLACES, options_page
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "options.md"
 OPTIONS = [
     *table.WRITE_OPTIONS,
+    *table.BATCH_WRITE_OPTIONS,
     *table.SINK_OPTIONS,
     *table.READ_OPTIONS,
     *table.BATCH_READ_OPTIONS,

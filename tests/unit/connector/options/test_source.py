@@ -5,6 +5,7 @@ import pytest
 from arrow_format import OptionError, ReadOptions, ResultPartitionType
 from arrow_format.log.snapshot import VersionSpan
 from connector.options.source import parse_read_options, parse_target_options
+from connector.options.stream import parse_sink_options
 from connector.options.text import Pin, format_subpartitions, parse_subpartitions
 
 
@@ -47,6 +48,43 @@ def test_a_bad_pin_is_refused(pin):
         parse_read_options({"path": "/s", "version": "17", "pin": pin})
     with pytest.raises(OptionError, match=r"option pin='c0ffee': expected option version with it"):
         parse_read_options({"path": "/s", "pin": "c0ffee"})
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("17", 17),
+        (" 017 ", 17),
+        ("release-7", "release-7"),
+        ("2026-11-20T12:00Z", "2026-11-20T12:00Z"),
+        ("2026-11-20 12:00+01:00", "2026-11-20 12:00+01:00"),
+    ],
+)
+def test_a_version_is_a_number_a_time_or_a_tag(text, version):
+    assert parse_read_options({"path": "/s", "version": text}).version == version
+
+
+@pytest.mark.parametrize("text", ["", "a b", "12:00", "2026-13-01 00:00", "x/y"])
+def test_other_names_of_versions_are_refused(text):
+    with pytest.raises(OptionError, match=r"^option version=.*: expected a number, a date and"):
+        parse_read_options({"path": "/s", "version": text})
+
+
+@pytest.mark.parametrize("text", ["2026-11-20", "2026-11-20 12:00"])
+def test_a_time_needs_a_zone_since_that_of_the_session_is_not_known(text):
+    with pytest.raises(OptionError, match=r"expected a time with a zone.*read_shuffle takes the"):
+        parse_read_options({"path": "/s", "version": text})
+
+
+def test_an_expected_version_is_of_batch_writes_alone():
+    assert parse_target_options({"path": "/s", "expectedVersion": "3"}).expected_version == 3
+    assert parse_target_options({"path": "/s"}).expected_version is None
+    assert parse_read_options({"path": "/s", "expectedversion": "3"}).version is None
+    for text, problem in [("x", "expected a whole number"), ("-1", "from 0 to")]:
+        with pytest.raises(OptionError, match=f"^option expectedVersion='{text}': .*{problem}"):
+            parse_target_options({"path": "/s", "expectedVersion": text})
+    with pytest.raises(OptionError, match="option 'expectedVersion' is not known"):
+        parse_sink_options({"path": "/s", "expectedVersion": "3"})
 
 
 # Options of an object store -----------------------------------------------------------------------
@@ -135,8 +173,8 @@ def test_options_of_results():
     ("name", "hint"),
     [
         ("columns", r": columns are chosen by \.schema\('k BIGINT, v STRING'\)"),
-        ("versionAsOf", ": a version is named by its number: give option version"),
-        ("timestampAsOf", ": a version is named by its number: give option version"),
+        ("versionAsOf", ": give option version: a number, a tag, or a time"),
+        ("timestampAsOf", ": give option version: a number, a tag, or a time"),
         ("paths", r": a shuffle has one path, as in load\(path\); of several take df\.union"),
         ("numpartitions", r" \(did you mean 'numSubpartitions'\?\)"),
         ("kyes", r" \(did you mean 'keys'\?\)"),

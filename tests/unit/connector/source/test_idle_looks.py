@@ -54,7 +54,7 @@ def listings(requests):
 
 
 @guarantee("idle streams")
-def test_a_store_is_listed_once_per_interval(store, monkeypatch):
+def test_a_store_is_asked_for_the_next_number_once_per_interval(store, monkeypatch):
     monkeypatch.setattr(stream_reader, "IDLE_POLL_INTERVAL", 0.3)
     storage, requests = store
     reader, end = following(storage)
@@ -63,7 +63,13 @@ def test_a_store_is_listed_once_per_interval(store, monkeypatch):
         for _ in range(3):
             assert reader.latestOffset(end, ALL) == end
         assert time.monotonic() - started >= 0.6
-    assert len(listings(made)) == 3
+        assert reader.reportLatestOffset() == end
+    assert len(listings(made)) <= 2, "by the first of them"
+    assert len(made) <= 10
+    with requests() as made:
+        assert reader.latestOffset(end, ALL) == end
+    assert [request.method for request in made] == ["GET"] * 2, "the newest entry, and the next"
+    assert not listings(made)
     add(storage, 10)
     later = reader.latestOffset(end, ALL)
     assert later["version"] == 2

@@ -5,6 +5,7 @@ import pickle
 import shutil
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -37,14 +38,15 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
     ShuffleOverwrittenError,
 )
-from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.version_names import first_version
 from arrow_format.storage.open import open_storage
 from connector.source.stream_reader import ShuffleStreamReader, StreamOffset
+from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
+from tests.support.logs import add, fence, log_of, put
+from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import FAST, numbered, write_tasks
-from tests.unit.log.test_changes import add, log_of
-from tests.unit.log.test_checkpoints import fence
-from tests.unit.log.test_pending import put
 
 N = 5
 SCHEMA = StructType().add("v", LongType())
@@ -121,7 +123,7 @@ def test_limits_of_options(path, options, expected):
 
 
 def test_bytes_are_those_of_the_versions(path):
-    sizes = [entry.num_bytes for entry in open_shuffle(path).entries]
+    sizes = [output.num_bytes for output in open_shuffle(path).map_outputs]
     for most, first in ((sum(sizes[:3]), [0, 10, 20]), (sum(sizes[:3]) - 1, [0, 10])):
         assert run(reader_of(path, maxBytesPerTrigger=most))[0][0] == first
 
@@ -177,7 +179,7 @@ def test_merges_and_fences_are_no_batches(path):
     reader = reader_of(path, maxVersionsPerTrigger=2)
     _, end = run(reader)
     merge_shuffle(path, options=FAST)
-    fence(log_of(path), "lost")
+    fence(path)
     assert reader.latestOffset(end, ReadMaxFiles(2)) == end
     assert reader.latestOffset(end, ALL) == end
     for start in (80, 90):
@@ -307,9 +309,11 @@ def test_a_shuffle_made_anew_is_an_error(path):
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
     planned = reader.partitions(start, end)
-    for count in (1, 5, 6):
+    for count in (7, 1, 5, 6):
         shutil.rmtree(path)
         for first in range(count):
+            if count == 7 and first == 4:
+                fence(path)  # at the number of the version that was read
             add(path, first)
         with pytest.raises(CorruptShuffleError, match="was removed and written again"):
             reader.latestOffset(end, ALL)
@@ -437,7 +441,7 @@ def test_a_blocking_result_is_consumed_from_its_beginning(tmp_path, start):
         reader.initialOffset()
     reader.stop()
     collect_garbage(tmp_path, retention=timedelta(0))
-    assert not ConsumerRegistry(open_storage(tmp_path)).names()
+    assert not ConsumerRegistry(open_storage(tmp_path)).records()
     assert open_shuffle(tmp_path).num_rows == 2
     assert reader_of(tmp_path, startingVersion=start).initialOffset()["version"] > 0
     reader = reader_of(tmp_path, consumer="a", startingVersion="1")
@@ -452,18 +456,29 @@ def test_a_blocking_result_is_consumed_from_its_beginning(tmp_path, start):
     [({}, [[20, 30, 50]]), ({"maxVersionsPerTrigger": 1}, [[50], [20, 30]])],
 )
 def test_a_query_begins_after_what_all_others_have_consumed(tmp_path, options, expected):
-    """What waits for a flush keeps the log of versions that were released."""
+    """What waits for a flush keeps its files alone, not the versions before it."""
     for start, pending in ((0, False), (20, True), (40, False), (50, False), (30, True)):
         rows = [(start + i, start + i) for i in range(N)]
         put(tmp_path, rows, pending=pending, result_type="PIPELINED")
     ConsumerRegistry(open_storage(tmp_path)).register("first", 3)
-    assert not collect_garbage(tmp_path).expired_versions
-    assert flush_pending(tmp_path).version == 7
+    assert collect_garbage(tmp_path).expired_versions == (1, 3)
+    released = log_of(tmp_path).view().state.released
+    version = flush_pending(tmp_path).version
     assert run(reader_of(tmp_path, **options))[0] == expected
     reader = reader_of(tmp_path, consumer="second", **options)
     first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     reader.stop()
-    assert first["version"] == (6 if options else 7)
+    assert first["version"] == (released.at if options else version)
+
+
+def test_a_first_version_behind_many_that_waited_for_it_takes_few_reads(tmp_path):
+    for value in range(30):
+        put(tmp_path, [(value, value)], result_type="PIPELINED")
+    version = flush_pending(tmp_path).version
+    storage = RecordingStorage(str(tmp_path))
+    log = CommitLog(storage)
+    assert log.read(partial(first_version, log)).version == version
+    assert len([path for path in storage.others if path.endswith(".entry")]) < 10
 
 
 @pytest.mark.parametrize("options", [{}, {"maxVersionsPerTrigger": 1}])
@@ -590,6 +605,6 @@ def test_an_overwrite_is_noticed_also_where_the_version_that_was_consumed_has_ex
     merge_shuffle(path, options=FAST)
     add(path, 60, mode="overwrite")
     collect_garbage(path, retention=timedelta(0))
-    assert log_of(path).index().oldest == 7
+    assert log_of(path).view().oldest == 7
     with pytest.raises(ShuffleOverwrittenError, match=r"version 7 overwrote"):
         first_batch(path)

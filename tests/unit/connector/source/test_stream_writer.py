@@ -12,12 +12,19 @@ from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from arrow_format import collect_garbage, flush_pending, merge_shuffle, open_shuffle
-from arrow_format.errors import OptionError, SchemaError, ShuffleError, ShuffleExistsError
+from arrow_format.errors import (
+    CommitConflictError,
+    OptionError,
+    SchemaError,
+    ShuffleError,
+    ShuffleExistsError,
+)
+from arrow_format.log.names import entry_path
 from arrow_format.model import Transaction
 from connector.source.stream_writer import BATCH_ID, QUERY_ID, ShuffleStreamWriter
 from tests.support.guarantees import guarantee
+from tests.support.logs import add, log_of
 from tests.support.small_shuffles import FAST, files_below, numbered
-from tests.unit.log.test_changes import add, log_of
 
 N = 5
 SCHEMA = StructType().add("p", IntegerType()).add("v", LongType()).add("s", StringType())
@@ -66,7 +73,7 @@ def test_batches_are_versions(tmp_path):
     for batch in range(3):
         run(tmp_path, batch, 10 * batch)
     assert values(tmp_path) == [*range(30)]
-    entries = open_shuffle(tmp_path).entries
+    entries = [log_of(tmp_path).entry(version) for version in range(1, 4)]
     assert [entry.transaction for entry in entries] == [Transaction("a-query", i) for i in range(3)]
     assert len({entry.job_id for entry in entries}) == 3
 
@@ -79,7 +86,7 @@ def test_two_runs_of_a_batch_at_once_are_one_version(tmp_path):
     for message in messages:
         writer_of(tmp_path).commit(message, 1)
     assert values(tmp_path) == [*range(20)]
-    jobs = {entry.job_id for entry in open_shuffle(tmp_path).entries}
+    jobs = open_shuffle(tmp_path).map_outputs.job_ids
     assert {path.name for path in (tmp_path / "map_outputs").iterdir()} == jobs, "of three that ran"
 
 
@@ -108,7 +115,12 @@ class TestAbort:
         path = tmp_path / "s"
         messages = write(writer_of(path), 0, 0)
         writer_of(path).abort([*messages, None], 0)
-        assert not path.exists()
+        assert not list(path.rglob("*.shuffle.*"))
+        assert (path / entry_path(1)).exists(), "a commit that is still under way must fail"
+        with pytest.raises(CommitConflictError, match="was aborted"):
+            writer_of(path).commit(messages, 0)
+        run(path, 0, 10)
+        assert values(path) == [*range(10, 20)]
 
     def test_it_does_so_when_the_first_task_failed(self, tmp_path):
         path = tmp_path / "s"
@@ -193,7 +205,7 @@ HELD = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
         ({"numsubpartitions": "3"}, "has 5 subpartitions; cannot append with 3"),
         (
             {"schema": StructType(SCHEMA.fields[:]).add("more", LongType())},
-            "more: absent there, int64 here",
+            "column .more. .int64. is not in the shuffle",
         ),
         ({"resulttype": "PIPELINED"}, "result_type=PIPELINED"),
     ],

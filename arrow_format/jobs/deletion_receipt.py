@@ -1,0 +1,153 @@
+"""The receipt of a deletion of rows by key: a value that is kept until the last byte is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping  # noqa: TC003  read by msgspec
+from dataclasses import dataclass
+
+from msgspec import json
+
+from arrow_format.errors import OptionError
+from arrow_format.jobs.receipt import count_of, format_bytes
+from arrow_format.model import Natural  # noqa: TC001  read by msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingFile:
+    """A partitioned file that held rows of deleted keys, or may have."""
+
+    job_id: str
+    map_task: Natural
+    root: str
+    """Local root that ``path`` is relative to; empty for the shuffle itself."""
+    path: str
+    """Without suffix."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionReceipt:
+    """What a deletion of the rows of given keys did, and what still holds these rows.
+
+    It names no key. Keep it (:meth:`to_json`) until :func:`~arrow_format.erasure_status` says that
+    the last byte is gone.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    version
+        Version that the deletion became; the searched one when no row had a key.
+    searched_version
+        Version whose rows were searched.
+    unsearched_version
+        The last version that was appended after the search and before :attr:`version`; its rows
+        were kept, whatever their keys. 0 for none.
+    num_keys
+        Keys given, repeated ones included.
+    num_rows
+        Rows deleted; a broadcast row counts once.
+    subpartition_rows
+        Rows that each subpartition delivers less, by subpartition; others are left out.
+    num_files
+        Partitioned files that were replaced.
+    num_bytes
+        Bytes of their data files.
+    written_bytes
+        Bytes of the data files in their place.
+    oldest_version
+        The oldest version that could be opened when the deletion was committed: versions from it to
+        before :attr:`version` may hold the rows.
+    tags
+        Tags of versions that may hold the rows, and these versions.
+    pending
+        Numbers of pending commits that hold rows of the keys, or may.
+    bound_columns
+        Key columns of which a deleted value is a bound of the range partitioner. Bounds are in the
+        log and in every index until the shuffle is overwritten with others.
+    files
+        Files that held the rows or may have: the replaced ones, and those that only earlier
+        versions and tags name.
+    """
+
+    path: str
+    version: Natural
+    searched_version: Natural
+    unsearched_version: Natural
+    num_keys: Natural
+    num_rows: Natural
+    subpartition_rows: Mapping[Natural, Natural]
+    num_files: Natural
+    num_bytes: Natural
+    written_bytes: Natural
+    oldest_version: Natural
+    tags: Mapping[str, Natural]
+    pending: tuple[Natural, ...]
+    bound_columns: tuple[str, ...]
+    files: tuple[HoldingFile, ...]
+
+    def to_json(self) -> str:
+        """Return the receipt as JSON text, for :meth:`from_json`."""
+        return json.encode(self).decode()
+
+    @staticmethod
+    def from_json(value: str) -> DeletionReceipt:
+        """Return the receipt that :meth:`to_json` made text of.
+
+        Raises
+        ------
+        OptionError
+            The text is not a receipt.
+        """
+        try:
+            return json.decode(value, type=DeletionReceipt)
+        except (TypeError, ValueError, RecursionError) as error:
+            msg = (
+                f"not a receipt of a deletion ({error}); give what DeletionReceipt.to_json() "
+                "returned, or arrow-shuffle delete --json printed"
+            )
+            raise OptionError(msg) from error
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        keys = count_of(self.num_keys, "key")
+        if not self.num_rows:
+            yield f"{self.path}: version {self.searched_version} has no row of {keys}"
+        else:
+            rows = count_of(self.num_rows, "row")
+            yield f"{self.path}: {rows} of {keys} deleted as version {self.version}"
+            yield (
+                f"  rewritten  {count_of(self.num_files, 'file')}, "
+                f"{format_bytes(self.num_bytes)} -> {format_bytes(self.written_bytes)}"
+            )
+        if self.unsearched_version:
+            yield (
+                f"  unsearched versions up to {self.unsearched_version} were appended meanwhile; "
+                "delete again if they may have rows of the keys"
+            )
+        if self.pending:
+            yield (
+                f"  pending    commits {', '.join(map(str, self.pending))} may hold rows of the "
+                f"keys; run arrow-shuffle flush {self.path}, and delete again"
+            )
+        if self.bound_columns:
+            yield (
+                f"  bounds     values of {', '.join(self.bound_columns)} are bounds of the range "
+                "partitioner, in the log and the indexes; overwrite the shuffle with other bounds"
+            )
+        if not self.files:
+            return
+        last = self.version - 1 if self.num_rows else self.version
+        if self.oldest_version <= last:
+            first = f"{self.oldest_version} to " if self.oldest_version < last else ""
+            files = count_of(len(self.files), "file")
+            yield f"  versions   {first}{last} may still hold the rows, in {files}"
+        for name, version in self.tags.items():
+            yield (
+                f"  tag        {name!r} keeps version {version}, which may hold the rows; remove it"
+            )
+        yield (
+            f"  next       arrow-shuffle gc {self.path} --retention 24h, a day from now (or with "
+            "0s now, if no reader needs the versions before); then check this receipt"
+        )

@@ -1,0 +1,79 @@
+"""Which map outputs the log still names: those of versions, of tags, and what is pending."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrow_format.arrays.buffers import to_numpy, to_scalar
+from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs, key_of
+from arrow_format.log.pending import pending_outputs
+from arrow_format.log.version_names import first_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from arrow_format.log.reader import LogReader, LogView
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.model import Int64Array, MapOutput
+
+
+def kept_outputs(log: LogReader, view: LogView, oldest: int) -> MapOutputs:
+    """Return the map outputs of the oldest version, of tags, and what else needs their files.
+
+    What versions after it add is not among them. Each is there once, however many name it.
+    """
+    pending = (entry.map_outputs for entry in pending_outputs(log, view).entries)
+    kept = NO_OUTPUTS
+    for outputs in (*_of_versions(log, view, oldest, view.newest), *pending):
+        kept = MapOutputs.concat([kept, outputs.without(kept.keys)]) if len(kept) else outputs
+    return kept
+
+
+def _of_versions(log: LogReader, view: LogView, oldest: int, newest: int) -> Iterator[MapOutputs]:
+    """Yield the map outputs of the oldest version, of tags, and of rollbacks, up to ``newest``."""
+    versions = [tag.version for tag in view.state.tags.values()]
+    first = first_version(log, view)
+    if first is not None:
+        versions.append(max(oldest, first.version))
+    for version in versions:
+        if version <= newest:
+            yield log.version_at(view, version).map_outputs
+    for number in view.state.restored:
+        if oldest < number <= newest:
+            yield log.record(number).map_outputs
+
+
+def superseded_outputs(log: LogReader, view: LogView, version: Snapshot) -> list[MapOutput]:
+    """Return map outputs of earlier versions and of tags that a version does not have.
+
+    Only entries are read of which the version lacks a map output.
+    """
+    ends = log.ended_jobs(view)
+    number, outputs, fenced = (
+        to_numpy(ends.column(name).combine_chunks()) for name in ("number", "num_outputs", "fenced")
+    )
+    is_added = (number > view.oldest) & (number <= version.version) & ~np.asarray(fenced, bool)
+    chosen = np.unique(number[is_added & (num_among(ends, version.map_outputs) < outputs)])
+    entries = log.records(chosen.tolist()).values()
+    named = [
+        *_of_versions(log, view, view.oldest, version.version),
+        *(entry.map_outputs for entry in entries if entry.is_version),
+    ]
+    lacking = {
+        key_of(output): output
+        for outputs_ in named
+        for output in outputs_.without(version.map_outputs.keys)
+    }
+    return list(lacking.values())
+
+
+def num_among(ends: pa.Table, outputs: MapOutputs) -> Int64Array:
+    """Return how many map outputs of each ended job are among some."""
+    counts = outputs.table.column("job_id").combine_chunks().value_counts()
+    at = pc.index_in(ends.column("job_id"), counts.field("values")).combine_chunks()
+    nought = to_scalar(0, pa.int64())  # a number would be converted by what imports pandas
+    return to_numpy(pc.fill_null(counts.field("counts").take(at), nought))

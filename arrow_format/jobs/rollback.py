@@ -1,0 +1,111 @@
+"""Rollback: a new version with the map outputs of an earlier one. No file is written or moved."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from arrow_format.errors import StorageError, UnsettledCommitError
+from arrow_format.jobs.commit import receipt_of
+from arrow_format.jobs.map_outputs import check_files
+from arrow_format.log.commit_log import CommitLog, draft
+from arrow_format.log.conflicts import Claims, check_needs, check_version_number
+from arrow_format.log.pending import no_version_error
+from arrow_format.log.version_names import parse_version_name, resolve_version
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.shuffle import check_there
+from arrow_format.read.totals import totals_of
+from arrow_format.storage.open import Place, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
+    from arrow_format.log.version_names import VersionName
+
+
+def rollback_shuffle(
+    path: Place,
+    version: VersionName,
+    *,
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt:
+    """Commit a new version with the rows of an earlier one: what came after it is undone.
+
+    No version is lost: those that are undone stay readable until they expire. No row is copied. For
+    those who read changes, a rollback is an overwrite.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle.
+    version
+        The earlier version, as for :func:`~arrow_format.open_shuffle`. It must not have expired,
+        unless it has a tag.
+    expected_version
+        Roll back only if no rows were added or taken away after that version; None: do not ask.
+    storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+
+    Returns
+    -------
+    ShuffleReceipt
+        Of the new version, with the rows, bytes and map outputs of the earlier one.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        There is no shuffle, no such version, or it has expired. Its subclass
+        ``ResultReleasedError``: that version, or the result as a whole, was released.
+    CommitConflictError
+        Rows were changed after the expected version, or commits of a stream wait to be flushed.
+    CorruptShuffleError
+        A file of the earlier version is missing or has another length; nothing was changed.
+    OptionError, StorageError
+        An argument has a bad value, or the log could not be written. Its subclass
+        UnsettledCommitError: the store did not answer.
+    """
+    check_version_number(expected_version)
+    wanted = parse_version_name(version)
+    storage = open_storage(path, storage_options)
+    check_there(storage)
+    log = CommitLog(storage)
+    source = log.read(lambda view: resolve_version(log, view, wanted) or 0)
+    are_checked = False
+
+    def decide(view: LogView) -> LogEntry:
+        nonlocal are_checked
+        if not view.state.version:
+            raise no_version_error(log)
+        check_needs("rollback", log, view, Claims(expected_version, source=source))
+        snapshot = log.version_at(view, source)
+        if not are_checked:  # they are removed after the version has expired, which is seen above
+            advice = "it is needed for the rollback; nothing was changed. Restore it from a copy"
+            check_files(storage, snapshot.map_outputs, advice)
+            are_checked = True
+        return draft(
+            view,
+            "rollback",
+            # An overwrite is recognised by its new shuffle id.
+            state={"shape": replace(snapshot.newest.shape, shuffle_id=uuid.uuid4().hex)},
+            map_outputs=snapshot.map_outputs.without_positions(),
+            totals=totals_of(snapshot, storage.root, IndexCache(storage)),
+        )
+
+    try:
+        entry = log.append(decide, sync=True)
+    except StorageError as error:
+        if not log.has_put:
+            raise
+        msg = (
+            f"{storage.root}: the store did not answer, and it is not known whether version "
+            f"{source} was rolled back to ({error}). Look at the newest version, then try again"
+        )
+        raise UnsettledCommitError(msg) from error
+    assert entry is not None  # since decide returns an entry, or raises
+    return receipt_of(storage, entry)

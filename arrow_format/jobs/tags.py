@@ -1,0 +1,227 @@
+"""Tags: versions that are kept under a name after they expire.
+
+The log's state has the tags. What an expired version needs to be read is in a file of the tag,
+which is put before the entry that sets it. Garbage collection removes files of tags that were
+removed or never set: it first gives these up in the log, so that a tag whose entry is still to come
+is not set without its file.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrow_format.errors import CommitConflictError, OptionError, ShuffleExistsError
+from arrow_format.log.commit_log import CommitLog, draft
+from arrow_format.log.conflicts import Claims, check_needs
+from arrow_format.log.entry import TAG, decode_entry, encode_entry, with_range
+from arrow_format.log.framing import readable
+from arrow_format.log.names import tag_path
+from arrow_format.log.pending import no_version_error
+from arrow_format.log.state import Tag
+from arrow_format.log.version_names import parse_version_name, resolve_version
+from arrow_format.model import SAFE_NAME
+from arrow_format.read.shuffle import check_there
+from arrow_format.storage.open import Place, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from arrow_format.log.entry import LogEntry
+    from arrow_format.log.reader import LogView
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.log.version_names import VersionName
+
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedVersion:
+    """A version that is kept under a name.
+
+    Parameters
+    ----------
+    name
+        Name of the tag.
+    version
+        Number of the version.
+    """
+
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: version {self.version}"
+
+
+def tag_shuffle(
+    path: Place,
+    name: str,
+    version: VersionName | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> TaggedVersion:
+    """Keep a version under a name: it stays readable by number and name after it expires.
+
+    Parameters
+    ----------
+    path
+        Directory or URI of the shuffle.
+    name
+        1 to 100 letters, digits, ``_`` and ``-``, that are neither a number nor a date.
+    version
+        As for :func:`~arrow_format.open_shuffle`; the newest when None.
+    storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+
+    Returns
+    -------
+    TaggedVersion
+        Name and number.
+
+    Raises
+    ------
+    ShuffleExistsError
+        The name is that of a tag already.
+    ShuffleNotFoundError
+        There is no shuffle, no such version, or it has expired. Its subclass
+        ``ResultReleasedError``: that version, or the result as a whole, was released.
+    OptionError
+        The name or version has a bad form.
+    CommitConflictError, StorageError
+        Garbage collection gave the tag up while it was set; or the log could not be written.
+    """
+    check_tag_name(name)
+    wanted = None if version is None else parse_version_name(version)
+    storage = open_storage(path, storage_options)
+    check_there(storage)
+    log = CommitLog(storage)
+    for _ in range(_ATTEMPTS):
+        snapshot, newest = log.read(lambda view: _to_tag(log, view, name, wanted))
+        tag = Tag(snapshot.version, uuid.uuid4().hex)
+        file = tag_path(name, tag.commit_id)
+        where = f"{storage.root}/{file}"
+        tagged = with_range(snapshot.newest, snapshot.whole)
+        data = readable(encode_entry(tagged), decode_entry, where)
+        storage.put_if_absent(file, data, sync=True)
+        if _set(log, name, tag, newest):
+            return TaggedVersion(name, tag.version)
+    msg = (
+        f"{storage.root}: garbage collection removed the file of tag {name!r} {_ATTEMPTS} times "
+        "while it was set. Tag the version again, and collect with a longer retention"
+    )
+    raise CommitConflictError(msg)
+
+
+def check_tag_name(name: str) -> str:
+    """Return a name that a tag may have; raises OptionError."""
+    if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
+        msg = f"name={name!r}: expected 1 to 100 letters, digits, _ and -"
+        raise OptionError(msg)
+    if not isinstance(parse_version_name(name), str):
+        msg = (
+            f"name={name!r}: reads as a number or a date, which name a version as well; give "
+            f"another, such as v-{name}"
+        )
+        raise OptionError(msg)
+    return name
+
+
+def _to_tag(
+    log: CommitLog, view: LogView, name: str, wanted: VersionName | None
+) -> tuple[Snapshot, int]:
+    """Return the version to be tagged, and the newest number of the log."""
+    version = resolve_version(log, view, wanted)
+    if not view.state.version:
+        raise no_version_error(log)
+    version = view.state.version if version is None else version
+    _check_tag(log, view, name, version)
+    return log.version_at(view, version), view.newest
+
+
+def _check_tag(log: CommitLog, view: LogView, name: str, version: int) -> None:
+    before = view.state.tags.get(name)
+    if before is not None:
+        msg = (
+            f"{log.root}: version {before.version} has the tag {name!r} already; remove it "
+            f"(arrow-shuffle tag {log.root} {name} --remove), or take another name"
+        )
+        raise ShuffleExistsError(msg)
+    check_needs("tag", log, view, Claims(source=version))
+
+
+def _set(log: CommitLog, name: str, tag: Tag, after: int) -> bool:
+    """Commit a tag whose file was put; False where the collector has given it up."""
+
+    def decide(view: LogView) -> LogEntry | None:
+        end = log.end_of(view, tag.commit_id, after=after)
+        if end is not None and end.fenced:
+            return None
+        _check_tag(log, view, name, tag.version)
+        # As the job of the entry, by which the collector learns that it was not given up.
+        tags = {**view.state.tags, name: tag}
+        return draft(view, TAG, state={"tags": tags}, job_id=tag.commit_id)
+
+    return log.append(decide, sync=True) is not None
+
+
+def untag_shuffle(
+    path: Place, name: str, *, storage_options: Mapping[str, str] | None = None
+) -> bool:
+    """Remove a tag: its version expires like any other.
+
+    Parameters
+    ----------
+    path, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+    name
+        Name of the tag.
+
+    Returns
+    -------
+    bool
+        Whether there was a tag of that name.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        There is nothing at the path.
+    OptionError, StorageError
+        The name has a bad form, or the log could not be written.
+    """
+    check_tag_name(name)
+    storage = open_storage(path, storage_options)
+    check_there(storage)
+
+    def decide(view: LogView) -> LogEntry | None:
+        if name not in view.state.tags:
+            return None
+        tags = {other: tag for other, tag in view.state.tags.items() if other != name}
+        return draft(view, TAG, state={"tags": tags})
+
+    return CommitLog(storage).append(decide, sync=True) is not None
+
+
+def list_tags(
+    path: Place, *, storage_options: Mapping[str, str] | None = None
+) -> tuple[TaggedVersion, ...]:
+    """Return the tags of a shuffle, by name.
+
+    Parameters
+    ----------
+    path, storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+
+    Raises
+    ------
+    ShuffleNotFoundError
+        There is nothing at the path, or no shuffle.
+    """
+    storage = open_storage(path, storage_options)
+    check_there(storage)
+    log = CommitLog(storage)
+    tags = log.read(lambda view: view.state.tags if view.newest else None)
+    if tags is None:
+        raise no_version_error(log)
+    return tuple(TaggedVersion(name, tag.version) for name, tag in sorted(tags.items()))

@@ -1,0 +1,83 @@
+"""Given keys, grouped by subpartition: which rows have one of them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.selection import take
+from arrow_format.keys.key_numbers import key_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from arrow_format.model import Int32Array
+
+
+class KeySet:
+    """Keys by the subpartition that their rows are in.
+
+    A row is compared with the keys of the subpartitions of its chunk only. Equality is that of
+    :func:`~arrow_format.keys.key_numbers.key_numbers`. ``keys`` has the key columns of a shuffle,
+    in their stored types, and ``subpartitions`` the subpartition of each key.
+    """
+
+    def __init__(
+        self, keys: pa.RecordBatch, subpartitions: Int32Array, num_subpartitions: int
+    ) -> None:
+        order = np.argsort(subpartitions, kind="stable")
+        self._subpartitions = subpartitions[order]
+        self._keys: pa.RecordBatch = take(keys, to_arrow(order))
+        self.wanted = np.zeros(num_subpartitions, np.bool_)
+        """Whether each subpartition may have rows of a key."""
+        self.wanted[subpartitions] = True
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the key columns."""
+        return list(self._keys.schema.names)
+
+    def __len__(self) -> int:
+        """Return the number of keys, repeated ones included."""
+        return int(self._keys.num_rows)
+
+    def among(
+        self, columns: Sequence[pa.Array], subpartitions: Int32Array | None
+    ) -> NDArray[np.bool_]:
+        """Return whether the key of each row is one of these.
+
+        ``columns`` are the key columns of the rows; ``subpartitions`` has the subpartition of each
+        row, or is None for rows that every subpartition reads.
+        """
+        is_among = np.zeros(len(columns[0]), np.bool_)
+        keys = self._keys
+        rows = np.arange(len(is_among))
+        if subpartitions is not None:
+            rows = np.flatnonzero(self.wanted[subpartitions])
+            if not len(rows):
+                return is_among
+            ids = subpartitions[rows]
+            first, end = np.searchsorted(self._subpartitions, [ids.min(), ids.max() + 1]).tolist()
+            keys = keys.slice(first, end - first)
+        if len(rows) < len(is_among):
+            index = to_arrow(rows)
+            columns = [take(column, index) for column in columns]
+        both = [pa.concat_arrays(pair) for pair in zip(keys.columns, columns, strict=True)]
+        numbers, _ = key_numbers(both)
+        is_among[rows] = np.isin(numbers[keys.num_rows :], numbers[: keys.num_rows])
+        return is_among
+
+    def columns_with_values_of(self, other: pa.RecordBatch) -> tuple[str, ...]:
+        """Return the names of key columns that share a value, not null, with a column of others."""
+        return tuple(name for name in self.names if _share_a_value(self._keys[name], other[name]))
+
+
+def _share_a_value(left: pa.Array, right: pa.Array) -> bool:
+    left, right = left.drop_null(), right.drop_null()
+    numbers, _ = key_numbers([pa.concat_arrays([left, right])])
+    return bool(np.isin(numbers[len(left) :], numbers[: len(left)]).any())

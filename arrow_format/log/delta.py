@@ -1,0 +1,128 @@
+"""What a part of the log does to the map outputs of a version: pure.
+
+An entry is a delta, a checkpoint the delta of many entries, and a version the delta of all entries
+up to it. Deltas compose: :func:`compose` is associative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.log.job_ends import NO_JOBS, join_jobs
+from arrow_format.log.outputs import NO_KEYS, NO_OUTPUTS, MapOutputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from arrow_format.model import Int64Array
+
+Totals: TypeAlias = "tuple[Int64Array, Int64Array]"
+"""Rows and bytes of each subpartition."""
+
+
+T = TypeVar("T")
+Lazy: TypeAlias = "T | Callable[[], T]"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A change of the map outputs of a version, and the ends of jobs that come with it.
+
+    Some fields may be functions, for :func:`made`: a reader keeps the deltas of many entries, and
+    decodes what they have when it is needed.
+    """
+
+    added: MapOutputs = NO_OUTPUTS
+    """In reading order."""
+    removed: Lazy[pa.Array] = field(default_factory=lambda: NO_KEYS, compare=False)
+    """Keys of map outputs that were added before, see :attr:`MapOutputs.keys`."""
+    clears: bool = False
+    """Whether nothing of what was before is left; then ``removed`` is empty."""
+    released: int = 0
+    """Map outputs all of whose rows were added by versions up to this one are dropped."""
+    totals: Lazy[Totals | None] = field(default=None, compare=False)
+    """What it adds to the rows and bytes of each subpartition, which may be negative. None where it
+    changes nothing, and where that is not known: see :attr:`loses_totals`."""
+    loses_totals: bool = False
+    """Whether the totals of a version that has it are only in the indexes."""
+    jobs: Lazy[pa.Table] = field(default_factory=lambda: NO_JOBS, compare=False)
+    """How jobs ended, by :func:`~arrow_format.log.job_ends.ends_at`."""
+
+
+def made(value: Lazy[T]) -> T:
+    """Return the value of a field of a delta, which may have to be decoded."""
+    return value() if callable(value) else value
+
+
+def compose(parts: Sequence[Delta]) -> Delta:
+    """Return the delta of several, one after the other."""
+    first = max((at for at, part in enumerate(parts) if part.clears), default=0)
+    kept = parts[first:]
+    clears = bool(kept) and kept[0].clears
+    every = MapOutputs.concat([part.added for part in kept])
+    removed = _joined([made(part.removed) for part in kept])
+    released = max((part.released for part in kept), default=0)
+    # A key is removed once, after it was added.
+    added = every.without(removed).added_after(released)
+    if clears:
+        removed = NO_KEYS
+    elif len(removed):
+        removed = removed.filter(pc.invert(pc.is_in(removed, every.keys)))
+    totals, loses_totals = _compose_totals(kept)
+    jobs = partial(_join_jobs, parts)
+    return Delta(added, removed, clears, released, totals, loses_totals, jobs)
+
+
+def _compose_totals(parts: Sequence[Delta]) -> tuple[Totals | None, bool]:
+    """Return the totals of several deltas, and whether they are only known from the indexes.
+
+    A release has none. Where it drops all that was added before, the totals of the rest are those
+    of later deltas; where it drops a part, how many rows and bytes that had is not known. Nor is it
+    where map outputs of before were taken over by a merge, or taken away, since their rows may
+    have been counted before and be elsewhere now.
+    """
+    counting: list[Delta] = []
+    loses_totals = False
+    for part in parts:
+        if part.released:
+            added = MapOutputs.concat([earlier.added for earlier in counting])
+            removed = _joined([made(earlier.removed) for earlier in counting])
+            takes_over = len(made(part.removed)) > 0 or len(added.among(removed)) < len(removed)
+            drops = added.last_versions <= part.released
+            if np.all(drops) and not takes_over:
+                counting, loses_totals = [], False
+            elif np.any(drops) or takes_over:
+                loses_totals = True
+        counting.append(part)
+        loses_totals = loses_totals or part.loses_totals
+    if loses_totals:
+        return None, True
+    return _sum([made(part.totals) for part in counting]), False
+
+
+def _join_jobs(parts: Sequence[Delta]) -> pa.Table:
+    return join_jobs([made(part.jobs) for part in parts])
+
+
+def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
+    filled = [array for array in arrays if len(array)]
+    return pa.concat_arrays(filled) if filled else NO_KEYS
+
+
+def _sum(totals: Sequence[Totals | None]) -> Totals | None:
+    known = [pair for pair in totals if pair is not None]
+    if not known:
+        return None
+    lengths = {len(rows) for rows, _ in known}
+    if len(lengths) > 1:
+        msg = f"entries of one version have {sorted(lengths)} subpartitions"
+        raise CorruptShuffleError(msg)
+    rows, sizes = (np.sum([pair[at] for pair in known], axis=0) for at in (0, 1))
+    return rows, sizes

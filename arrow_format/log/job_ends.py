@@ -1,0 +1,108 @@
+"""How jobs ended, as a table, and what remains of the entries of a removed segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from arrow_format.arrays.buffers import text_array, to_arrow, to_numpy
+from arrow_format.log.framing import corrupt_if_malformed, from_frame, to_frame
+from arrow_format.log.outputs import are_names, decode_table, encode_table
+from arrow_format.model import MAX_INTEGER, Name, Natural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class JobEnd(Struct, frozen=True, array_like=True):
+    """How a job ended, according to the log."""
+
+    version: Natural
+    """Number of the entry that committed it, or gave it up."""
+    fenced: bool
+
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("job_id", pa.string(), False),
+        pa.field("number", pa.int64(), False),
+        pa.field("fenced", pa.bool_(), False),
+        pa.field("num_outputs", pa.int64(), False),
+    ]
+)
+NO_JOBS = pa.Table.from_batches([], _SCHEMA)
+
+
+def ends_at(
+    number: int, committed: str | None, num_outputs: int, gives_up: Sequence[str]
+) -> pa.Table:
+    """Return the jobs that an entry commits, with how many map outputs, or gives up."""
+    jobs = [committed, *gives_up] if committed else [*gives_up]
+    if not jobs:
+        return NO_JOBS
+    is_fenced = np.arange(len(jobs)) >= len(jobs) - len(gives_up)
+    columns = [
+        text_array(jobs),
+        to_arrow(np.full(len(jobs), number, np.int64)),
+        to_arrow(is_fenced),
+        to_arrow(np.where(is_fenced, 0, num_outputs).astype(np.int64)),
+    ]
+    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+
+
+def end_in(jobs: pa.Table, job_id: str) -> JobEnd | None:
+    """Return how a job ended according to a table of :func:`ends_at`; None if it did not."""
+    at = pc.index(jobs.column("job_id"), text_array([job_id])[0]).as_py()
+    if at < 0:
+        return None
+    return JobEnd(jobs.column("number")[at].as_py(), jobs.column("fenced")[at].as_py())
+
+
+def join_jobs(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the jobs of several tables, one after the other."""
+    return pa.concat_tables([NO_JOBS, *tables]).combine_chunks()
+
+
+def decode_jobs(data: bytes, after: int, last: int) -> pa.Table:
+    """Decode the jobs that ended in a range of numbers; raises ValueError or as Arrow does."""
+    jobs = decode_table(data, _SCHEMA)
+    numbers = to_numpy(jobs.column("number").combine_chunks())
+    if len(numbers) and not after < int(numbers.min()) <= int(numbers.max()) <= last:
+        msg = f"a job did not end after {after} and up to {last}"
+        raise ValueError(msg)
+    if not are_names(jobs.column("job_id").combine_chunks()):
+        msg = "a job has no name of a job"
+        raise ValueError(msg)
+    return jobs
+
+
+class _Removed(Struct):
+    commit_ids: tuple[Name, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedSegment:
+    """What remains of a segment whose entries were removed."""
+
+    commit_ids: frozenset[str]
+    """Of its entries: a writer whose own is not among them put it after the removal."""
+    jobs: pa.Table
+    """How each job ended that ended in it."""
+
+
+def encode_removed(commit_ids: Sequence[str], jobs: Sequence[pa.Table]) -> bytes:
+    """Encode what remains of the entries of a segment, with the jobs of each by :func:`ends_at`."""
+    return to_frame(_Removed(tuple(commit_ids)), {"jobs": encode_table(join_jobs(jobs))})
+
+
+def decode_removed(data: bytes) -> RemovedSegment:
+    """Inverse of :func:`encode_removed`; raises CorruptShuffleError or FormatVersionError."""
+    value, sections = from_frame(data, _Removed)
+    with corrupt_if_malformed("list of removed entries"):
+        jobs = decode_jobs(sections["jobs"], 0, MAX_INTEGER)
+    return RemovedSegment(frozenset(value.commit_ids), jobs)

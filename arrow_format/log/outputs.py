@@ -1,0 +1,504 @@
+"""The map outputs of an entry, a checkpoint or a version: a table, decoded when it is needed.
+
+A version may have a hundred thousand of them. Sums and selections work on columns; objects are made
+of the map outputs that are asked for. See ``docs/format/v1.md`` for the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrow_format.arrays.buffers import (
+    binary_array,
+    list_array,
+    no_rows,
+    text_array,
+    to_arrow,
+    to_numpy,
+)
+from arrow_format.format.ipc import check_stream
+from arrow_format.model import (
+    MAX_INTEGER,
+    MapOutput,
+    PartitionedFile,
+    Position,
+)
+from arrow_format.options import is_absolute_directory, normal_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from arrow_format.model import Int64Array
+
+_NO_PATH = r"[^\w\-./]|(^|/)\.{0,2}(/|$)"
+"""In RE2 ``\\w`` is a letter, digit or underscore of ASCII."""
+_NUMBERS = (
+    "num_rows", "num_regions", "data_bytes", "raw_bytes", "index_bytes", "index_crc32",
+    "num_broadcast_rows",
+)  # fmt: skip
+
+
+_SLASH = text_array(["/"])[0]  # a str would be converted by what imports pandas
+
+
+def _required(name: str, type_: pa.DataType) -> pa.Field:
+    return pa.field(name, type_, nullable=False)
+
+
+_FILE = pa.struct(
+    [
+        _required("path", pa.string()),
+        # The bytes of a path, which need not be UTF-8.
+        _required("root", pa.binary()),
+        *(_required(name, pa.int64()) for name in _NUMBERS),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        # 0 until the entry that adds it has its number; the same of last_version.
+        _required("version", pa.int64()),
+        _required("order", pa.int64()),
+        _required("last_version", pa.int64()),
+        _required("job_id", pa.string()),
+        _required("map_task", pa.int64()),
+        _required("attempt", pa.int64()),
+        _required("counters", pa.map_(pa.string(), _required("value", pa.int64()))),
+        _required("files", pa.list_(_required("item", _FILE))),
+    ]
+)
+
+_INTEGERS = [field.name for field in SCHEMA if field.type == pa.int64()]
+
+_MAX_BYTES, _MAX_RATIO = 64 << 20, 1000
+"""A table decompresses to no more than this, or than so many times its length."""
+
+
+_SMALL = 2048
+"""Bytes of a table whose decompression takes longer than reading what it saves."""
+_LARGE = 1 << 20
+"""Bytes of a table that several threads decode faster than one."""
+
+
+def encode_table(table: pa.Table) -> bytes:
+    """Encode a table as an Arrow IPC stream; with zstd buffers, if they are not small."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(
+        compression="zstd" if table.nbytes > _SMALL else None, use_threads=table.nbytes > _LARGE
+    )
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode_table(data: bytes, schema: pa.Schema) -> pa.Table:
+    """Inverse of :func:`encode_table`; raises ValueError or an Arrow exception.
+
+    A table of another schema is refused, one with nulls, and one that would take more memory than
+    any honest one of its length.
+    """
+    check_stream(memoryview(data), max(_MAX_BYTES, _MAX_RATIO * len(data)))
+    # Threads cost more than the few buffers of most tables.
+    options = pa.ipc.IpcReadOptions(use_threads=len(data) > _LARGE)
+    with pa.ipc.open_stream(pa.py_buffer(data), options=options) as reader:
+        if not reader.schema.equals(schema):
+            msg = f"a table of the columns {', '.join(reader.schema.names)}"
+            raise ValueError(msg)
+        table = reader.read_all()
+    table.validate(full=True)
+    if any(_has_nulls(chunk) for column in table.columns for chunk in column.chunks):
+        msg = "a table has nulls"
+        raise ValueError(msg)
+    return table.combine_chunks()
+
+
+def _has_nulls(array: pa.Array) -> bool:
+    if array.null_count:
+        return True
+    if pa.types.is_struct(array.type):
+        return any(map(_has_nulls, array.flatten()))
+    if pa.types.is_map(array.type):
+        return _has_nulls(array.keys) or _has_nulls(array.items)
+    return bool(pa.types.is_list(array.type)) and _has_nulls(array.flatten())
+
+
+_MANY = 4096
+"""Map outputs whose check takes longer than its call."""
+
+
+class MapOutputs(Sequence[MapOutput]):
+    """Map outputs in reading order.
+
+    ``table`` gives their columns when they are first needed, and ``check`` is given these if they
+    are not trusted; both may raise CorruptShuffleError.
+    """
+
+    def __init__(
+        self, table: Callable[[], pa.Table], check: Callable[[pa.Table], None] | None = None
+    ) -> None:
+        self._make, self._check = table, check
+        self._table: pa.Table | None = None
+        self._objects: tuple[MapOutput, ...] | None = None
+
+    @staticmethod
+    def of(outputs: Iterable[MapOutput]) -> MapOutputs:
+        """Return the given ones, in their order."""
+        if isinstance(outputs, MapOutputs):
+            return outputs
+        objects = tuple(outputs)
+        made = MapOutputs(lambda: _to_table(objects))
+        made._objects = objects
+        return made
+
+    @staticmethod
+    def of_table(table: pa.Table) -> MapOutputs:
+        """Return those of a table of :data:`SCHEMA`."""
+        return MapOutputs(lambda: table)
+
+    @staticmethod
+    def concat(parts: Sequence[MapOutputs]) -> MapOutputs:
+        """Return those of all parts, in reading order."""
+        if len(parts) == 1:
+            return parts[0]
+        # Those of the parts are not kept: together they take as much memory as the whole.
+        made = [part._make() if part._table is None else part._table for part in parts]
+        # Many small tables are checked together far faster; but together they may break a rule
+        # that each of them keeps.
+        small = [table for table in made if len(table) < _MANY]
+        are_sound = not any(_problems(_together(small)))
+        for part, table in zip(parts, made, strict=True):
+            is_checked = part._table is not None or (are_sound and len(table) < _MANY)
+            if part._check is not None and not is_checked:
+                part._check(table)
+        return MapOutputs.of_table(_in_order(_together(made)))
+
+    @property
+    def table(self) -> pa.Table:
+        """Their columns, of :data:`SCHEMA`."""
+        # Several threads may do this: they make equal tables.
+        if self._table is None:
+            table = self._make()
+            if self._check is not None:
+                self._check(table)
+            self._table = table
+        return self._table
+
+    def __reduce__(self) -> tuple[Callable[[pa.Table], MapOutputs], tuple[pa.Table]]:
+        return MapOutputs.of_table, (self.table,)
+
+    def __len__(self) -> int:
+        return self.table.num_rows if self._objects is None else len(self._objects)
+
+    @overload
+    def __getitem__(self, at: int) -> MapOutput: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[MapOutput]: ...
+    def __getitem__(self, at: int | slice) -> MapOutput | Sequence[MapOutput]:
+        return self._all()[at]
+
+    def __iter__(self) -> Iterator[MapOutput]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return self._all() == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(len(self))
+
+    def __repr__(self) -> str:
+        return f"MapOutputs({self._all()!r})"
+
+    def _all(self) -> tuple[MapOutput, ...]:
+        if self._objects is None:
+            self._objects = tuple(map(_to_output, self.table.to_pylist()))
+        return self._objects
+
+    @property
+    def keys(self) -> pa.StringArray:
+        """``<job>/<map task>`` of each, by which an entry names those that it removes."""
+        table = self.table
+        tasks = table.column("map_task").cast(pa.string())
+        return pc.binary_join_element_wise(table.column("job_id"), tasks, _SLASH).combine_chunks()
+
+    @property
+    def places(self) -> pa.StringArray:
+        """``<job>/<map task>/<version>`` of each: a rollback puts it where another version was."""
+        versions = self.table.column("version").combine_chunks().cast(pa.string())
+        return pc.binary_join_element_wise(self.keys, versions, _SLASH)
+
+    @property
+    def versions(self) -> Int64Array:
+        """The version that added the first rows of each."""
+        return to_numpy(_column(self.table, "version"))
+
+    @property
+    def last_versions(self) -> Int64Array:
+        """The version that added the last rows of each."""
+        return to_numpy(_column(self.table, "last_version"))
+
+    @property
+    def job_ids(self) -> set[str]:
+        """The jobs that wrote them."""
+        return set(self.table.column("job_id").unique().to_pylist())
+
+    def of_files(self, name: str) -> Int64Array:
+        """Return a number of each file, such as ``data_bytes``, in reading order (int64)."""
+        return to_numpy(_files(self.table).field(name))
+
+    def _sum(self, name: str) -> int:
+        return int(self.of_files(name).sum())
+
+    @property
+    def num_files(self) -> int:
+        """How many files they have."""
+        return len(_files(self.table))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows stored; a broadcast row counts once."""
+        return self._sum("num_rows")
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the data files."""
+        return self._sum("data_bytes")
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the rows as Arrow holds them in memory."""
+        return self._sum("raw_bytes")
+
+    @property
+    def num_broadcast_rows(self) -> int:
+        """Rows that every subpartition reads."""
+        return self._sum("num_broadcast_rows")
+
+    def delivered_rows(self, num_subpartitions: int) -> int:
+        """Rows that all subpartitions together read: a broadcast row counts for each."""
+        return self.num_rows + (num_subpartitions - 1) * self.num_broadcast_rows
+
+    def without(self, keys: pa.Array) -> MapOutputs:
+        """Return those whose keys are not among ``keys``."""
+        if not len(keys) or not len(self):
+            return self
+        return self._where(pc.invert(pc.is_in(self.keys, keys)))
+
+    def among(self, keys: pa.Array) -> MapOutputs:
+        """Return those whose keys are among ``keys``."""
+        return self._where(pc.is_in(self.keys, keys))
+
+    def of_jobs(self, job_ids: Iterable[str]) -> MapOutputs:
+        """Return those that some jobs wrote."""
+        jobs = text_array(job_ids)
+        return self._where(pc.is_in(self.table.column("job_id"), jobs))
+
+    def added_after(self, version: int) -> MapOutputs:
+        """Return those with rows that were added after a version."""
+        if version <= 0 or not len(self):
+            return self
+        return self._where(to_arrow(self.last_versions > version))
+
+    def _where(self, mask: pa.Array | pa.ChunkedArray) -> MapOutputs:
+        return MapOutputs.of_table(self.table.filter(mask).combine_chunks())
+
+    def at_version(self, number: int) -> MapOutputs:
+        """Return them with the positions of outputs that the entry of a number adds."""
+        columns = {"version": self.versions, "last_version": self.last_versions}
+        return self._with({name: np.where(at == 0, number, at) for name, at in columns.items()})
+
+    def without_positions(self) -> MapOutputs:
+        """Return them as what one entry adds, in their order."""
+        nought = np.zeros(len(self), np.int64)
+        return self._with(
+            {"version": nought, "order": np.arange(len(self)), "last_version": nought}
+        )
+
+    def _with(self, columns: Mapping[str, Int64Array]) -> MapOutputs:
+        table = self.table
+        for name, values in columns.items():
+            at = SCHEMA.get_field_index(name)
+            table = table.set_column(at, SCHEMA.field(at), to_arrow(values))
+        return MapOutputs.of_table(table)
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    return table.column(name).combine_chunks()
+
+
+def _files(table: pa.Table) -> pa.StructArray:
+    return _column(table, "files").flatten()
+
+
+def _together(tables: Sequence[pa.Table]) -> pa.Table:
+    return pa.concat_tables([pa.Table.from_batches([], SCHEMA), *tables]).combine_chunks()
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """Return map outputs in reading order; only merges and deletions make another one."""
+    versions, orders = (to_numpy(_column(table, name)) for name in ("version", "order"))
+    ascending = np.lexsort((orders, versions))
+    if np.array_equal(ascending, np.arange(len(ascending))):
+        return table
+    return table.take(to_arrow(ascending))
+
+
+def _to_table(outputs: Sequence[MapOutput]) -> pa.Table:
+    positions = [output.position or Position(0, output.map_task, 0) for output in outputs]
+    files = [file for output in outputs for file in output.files]
+    roots = [file.root.encode("utf-8", "surrogateescape") for file in files]
+    columns = {
+        **{
+            name: _integers(getattr(place, name) for place in positions)
+            for name in Position._fields
+        },
+        "job_id": text_array(output.job_id for output in outputs),
+        "map_task": _integers(output.map_task for output in outputs),
+        "attempt": _integers(output.attempt for output in outputs),
+        "counters": _maps([output.counters for output in outputs]),
+        "files": list_array(
+            (len(output.files) for output in outputs),
+            pa.StructArray.from_arrays(
+                [
+                    text_array(file.path for file in files),
+                    binary_array(roots, pa.binary()),
+                    *(_integers(getattr(file, name) for file in files) for name in _NUMBERS),
+                ],
+                fields=list(_FILE),
+            ),
+            SCHEMA.field("files").type,
+        ),
+    }
+    return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _integers(values: Iterable[int]) -> pa.Int64Array:
+    # NumPy would cut a fraction off.
+    return to_arrow(np.fromiter(map(index, values), np.int64))
+
+
+def _maps(counters: Sequence[Mapping[str, int]]) -> pa.MapArray:
+    type_ = SCHEMA.field("counters").type
+    entries = pa.StructArray.from_arrays(
+        [
+            text_array(name for named in counters for name in named),
+            _integers(value for named in counters for value in named.values()),
+        ],
+        fields=[type_.key_field, type_.item_field],
+    )
+    return list_array(map(len, counters), entries, type_)
+
+
+def _to_output(row: dict[str, Any]) -> MapOutput:
+    files = tuple(
+        PartitionedFile(
+            path=file["path"],
+            root=file["root"].decode("utf-8", "surrogateescape"),
+            **{name: file[name] for name in _NUMBERS},
+        )
+        for file in row["files"]
+    )
+    return MapOutput(
+        job_id=row["job_id"],
+        map_task=row["map_task"],
+        attempt=row["attempt"],
+        files=files,
+        counters=dict(row["counters"]),
+        position=Position(row["version"], row["order"], row["last_version"]),
+    )
+
+
+def encode_outputs(outputs: MapOutputs) -> bytes:
+    """Encode map outputs; those of no version yet get the number of the entry by being read."""
+    return encode_table(outputs.table)
+
+
+def decode_outputs(data: bytes) -> MapOutputs:
+    """Inverse of :func:`encode_outputs`; raises ValueError or an Arrow exception."""
+    table = decode_table(data, SCHEMA)
+    check_outputs(table)
+    return MapOutputs.of_table(table)
+
+
+def check_outputs(table: pa.Table) -> None:
+    """Raise ValueError for a table that cannot be one of map outputs."""
+    for problem in _problems(table):
+        raise ValueError(problem)
+
+
+def _problems(table: pa.Table) -> Iterator[str]:
+    """Yield what is wrong with map outputs, if anything."""
+    files = _files(table)
+    columns = [_column(table, name) for name in _INTEGERS]
+    columns += [_column(table, "counters").items, *(files.field(name) for name in _NUMBERS)]
+    unsigned = [to_numpy(column).view(np.uint64) for column in columns]
+    if any(values.max(initial=0) > MAX_INTEGER for values in unsigned):
+        yield f"a number is not from 0 to {MAX_INTEGER}"
+    if not are_names(_column(table, "job_id")):
+        yield "a job has no name of a job"
+    if any_match(files.field("path"), _NO_PATH):
+        yield "the path of a file would leave the shuffle's directory, or is not normalised"
+    yield from _problems_of_roots(files)
+    rows, regions = (to_numpy(files.field(name)) for name in ("num_rows", "num_regions"))
+    broadcast = to_numpy(files.field("num_broadcast_rows"))
+    most = np.minimum(np.maximum(regions, 1), MAX_INTEGER >> 31) << 31
+    if np.any((regions > rows) | (rows >= most) | (broadcast > rows)):
+        yield "a file cannot have its rows in its regions"
+    for name in ("num_rows", "data_bytes", "raw_bytes"):
+        if float(to_numpy(files.field(name)).sum(dtype=float)) > MAX_INTEGER:
+            yield f"{name} of all files together are above {MAX_INTEGER}"
+    keys = MapOutputs.of_table(table).keys
+    if pc.count_distinct(keys).as_py() < len(keys):
+        yield "a map output is named twice"
+
+
+def any_match(values: pa.Array | pa.ChunkedArray, pattern: str) -> bool:
+    """Whether a part of any text matches a pattern (RE2)."""
+    return bool(pc.any(pc.match_substring_regex(values, pattern), min_count=0).as_py())
+
+
+def are_names(values: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether all texts match :data:`SAFE_NAME`, whose repetition RE2 compiles for 0.1 ms."""
+    lengths = to_numpy(pc.binary_length(values).cast(pa.int64()))
+    return not np.any((lengths < 1) | (lengths > 100)) and not any_match(values, r"[^\w\-]")
+
+
+def _problems_of_roots(files: pa.StructArray) -> Iterator[str]:
+    encoded = files.field("root").dictionary_encode()
+    roots = [root.decode("utf-8", "surrogateescape") for root in encoded.dictionary.to_pylist()]
+    for root in roots:
+        if root and not is_absolute_directory(root):
+            yield f"root {root!r} is not an absolute directory"
+    normal = [normal_directory(root) if root else "" for root in roots]
+    places = files.field("path")
+    if len(set(normal)) > 1:
+        numbers = {root: number for number, root in enumerate(dict.fromkeys(normal))}
+        of_root = np.array([numbers[root] for root in normal], np.int64)
+        at = to_arrow(of_root[to_numpy(encoded.indices)]).cast(pa.string())
+        places = pc.binary_join_element_wise(at, places, _SLASH)
+    if pc.count_distinct(places).as_py() < len(places):
+        yield "a file is named twice"
+
+
+NO_OUTPUTS = MapOutputs.of(())
+NO_KEYS = no_rows(pa.string())
+
+
+def check_keys(keys: pa.Array) -> pa.Array:
+    """Return keys of map outputs, each once; else ValueError."""
+    jobs = pc.replace_substring_regex(keys, r"/[0-9]{1,19}$", "")
+    if not are_names(jobs) or pc.any(pc.equal(jobs, keys)) or len(keys.unique()) < len(keys):
+        msg = "what is removed is not named by jobs and map tasks, each once"
+        raise ValueError(msg)
+    return keys
+
+
+def key_of(output: MapOutput) -> str:
+    """Return the key of one map output, see :attr:`MapOutputs.keys`."""
+    return f"{output.job_id}/{output.map_task}"

@@ -1,0 +1,166 @@
+"""What an entry says of the log as a whole, so that a writer needs the newest entry alone.
+
+Each entry carries the state after it: the shape of the newest version, what was released, how far
+versions have expired, what is pending, how jobs ended lately, and the last commits of applications.
+The fields are those of the JSON; what has its first value is left out there.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+from msgspec import Meta, Struct
+
+from arrow_format.keys.sort_keys import check_sort_by
+from arrow_format.log.job_ends import JobEnd
+from arrow_format.log.result import PERSISTENT, Released, ResultDescription
+from arrow_format.model import MAX_SUBPARTITIONS, Name, Natural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class VersionShape(Struct, frozen=True, omit_defaults=True):
+    """What the rows of a version have in common."""
+
+    shuffle_id: Name
+    """Of the overwrite that began the shuffle."""
+    data_schema: pa.Schema
+    spark_schema: str | None
+    """Spark's JSON of the schema; None when it was written without Spark."""
+    num_subpartitions: Annotated[int, Meta(ge=1, le=MAX_SUBPARTITIONS)]
+    partitioner: dict[str, Any]
+    sort_by: tuple[tuple[str, str], ...] = ()
+    result: ResultDescription = PERSISTENT
+
+
+def check_shape(shape: VersionShape) -> None:
+    """Raise ValueError, OptionError or SchemaError for a shape of which no rows can be."""
+    if not isinstance(shape.partitioner.get("kind"), str):
+        msg = "the partitioner is not an object with a kind"
+        raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
+    check_sort_by(shape.data_schema, shape.sort_by)
+
+
+class LastCommit(Struct, frozen=True):
+    """The newest commit of an application."""
+
+    version: Natural
+    """Number of its entry."""
+    number: Natural
+    """The largest committed one, see :attr:`arrow_format.model.Transaction.number`."""
+
+
+_MOST_PENDING = 1 << 20
+"""Far more than any stream lets wait, so that a few bytes do not become gigabytes."""
+
+
+class PendingNumbers(Struct, frozen=True):
+    """What waits to be flushed."""
+
+    ranges: tuple[tuple[Natural, Natural], ...] = ()
+    """Numbers of the log that are pending, ascending: first and last of each range."""
+    flushed_at_ms: Natural | None = None
+    """When the last flush was committed, milliseconds since 1970; None before the first."""
+
+    @staticmethod
+    def of(numbers: Iterable[int], flushed_at_ms: int | None = None) -> PendingNumbers:
+        """Return ascending numbers as ranges."""
+        ranges: list[tuple[int, int]] = []
+        for number in numbers:
+            first = ranges.pop()[0] if ranges and ranges[-1][1] == number - 1 else number
+            ranges.append((first, number))
+        return PendingNumbers(tuple(ranges), flushed_at_ms)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers that are pending, ascending."""
+        return tuple(chain.from_iterable(range(first, last + 1) for first, last in self.ranges))
+
+    def begins_with(self, numbers: tuple[int, ...]) -> bool:
+        """Whether these numbers are still pending, and none before them."""
+        return bool(numbers) and self.numbers[: len(numbers)] == numbers
+
+
+NOTHING_PENDING = PendingNumbers()
+
+
+class Tag(Struct, frozen=True):
+    """A version that is kept under a name."""
+
+    version: Natural
+    commit_id: Name
+    """Of the entry that set the tag; it is part of the name of the tag's file."""
+
+
+class LogState(Struct, frozen=True, omit_defaults=True):
+    """The state of the log after an entry."""
+
+    shape: VersionShape | None = None
+    """Of the newest version; None before the first."""
+    version: Natural = 0
+    """The newest version; 0 for none. Entries after it publish none."""
+    content: Natural = 0
+    """The newest version that added rows."""
+    changed: Natural = 0
+    """The newest version that added or took away rows, which all but a merge do."""
+    released: Released | None = None
+    """What was released of the result, if anything."""
+    ended: Natural = 0
+    """Number of the last release of a whole result; 0 for none."""
+    oldest: Natural = 1
+    """The oldest version that has not expired."""
+    expired: Natural = 0
+    """The newest version that added rows of those that have expired."""
+    base: Natural = 0
+    """The newest number of which everything up to it is in one file; 0 for none. Segments before
+    its own may have been removed."""
+    checkpoint: Natural = 0
+    """The newest checkpoint before the entry that its writer saw; 0 for none."""
+    swept: Natural = 0
+    """Of jobs that ended up to this number, files that no version names were removed."""
+    applications: dict[Name, LastCommit] = {}
+    """The last commit of each application that committed after :attr:`checkpoint`, which has
+    those of the others; of a checkpoint, a base and a tag's file that of every application."""
+    jobs: dict[Name, JobEnd] = {}
+    """How each job ended that ended after :attr:`checkpoint` and :attr:`base`, which have the
+    others; none in a checkpoint, a base and a tag's file."""
+    pending: PendingNumbers = NOTHING_PENDING
+    tags: dict[Name, Tag] = {}
+    restored: tuple[Natural, ...] = ()
+    """Versions from :attr:`oldest` on that have map outputs of earlier ones by a rollback."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the result was released as a whole, and none was written since."""
+        return self.ended > self.content
+
+
+def problems_of_state(state: LogState, newest: int) -> Iterator[str]:
+    """Yield what is wrong with the state after entry ``newest``, if anything."""
+    numbers = (
+        state.version, state.content, state.changed, state.ended, state.oldest, state.expired,
+        state.base, state.checkpoint, state.swept, *state.restored,
+        *(tag.version for tag in state.tags.values()),
+        *(end.version for end in state.jobs.values()),
+    )  # fmt: skip
+    if max(numbers) > max(newest, 1):
+        yield f"the log's state after entry {newest} has the number {max(numbers)}"
+    if (state.shape is None) != (state.version == 0):
+        yield "a log has the shape of its newest version, and without a version none"
+    if state.content > state.changed or state.changed > state.version or state.base > state.oldest:
+        yield "the numbers of the log's state contradict each other"
+    if state.is_ended and state.released is None:
+        yield "a result has ended, and what was released of it is missing"
+    if state.oldest > max(state.version, 1):
+        yield f"version {state.version} is the newest, and {state.oldest} the oldest"
+    if state.released is not None and state.released.through > state.version:
+        yield f"version {state.released.through} is released and does not exist"
+    lasts = [0, *(last for _, last in state.pending.ranges)]
+    pairs = zip(lasts, state.pending.ranges, strict=False)
+    if lasts[-1] > newest or any(not before < first <= last for before, (first, last) in pairs):
+        yield f"numbers that are pending do not ascend from 1 to {newest}"
+    if sum(last - first for first, last in state.pending.ranges) > _MOST_PENDING:
+        yield f"more than {_MOST_PENDING} numbers are pending"

@@ -1,0 +1,71 @@
+"""Rows that Spark wrote are deleted by key; Spark reads the others, and the bytes are gone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+import connector
+from arrow_format import WriteOptions, collect_garbage, open_shuffle
+from integration.programs.ways import FAST, assert_same_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+N = 12
+UNPACKED = WriteOptions(sync=False, codec="none")
+
+
+@pytest.fixture(scope="module")
+def orders(spark: SparkSession) -> DataFrame:
+    day = F.date_add(F.lit("2026-01-01").cast("date"), (F.col("id") % 10).cast("int"))
+    return spark.range(0, 5_000, numPartitions=4).select(
+        F.concat(F.lit("customer-"), F.col("id") % 100).alias("customer"),
+        day.alias("day"),
+        (F.col("id") * 1.5).alias("price"),
+        F.col("id").cast("decimal(20,3)").alias("total"),
+    )
+
+
+def test_rows_of_a_customer_are_deleted_and_spark_reads_the_others(
+    orders: DataFrame, tmp_path: Path
+) -> None:
+    path = tmp_path / "orders"
+    connector.write_shuffle(orders, path, keys="customer", num_subpartitions=N, options=UNPACKED)
+    connector.write_shuffle(
+        orders.where("price > 10"),
+        path, keys="customer", num_subpartitions=N, options=UNPACKED, mode="append",
+    )  # fmt: skip
+    before = connector.read_shuffle(orders.sparkSession, path)
+    expected = before.where("customer not in ('customer-17', 'customer-42')").toArrow()
+    keys = {"customer": ["customer-17", "customer-42", "nobody"]}
+    receipt = connector.delete_rows(path, keys, options=FAST)
+    after = connector.read_shuffle(orders.sparkSession, path)
+    assert_same_rows(after.toArrow(), expected)
+    assert receipt.num_rows == before.count() - expected.num_rows > 0
+    collect_garbage(path, retention=timedelta(0))
+    assert connector.erasure_status(path, receipt).is_gone
+    content = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+    assert b"customer-17customer" not in content
+    assert b"customer-42customer" not in content
+    assert b"customer-18customer" in content
+    open_shuffle(path).verify()
+
+
+def test_keys_of_dates_and_decimals_are_placed_as_spark_places_them(
+    orders: DataFrame, tmp_path: Path
+) -> None:
+    keys = ["day", "total"]
+    written = orders.withColumn("total", F.col("total") % 7)
+    connector.write_shuffle(written, tmp_path / "x", keys=keys, num_subpartitions=N, options=FAST)
+    chosen = written.select(*keys).distinct().orderBy(*keys).limit(9)
+    receipt = connector.delete_rows(tmp_path / "x", chosen.toArrow(), options=FAST)
+    left = written.join(chosen, keys, "left_anti")
+    after = connector.read_shuffle(orders.sparkSession, tmp_path / "x")
+    assert_same_rows(after.toArrow(), left.select(*after.columns).toArrow())
+    assert receipt.num_rows == 5_000 - left.count() > 0

@@ -1,0 +1,167 @@
+"""Deletion by key against pandas: any data, keys, layout, appends and merges in any order."""
+
+import tempfile
+from datetime import timedelta
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arrow_format import (
+    HashPartitioner,
+    MergePolicy,
+    RangePartitioner,
+    WriteOptions,
+    collect_garbage,
+    delete_rows,
+    erasure_status,
+    merge_shuffle,
+    open_shuffle,
+)
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.model import BROADCAST
+from tests.support.guarantees import guarantee
+
+KEYS = {
+    pa.int64(): st.none() | st.integers(-3, 8),
+    pa.int8(): st.none() | st.integers(-3, 8),
+    pa.string(): st.none() | st.sampled_from(["", "a", "ab", "b", "\0"]),
+    pa.float64(): st.none() | st.sampled_from([0.0, -0.0, float("nan"), 1.5, -1.5]),
+    pa.bool_(): st.none() | st.booleans(),
+}
+
+
+class SomeForAll(HashPartitioner):
+    """As by hash, but some rows are read by every subpartition."""
+
+    def bind(self, schema, num_subpartitions, map_task):
+        assign = super().bind(schema, num_subpartitions, map_task)
+        every = (0, 3, 2)[map_task % 3]
+
+        def some(batch):
+            ids = assign(batch).copy()
+            if every:
+                ids[::every] = BROADCAST
+            return ids
+
+        return some
+
+
+@st.composite
+def programs(draw):
+    types = draw(st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=2))
+    key = st.tuples(*(KEYS[type_] for type_ in types))
+    append = st.tuples(
+        st.just("append"), st.lists(st.lists(key, max_size=25), min_size=1, max_size=3)
+    )
+    delete = st.tuples(st.just("delete"), st.lists(key, max_size=4))
+    merge = st.tuples(st.just("merge"), st.sampled_from(["never", "always"]))
+    first = draw(append)
+    steps = draw(st.lists(st.one_of(append, delete, delete, merge), max_size=6))
+    return types, [first, *steps]
+
+
+def comparable(frame):
+    """Keys as text that is equal where Spark's groups are: one NaN, one zero, one null."""
+    texts = []
+    for name in frame.columns:
+        values = [
+            "null" if v is None else repr(v + 0.0) if isinstance(v, float) else repr(v)
+            for v in frame[name].tolist()
+        ]
+        texts.append(pd.Series(values, index=frame.index, dtype=object))
+    return pd.Series(list(zip(*texts, strict=True)), index=frame.index, dtype=object)
+
+
+def frames(shuffle, names):
+    """Rows of each subpartition, in order: number and comparable key."""
+    read = []
+    for i in range(shuffle.num_subpartitions):
+        table = shuffle.subpartition(i).read_all()
+        keys = pd.DataFrame({n: pd.Series(table[n].to_pylist(), dtype=object) for n in names})
+        numbers = table["v"].to_numpy()
+        read.append(pd.DataFrame({"v": numbers, "key": comparable(keys)}))
+    return read
+
+
+@guarantee("deleted rows")
+@settings(max_examples=40, deadline=None)
+@given(
+    programs(),
+    st.sampled_from(["none", "zstd"]),
+    st.sampled_from([(), (("s", "descending"),), (("k0", "ascending"), ("s", "ascending"))]),
+    st.sampled_from(["hash", "some for all", "range"]),
+)
+def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
+    types, steps = program
+    names = [f"k{i}" for i in range(len(types))]
+    fields = [pa.field(name, type_) for name, type_ in zip(names, types, strict=True)]
+    schema = pa.schema([*fields, ("v", pa.int64()), ("s", pa.int64())])
+    options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=4_096, chunk_bytes=64)
+    bounds = pa.table([pa.array([None], field.type) for field in fields], names)
+    partitioner = {
+        "hash": HashPartitioner(names),
+        "some for all": SomeForAll(names),
+        "range": RangePartitioner(keys=names, bounds=bounds),
+    }[kind]
+    count = 0
+    with tempfile.TemporaryDirectory() as path:
+        for what, argument in steps:
+            before = frames(open_shuffle(path), names) if count else []
+            if what == "append":
+                count += 1
+                job = begin_job(
+                    path, schema, num_subpartitions=3, partitioner=partitioner, options=options,
+                    sort_by=sort_by,
+                )  # fmt: skip
+                open_target(job, "append")
+                statuses = []
+                for task, keys in enumerate(argument):
+                    v = np.arange(len(keys)) + 1_000 * count + 100 * task
+                    columns = [
+                        pa.array([key[i] for key in keys], type_) for i, type_ in enumerate(types)
+                    ]
+                    batch = pa.RecordBatch.from_arrays([*columns, v, v * 7 % 5], schema=schema)
+                    parts = [batch.slice(i, 7) for i in range(0, len(keys), 7)]
+                    statuses.append(run_map_task(job, task, 0, parts))
+                commit_job(job, statuses, mode="append")
+            elif what == "merge":
+                policy = MergePolicy(rewrite=argument)
+                merge_shuffle(path, policy=policy, options=options)
+                assert all(map(pd.DataFrame.equals, before, frames(open_shuffle(path), names)))
+            else:
+                columns = [
+                    pa.array([key[i] for key in argument], type_) for i, type_ in enumerate(types)
+                ]
+                receipt = delete_rows(path, pa.table(columns, names), options=options)
+                given_keys = pd.DataFrame(
+                    {n: pd.Series([key[i] for key in argument], dtype=object)
+                     for i, n in enumerate(names)}
+                )  # fmt: skip
+                gone = set(comparable(given_keys)) if argument else set()
+                expected = [f[~f["key"].isin(gone)].reset_index(drop=True) for f in before]
+                shuffle = open_shuffle(path)
+                actual = frames(shuffle, names)
+                assert [f["v"].tolist() for f in actual] == [f["v"].tolist() for f in expected]
+                assert [f["key"].tolist() for f in actual] == [f["key"].tolist() for f in expected]
+                lost = {
+                    i: len(old) - len(new)
+                    for i, (old, new) in enumerate(zip(before, expected, strict=True))
+                    if len(old) > len(new)
+                }
+                assert receipt.subpartition_rows == lost
+                assert shuffle.subpartition_rows.to_pylist() == [len(f) for f in expected]
+                assert sum(shuffle.subpartition_bytes.to_pylist()) == shuffle.num_bytes
+                last = receipt
+        deleted = [step for step in steps if step[0] == "delete" and step[1]]
+        shuffle = open_shuffle(path)
+        shuffle.verify()
+        kept = shuffle.read(columns=["v"]).read_all()
+        collect_garbage(path, retention=timedelta(0))
+        if deleted:
+            assert erasure_status(path, last).is_gone
+        assert open_shuffle(path).read(columns=["v"]).read_all() == kept

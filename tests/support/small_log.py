@@ -1,0 +1,51 @@
+"""A log of small segments with many checkpoints, so that short tests see segments removed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import strategies as st
+
+from arrow_format.jobs import garbage
+from arrow_format.log import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEGMENT = 8
+INTERVAL = 4
+
+
+@pytest.fixture
+def small_log() -> Iterator[None]:
+    """Segments of 8 numbers, a checkpoint every 4, and no delay before a segment is removed."""
+    with small_segments():
+        yield
+
+
+@contextmanager
+def small_segments(segment: int = SEGMENT, interval: int = INTERVAL) -> Iterator[None]:
+    """As :func:`log_of_sizes`, until the block ends."""
+    patch = log_of_sizes(segment, interval)
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+LOG_SIZES = st.sampled_from([(4, 2), (8, 4), (names.SEGMENT_ENTRIES, names.CHECKPOINT_INTERVAL)])
+"""Numbers of a segment and of a checkpoint, the last as they are in use."""
+
+
+def log_of_sizes(segment: int, interval: int) -> pytest.MonkeyPatch:
+    """Set what a segment and a checkpoint hold, and let segments be removed without a delay.
+
+    The caller takes it back by ``undo()``.
+    """
+    patch = pytest.MonkeyPatch()
+    patch.setattr(names, "SEGMENT_ENTRIES", segment)
+    patch.setattr(names, "CHECKPOINT_INTERVAL", interval)
+    patch.setattr(garbage, "REMOVAL_DELAY_MS", 0)
+    return patch

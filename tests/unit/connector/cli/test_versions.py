@@ -1,0 +1,138 @@
+"""The commands rollback, tag, tags and repair, versions by name, and what gc says of holds."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from arrow_format.log.names import entry_path
+from arrow_format.read.shuffle import open_shuffle
+from connector.cli.main import main
+from tests.support.small_shuffles import numbered, values, write_tasks
+
+
+@pytest.fixture
+def path(path):
+    for start in (0, 10, 20):
+        write_tasks(path, [[numbered([0, 1], start)]], 5, mode="append")
+    return path
+
+
+@pytest.fixture
+def command(capsys):
+    """Run a command; return its status, and what it printed to stdout or else to stderr."""
+
+    def run(*arguments):
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out or err
+
+    return run
+
+
+def test_rollback(path, command):
+    status, text = command("rollback", path, "1")
+    assert status == 0
+    assert text.startswith(f"rolled back: shuffle {path} version 4: 2 rows")
+    status, text = command("rollback", path, 3, "--json", "--expected-version", 4)
+    facts = json.loads(text)
+    assert (facts["version"], facts["num_rows"]) == (5, 6)
+    status, text = command("rollback", path, 1, "--expected-version", 4)
+    assert status == 1
+    assert "CommitConflictError" in text
+    assert "followed by version 5" in text
+    assert command("rollback", path, "9")[0] == 1
+    assert command("rollback", path, "a b")[0] == 2
+    assert values(path) == values(path, 3)
+
+
+def test_tags(path, command):
+    assert command("tag", path, "release-7", "--version", 2) == (
+        0,
+        f"{path}: tagged release-7: version 2\n",
+    )
+    status, text = command("tag", path, "release-7")
+    assert status == 1
+    assert "version 2 has the tag 'release-7' already" in text
+    assert command("tag", path, "newest")[0] == 0
+    assert command("tags", path)[1].splitlines() == [
+        f"{path}: 2 tags",
+        "  newest: version 3",
+        "  release-7: version 2",
+    ]
+    assert json.loads(command("tags", path, "--json")[1])["tags"] == [
+        {"name": "newest", "version": 3},
+        {"name": "release-7", "version": 2},
+    ]
+    assert "tags: newest (version 3), release-7 (version 2)" in command("inspect", path)[1]
+    assert json.loads(command("inspect", path, "--json")[1])["tags"] == {
+        "newest": 3,
+        "release-7": 2,
+    }
+    assert command("tag", path, "newest", "--remove") == (0, f"{path}: removed tag newest\n")
+    status, text = command("tag", path, "newest", "--remove")
+    assert status == 2
+    assert "the tags are: release-7" in text
+    assert command("tag", path, "release-7", "--remove", "--version", 2)[0] == 2
+    assert command("tag", path, "a/b")[0] == 2
+
+
+def test_gc_says_what_holds_versions(path, command):
+    command("tag", path, "release-7", "--version", 1)
+    status, text = command("gc", path, "--dry-run")
+    assert status == 0
+    lines = [line.strip() for line in text.splitlines()]
+    assert "kept by   tag release-7: version 1; 'arrow-shuffle tag --remove' removes it" in lines
+    assert any(
+        line.startswith("retention 1 day, 0:00:00: versions from 1; collect with a shorter")
+        for line in lines
+    )
+    assert json.loads(command("gc", path, "--dry-run", "--json")[1])["holds"] == [
+        {"by": "tag", "name": "release-7", "version": 1},
+        {"by": "retention", "name": "1 day, 0:00:00", "version": 1},
+    ]
+    text = command("gc", path, "--retention", "0s")[1]
+    assert "tag release-7" in text
+    assert "retention 0" in text
+    assert values(path, "release-7") == [0, 1]
+
+
+def test_versions_by_name(path, command):
+    now = datetime.now(UTC).isoformat()
+    for name, version in [("2", 2), (now, 3)]:
+        status, text = command("inspect", path, "--version", name, "--json")
+        assert status == 0
+        assert json.loads(text)["version"] == version
+    status, text = command("verify", path, "--version", "2020-01-01 00:00")
+    assert status == 1
+    assert "no version that can be opened was committed by 2020-01-01" in text
+    status, text = command("head", path, "--subpartition", 0, "--version", "a b")
+    assert status == 2
+    assert "expected a number, a date and time" in text
+
+
+def test_repair(path, command):
+    status, text = command("repair", path, "--yes")
+    assert status == 0
+    assert "the log is sound up to number 3" in text
+    file = path / entry_path(3)
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data[:-1])
+    status, text = command("repair", path)
+    assert status == 1
+    assert "1 number would be given up" in text
+    assert "3: append of job" in text
+    assert "Stop all writers, and give --yes" in text
+    assert file.exists()
+    status, text = command("repair", path, "--json")
+    facts = json.loads(text)
+    assert status == 1
+    assert facts["dry_run"]
+    assert not facts["is_sound"]
+    assert [lost["number"] for lost in facts["given_up"]] == [3]
+    status, text = command("repair", path, "--yes")
+    assert status == 0
+    assert "1 file(s) moved to commit_log/damaged" in text
+    assert open_shuffle(path).version == 2
+    assert command("repair", path)[0] == 0

@@ -1,0 +1,547 @@
+"""A job is committed or aborted, never both, whatever processes do and wherever one is stopped."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import threading
+from functools import partial
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from arrow_format import (
+    ColumnPartitioner,
+    CommitConflictError,
+    CorruptShuffleError,
+    MergePolicy,
+    ShuffleError,
+    merge_shuffle,
+    open_shuffle,
+)
+from arrow_format.errors import StorageError, UnsettledCommitError
+from arrow_format.jobs import cleanup, merge
+from arrow_format.jobs.cleanup import abort_after, abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.names import entry_path
+from arrow_format.options import WriteOptions
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME
+from arrow_format.storage.open import PosixStorage
+from tests.support.guarantees import guarantee
+from tests.support.interrupted_storage import before_calls, instead_of_first_entry
+from tests.support.small_shuffles import files_below
+
+ROWS = pa.record_batch({"k": pa.array([0, 1, 2, 3] * 5), "v": pa.array(range(20))})
+CALLS = ("put_if_absent", "stat", "list", "read", "delete_all", "prune")
+EAGER = MergePolicy(rewrite="always")
+
+
+def begin(path, storage=None):
+    job = begin_job(
+        storage or str(path),
+        ROWS.schema,
+        num_subpartitions=4,
+        partitioner=ColumnPartitioner("k"),
+        options=WriteOptions(sync=False),
+    )
+    return job, [run_map_task(job, 0, 0, [ROWS])]
+
+
+def write(path):
+    return commit_job(*begin(path), mode="append")
+
+
+def end_of(job):
+    return CommitLog(job.storage).find_job(job.job_id)
+
+
+def is_whole(path):
+    shuffle = open_shuffle(path)
+    return shuffle.verify().ok and shuffle.num_rows % 20 == 0
+
+
+# Two processes -----------------------------------------------------------------------------------
+
+
+def test_an_aborted_job_cannot_be_committed(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    abort_job(job)
+    with pytest.raises(CommitConflictError, match=r"was aborted, or given up .*are removed"):
+        commit_job(job, statuses)
+    assert end_of(job).fenced
+    assert CommitLog(job.storage).view().state.version == 0
+    assert [name for name in files_below(tmp_path) if "." in name] == [f"x/{entry_path(1)}"]
+
+
+@guarantee("fences")
+def test_an_abort_after_the_fence_of_a_dead_one_removes_what_that_left(tmp_path, monkeypatch):
+    job, statuses = begin(tmp_path / "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(cleanup, "remove_files", dies)
+        with pytest.raises(KeyboardInterrupt):
+            abort_job(job)
+    assert end_of(job).fenced
+    assert list((tmp_path / "x" / job.directory).iterdir())
+    with pytest.raises(CommitConflictError, match="was aborted"):
+        commit_job(job, statuses)
+    abort_job(job)
+    assert not (tmp_path / "x" / "map_outputs").exists()
+    assert CommitLog(job.storage).newest_version() == 1, "one fence is enough"
+
+
+def dies(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_an_abort_after_the_commit_changes_nothing(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    commit_job(job, statuses)
+    before = files_below(tmp_path)
+    for alone in (False, True):
+        abort_job(job, alone=alone)
+        assert files_below(tmp_path) == before
+    assert is_whole(tmp_path / "x")
+
+
+@guarantee("fences")
+@pytest.mark.parametrize("puts_come_late", [False, True])
+def test_a_commit_and_an_abort_at_each_step_of_the_other(tmp_path, puts_come_late):
+    """Whoever gets the number of the log wins: all rows are there, or none and no file."""
+    outcomes, step, came = set(), 0, True
+    while came:
+        path = tmp_path / str(step)
+        write(path)
+        job, statuses = begin(path)
+        other = pickle.loads(pickle.dumps(job))
+        object.__setattr__(other.storage, "puts_may_come_late", puts_come_late)
+        came, refused = abort_within(step, other, partial(commit_job, job, statuses, mode="append"))
+        outcomes.add(check_outcome(path, job, refused=refused))
+        step += 1
+    assert step > 7
+    assert outcomes == {"committed", "aborted"}
+
+
+@guarantee("fences")
+def test_an_abort_and_a_commit_at_each_step_of_the_other(tmp_path):
+    outcomes, step = set(), 0
+    while (outcome := commit_within_abort(step, tmp_path / str(step))) is not None:
+        outcomes.add(outcome)
+        step += 1
+    assert step > 6
+    assert outcomes == {"committed", "aborted"}
+
+
+def commit_within_abort(step, path):
+    """Abort, with a commit before its call number `step`; which of both won, None if it ended."""
+    write(path)
+    job, statuses = begin(path)
+    refused, calls = [], count()
+
+    def commit():
+        if next(calls) == step:
+            try:
+                commit_job(job, statuses, mode="append")
+            except ShuffleError as error:
+                refused.append(error)
+
+    with before_calls(commit, CALLS):
+        abort_job(pickle.loads(pickle.dumps(job)))
+    if next(calls) <= step:
+        return None
+    return check_outcome(path, job, refused=bool(refused))
+
+
+def abort_within(step, job, act):
+    """Do something, with an abort before its call number `step`; whether it came and won."""
+    left, aborted, refused = [step], [], False
+
+    def call():
+        left[0] -= 1
+        if left[0] == -1:
+            aborted.append(True)
+            abort_job(job)
+
+    with before_calls(call, CALLS):
+        try:
+            act()
+        except (CommitConflictError, CorruptShuffleError):
+            refused = True
+    return bool(aborted), refused
+
+
+def check_outcome(path, job, *, refused):
+    """Check that all or nothing of a job is there; which of both."""
+    assert end_of(job).fenced is refused
+    assert open_shuffle(path).num_rows == 20 + 20 * (not refused)
+    assert is_whole(path)
+    directory = path / job.directory
+    assert directory.exists() is not refused
+    return "aborted" if refused else "committed"
+
+
+def test_a_job_committed_twice_concurrently_counts_once(tmp_path):
+    """By another process, just before the first puts its entry."""
+    write(tmp_path / "x")
+    job, statuses = begin(tmp_path / "x")
+    again = pickle.loads(pickle.dumps(job))
+    receipts = []
+
+    def other_first(put, _):
+        receipts.append(commit_job(again, statuses, mode="append"))
+        put()
+
+    with instead_of_first_entry(other_first):
+        receipts.append(commit_job(job, statuses, mode="append"))
+    assert [receipt.version for receipt in receipts] == [2, 2]
+    assert open_shuffle(tmp_path / "x").num_rows == 40
+    assert job.job_id not in cleanup._committing
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "errorifexists", "ignore"])
+def test_a_job_that_is_committed_again_gets_its_own_receipt(tmp_path, mode):
+    job, statuses = begin(tmp_path / "x")
+    first = commit_job(job, statuses)
+    write(tmp_path / "x")
+    before = files_below(tmp_path)
+    again = commit_job(pickle.loads(pickle.dumps(job)), statuses, mode=mode)
+    assert (again.version, again.num_rows) == (first.version, 20)
+    assert files_below(tmp_path) == before
+
+
+# A put on its way to a store ---------------------------------------------------------------------
+
+
+class Store(PosixStorage):
+    """As an object store: an entry may be on its way, and is carried out later."""
+
+    puts_may_come_late = True
+
+    def __init__(self, root, *, interrupts=1, carries_out="never", is_down=0):
+        super().__init__(str(root))
+        self.interrupts = interrupts
+        self.carries_out = carries_out
+        self.is_down = is_down
+        self.late = []
+
+    def put_if_absent(self, path, data, *, sync):
+        if path.endswith(".entry"):
+            if self.interrupts:
+                self.interrupts -= 1
+                late = lambda: PosixStorage.put_if_absent(self, path, data, sync=sync)  # noqa: E731
+                if self.carries_out == "before the fence":
+                    late()
+                else:
+                    self.late.append(late)
+                raise KeyboardInterrupt
+            if self.is_down:
+                self.is_down -= 1
+                msg = f"{self.root}: the store does not answer"
+                raise StorageError(msg)
+        super().put_if_absent(path, data, sync=sync)
+
+    def __reduce__(self):
+        return PosixStorage, (self.root,)
+
+
+def commit_of(path, **store):
+    """A commit on such a store, which aborts after an error; the job."""
+    job, statuses = begin(path, Store(path, **store))
+
+    def act():
+        try:
+            commit_job(job, statuses, mode="append")
+        except BaseException as error:
+            abort_after(job, error)
+            raise
+
+    return job.storage, act, lambda: job
+
+
+def merge_of(path, **store):
+    storage, jobs = Store(path, **store), []
+    real = merge.replacing_job
+
+    def act():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(merge, "replacing_job", lambda *how: jobs.append(real(*how)) or jobs[-1])
+            merge_shuffle(storage, policy=EAGER, options=WriteOptions(sync=False))
+
+    return storage, act, lambda: jobs[-1]
+
+
+BOTH = pytest.mark.parametrize("operation", [commit_of, merge_of])
+
+
+def prepare(path):
+    for _ in range(2):
+        write(path)
+    return sorted(open_shuffle(path).read().read_all()["v"].to_pylist())
+
+
+def rows(path):
+    return sorted(open_shuffle(path).read().read_all()["v"].to_pylist())
+
+
+@guarantee("fences")
+@BOTH
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupt_while_an_entry_is_on_its_way_that_comes_late(tmp_path, operation, interrupts):
+    """Also where the fence is interrupted: the abort puts another, before it removes files."""
+    path = tmp_path / "x"
+    before = prepare(path)
+    storage, act, job = operation(path, interrupts=interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        act()
+    assert end_of(job()).fenced
+    assert not (path / job().directory).exists()
+    for late in storage.late:
+        with pytest.raises(StorageError):
+            late()  # its number is taken
+    assert rows(path) == before
+    assert write(path).num_rows == 20
+    assert is_whole(path)
+
+
+@guarantee("fences")
+@BOTH
+def test_an_interrupt_after_an_entry_was_carried_out(tmp_path, operation):
+    path = tmp_path / "x"
+    before = prepare(path)
+    _, act, job = operation(path, carries_out="before the fence")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        act()
+    assert any("committed as version 3" in note for note in caught.value.__notes__)
+    assert not end_of(job()).fenced
+    assert len(rows(path)) == len(before) + 20 * (operation is commit_of)
+    assert is_whole(path)
+
+
+@guarantee("fences")
+@BOTH
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_an_interrupt_where_the_store_takes_no_fence_either(tmp_path, operation, carried_out):
+    """Files stay: the entry may appear at any time."""
+    path = tmp_path / "x"
+    before = prepare(path)
+    storage, act, job = operation(path, is_down=100)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        act()
+    notes = " ".join(caught.value.__notes__)
+    assert "it is not known whether job" in notes
+    assert "could not be removed" in notes
+    assert list((path / job().directory).iterdir())
+    if carried_out:
+        (late,) = storage.late
+        late()
+        assert len(rows(path)) == len(before) + 20 * (operation is commit_of)
+    else:
+        storage.is_down = 0
+        abort_job(job(), alone=True)  # still with a fence: the entry may be on its way
+        assert end_of(job()).fenced
+        assert rows(path) == before
+    assert is_whole(path)
+
+
+def test_a_commit_without_an_answer_is_unsettled_where_the_fence_has_none(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    prepare(path)
+    storage = Store(path, interrupts=0, is_down=100)
+    job, statuses = begin(path, storage)
+    with pytest.raises(UnsettledCommitError, match=r"not known whether .* Its files were left"):
+        commit_job(job, statuses, mode="append")
+    assert list((path / job.directory).iterdir())
+    storage.is_down = 0
+    assert commit_job(job, statuses, mode="append").version == 3
+    assert job.job_id not in cleanup._committing
+
+
+class LosesPower(PosixStorage):
+    """Fails after the moment at which the entry becomes visible."""
+
+    def put_if_absent(self, path, data, *, sync):
+        super().put_if_absent(path, data, sync=sync)
+        if path.endswith(".entry"):
+            msg = "directory could not be synced"
+            raise OSError(msg)
+
+
+def test_a_commit_that_went_through_is_no_failure_to_repeat(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    object.__setattr__(job, "storage", LosesPower(str(tmp_path / "x")))
+    with pytest.raises(ShuffleError, match=r"committed as version 1, .* Do not write"):
+        commit_job(job, statuses)
+    assert is_whole(tmp_path / "x")
+
+
+# What is left ------------------------------------------------------------------------------------
+
+
+def opened(tmp_path, monkeypatch=None):
+    """A job whose directories exist; where asked, all of its files are in a local one."""
+    if monkeypatch is not None:
+        monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
+    job = begin_job(
+        str(tmp_path / "x"), ROWS.schema, num_subpartitions=4, partitioner=ColumnPartitioner("k"),
+        options=WriteOptions(sync=False, local_dirs=(str(tmp_path / "local"),)),
+    )  # fmt: skip
+    open_target(job, "append")
+    return job
+
+
+FENCE = ["x", "x/commit_log", f"x/commit_log/{0:018d}", f"x/{entry_path(1)}"]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_first_write_of_one_process_leaves_nothing_and_another_a_fence(tmp_path, alone):
+    """Through Spark's abort a commit may be under way elsewhere, so that takes a number."""
+    job = opened(tmp_path)
+    run_map_task(job, 0, 0, [ROWS])
+    abort_job(job, alone=alone)
+    assert files_below(tmp_path) == ["local", *([] if alone else FENCE)]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_abort_of_a_job_that_has_no_directory_leaves_nothing(tmp_path, alone):
+    job = begin_job(
+        str(tmp_path / "x"), ROWS.schema, num_subpartitions=4, partitioner=ColumnPartitioner("k")
+    )
+    abort_job(job, alone=alone)
+    assert files_below(tmp_path) == []
+
+
+def test_alone_takes_no_number_beside_other_versions(tmp_path):
+    write(tmp_path / "x")
+    before = files_below(tmp_path)
+    job, _ = begin(tmp_path / "x")
+    abort_job(job, alone=True)
+    assert files_below(tmp_path) == before
+    assert end_of(job) is None
+
+
+def test_a_consumer_that_waits_learns_of_a_failure_though_the_writer_was_alone(tmp_path):
+    (tmp_path / "x" / "consumers" / "a").mkdir(parents=True)
+    for failed in (False, True):
+        job, _ = begin(tmp_path / "x")
+        abort_job(job, failed=failed, alone=True)
+        last = CommitLog(job.storage).view().last
+        assert (last is not None and last.failed) is failed
+
+
+def test_an_abort_that_lost_to_a_commit_leaves_files_in_local_directories(tmp_path, monkeypatch):
+    steps, came = 0, True
+    while came:
+        (tmp_path / str(steps)).mkdir()
+        job = opened(tmp_path / str(steps), monkeypatch)
+        statuses = [run_map_task(job, 0, 0, [ROWS])]
+        assert [file.root for file in statuses[0].output.files] == list(job.local_roots)
+        came, refused = abort_within(steps, job, partial(commit_job, job, statuses, mode="append"))
+        if not refused:
+            assert open_shuffle(tmp_path / str(steps) / "x").verify().num_rows == 20
+        else:
+            assert files_below(tmp_path / str(steps) / "local") == []
+        steps += 1
+    assert steps > 8
+
+
+def test_a_commit_tried_again_is_not_aborted_though_its_directory_was_pruned(tmp_path, monkeypatch):
+    job = opened(tmp_path, monkeypatch)
+    statuses = [run_map_task(job, 0, 0, [ROWS])]
+    # Nothing but the list of roots keeps it; it does not depend on that.
+    (tmp_path / "x" / job.directory / ROOT_LIST_NAME).unlink()
+    (tmp_path / "x" / job.directory).rmdir()
+
+    def abort_after_put(put, _):
+        put()
+        abort_job(pickle.loads(pickle.dumps(job)))
+
+    with instead_of_first_entry(abort_after_put):
+        commit_job(job, statuses, mode="append")
+    assert open_shuffle(tmp_path / "x").verify().num_rows == 20
+
+
+def test_no_commit_comes_between_the_files_of_an_abort(tmp_path, monkeypatch):
+    """The fence is in the log before the first file is removed."""
+    job = opened(tmp_path, monkeypatch)
+    statuses = [run_map_task(job, 0, 0, [ROWS])]
+    real, refused = cleanup.clear_roots, []
+
+    def clear(*arguments):
+        with pytest.raises(CommitConflictError, match="was aborted"):
+            commit_job(job, statuses)
+        refused.append(True)
+        real(*arguments)
+
+    monkeypatch.setattr(cleanup, "clear_roots", clear)
+    abort_job(job)
+    assert refused
+    assert files_below(tmp_path) == ["local", *FENCE]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_abort_after_the_job_directory_is_gone_clears_local_directories(
+    tmp_path, monkeypatch, alone
+):
+    job = opened(tmp_path, monkeypatch)
+    run_map_task(job, 0, 0, [ROWS])
+    shutil.rmtree(tmp_path / "x")
+    abort_job(job, alone=alone)
+    assert files_below(tmp_path / "local") == []
+
+
+def test_what_follows_an_abort_is_the_next_number(tmp_path):
+    """A fence is no version: it cannot be opened, and rows before and after it are whole."""
+    write(tmp_path / "x")
+    job, _ = begin(tmp_path / "x")
+    abort_job(job)
+    assert write(tmp_path / "x").version == 3
+    with pytest.raises(ShuffleError, match="version 2 is not there; that number gives up"):
+        open_shuffle(tmp_path / "x", 2)
+    assert open_shuffle(tmp_path / "x").num_rows == 40
+
+
+@guarantee("failed write")
+def test_aborts_and_commits_of_many_threads(tmp_path):
+    """Half of the jobs is aborted while it commits."""
+    path = tmp_path / "x"
+    write(path)
+    outcomes = {}
+
+    def work(number):
+        job, statuses = begin(path)
+        thread = threading.Thread(target=abort_job, args=(pickle.loads(pickle.dumps(job)),))
+        if number % 2:
+            thread.start()
+        try:
+            commit_job(job, statuses, mode="append")
+            outcomes[number] = True
+        except (CommitConflictError, CorruptShuffleError):
+            outcomes[number] = False
+        if number % 2:
+            thread.join()
+        assert end_of(job).fenced is not outcomes[number]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 8
+    assert all(outcomes[number] for number in range(0, 8, 2))
+    assert open_shuffle(path).num_rows == 20 * (1 + sum(outcomes.values()))
+    assert is_whole(path)
+
+
+def test_a_pinned_version_is_that_very_version(tmp_path):
+    job, statuses = begin(tmp_path / "x")
+    commit_job(job, statuses)
+    pinned = pickle.dumps(open_shuffle(tmp_path / "x"))
+    assert pickle.loads(pinned).num_rows == 20
+    (tmp_path / "x").rename(tmp_path / "y")
+    job, statuses = begin(tmp_path / "x")
+    commit_job(job, statuses)
+    with pytest.raises(CorruptShuffleError, match="the directory was replaced"):
+        pickle.loads(pinned)

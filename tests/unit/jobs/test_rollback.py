@@ -1,0 +1,257 @@
+"""Rollback: content and order of the earlier version, readers of changes, collectors, races."""
+
+import shutil
+from datetime import timedelta
+from itertools import count
+
+import pytest
+
+from arrow_format.errors import (
+    CommitConflictError,
+    CorruptShuffleError,
+    ResultReleasedError,
+    ShuffleNotFoundError,
+    ShuffleOverwrittenError,
+)
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.garbage import collect_garbage
+from arrow_format.jobs.merge import merge_shuffle
+from arrow_format.jobs.rollback import rollback_shuffle
+from arrow_format.jobs.tags import tag_shuffle
+from arrow_format.jobs.target import open_target
+from arrow_format.log.commit_log import CommitLog
+from arrow_format.options import ResultPartitionType, WriteOptions
+from arrow_format.read.shuffle import open_shuffle
+from arrow_format.read.shuffle_changes import open_shuffle_changes
+from arrow_format.storage.open import open_storage
+from arrow_format.streaming.consumption import consume, release_shuffle
+from arrow_format.write.merge_policy import MergePolicy
+from tests.support.interrupted_storage import before_call, dies_after, instead_of_first_entry
+from tests.support.small_shuffles import FAST, begin, numbered, run, values, write_tasks
+
+NOW = timedelta(0)
+CALLS = ("put_if_absent", "list", "read", "stat")
+
+
+def append(path, start, num_tasks=2):
+    tasks = [[numbered([0, 1], start + 2 * task)] for task in range(num_tasks)]
+    write_tasks(path, tasks, 5, mode="append")
+
+
+@pytest.fixture
+def path(path):
+    for start in (0, 10, 20):
+        append(path, start)
+    return path
+
+
+def newest_number(path):
+    return CommitLog(open_storage(path)).newest_version()
+
+
+def test_the_new_version_has_rows_order_shape_and_totals_of_the_earlier_one(path):
+    before = open_shuffle(path, 2)
+    receipt = rollback_shuffle(path, 2)
+    after = open_shuffle(path)
+    assert receipt.version == after.version == 4
+    assert after.read().read_all() == before.read().read_all()
+    assert receipt.subpartition_rows == after.subpartition_rows == before.subpartition_rows
+    assert receipt.subpartition_bytes == after.subpartition_bytes == before.subpartition_bytes
+    assert (receipt.num_rows, receipt.num_map_outputs) == (8, 4)
+    assert [output.position[:2] for output in after.map_outputs] == [(4, n) for n in range(4)]
+    assert after.verify().ok
+    append(path, 90)
+    assert values(path) == [*values(path, 4)[:4], 90, 92, *values(path, 4)[4:], 91, 93]
+
+
+def test_what_came_after_stays_readable_and_can_be_rolled_back_to(path):
+    rollback_shuffle(path, 1)
+    assert len(values(path, 3)) == 12
+    rollback_shuffle(path, 3)
+    assert values(path) == values(path, 3)
+
+
+def test_to_a_merged_version_and_over_one(path):
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    append(path, 30)
+    rollback_shuffle(path, 4)
+    assert values(path) == values(path, 3)
+    rollback_shuffle(path, 2)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    append(path, 40)
+    assert sorted(values(path)) == [0, 1, 2, 3, 10, 11, 12, 13, 40, 41, 42, 43]
+    rollback_shuffle(path, 7)
+    assert values(path) == values(path, 2)
+
+
+def test_to_a_version_of_another_shape(path):
+    write_tasks(path, [[numbered([0, 1, 2])]], 3, mode="overwrite")
+    rollback_shuffle(path, 3)
+    assert open_shuffle(path).num_subpartitions == 5
+    append(path, 50)
+    assert len(values(path)) == 16
+
+
+def test_it_is_an_overwrite_for_readers_of_changes(path):
+    rollback_shuffle(path, 1)
+    with pytest.raises(ShuffleOverwrittenError, match="version 4 overwrote"):
+        open_shuffle_changes(path, 2)
+    changes = open_shuffle_changes(path, 3, overwrites="deliver")
+    assert changes.read().read_all()["v"].to_pylist() == values(path, 1)
+    # From the beginning the rows come once each, however the versions are cut.
+    whole = open_shuffle_changes(path, 0, overwrites="deliver").read().read_all()["v"].to_pylist()
+    parts = [
+        value
+        for start in range(4)
+        for value in open_shuffle_changes(path, start, start + 1, overwrites="deliver")
+        .read()
+        .read_all()["v"]
+        .to_pylist()
+    ]
+    assert sorted(whole) == sorted(parts)
+
+
+def test_the_collector_keeps_what_it_restored(path):
+    expected = values(path, 1)
+    rollback_shuffle(path, 1)
+    append(path, 30)
+    collect_garbage(path, retention=NOW)
+    assert set(expected) < set(values(path))
+    assert open_shuffle(path).verify().ok
+    # Of the versions in between nothing is left.
+    kept = {file.data_path for output in open_shuffle(path).map_outputs for file in output.files}
+    assert {str(f.relative_to(path)) for f in path.glob("map_outputs/*/*.data")} == kept
+
+
+def test_the_collector_keeps_what_a_version_in_between_restored(path, monkeypatch):
+    expected = values(path, 1)
+    write_tasks(path, [[numbered([0], 70)]], 5, mode="overwrite")
+    rollback_shuffle(path, 1)  # version 5
+    write_tasks(path, [[numbered([0], 80)]], 5, mode="overwrite")
+    monkeypatch.setattr("arrow_format.jobs.gc_plan.Planner._first_recent", lambda *_: 5)
+    collect_garbage(path, retention=NOW)
+    assert values(path, 5) == expected
+    assert values(path, 4) == [70]
+    with pytest.raises(ShuffleNotFoundError, match="has expired"):
+        values(path, 1)
+
+
+def test_to_an_expired_version_nothing_changes(path):
+    collect_garbage(path, retention=NOW)
+    number = newest_number(path)
+    for version, problem in [(1, "version 1 has expired"), (9, "version 9 is not there")]:
+        with pytest.raises(ShuffleNotFoundError, match=problem):
+            rollback_shuffle(path, version)
+    with pytest.raises(ShuffleNotFoundError, match="no version has the tag"):
+        rollback_shuffle(path, "nothing")
+    assert newest_number(path) == number
+
+
+def test_to_an_expired_version_with_a_tag(path):
+    expected = values(path, 2)
+    tag_shuffle(path, "good", 2)
+    collect_garbage(path, retention=NOW)
+    rollback_shuffle(path, "good")
+    assert values(path) == expected
+    rollback_shuffle(path, 2)
+    assert values(path) == expected
+
+
+def test_a_version_that_expires_meanwhile_is_refused(path):
+    with (
+        instead_of_first_entry(lambda put, _: (collect_garbage(path, retention=NOW), put())),
+        pytest.raises(ShuffleNotFoundError, match="version 1 has expired"),
+    ):
+        rollback_shuffle(path, 1)
+    assert len(values(path)) == 12
+
+
+def test_a_collection_that_loses_to_a_rollback_keeps_its_files(path):
+    expected = values(path, 1)
+    with instead_of_first_entry(lambda put, _: (rollback_shuffle(path, 1), put())):
+        collect_garbage(path, retention=NOW)
+    assert values(path) == expected
+    assert open_shuffle(path).verify().ok
+
+
+def test_a_collection_at_any_moment_of_a_rollback(path):
+    expected = values(path, 1)
+    copy = path.parent / "copy"
+    outcomes = set()
+    for moment in count():
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy)
+        try:
+            with before_call(moment, lambda: collect_garbage(copy, retention=NOW), CALLS):
+                outcomes.add(attempt(copy))
+        except IndexError:
+            break
+        collect_garbage(copy, retention=NOW)
+        assert open_shuffle(copy).verify().ok
+        assert values(copy) == (expected if outcomes == {"done"} else values(path))
+        outcomes.clear()
+    assert moment > 5
+
+
+def attempt(path):
+    try:
+        rollback_shuffle(path, 1)
+    except ShuffleNotFoundError:
+        return "refused"
+    return "done"
+
+
+def test_without_a_file_of_the_version_nothing_changes(path):
+    data = open_shuffle(path, 1).map_outputs[0].files[0].data_path
+    (path / data).unlink()
+    with pytest.raises(CorruptShuffleError, match=r"is not there.*needed for the rollback"):
+        rollback_shuffle(path, 1)
+    assert newest_number(path) == 3
+
+
+def test_a_released_result_is_not_rolled_back(path):
+    release_shuffle(path)
+    for version in (3, 4):
+        with pytest.raises(ResultReleasedError, match="released by name"):
+            rollback_shuffle(path, version)
+    append(path, 60)
+    with pytest.raises(ResultReleasedError):
+        rollback_shuffle(path, 2)
+    assert values(path) == [60, 62, 61, 63]
+
+
+def test_consumed_versions_are_not_rolled_back_to(tmp_path):
+    path = tmp_path / "pipelined"
+    options = WriteOptions(sync=False, result_type=ResultPartitionType.PIPELINED)
+    for start in (0, 10, 20):
+        write_tasks(path, [[numbered([0], start)]], 5, mode="append", options=options)
+    with consume(path, consumer="c") as consumption:
+        consumption.shuffle.read().read_all()
+    collect_garbage(path, retention=timedelta(days=1))
+    with pytest.raises(ShuffleNotFoundError):
+        rollback_shuffle(path, 1)
+
+
+def test_pending_commits_are_flushed_first(path):
+    job = begin(path)
+    open_target(job, "append")
+    commit_job(job, [run(job, 0, [0])], mode="append", pending=True)
+    with pytest.raises(CommitConflictError, match=r"1 commit\(s\) of a stream wait to be flushed"):
+        rollback_shuffle(path, 1)
+    assert newest_number(path) == 4
+
+
+def test_without_a_shuffle(tmp_path):
+    with pytest.raises(ShuffleNotFoundError, match="is not there"):
+        rollback_shuffle(tmp_path / "none", 1)
+    with pytest.raises(ShuffleNotFoundError, match="holds no committed shuffle"):
+        rollback_shuffle(tmp_path, 1)
+
+
+def test_killed_anywhere_it_is_whole_or_nothing(path):
+    before, expected = values(path), values(path, 1)
+    for calls in range(10):
+        died = dies_after(calls, lambda: rollback_shuffle(path, 1))
+        assert values(path) == (before if died else expected)
+        if not died:
+            break

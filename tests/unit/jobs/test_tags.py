@@ -1,0 +1,281 @@
+"""Tags: what they keep, what becomes of their files, and races with collections."""
+
+import contextlib
+import pickle
+import shutil
+from datetime import timedelta
+from itertools import count
+
+import pytest
+
+from arrow_format.errors import (
+    CommitConflictError,
+    CorruptShuffleError,
+    OptionError,
+    ResultReleasedError,
+    ShuffleError,
+    ShuffleExistsError,
+    ShuffleNotFoundError,
+)
+from arrow_format.jobs.garbage import collect_garbage
+from arrow_format.jobs.merge import merge_shuffle
+from arrow_format.jobs.tags import TaggedVersion, list_tags, tag_shuffle, untag_shuffle
+from arrow_format.read.shuffle import open_shuffle
+from arrow_format.storage.open import PosixStorage
+from arrow_format.streaming.consumption import release_shuffle
+from arrow_format.write.merge_policy import MergePolicy
+from tests.support.interrupted_storage import before_call, dies_after, instead_of_first_entry
+from tests.support.small_shuffles import FAST, numbered, values, write_tasks
+
+NOW = timedelta(0)
+CALLS = ("put_if_absent", "list", "read", "stat")
+
+
+@pytest.fixture
+def path(path):
+    for start in (0, 10, 20):
+        write_tasks(path, [[numbered([0, 1], start)]], 5, mode="append")
+    return path
+
+
+def collect(path):
+    return collect_garbage(path, retention=NOW)
+
+
+def tag_files(path):
+    return sorted(file.name for file in path.glob("commit_log/tags/*"))
+
+
+def test_a_tagged_version_is_read_by_number_and_name_after_it_expired(path):
+    before = open_shuffle(path, 2)
+    rows = before.read().read_all()
+    assert tag_shuffle(path, "v-2", 2) == TaggedVersion("v-2", 2)
+    merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=FAST)
+    collect(path)
+    for name in (2, "v-2"):
+        tagged = open_shuffle(path, name)
+        assert tagged.version == 2
+        assert tagged.read().read_all() == rows
+        assert tagged.subpartition_rows == before.subpartition_rows
+        assert tagged.verify().ok
+        assert pickle.loads(pickle.dumps(tagged)).read().read_all() == rows
+    with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
+        open_shuffle(path, 1)
+
+
+def test_the_newest_is_tagged_by_default(path):
+    assert tag_shuffle(path, "latest").version == 3
+    assert list_tags(path) == (TaggedVersion("latest", 3),)
+
+
+def test_several_tags_of_one_version_and_of_several(path):
+    tag_shuffle(path, "a", 1)
+    tag_shuffle(path, "b", 1)
+    tag_shuffle(path, "c", 3)
+    collect(path)
+    assert untag_shuffle(path, "a")
+    collect(path)
+    assert values(path, 1) == values(path, "b")
+    assert [str(tag) for tag in list_tags(path)] == ["b: version 1", "c: version 3"]
+
+
+def test_a_tag_of_a_tag(path):
+    expected = values(path, 1)
+    tag_shuffle(path, "a", 1)
+    collect(path)
+    tag_shuffle(path, "b", "a")
+    untag_shuffle(path, "a")
+    collect(path)
+    assert values(path, "b") == expected
+
+
+def test_a_tag_twice_is_an_error_that_says_which_version_has_it(path):
+    tag_shuffle(path, "a", 1)
+    files = tag_files(path)
+    with pytest.raises(ShuffleExistsError, match="version 1 has the tag 'a' already"):
+        tag_shuffle(path, "a", 2)
+    assert list_tags(path) == (TaggedVersion("a", 1),)
+    assert tag_files(path) == files
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../a", "a/b", "a.b", "x" * 101, 3, None])
+def test_names_have_a_form(path, name):
+    for act in (tag_shuffle, untag_shuffle):
+        with pytest.raises(OptionError, match="expected 1 to 100 letters"):
+            act(path, name)
+    assert not tag_files(path)
+
+
+@pytest.mark.parametrize("name", ["7", "2026-11-20", "20261120"])
+def test_names_that_mean_another_version_are_refused(path, name):
+    with pytest.raises(OptionError, match="reads as a number or a date"):
+        tag_shuffle(path, name)
+
+
+def test_what_cannot_be_tagged(path, tmp_path):
+    collect(path)
+    with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
+        tag_shuffle(path, "a", 1)
+    with pytest.raises(ShuffleNotFoundError, match="version 9 is not there"):
+        tag_shuffle(path, "a", 9)
+    with pytest.raises(ShuffleNotFoundError, match="is not there"):
+        tag_shuffle(tmp_path / "none", "a")
+    (tmp_path / "empty").mkdir()
+    for act in (
+        lambda: tag_shuffle(tmp_path / "empty", "a"),
+        lambda: list_tags(tmp_path / "empty"),
+    ):
+        with pytest.raises(ShuffleNotFoundError, match="holds no committed shuffle"):
+            act()
+    release_shuffle(path)
+    with pytest.raises(ResultReleasedError):
+        tag_shuffle(path, "a")
+    assert not tag_files(path)
+
+
+def test_a_tag_keeps_its_version_when_the_result_is_released(path):
+    expected = values(path, 2)
+    tag_shuffle(path, "a", 2)
+    release_shuffle(path)
+    assert values(path, "a") == expected
+    untag_shuffle(path, "a")
+    collect(path)
+    assert not list(path.glob("map_outputs/*/*"))
+
+
+def test_files_of_removed_tags_are_collected(path):
+    tag_shuffle(path, "a", 1)
+    tag_shuffle(path, "b", 1)
+    assert untag_shuffle(path, "a")
+    assert not untag_shuffle(path, "a")
+    assert len(tag_files(path)) == 2
+    collect(path)
+    assert [name[:2] for name in tag_files(path)] == ["b-"]
+    assert values(path, "b") == [0, 1]
+    untag_shuffle(path, "b")
+    collect(path)
+    assert not tag_files(path)
+    with pytest.raises(ShuffleNotFoundError):
+        open_shuffle(path, 1)
+
+
+def test_a_dry_run_removes_no_file_and_names_the_tag(path):
+    tag_shuffle(path, "a", 1)
+    untag_shuffle(path, "a")
+    tag_shuffle(path, "b", 2)
+    report = collect_garbage(path, retention=NOW, dry_run=True)
+    assert any("/tags/a-" in file.path for file in report.files)
+    assert [str(hold) for hold in report.holds] == ["tag b: version 2"]
+    assert "kept by tag b: version 2" in str(report)
+    assert len(tag_files(path)) == 2
+
+
+def test_files_of_map_outputs_are_removed_though_two_tags_name_others_of_the_job(path):
+    write_tasks(path, [[numbered([0], 50)], [numbered([1], 51)]], 5, mode="overwrite")
+    job = open_shuffle(path).map_outputs[0].job_id
+    tag_shuffle(path, "a")
+    tag_shuffle(path, "b")
+    write_tasks(path, [[numbered([0], 60)]], 5, mode="overwrite")
+    collect(path)
+    assert len(list(path.glob(f"map_outputs/{job}/*.data"))) == 2
+    untag_shuffle(path, "a")
+    untag_shuffle(path, "b")
+    collect(path)
+    assert not list(path.glob(f"map_outputs/{job}/*"))
+
+
+def test_a_version_that_expires_while_it_is_tagged_is_refused(path):
+    with (
+        instead_of_first_entry(lambda put, _: (collect(path), put())),
+        pytest.raises(ShuffleNotFoundError, match="version 1 has expired"),
+    ):
+        tag_shuffle(path, "a", 1)
+    assert list_tags(path) == ()
+    collect(path)
+    assert not tag_files(path)
+
+
+def test_a_collection_that_removes_the_file_before_the_entry_makes_the_tag_begin_again(path):
+    with instead_of_first_entry(lambda put, _: (collect(path), put())):
+        tag_shuffle(path, "a", 3)
+    write_tasks(path, [[numbered([0], 50)]], 5, mode="overwrite")
+    collect(path)
+    assert values(path, "a") == values(path, 3)
+    assert len(values(path, 3)) == 6
+    assert len(tag_files(path)) == 1
+
+
+def test_a_collection_before_every_entry_makes_it_give_up(path):
+    real = PosixStorage.put_if_absent
+    is_collecting = False
+
+    def put(storage, file, data, *, sync):
+        nonlocal is_collecting
+        if file.endswith(".entry") and not is_collecting:
+            is_collecting = True
+            collect(path)
+            is_collecting = False
+        real(storage, file, data, sync=sync)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PosixStorage, "put_if_absent", put)
+        with pytest.raises(CommitConflictError, match="removed the file of tag 'a' 3 times"):
+            tag_shuffle(path, "a", 3)
+    assert list_tags(path) == ()
+
+
+def test_a_collection_at_any_moment_of_a_tag(path):
+    expected = values(path, 1)
+    copy = path.parent / "copy"
+    num_set = 0
+    for moment in count():
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy)
+        try:
+            with (
+                before_call(moment, lambda: collect(copy), CALLS),
+                contextlib.suppress(ShuffleNotFoundError),
+            ):
+                tag_shuffle(copy, "a", 1)
+        except IndexError:
+            break
+        collect(copy)
+        tags = list_tags(copy)
+        if tags:
+            assert values(copy, "a") == expected
+        num_set += len(tags)
+        assert len(tag_files(copy)) == len(tags)
+    assert 0 < num_set < moment
+
+
+def test_killed_anywhere_a_tag_is_set_or_not(path):
+    for calls in range(10):
+        died = dies_after(calls, lambda: tag_shuffle(path, "a", 1))
+        assert bool(list_tags(path)) is not died
+        if not died:
+            break
+    collect(path)
+    assert len(tag_files(path)) == 1
+    assert values(path, "a") == [0, 1]
+
+
+def test_a_damaged_file_of_a_tag_is_named(path):
+    tag_shuffle(path, "a", 1)
+    collect(path)
+    (file,) = path.glob("commit_log/tags/*")
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CorruptShuffleError, match=f"tags/{file.name}"):
+        open_shuffle(path, "a")
+    assert len(values(path)) == 6
+
+
+def test_damage_in_a_tagged_version_is_not_called_expired(path):
+    tag_shuffle(path, "a", 1)
+    collect(path)
+    shuffle = open_shuffle(path, "a")
+    (path / shuffle.map_outputs[0].files[0].data_path).unlink()
+    with pytest.raises(ShuffleError, match="not there; cannot read it") as raised:
+        shuffle.read().read_all()
+    assert isinstance(raised.value, CorruptShuffleError)

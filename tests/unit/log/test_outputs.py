@@ -1,0 +1,203 @@
+"""Map outputs as columns: what objects say, in reading order, made when they are asked for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arrow_format.log.outputs import (
+    NO_OUTPUTS,
+    SCHEMA,
+    MapOutputs,
+    check_keys,
+    decode_outputs,
+    decode_table,
+    encode_outputs,
+    encode_table,
+    key_of,
+)
+from arrow_format.model import MAX_INTEGER, MapOutput, PartitionedFile, Position
+from tests.support.guarantees import guarantee
+
+SMALL = st.integers(0, 1 << 40)
+
+
+@st.composite
+def map_outputs(draw, *, placed=True):
+    """Some map outputs, each once, of any files that a reader takes."""
+    made = []
+    for task in range(draw(st.integers(0, 6))):
+        files = []
+        for number in range(draw(st.integers(0, 3))):
+            rows = draw(st.integers(0, 1 << 30))
+            files.append(
+                PartitionedFile(
+                    path=f"map_outputs/j{task}/{number}",
+                    num_rows=rows,
+                    num_regions=draw(st.integers(min(rows, 1), min(rows, 3))),
+                    data_bytes=draw(SMALL),
+                    raw_bytes=draw(SMALL),
+                    index_bytes=draw(SMALL),
+                    index_crc32=draw(st.integers(0, 2**32 - 1)),
+                    num_broadcast_rows=draw(st.integers(0, rows)),
+                    root=draw(st.sampled_from(["", "/disk/a", "/ü", "/\udcff"])),
+                )
+            )
+        version = draw(st.integers(1, 9))
+        position = Position(version, task, draw(st.integers(version, 9)))
+        counters = draw(st.dictionaries(st.text(max_size=5), SMALL, max_size=3))
+        made.append(
+            MapOutput(
+                job_id=draw(st.sampled_from(["a", "b" * 32, "x-y_0"])),
+                map_task=task,
+                attempt=draw(SMALL),
+                files=tuple(files),
+                counters=counters,
+                position=position if placed else None,
+            )
+        )
+    return tuple(made)
+
+
+@settings(deadline=None)
+@given(objects=map_outputs())
+def test_columns_say_what_the_objects_say(objects):
+    data = encode_outputs(MapOutputs.of(objects))
+    found = decode_outputs(data)
+    assert len(found) == len(objects)
+    files = [file for output in objects for file in output.files]
+    assert found.num_files == len(files)
+    assert found.num_rows == sum(file.num_rows for file in files)
+    assert found.num_bytes == sum(file.data_bytes for file in files)
+    assert found.raw_bytes == sum(file.raw_bytes for file in files)
+    assert found.num_broadcast_rows == sum(file.num_broadcast_rows for file in files)
+    assert found.delivered_rows(3) == found.num_rows + 2 * found.num_broadcast_rows
+    assert found.of_files("index_crc32").tolist() == [file.index_crc32 for file in files]
+    assert found.keys.to_pylist() == list(map(key_of, objects))
+    assert found.job_ids == {output.job_id for output in objects}
+    assert found.last_versions.tolist() == [output.position.last_version for output in objects]
+    assert tuple(found) == objects
+    assert found == MapOutputs.of(objects)
+    assert hash(found) == hash(MapOutputs.of(objects))
+
+
+@settings(deadline=None)
+@given(objects=map_outputs(placed=False), number=st.integers(1, 99))
+def test_those_of_no_version_yet_get_the_number_of_their_entry(objects, number):
+    before = MapOutputs.of(objects)
+    columns = MapOutputs.of_table(before.table).at_version(number)
+    placed = before.at_version(number)
+    assert list(placed) == list(columns)
+    assert [output.position for output in placed] == [
+        Position(number, output.map_task, number) for output in objects
+    ]
+    assert placed.versions.tolist() == columns.versions.tolist() == [number] * len(objects)
+    assert list(placed.at_version(number + 1)) == list(placed), "what has a place keeps it"
+
+
+@settings(deadline=None)
+@given(objects=map_outputs(), data=st.data())
+def test_what_is_selected_is_what_objects_say(objects, data):
+    outputs = MapOutputs.of(objects)
+    chosen = data.draw(st.lists(st.sampled_from(objects), unique_by=key_of) if objects else
+                       st.just([]))  # fmt: skip
+    keys = pa.array([key_of(output) for output in chosen], pa.string())
+    assert list(outputs.without(keys)) == [one for one in objects if one not in chosen]
+    assert list(outputs.among(keys)) == [one for one in objects if one in chosen]
+    assert list(outputs.of_jobs(["a"])) == [one for one in objects if one.job_id == "a"]
+    assert list(outputs.added_after(4)) == [one for one in objects if one.position.last_version > 4]
+
+
+@settings(deadline=None)
+@given(objects=map_outputs(), data=st.data())
+def test_parts_are_joined_in_reading_order(objects, data):
+    """A merged output is where the first of its inputs was, whichever part it came in."""
+    parts: list[list[MapOutput]] = [[] for _ in range(3)]
+    for output in objects:
+        parts[data.draw(st.integers(0, 2))].append(output)
+    joined = MapOutputs.concat([MapOutputs.of(part) for part in parts])
+    assert list(joined) == sorted(objects, key=lambda output: output.position[:2])
+
+
+def test_nothing_is_decoded_until_it_is_asked_for():
+    asked = []
+
+    def table():
+        asked.append(True)
+        return SCHEMA.empty_table()
+
+    outputs = MapOutputs(table)
+    assert not asked
+    assert (len(outputs), list(outputs)) == (0, [])
+    assert len(asked) == 1
+    assert MapOutputs.of(outputs) is outputs
+    assert MapOutputs.concat([]) == NO_OUTPUTS
+    assert outputs != 5
+    assert repr(outputs) == "MapOutputs(())"
+
+
+FILE = PartitionedFile("a", 1, 1, 8, 8, 8, 8)
+ONE = MapOutput("j", 0, 1, (FILE,), position=Position(1, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ([replace(ONE, attempt=-1)], "is not from 0 to"),
+        ([replace(ONE, attempt=MAX_INTEGER + 1)], "is not from 0 to"),
+        ([replace(ONE, counters={"a": -1})], "is not from 0 to"),
+        ([replace(ONE, job_id="")], "no name of a job"),
+        ([replace(ONE, job_id="a\nb")], "no name of a job"),
+        ([replace(ONE, job_id="a\n")], "no name of a job"),
+        ([replace(ONE, files=(replace(FILE, path="a\n"),))], "not normalised"),
+        ([replace(ONE, files=(FILE, FILE))], "named twice"),
+        ([ONE, replace(ONE, files=())], "named twice"),
+        ([replace(ONE, files=(replace(FILE, num_rows=1 << 31),))], "rows in its regions"),
+        (
+            [
+                replace(
+                    ONE,
+                    files=tuple(
+                        replace(FILE, path=str(n), data_bytes=MAX_INTEGER) for n in range(4)
+                    ),
+                )
+            ],
+            "data_bytes of all files together",
+        ),
+    ],
+)
+def test_what_no_writer_writes_is_refused(outputs, message):
+    with pytest.raises(ValueError, match=message):
+        decode_outputs(encode_outputs(MapOutputs.of(outputs)))
+
+
+def test_a_table_of_other_columns_or_with_nulls_is_refused():
+    table = MapOutputs.of([ONE]).table
+    with pytest.raises(ValueError, match="a table of the columns version"):
+        decode_table(encode_table(table.drop_columns("attempt")), SCHEMA)
+    loose = pa.schema([field.with_nullable(True) for field in SCHEMA])
+    rows = table.to_pylist()
+    rows[0]["job_id"] = None
+    data = memoryview(encode_table(pa.Table.from_pylist(rows, loose)))
+    with pytest.raises(ValueError, match="a table of the columns"):
+        decode_table(data, SCHEMA)
+    with pytest.raises(ValueError, match="has nulls"):
+        decode_table(data, loose)
+
+
+@guarantee("hostile files")
+def test_a_table_that_would_fill_the_memory_is_refused():
+    schema = pa.schema([pa.field("n", pa.int64(), False)])
+    data = encode_table(pa.table({"n": np.zeros(20_000_000, np.int64)}, schema))
+    assert len(data) < 100_000
+    with pytest.raises(ValueError, match=r"bytes"):
+        decode_table(data, schema)
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a/b"], ["a/1", "a/1"], ["a/-1"], ["/1"], ["a/1\n"]])
+def test_keys_that_name_nothing_are_refused(keys):
+    with pytest.raises(ValueError, match="not named by jobs and map tasks, each once"):
+        check_keys(pa.array(keys))
