@@ -1,0 +1,434 @@
+"""What actors do: the operations of the library, and what each says of itself for the oracle."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrow_format import (
+    collect_garbage,
+    consume,
+    delete_rows,
+    erasure_status,
+    flush_pending,
+    merge_shuffle,
+    open_shuffle,
+    open_shuffle_changes,
+    release_shuffle,
+    repair_shuffle,
+    rollback_shuffle,
+    tag_shuffle,
+    untag_shuffle,
+    write_shuffle,
+)
+from arrow_format.errors import (
+    CorruptShuffleError,
+    ShuffleError,
+    ShuffleNotFoundError,
+    UnsettledCommitError,
+)
+from arrow_format.jobs.cleanup import abort_after, abort_job
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
+from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.log.names import entry_path
+from arrow_format.options import WriteOptions
+from arrow_format.streaming.consumption import Consumer
+from tests.simulation.observers import rows_of
+from tests.simulation.process import note, slept_s
+from tests.simulation.storage import replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from arrow_format import DeletionReceipt
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.model import MapStatus, Transaction
+    from arrow_format.storage.open import Storage
+
+Act = "Callable[[Storage], None]"
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+OPTIONS = WriteOptions(sync=False, codec="none", sort_buffer_bytes=1 << 20)
+
+_COMMITTED = re.compile(r"committed as version (\d+)")
+_COMMITTED_ONCE = re.compile(r"version (\d+) has expired")
+"""Of the commit of a job: it was committed before, and that version has expired since."""
+
+
+def error_of(error: ShuffleError) -> str:
+    """Return an error for a note; damage is marked."""
+    mark = "Corrupt: " if isinstance(error, CorruptShuffleError) else ""
+    return f"{mark}{type(error).__name__}: {error}"
+
+
+def commits(
+    op: str,
+    kind: str,
+    rows: Sequence[int],
+    act: Callable[[], int | None],
+    *,
+    pending: bool = False,
+    is_job: bool = False,
+) -> None:
+    """Run a commit that returns its version, or None for no version; say how it ended."""
+    note("begins", op, kind, tuple(rows))
+    try:
+        version = act()
+    except UnsettledCommitError:
+        note("unknown", op)
+    except ShuffleError as error:
+        committed = _COMMITTED.search(str(error))
+        if is_job and isinstance(error, ShuffleNotFoundError):
+            committed = _COMMITTED_ONCE.search(str(error))
+        if committed and pending:
+            note("pends", op, tuple(rows))
+        elif committed:
+            note("is", op, int(committed[1]))
+        else:
+            note("fails", op, error_of(error))
+    except KeyboardInterrupt:
+        note("unknown", op)
+        raise
+    else:
+        if pending:
+            note("pends", op, tuple(rows))
+            return
+        note(*(("does nothing", op) if version is None else ("is", op, version)))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job whose map outputs are written, and which is still to be committed."""
+
+    job: ShuffleJob
+    statuses: tuple[MapStatus, ...]
+    rows: tuple[int, ...]
+    mode: str
+
+
+def prepare(
+    rows: Sequence[int], mode: str = "append", **options: Any
+) -> Callable[[Storage], Prepared]:
+    """Return what begins a job and writes its map outputs."""
+
+    def act(storage: Storage) -> Prepared:
+        job = begin_job(
+            storage,
+            SCHEMA,
+            num_subpartitions=1,
+            partitioner=HashPartitioner("v"),
+            options=replace(OPTIONS, **options),
+        )
+        open_target(job, mode)
+        batch = pa.record_batch([list(rows)], schema=SCHEMA)
+        return Prepared(job, (run_map_task(job, 0, 0, [batch]),), tuple(rows), mode)
+
+    return act
+
+
+def commit(
+    op: str,
+    prepared: Prepared,
+    *,
+    transaction: Transaction | None = None,
+    pending: bool = False,
+    is_alone: bool = True,
+    expected_version: int | None = None,
+) -> Callable[[Storage], None]:
+    """Return the commit of a prepared job; it is aborted where that fails, as by a driver.
+
+    ``is_alone`` says that no other process commits the job.
+    """
+
+    def act(storage: Storage) -> None:
+        job = replace(prepared.job, storage=storage)
+
+        def run() -> int:
+            try:
+                return commit_job(
+                    job,
+                    prepared.statuses,
+                    mode=prepared.mode,
+                    transaction=transaction,
+                    pending=pending,
+                    expected_version=expected_version,
+                ).version
+            except BaseException as error:
+                if is_alone:
+                    abort_after(job, error)
+                else:
+                    with contextlib.suppress(ShuffleError):
+                        abort_job(job)
+                raise
+
+        commits(op, prepared.mode, prepared.rows, run, pending=pending, is_job=True)
+
+    return act
+
+
+def abort(op: str, prepared: Prepared) -> Callable[[Storage], None]:
+    """Return the abort of a prepared job by a driver."""
+
+    def act(storage: Storage) -> None:
+        try:
+            abort_job(replace(prepared.job, storage=storage))
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def write(op: str, rows: Sequence[int], mode: str = "append", **options: Any) -> Any:
+    """Return a write in one process: job, map task and commit."""
+
+    def act(storage: Storage) -> None:
+        table = pa.table({"v": list(rows)}, schema=SCHEMA)
+        commits(
+            op,
+            mode,
+            rows,
+            lambda: (
+                write_shuffle(
+                    table,
+                    storage,
+                    num_subpartitions=1,
+                    keys="v",
+                    mode=mode,  # type: ignore[arg-type]
+                    options=replace(OPTIONS, **options),
+                ).version
+            ),
+        )
+
+    return act
+
+
+def merge(op: str) -> Callable[[Storage], None]:
+    """Return a merge."""
+
+    def act(storage: Storage) -> None:
+        def run() -> int | None:
+            report = merge_shuffle(storage, options=OPTIONS)
+            return report.version if report.plan.merges else None
+
+        commits(op, "keep", (), run)
+
+    return act
+
+
+def rollback(op: str, version: int) -> Callable[[Storage], None]:
+    """Return a rollback to a version."""
+
+    def act(storage: Storage) -> None:
+        commits(op, "rollback", (version,), lambda: rollback_shuffle(storage, version).version)
+
+    return act
+
+
+def delete(op: str, keys: Sequence[int], *, erases: bool = False) -> Callable[[Storage], None]:
+    """Return a deletion of the rows with some values.
+
+    Where it ``erases``, a collection follows, and the question whether the last byte is gone.
+    """
+
+    def act(storage: Storage) -> None:
+        receipts: list[DeletionReceipt] = []
+
+        def run() -> int | None:
+            done = delete_rows(storage, {"v": list(keys)}, options=OPTIONS)
+            receipts.append(done)
+            note("deletes", op, done.searched_version, done.unsearched_version, done.to_json())
+            return done.version if done.num_rows else None
+
+        commits(op, "delete", keys, run)
+        if not erases:
+            return
+        collect()(storage)
+        try:
+            if receipts and erasure_status(storage, receipts[0]).is_gone:
+                note("gone", tuple(keys))
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def tag(name: str, version: int | None = None) -> Callable[[Storage], None]:
+    """Return what sets a tag."""
+
+    def act(storage: Storage) -> None:
+        try:
+            note("tags", name, tag_shuffle(storage, name, version).version)
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def untag(name: str) -> Callable[[Storage], None]:
+    """Return what removes a tag."""
+
+    def act(storage: Storage) -> None:
+        note("untags", name)
+        try:
+            untag_shuffle(storage, name)
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def repair() -> Callable[[Storage], None]:
+    """Return a repair of the log."""
+
+    def act(storage: Storage) -> None:
+        try:
+            report = repair_shuffle(storage, dry_run=False)
+            note("repairs", tuple(each.number for each in report.given_up))
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def damage(number: int, data: bytes | None) -> Callable[[Storage], None]:
+    """Return what puts other bytes in the place of an entry of the log, or removes it."""
+
+    def act(storage: Storage) -> None:
+        path = entry_path(number)
+        if data is None:
+            storage.delete(path)
+        else:
+            replace_file(storage, path, data)
+
+    return act
+
+
+def collect(hours: float = 0) -> Callable[[Storage], None]:
+    """Return a collection with a retention."""
+
+    def act(storage: Storage) -> None:
+        try:
+            collect_garbage(storage, retention=timedelta(hours=hours))
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def read(version: int | str | None = None) -> Callable[[Storage], None]:
+    """Return a reader of the newest version, or of a given one or its tag."""
+
+    def act(storage: Storage) -> None:
+        opened = None
+        try:
+            opened = open_shuffle(storage, version)
+            note("reads", opened.version, rows_of(opened), version is None)
+        except ShuffleNotFoundError as error:
+            if opened is None and version is None:
+                note("finds nothing")
+            else:
+                note("expired", version if opened is None else opened.version, str(error))
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def read_changes(after: int) -> Callable[[Storage], None]:
+    """Return a reader of what was appended after a version."""
+
+    def act(storage: Storage) -> None:
+        try:
+            opened = open_shuffle_changes(storage, after)
+            note("changes", after, opened.version, rows_of(opened))
+        except ShuffleNotFoundError as error:
+            note("expired", None, str(error))
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def release() -> Callable[[Storage], None]:
+    """Return the release of a result by name."""
+
+    def act(storage: Storage) -> None:
+        note("releases")
+        try:
+            release_shuffle(storage)
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def consumes(consumer: str, actor: str, timeout: float = 0.0, turns: int = 1) -> Any:
+    """Return a consumer that reads what is new and records it."""
+
+    def act(storage: Storage) -> None:
+        for turn in range(turns):
+            try:
+                with consume(storage, consumer=consumer, request_timeout=timeout) as consumption:
+                    version = consumption.shuffle.version
+                    rows = rows_of(consumption.shuffle)
+                    note("gets", consumer, version, rows, f"{actor}-{turn}", slept_s())
+                    time.sleep(1)  # it works on them
+                    note("ends", consumer)
+                    # A filter of warnings would be that of all actors.
+                    with contextlib.suppress(RuntimeWarning):
+                        consumption.commit()
+                    note("records", consumer, version, f"{actor}-{turn}")
+            except ShuffleError as error:
+                note("ends", consumer)
+                note("gives up", error_of(error))
+
+    return act
+
+
+def advance(consumer: str, version: int, rows: Sequence[int]) -> Callable[[Storage], None]:
+    """Return a consumer that records a version, with rows that it has read before."""
+
+    def act(storage: Storage) -> None:
+        note("consumes", consumer, tuple(rows))
+        try:
+            at_work = Consumer(storage, consumer)
+            at_work.register(0)
+            with contextlib.suppress(RuntimeWarning):
+                at_work.commit(version)
+            at_work.close()
+        except ShuffleError as error:
+            note("gives up", error_of(error))
+
+    return act
+
+
+def flush(op: str, rows: Sequence[int]) -> Callable[[Storage], None]:
+    """Return a flush of what is pending."""
+
+    def act(storage: Storage) -> None:
+        try:
+            receipt = flush_pending(storage, options=OPTIONS)
+            note("flushes", op, None if receipt is None else receipt.version)
+        except ShuffleError as error:
+            note("cannot flush", op, error_of(error))
+
+    return act
+
+
+def in_turn(*acts: Callable[[Storage], None]) -> Callable[[Storage], None]:
+    """Return several operations of one process, one after the other."""
+
+    def act(storage: Storage) -> None:
+        for each in acts:
+            each(storage)
+
+    return act

@@ -1,0 +1,140 @@
+"""What the oracle runs on a storage: it reads all there is, and collects what is left over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from arrow_format import (
+    DeletionReceipt,
+    collect_garbage,
+    erasure_status,
+    flush_pending,
+    open_shuffle,
+    repair_shuffle,
+)
+from arrow_format.errors import ShuffleNotFoundError
+from arrow_format.log.names import (
+    base_path,
+    checkpoint_path,
+    entry_path,
+    expired_path,
+    numbers_of,
+    segment_of,
+    segment_path,
+    tag_path,
+)
+from arrow_format.log.reader import LogReader, LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from arrow_format.storage.open import Storage
+
+Rows = tuple[int, ...]
+
+
+class Seen(NamedTuple):
+    """What can be read of a storage at one moment."""
+
+    newest: int
+    """Newest version; 0 where there is none."""
+    versions: dict[int, Rows | None]
+    """Rows of each version up to the newest; None where it cannot be opened."""
+
+
+def rows_of(shuffle: Any) -> Rows:
+    """Return the rows of a shuffle, sorted."""
+    return tuple(sorted(shuffle.read().read_all()["v"].to_pylist()))
+
+
+def observe(storage: Storage) -> Seen:
+    """Read every version."""
+    try:
+        newest = open_shuffle(storage).version
+    except ShuffleNotFoundError:
+        return Seen(0, {})
+    versions: dict[int, Rows | None] = {}
+    for version in range(newest, 0, -1):
+        try:
+            versions[version] = rows_of(open_shuffle(storage, version))
+        except ShuffleNotFoundError:
+            versions[version] = None
+    return Seen(newest, versions)
+
+
+def glimpse(storage: Storage) -> Seen:
+    """Read the newest version."""
+    try:
+        shuffle = open_shuffle(storage)
+    except ShuffleNotFoundError:
+        return Seen(0, {})
+    return Seen(shuffle.version, {shuffle.version: rows_of(shuffle)})
+
+
+def verify(storage: Storage) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Read all that can be opened; return the files that it names and those of the log.
+
+    Also return the earlier segments that are kept: a temporary file in them goes with them.
+    """
+    view = LogReader(storage).view()
+    named = _files_of_log(view)
+    first = segment_of(min(view.state.base, *view.state.pending.numbers, view.state.base))
+    segments = tuple(segment_path(segment) for segment in range(first, segment_of(view.newest)))
+    try:
+        newest = open_shuffle(storage)
+    except ShuffleNotFoundError:
+        return frozenset(named), segments
+    for version in range(newest.version, 0, -1):
+        try:
+            shuffle = open_shuffle(storage, version)
+        except ShuffleNotFoundError:
+            continue
+        shuffle.verify()
+        for output in shuffle.map_outputs:
+            for file in output.files:
+                named |= {file.data_path, file.index_path}
+    return frozenset(named), segments
+
+
+def _files_of_log(view: LogView) -> set[str]:
+    """Return the files of the log that are not left over, by what its newest entry says.
+
+    Of segments that were removed the lists stay; others are kept whole.
+    """
+    state = view.state
+    first = segment_of(min(state.base, *state.pending.numbers, state.base))
+    kept = {tag_path(name, tag.commit_id) for name, tag in state.tags.items()}
+    kept |= {expired_path(segment) for segment in range(first)}
+    for number in range(numbers_of(first).start, view.newest + 1):
+        kept |= {entry_path(number), checkpoint_path(number), base_path(number)}
+    return kept
+
+
+def collect(storage: Storage) -> None:
+    try:
+        collect_garbage(storage, retention=timedelta(0))
+    except ShuffleNotFoundError:
+        return
+
+
+def flush(storage: Storage) -> None:
+    try:
+        flush_pending(storage)
+    except ShuffleNotFoundError:
+        return
+
+
+def repair(storage: Storage) -> tuple[int, ...]:
+    """Give up what cannot be read at the end of the log; return the numbers."""
+    report = repair_shuffle(storage, dry_run=False)
+    return tuple(each.number for each in report.given_up)
+
+
+def is_gone(receipt: str) -> Callable[[Storage], bool]:
+    """Return what says whether the rows of a deletion are gone."""
+
+    def act(storage: Storage) -> bool:
+        return erasure_status(storage, DeletionReceipt.from_json(receipt)).is_gone
+
+    return act

@@ -1,0 +1,514 @@
+"""Judges schedules by a plain model: which rows a version has, and who may see what.
+
+What actors say of themselves (:func:`~tests.simulation.process.note`):
+
+``begins op kind rows``
+    A commit begins: ``append`` or ``overwrite`` of these rows, ``keep`` of all there are,
+    ``rollback`` to a version in their place, or ``delete`` of the rows with these values.
+``pends op rows``
+    Its rows wait for a flush.
+``is op version`` / ``does nothing op`` / ``fails op error`` / ``unknown op``
+    It returned a version; it had nothing to do; it raised, and nothing may be in the log; or it is
+    not known.
+``deletes op searched unsearched receipt``
+    A deletion searched a version; rows that were appended up to another one may have been kept.
+``gone rows``
+    The bytes of deleted rows are said to be gone.
+``tags name version`` / ``untags name``
+    A version has got a tag; a tag is about to be removed.
+``repairs numbers``
+    A repair gave up numbers of the log.
+``reads version rows newest`` / ``finds nothing`` / ``expired version error``
+    A reader got rows, of a version that it asked for or of the newest; or found none.
+``consumes consumer rows``
+    A consumer is about to record rows that it got before the schedule.
+``gets consumer version rows turn slept`` / ``ends consumer`` / ``records consumer version turn``
+    A consumer got rows, having slept for some seconds; it is about to record them, or failed; it
+    has recorded that they are consumed.
+``gives up error``
+    An actor ended with an error that says nothing of a commit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.log.names import DAMAGED_DIRECTORY
+from tests.simulation.explorer import PAUSE_MS, State, World, Wrong
+from tests.simulation.files import FAILED, INTERRUPTED, carry_out
+from tests.simulation.model import (
+    Deletion,
+    Left,
+    check_gone,
+    check_repaired,
+    rows_added,
+    rows_after,
+)
+from tests.simulation.observers import (
+    Rows,
+    Seen,
+    collect,
+    flush,
+    glimpse,
+    is_gone,
+    observe,
+    repair,
+    verify,
+)
+from tests.simulation.programs import Node, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.simulation.files import Files
+
+SILENCE_S = 60
+"""For how long a consumer must have been silent before another takes its name."""
+
+
+class Oracle:
+    """Judges the schedules of one world.
+
+    Parameters
+    ----------
+    must_succeed
+        Commits that fail for no reason but a fault.
+    releases, ephemeral
+        Whether rows may be released during the schedule, once they are consumed or by name; or by
+        the collections at the end.
+    pending
+        Whether commits wait for a flush.
+    repeats
+        Whether a consumer may record rows that the process before it recorded too.
+    fresh
+        Whether a reader gets what was committed before it began.
+    glimpses
+        Look only at the newest version after each step, and at the others at the end.
+    one_of
+        Commits of which one succeeds, and no other.
+    collections
+        How many it takes until nothing is left over.
+    kept
+        Versions that stay readable, by the name of the tag that keeps them.
+    damaged
+        The number of the log that is damaged or lost during the schedule; 0: none is.
+    events
+        What was said before the schedule.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        must_succeed: frozenset[str] = frozenset(),
+        releases: bool = False,
+        ephemeral: bool = False,
+        pending: bool = False,
+        repeats: bool = False,
+        fresh: bool = True,
+        glimpses: bool = False,
+        one_of: frozenset[str] = frozenset(),
+        collections: int = 2,
+        kept: Mapping[str, int] = MappingProxyType({}),
+        damaged: int = 0,
+        events: tuple[tuple[Any, ...], ...] = (),
+    ) -> None:
+        self._world = world
+        self._events = events
+        self._ephemeral = ephemeral or releases
+        self._must_succeed = must_succeed
+        self._one_of = one_of
+        self._releases = releases
+        self._pending = pending
+        self._repeats = repeats
+        self._fresh = fresh
+        self._kept = kept
+        self._damaged = damaged
+        store = world.is_store
+        self._observer = Program("observer", observe, is_store=store)
+        self._watcher = Program("watcher", glimpse, is_store=store) if glimpses else self._observer
+        self._collectors = [
+            Program(f"last-gc-{n}", collect, is_store=store) for n in range(collections)
+        ]
+        self._verifier = Program("verifier", verify, is_store=store)
+        self._flusher = Program("last-flush", flush, is_store=store)
+        self._repairer = Program("last-repair", repair, is_store=store)
+        self._erasures: dict[str, Program] = {}
+        self._seen: dict[tuple[str, int, int], Seen] = {}
+        self._left: dict[tuple[int, int, object], str | None] = {}
+        self._first = self.seen(world.files, world.start().now_ms)
+
+    def close(self) -> None:
+        """End all threads."""
+        for program in (
+            self._observer,
+            self._watcher,
+            self._verifier,
+            self._flusher,
+            self._repairer,
+            *self._erasures.values(),
+            *self._collectors,
+        ):
+            program.close()
+
+    def seen(self, files: Files, now_ms: int, observer: Program | None = None) -> Seen:
+        """Return what can be read; raises Wrong where that fails."""
+        files, observer = files.finished(), observer or self._observer
+        key = observer.name, files.key, now_ms
+        if key not in self._seen:
+            self._seen[key] = self._run(observer, files, now_ms)[1].result
+        return self._seen[key]
+
+    def _run(self, program: Program, files: Files, now_ms: int) -> tuple[Files, Node]:
+        files, node = program.run_alone(files, now_ms)
+        if node.error is not None:
+            msg = f"{program.name}: {type(node.error).__name__}: {node.error}"
+            raise Wrong(msg)
+        return files, node
+
+    def on_step(self, before: State, after: State) -> State:
+        """Check that a step takes nothing away that was committed, and changes no version."""
+        for old, new in zip(before.nodes, after.nodes, strict=True):
+            if new is not old and new.error is not None:
+                self._check_error(new)
+            for event in new.events[len(old.events) :]:
+                if event[0] == "gone":
+                    check_gone(event[1], after.files)
+                if event[0] == "gets":
+                    self._check_alone(event, [node for node in before.nodes if node is not old])
+        if before.files is after.files or self._damaged:
+            return after
+        was = self.seen(before.files, after.now_ms, self._watcher)
+        now = self.seen(after.files, after.now_ms, self._watcher)
+        if was is now:
+            return after
+        if now.newest < was.newest and not (self._releases and now.newest == 0):
+            raise Wrong(f"the newest version was {was.newest}, and is {now.newest} after a step")
+        expired = dict(after.expired)
+        for version, rows in was.versions.items():
+            later = now.versions.get(version)
+            if rows is not None and later is None:
+                expired[version] = rows
+            if rows is None and later is not None:
+                raise Wrong(f"version {version} appeared again, with rows {later}")
+            if rows is not None and later is not None and rows != later:
+                raise Wrong(f"version {version} had rows {rows}, and has {later} after a step")
+        return after._replace(expired=tuple(sorted(expired.items())))
+
+    def _check_alone(self, event: tuple[Any, ...], others: list[Node]) -> None:
+        """Check that a consumer did not take its name over from one that was just at work.
+
+        Of two that are at work, the later one must have waited.
+        """
+        _, consumer, _, _, _, slept_s = event
+        for node in others:
+            work = [each for each in node.events if each[0] in ("gets", "ends")]
+            if work and work[-1][:2] == ("gets", consumer):
+                longest_s = max(slept_s, work[-1][5])
+                if longest_s < SILENCE_S:
+                    raise Wrong(
+                        f"consumer {consumer} was taken over after {longest_s} s from a process "
+                        "that is at work"
+                    )
+
+    def _check_error(self, node: Node) -> None:
+        if isinstance(node.error, KeyboardInterrupt) and any(
+            answer.how == "interrupted" for _, answer in node.history()
+        ):
+            return
+        raise Wrong(
+            f"an actor ended with {type(node.error).__name__}: {node.error}"
+        ) from node.error
+
+    def on_end(self, state: State) -> None:
+        """Check the end of a schedule: all actors have ended, or never run again."""
+        events = [*self._events, *(event for node in state.nodes for event in node.events)]
+        has_faults = state.faults < self._world.faults
+        for node in state.nodes:
+            if node.parent is None and node.error is not None:  # before its first call
+                self._check_error(node)
+        if self._damaged:
+            self._check_repaired(state, events)
+            return
+        for event in events:
+            if event[0] == "fails" and event[1] in self._must_succeed and not has_faults:
+                raise Wrong(f"{event[1]} failed: {event[2]}")
+            if event[0] == "gives up" and "Corrupt:" in event[-1] and not has_faults:
+                raise Wrong(f"an actor saw damage: {event[-1]}")
+            if event[0] == "expired" and event[1] in {*self._kept, *self._kept.values()}:
+                raise Wrong(f"a reader of version {event[1]}, which has a tag: {event[2]}")
+        if self._one_of:
+            won = [event[1] for event in events if event[0] == "is" and event[1] in self._one_of]
+            if len(won) > 1 or (not won and all(state.have_ended) and not has_faults):
+                raise Wrong(f"of {sorted(self._one_of)} one must succeed, and {won} did")
+        seen = self.seen(state.files, state.now_ms)
+        seen = seen._replace(versions=seen.versions | dict(state.expired))
+        contents = self._explain(events, seen)
+        self._check_readers(state, contents, seen)
+        self._check_consumers(events, contents, _unsure_consumers(state))
+        sure = tuple(sorted(event[2][0] for event in events if event[0] == "pends"))
+        untagged = {event[1] for event in events if event[0] == "untags"}
+        tagged = {event[2] for event in events if event[0] == "tags" and event[1] not in untagged}
+        deletions = {
+            Deletion(event[4], self._never_again(begins, events), event[3])
+            for event in events
+            for begins in events
+            if event[0] == "deletes" and begins[:2] == ("begins", event[1])
+        }
+        left = Left(sure, tuple(sorted(tagged | {*self._kept.values()})), tuple(sorted(deletions)))
+        key = state.files.key, state.now_ms, (state.late, left)
+        if key not in self._left:
+            self._left[key] = self._left_over(state, left)
+        if self._left[key] is not None:
+            raise Wrong(str(self._left[key]))
+
+    def _explain(self, events: list[tuple[Any, ...]], seen: Seen) -> dict[int, set[Rows]]:
+        """Return the rows that each version may have; raises Wrong where nothing explains it."""
+        commits = {event[1]: (event[2], event[3]) for event in events if event[0] == "begins"}
+        # Several processes may commit one job.
+        unended = Counter(event[1] for event in events if event[0] == "begins")
+        unended.subtract(event[1] for event in events if event[0] in ("fails", "does nothing"))
+        known: dict[int, str] = {}
+        for event in events:
+            if event[0] == "is":
+                if known.get(event[2], event[1]) != event[1]:
+                    raise Wrong(f"{event[1]} and {known[event[2]]} both are version {event[2]}")
+                known[event[2]] = event[1]
+        searched = {event[1]: event[2:4] for event in events if event[0] == "deletes"}
+        # Also those that are pending: a flush publishes them.
+        open_ends = frozenset(op for op in commits if unended[op] > 0 and op not in known.values())
+        consumed = self._may_go(events)
+        first = self._first.versions.get(self._first.newest) or ()
+        # A version that no commit returned can be a merge of unknown end, a flush or a release; a
+        # collection takes numbers too, but these are no versions.
+        may_keep = self._releases or self._pending
+        may_keep |= any(commits[op][0] == "keep" for op in open_ends)
+        possible: set[tuple[Rows, frozenset[str]]] = {(first, frozenset())}
+        contents: dict[int, set[Rows]] = {
+            version: {rows} for version, rows in self._first.versions.items() if rows is not None
+        }
+        last = max([seen.newest, self._first.newest, *known])
+        for version in range(self._first.newest + 1, last + 1):
+            following: set[tuple[Rows, frozenset[str]]] = set()
+            for rows, used in possible:
+                if version in known:
+                    op = known[version]
+                    after = rows_after(rows, *commits[op], contents, searched.get(op))
+                    following.update((each, used) for each in after)
+                    continue
+                if may_keep or seen.versions.get(version) is None:
+                    following.add((rows, used))
+                if self._releases:
+                    following.add((tuple(row for row in rows if row not in consumed), used))
+                left = sorted(open_ends - used)
+                for count in range(1, len(left) + 1 if self._pending else 2):
+                    for ops in combinations(left, count):
+                        after = {rows}
+                        for op in ops:
+                            after = {
+                                each
+                                for before in after
+                                for each in rows_after(before, *commits[op], contents)
+                            }
+                        following.update((each, used | {*ops}) for each in after)
+            if not following:
+                raise Wrong(f"version {version} is in the log, and no commit said so")
+            actual = seen.versions.get(version)
+            if actual is not None:
+                matching = {each for each in following if self._fits(each[0], actual, consumed)}
+                if not matching:
+                    expected = sorted({rows for rows, _ in following})
+                    raise Wrong(f"version {version} has rows {actual}, expected one of {expected}")
+                following = {(actual, used) for _, used in matching}
+            possible = following
+            contents[version] = {rows for rows, _ in possible}
+        if max(known, default=0) > seen.newest and not self._releases:
+            raise Wrong(f"version {max(known)} was committed; the newest is {seen.newest}")
+        return contents
+
+    def _may_go(self, events: list[tuple[Any, ...]]) -> frozenset[int]:
+        """Return the rows that a release may have taken."""
+        if not self._releases:
+            return frozenset()
+        if any(event[0] == "releases" for event in events):
+            return frozenset(
+                [row for rows in self._first.versions.values() for row in rows or ()]
+                + [row for event in events if event[0] == "begins" for row in event[3]]
+            )
+        got = (event[3] for event in events if event[0] == "gets")
+        before = (event[2] for event in events if event[0] == "consumes")
+        return frozenset(row for rows in (*got, *before) for row in rows)
+
+    def _fits(self, rows: Rows, actual: Rows, consumed: frozenset[int]) -> bool:
+        if rows == actual:
+            return True
+        gone = Counter(rows) - Counter(actual)
+        return self._releases and not Counter(actual) - Counter(rows) and consumed >= set(gone)
+
+    def _check_readers(self, state: State, contents: dict[int, set[Rows]], seen: Seen) -> None:
+        for actor, node in enumerate(state.nodes):
+            before = [
+                event[2]
+                for other, earlier in enumerate(state.nodes)
+                if state.began[actor] > 0 and state.began[actor] >> other & 1
+                for event in earlier.events
+                if event[0] == "is"
+            ]
+            floor = max([self._first.newest, *before]) if self._fresh else 0
+            for event in node.events:
+                if event[0] == "reads":
+                    _, version, rows, is_newest = event
+                    if rows not in contents.get(version, ()):
+                        raise Wrong(
+                            f"a reader of version {version} got rows {rows}, expected "
+                            f"{sorted(contents.get(version, ()))}"
+                        )
+                    if is_newest and version < floor:
+                        raise Wrong(f"a reader got version {version} after {floor} was committed")
+                elif event[0] == "finds nothing" and floor and not self._releases:
+                    raise Wrong(f"a reader found nothing after version {floor} was committed")
+                elif event[0] == "changes":
+                    _, after, version, rows = event
+                    if after not in contents:
+                        continue  # it had expired before
+                    expected = rows_added(contents, after, version)
+                    if rows not in expected:
+                        raise Wrong(
+                            f"a reader of what came after version {after} up to {version} got "
+                            f"rows {rows}, expected {sorted(expected)}"
+                        )
+
+    def _check_consumers(
+        self,
+        events: list[tuple[Any, ...]],
+        contents: dict[int, set[Rows]],
+        unsure: frozenset[str],
+    ) -> None:
+        """Check that what each consumer recorded covers each row once."""
+        got = {(event[1], event[2], event[4]): event[3] for event in events if event[0] == "gets"}
+        recorded: dict[str, list[int]] = {}
+        last: dict[str, int] = {}
+        for event in events:
+            if event[0] == "records":
+                rows = got[event[1], event[2], event[3]]
+                recorded.setdefault(event[1], []).extend(rows)
+                last[event[1]] = max(last.get(event[1], 0), event[2])
+        for consumer, rows in recorded.items():
+            twice = sorted(row for row, count in Counter(rows).items() if count > 1)
+            if twice and not self._repeats:
+                raise Wrong(f"consumer {consumer} recorded rows {twice} as consumed twice")
+            whole = contents.get(last[consumer], set())
+            sure = not twice and not self._releases and consumer not in unsure
+            if sure and whole and tuple(sorted(rows)) not in whole:
+                raise Wrong(
+                    f"consumer {consumer} has recorded version {last[consumer]} with rows "
+                    f"{sorted(rows)}, expected {sorted(whole)}"
+                )
+
+    def _check_repaired(self, state: State, events: list[tuple[Any, ...]]) -> None:
+        """Repair the log, and check that no more is given up than repairs say."""
+        files, node = self._run(self._repairer, state.files.finished(), state.now_ms)
+        seen = self.seen(files, state.now_ms)
+        # A repair that died has moved numbers aside, and not said so.
+        aside = [path for path in files.paths() if path.startswith(f"{DAMAGED_DIRECTORY}/")]
+        moved = {int(path.rpartition("/")[2].partition("-")[0]) for path in aside}
+        check_repaired(events, self._first, seen, self._damaged, moved | {*node.result})
+        for collector in self._collectors:
+            files, _ = self._run(collector, files, state.now_ms)
+        after = self.seen(files, state.now_ms)
+        if after.versions.get(after.newest) != seen.versions.get(seen.newest):
+            raise Wrong(f"a collection after a repair changed version {seen.newest}")
+
+    def _left_over(self, state: State, left: Left) -> str | None:
+        """Collect what is left, and return what no version names; None where nothing is left."""
+        try:
+            return self._left_after_gc(state, left)
+        except Wrong as wrong:
+            return f"after the end: {wrong}"
+
+    def _left_after_gc(self, state: State, expected: Left) -> str | None:
+        files, now_ms = state.files, state.now_ms
+        if self._pending:
+            files, _ = self._run(self._flusher, files, now_ms)
+        before = self.seen(files, now_ms)
+        lost = Counter(expected.pending) - Counter(before.versions.get(before.newest) or ())
+        if lost:
+            return f"pending rows {sorted(lost)} are not in version {before.newest} after a flush"
+        for collector in self._collectors:
+            files, _ = self._run(collector, files, now_ms)
+            now_ms += PAUSE_MS
+        after = self.seen(files, now_ms)
+        if not self._ephemeral:
+            was, is_now = before.versions.get(before.newest), after.versions.get(after.newest)
+            if was != is_now:
+                return f"the newest version had rows {was}, and has {is_now} after a collection"
+        for version in expected.tagged:
+            if after.versions.get(version) is None:
+                return f"version {version} has a tag, and cannot be read after a collection"
+        problem = self._not_erased(files, now_ms, after, expected.deletions)
+        if problem:
+            return problem
+        return self._left_files(state, files, now_ms)
+
+    def _never_again(self, deletion: tuple[Any, ...], events: list[tuple[Any, ...]]) -> Rows:
+        """Return the values of a deletion that no commit of the schedule adds."""
+        added = {
+            row
+            for event in events
+            if event[0] == "begins" and event[2] in ("append", "overwrite")
+            for row in event[3]
+        }
+        return tuple(key for key in deletion[3] if key not in added)
+
+    def _not_erased(
+        self, files: Files, now_ms: int, seen: Seen, deletions: tuple[Deletion, ...]
+    ) -> str | None:
+        """Return which deleted row a file still has; its receipt must say the same."""
+        rows = {row for rows in seen.versions.values() for row in rows or ()}
+        for receipt, keys, unsearched in deletions:
+            if receipt not in self._erasures:
+                name = f"erasure-{len(self._erasures)}"
+                act = is_gone(receipt)
+                self._erasures[receipt] = Program(name, act, is_store=self._world.is_store)
+            _, node = self._run(self._erasures[receipt], files, now_ms)
+            if not keys:
+                continue
+            is_kept = bool(rows & set(keys))
+            if node.result == is_kept and (is_kept or not unsearched):
+                return f"rows {keys} were deleted, of {sorted(rows)}; is_gone: {node.result}"
+            if not is_kept:
+                check_gone(keys, files)
+        return None
+
+    def _left_files(self, state: State, files: Files, now_ms: int) -> str | None:
+        """Return which files nothing names."""
+        _, node = self._run(self._verifier, files, now_ms)
+        named, segments = node.result
+        left = [
+            path
+            for path in files.paths()
+            if path not in named
+            and (path.startswith(("map_outputs/", "commit_log/")) or ".tmp-" in path)
+            and not (".tmp-" in path and path.startswith(segments))
+            and not path.startswith(DAMAGED_DIRECTORY)
+        ]
+        if left:
+            return f"files are left over that nothing names: {left}"
+        for call in state.late:
+            files, _ = carry_out(files, call, now_ms, not self._world.is_store)
+            self.seen(files, now_ms)
+        return None
+
+
+def _unsure_consumers(state: State) -> frozenset[str]:
+    """Return the consumers that cannot know whether their progress was recorded."""
+    return frozenset(
+        call[1].split("/")[1]
+        for node in state.nodes
+        for call, answer in node.history()
+        # Of the put, or of the listing that says whether it counts.
+        if answer.how in (FAILED, INTERRUPTED) and str(call[1]).startswith("consumers/")
+    )

@@ -1,0 +1,139 @@
+"""Prepares storages for actors, and says what a scenario is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation import actors
+from tests.simulation.explorer import World
+from tests.simulation.files import EMPTY, Files
+from tests.simulation.oracle import Oracle
+from tests.simulation.process import START_MS
+from tests.simulation.programs import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from arrow_format.storage.open import Storage
+
+Act = Any
+
+
+@dataclass
+class Stage:
+    """A storage that is being prepared."""
+
+    is_store: bool
+    files: Files = EMPTY
+    events: tuple[tuple[Any, ...], ...] = ()
+    versions: list[int] = field(default_factory=list)
+    """Those that were committed, ascending."""
+    _count: int = 0
+
+    def run(self, act: Callable[[Storage], Any]) -> Any:
+        """Run something before the schedule begins; return its result."""
+        self._count += 1
+        program = Program(f"prepare-{self._count}", act, is_store=self.is_store)
+        self.files, node = program.run_alone(self.files, START_MS)
+        if node.error is not None:
+            raise node.error
+        self.events += tuple(event for event in node.events if event[0] in ("gets", "records"))
+        if any(event[0] == "pends" for event in node.events):
+            self.events += node.events
+        self.versions += [event[2] for event in node.events if event[0] == "is"]
+        failed = [event for event in node.events if event[0] in ("fails", "gives up")]
+        assert not failed, failed
+        return node.result
+
+    @property
+    def before_newest(self) -> int:
+        """The version before the newest."""
+        return self.versions[-2]
+
+    def rows(self, *versions: int, **options: Any) -> None:
+        """Append a version of one row for each."""
+        for row in versions:
+            self.run(actors.write(f"prepared-{row}", [row], **options))
+
+    def job(self, rows: list[int], mode: str = "append", **options: Any) -> actors.Prepared:
+        """Write the map outputs of a job."""
+        prepared: actors.Prepared = self.run(actors.prepare(rows, mode, **options))
+        return prepared
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A group of actors on a storage.
+
+    ``begin`` prepares the storage, and returns the actors by name.
+    """
+
+    name: str
+    begin: Callable[[Stage], dict[str, Act]]
+    is_store: bool = False
+    faults: int = 0
+    kinds: frozenset[str] = frozenset()
+    faulty: tuple[str, ...] | None = None
+    pauses: int = 0
+    crashes: bool = True
+    releases: bool = False
+    ephemeral: bool = False
+    pending: bool = False
+    repeats: bool = False
+    fresh: bool = True
+    glimpses: bool = False
+    one_of: frozenset[str] = frozenset()
+    kept: dict[str, int] = field(default_factory=dict)
+    damaged: int = 0
+    must_succeed: frozenset[str] = frozenset()
+    skews_ms: dict[str, int] = field(default_factory=dict)
+    preemptions: int = 2
+    """Switches from an actor that has not ended, for the tests."""
+    sizes: tuple[int, int] | None = None
+    """Numbers of a segment of the log and of a checkpoint; None: those in use."""
+    only_log: bool = False
+    """Whether actors go on in turn only before calls on the log and on consumers' files."""
+    age_days: int = 0
+    """How long ago the storage was prepared."""
+    steady: tuple[str, ...] = ()
+    """Actors that are not preempted."""
+    prelude: str = ""
+    """Words of a schedule: how far actors have come before each schedule begins."""
+
+    def stage(self) -> tuple[World, Oracle]:
+        """Prepare the storage; return it with the actors, and who judges them."""
+        stage = Stage(self.is_store)
+        acts = self.begin(stage)
+        programs = tuple(
+            Program(name, act, is_store=self.is_store, skew_ms=self.skews_ms.get(name, 0))
+            for name, act in acts.items()
+        )
+        names = list(acts)
+        world = World(
+            programs,
+            stage.files,
+            self.is_store,
+            self.faults,
+            self.kinds,
+            None if self.faulty is None else tuple(names.index(name) for name in self.faulty),
+            self.pauses,
+            START_MS + self.age_days * 86_400_000,
+            frozenset(map(names.index, self.steady)),
+        )
+        oracle = Oracle(
+            world,
+            must_succeed=self.must_succeed,
+            releases=self.releases,
+            ephemeral=self.ephemeral,
+            pending=self.pending,
+            repeats=self.repeats,
+            fresh=self.fresh,
+            glimpses=self.glimpses,
+            one_of=self.one_of,
+            kept=self.kept,
+            damaged=self.damaged,
+            collections=2 if self.sizes is None else 4,
+            events=stage.events,
+        )
+        return world, oracle

@@ -1,0 +1,114 @@
+"""Schedules that went wrong once.
+
+Each names moments instead of numbers of calls where it can, so that it means the same when an
+operation has more or fewer of them; see :data:`tests.simulation.schedule.POINTS`.
+"""
+
+import pytest
+
+from tests.simulation import actors
+from tests.simulation.campaign import replayed
+from tests.simulation.observers import observe
+from tests.simulation.process import virtual_world
+from tests.simulation.stage import Stage
+
+SCHEDULES = {
+    # A reader listed versions 1 to 4. Version 3 was consumed, and its number is free when a writer
+    # that looked at version 2 puts its entry: the reader took that for version 3.
+    "a late entry in the place of an expired one": (
+        "late append and changes",
+        "W@entry O@record R@read-entry O$ W@read-expired R$ W$",
+    ),
+    "a late entry in the place of an expired one, on a store": (
+        "late append and changes on a store",
+        "W@entry O@record R@read-entry O$ W@read-expired R$ W$",
+    ),
+    # As above, with a merge, and a reader on its way from version 5 down to the first.
+    "a late merge in the place of an expired entry": (
+        "late merge and read",
+        "M@entry O@collects pause R@read-entry O$ M@read-expired R$ M$",
+    ),
+    "a late merge in the place of an expired entry, on a store": (
+        "late merge and read on a store",
+        "M@entry O@collects pause R@read-entry O$ M@read-expired R$ M$",
+    ),
+    # The merge is interrupted while its put is on its way, and the store does not take the fence:
+    # its files were removed, and then the put was carried out.
+    **{
+        f"an interrupted merge whose put is late, {calls} calls later": (
+            "interrupted merge on a store",
+            f"M@entry M!interrupted-late {f'M*{calls}' if calls else ''} M!failed M$ land",
+        )
+        for calls in range(4)
+    },
+    **{
+        f"a merge that is interrupted twice, {calls} calls later": (
+            "interrupted merge on a store",
+            f"M@entry M!interrupted-late {f'M*{calls}' if calls else ''} M!interrupted M$ land",
+        )
+        for calls in range(4)
+    },
+    # A release found its totals gone, since a collection let those versions expire, and took those
+    # of the whole version instead.
+    "a release during a collection": (
+        "release and gc",
+        "G@list-log#2 C@record#7 H@entry C$ G$ H$",
+    ),
+    # A reader listed the segment of a log and the next one, in which was no entry yet; the first
+    # was removed before the reader came to it: it took the log for empty.
+    "a segment that is removed under a reader of the next": (
+        "late append and removal",
+        "W$ O@entry-link#2 R*3 O$ R$",
+    ),
+    # The number of a late append is free again, since its segment was removed: the writer must
+    # see that after its put, and a reader on its way through that segment must not believe it.
+    **{
+        f"a late append in a removed segment{on}": (
+            f"late append and removal{on}",
+            "W@entry O@checkpoint R@read-entry#2 O$ W@entry-link W*1 R$ W$",
+        )
+        for on in ("", " on a store")
+    },
+    # A merge was committed, and its entry removed before it had made its report.
+    "a merge whose entry is removed before its report": (
+        "late merge and removal on a store",
+        "M@read-expired#2 M*1 O$ M$ R$",
+    ),
+    # A collection read the entries of a segment, for its list, while another removed them.
+    "two collections of one segment": (
+        "gc+a base and a removal",
+        "A@read-entry#2 G$ A$",
+    ),
+    # A process whose clock is ahead took the name of a consumer that was at work.
+    "a clock that is an hour ahead": ("name of a consumer at work", "K@sleep L$ K$"),
+    "a clock that is an hour ahead, on a store": (
+        "name of a consumer at work on a store",
+        "K@sleep L$ K$",
+    ),
+    # The entry of an append expires before its writer has looked whether it won: it must not be
+    # committed a second time.
+    "an entry that expires before its writer has looked": (
+        "stalled append and gc",
+        "A@entry-link A*1 B$ A$",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SCHEDULES)
+def test_goes_right_now(what):
+    name, schedule = SCHEDULES[what]
+    wrong, _ = replayed(name, schedule)
+    assert wrong is None
+
+
+def test_what_is_pending_holds_no_version_back():
+    with virtual_world():
+        stage = Stage(is_store=False)
+        stage.rows(1)
+        stage.run(actors.commit("pending", stage.job([2]), pending=True))
+        for row in (3, 4, 5):
+            stage.run(actors.write(f"row {row}", [row], "overwrite"))
+        stage.run(actors.collect())
+        seen = stage.run(observe)
+    assert seen.versions[seen.newest] == (5,)
+    assert [rows for rows in seen.versions.values() if rows is not None] == [(5,)]

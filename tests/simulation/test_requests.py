@@ -1,0 +1,163 @@
+"""Requests per operation on an object store, and how many are waited for one after the other.
+
+Of a log with few versions and of one with many, on which an operation must not ask for more. One
+table: change it where an operation asks for less.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+
+from arrow_format import open_shuffle
+from arrow_format.storage.object_store import MAX_REQUESTS
+from tests.simulation import actors
+from tests.simulation.explorer import PAUSE_MS
+from tests.simulation.files import EMPTY
+from tests.simulation.process import START_MS, note, this, virtual_world
+from tests.simulation.programs import Program
+
+FEW, MANY = 10, 600
+"""Versions of the log before the operation, the latter more than a segment has. To make 3,000 takes
+half a minute for each of the two logs."""
+
+KINDS = {"list": "lists", "files": "lists", "read": "gets", "stat": "heads", "put": "puts"} | {
+    "upload": "puts",
+    "delete": "deletes",
+    "delete_all": "deletes",
+}
+
+
+class Requests(NamedTuple):
+    log_lists: int = 0
+    """Of them those of the log: a commit needs two, however long the log is."""
+    lists: int = 0
+    gets: int = 0
+    heads: int = 0
+    puts: int = 0
+    deletes: int = 0
+    trips: int = 0
+    """Waited for one after the other, with at most eight requests at a time."""
+
+
+EXPECTED = {
+    # Of the log: lists; lists gets heads puts deletes trips.
+    ("append", FEW): Requests(2, 3, 2, 4, 3, 0, 11),
+    ("append", MANY): Requests(2, 3, 2, 4, 3, 0, 11),
+    ("overwrite", FEW): Requests(2, 3, 2, 4, 3, 0, 11),
+    ("overwrite", MANY): Requests(2, 3, 2, 4, 3, 0, 11),
+    ("open", FEW): Requests(2, 2, 11, 1, 0, 0, 7),
+    ("open", MANY): Requests(2, 2, 12, 1, 0, 0, 9),
+    ("merge", FEW): Requests(4, 5, 37, 2, 3, 0, 27),
+    ("merge", MANY): Requests(4, 5, 43, 2, 3, 0, 37),
+    ("merge with nothing to do", FEW): Requests(2, 2, 12, 1, 0, 0, 7),
+    ("merge with nothing to do", MANY): Requests(2, 2, 13, 1, 0, 0, 9),
+    # It reads the rows of the keys' subpartitions in every region.
+    ("delete", FEW): Requests(8, 9, 49, 1, 1, 0, 26),
+    ("delete", MANY): Requests(8, 9, 644, 1, 1, 0, 110),
+    ("rollback", FEW): Requests(4, 4, 8, 11, 1, 0, 13),
+    ("rollback", MANY): Requests(4, 4, 8, 11, 1, 0, 13),
+    ("tag", FEW): Requests(4, 4, 8, 1, 2, 0, 12),
+    ("tag", MANY): Requests(4, 4, 8, 1, 2, 0, 12),
+    ("gc with nothing to do", FEW): Requests(5, 8, 13, 3, 0, 0, 17),
+    ("gc with nothing to do", MANY): Requests(5, 8, 12, 4, 0, 0, 18),
+    # It lists the directory of each job whose files it removes.
+    ("release", FEW): Requests(9, 24, 22, 5, 2, 1, 38),
+    ("release", MANY): Requests(9, 614, 21, 6, 2, 2, 113),
+    ("consume", FEW): Requests(4, 9, 10, 4, 2, 0, 24),
+    ("consume", MANY): Requests(4, 9, 11, 4, 2, 0, 24),
+    ("acknowledge", FEW): Requests(2, 8, 5, 1, 3, 0, 17),
+    ("acknowledge", MANY): Requests(2, 8, 5, 1, 3, 0, 17),
+}
+
+
+def _open(storage):
+    open_shuffle(storage)
+
+
+OPERATIONS = {
+    "append": actors.write("append", [1]),
+    "overwrite": actors.write("overwrite", [1], "overwrite"),
+    "rollback": actors.rollback("rollback", 5),
+    "tag": actors.tag("t", 5),
+    "delete": actors.delete("delete", [-1]),
+    "open": _open,
+    "merge with nothing to do": actors.merge("merge"),
+    "merge": actors.merge("merge"),
+    "gc with nothing to do": actors.collect(24),
+    "release": actors.release(),
+    "consume": actors.consumes("c", "c"),
+    # What was consumed before is not released again.
+    "acknowledge": actors.advance("c", FEW, ()),
+}
+PIPELINED = ("consume", "acknowledge")
+_TWO_LATER = (
+    actors.merge("before"),
+    actors.write("before-1", [-1]),
+    actors.write("before-2", [-2]),
+)
+BEFORE = {
+    # So that it replaces as much, however many versions there were.
+    "merge": _TWO_LATER,
+    "merge with nothing to do": (actors.merge("before"),),
+    "delete": _TWO_LATER,
+    "acknowledge": (actors.consumes("c", "before"),),
+    "gc with nothing to do": (actors.collect(24),) * 2,
+    "release": (actors.collect(24),) * 2,
+    "consume": (
+        actors.consumes("c", "before"),
+        actors.collect(24),
+        actors.write("before-1", [-1]),
+    ),
+}
+
+
+class Log:
+    """A storage on which operations run one after the other."""
+
+    def __init__(self, files=EMPTY, now_ms=START_MS, who="first"):
+        self.files, self._now_ms, self._count, self._who = files, now_ms, 0, who
+
+    def run(self, act):
+        """Run an operation; return its requests, and what it noted."""
+        self._count += 1
+        program = Program(
+            f"{self._who}-{self._count}", act, is_store=True, max_requests=MAX_REQUESTS
+        )
+        self.files, node = program.run_alone(self.files, self._now_ms)
+        assert node.error is None
+        assert not [event for event in node.events if event[0] in ("fails", "gives up")]
+        calls = [call for call, _ in node.history()]
+        counts = Counter(KINDS[call[0]] for call in calls if call[0] in KINDS)
+        counts["log_lists"] = sum(call[0] == "list" and "commit_log" in call[1] for call in calls)
+        return counts, node
+
+
+@pytest.fixture(scope="module", params=[FEW, MANY])
+def logs(request):
+    """Logs of that many versions, of a table and of a result with a consumer."""
+    with virtual_world():
+        table, result = Log(), Log()
+        for row in range(request.param):
+            table.run(actors.write(f"row {row}", [row]))
+            result.run(actors.write(f"row {row}", [row], result_type="PIPELINED"))
+        yield request.param, table.files, result.files
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_requests(logs, operation):
+    versions, table, result = logs
+    # So much later that no task of the jobs can still write.
+    log = Log(result if operation in PIPELINED else table, START_MS + PAUSE_MS, "later")
+    for before in BEFORE.get(operation, ()):
+        log.run(before)
+
+    def act(storage):
+        OPERATIONS[operation](storage)
+        note("trips", this().trips)
+
+    counts, node = log.run(act)
+    requests = Requests(**counts, trips=node.events[-1][1])
+    assert requests == EXPECTED[operation, versions]
