@@ -1,1 +1,1 @@
-"""Filters: what a reader asks of rows, bound to a schema, compared with rows and with statistics."""
+"""Filters: questions about rows, bound to a schema, compared with rows and statistics."""

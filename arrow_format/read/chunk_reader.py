@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.arrays.batches import Rows, copied
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.chunk_codec import EncodedChunk
 from arrow_format.model import Encoding, RegionKind
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.chunk_codec import ChunkDecoder
     from arrow_format.model import Int32Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
@@ -36,9 +39,10 @@ class ChunkReader:
     :class:`~arrow_format.errors.FormatVersionError` when its encoding is unknown.
 
     ``index`` is that of the file, or what its writer knows before there is one; ``decoder`` takes
-    the file's schema. At most ``read_ahead_bytes`` are fetched ahead of the consumer, unless one
-    chunk is larger. ``wanted`` is the purpose of the read for messages, such as
-    ``subpartitions 3 to 5``, and ``order`` the file's position in the reading order of a scheduler.
+    the file's schema, and so does ``tested``, which decodes what a filter needs. At most
+    ``read_ahead_bytes`` are fetched ahead of the consumer, unless one chunk is larger. ``wanted``
+    is the purpose of the read for messages, such as ``subpartitions 3 to 5``, and ``order`` the
+    file's position in the reading order of a scheduler.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class ChunkReader:
         index: PartitionedFileReader | UnfinishedFile,
         decoder: ChunkDecoder,
         *,
+        tested: ChunkDecoder | None = None,
         read_ahead_bytes: int = READ_AHEAD_BYTES,
         wanted: str = "",
         order: int = 0,
@@ -56,6 +61,7 @@ class ChunkReader:
         self.order = order
         self._wanted = wanted
         self._decoder = decoder
+        self._tested = tested
         self._read_ahead_bytes = read_ahead_bytes
 
     @property
@@ -92,11 +98,14 @@ class ChunkReader:
 
     def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
         """Return all rows of a chunk from its stored bytes."""
+        return self._decode(self._decoder, chunk, stored)
+
+    def _decode(self, decoder: ChunkDecoder, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
         region = self.index.regions[chunk.region]
         table = region.chunks
         start, stop = region.chunk_rows(chunk.chunk)
         try:
-            return self._decoder.decode(
+            return decoder.decode(
                 stored,
                 encoding=int(table.encoding[chunk.chunk]),
                 raw_length=int(table.raw_length[chunk.chunk]),
@@ -137,6 +146,46 @@ class ChunkReader:
             rows = [Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))]
             del wanted  # a suspended frame would keep it while its consumer works
             yield rows.pop()
+
+    def matching_rows_of(
+        self,
+        chunk: ChunkRead,
+        stored: pa.Buffer,
+        first: int,
+        end: int,
+        where: RowFilter,
+        *,
+        may_keep_chunk: bool = True,
+    ) -> Iterator[Rows]:
+        """Yield the rows of :meth:`rows_of` that a filter keeps.
+
+        The columns that decide are decoded first, the others only if a row is kept.
+        """
+        tested = self._decode(self._tested or self._decoder, chunk, stored)
+        lo, hi = chunk.first_row, chunk.end_row
+        rows = np.flatnonzero(where.mask(tested.slice(lo, hi - lo).columns))
+        batch = self.decode(chunk, stored) if len(rows) else None
+        del stored, tested  # a suspended frame would keep them while its consumer works
+        if batch is None:
+            return
+        if len(rows) == hi - lo:
+            parts = self.rows_of(chunk, batch, first, end, may_keep_chunk=may_keep_chunk)
+            del batch
+            yield from parts
+            return
+        region = self.index.regions[chunk.region]
+        kept = take(batch, to_arrow(rows + lo))
+        del batch
+        if region.kind is RegionKind.BROADCAST:
+            for subpartition in range(first, end):
+                yield Rows(kept, np.full(kept.num_rows, subpartition, np.int32))
+        else:
+            n = self.index.metadata.num_subpartitions
+            start = int(region.chunks.first_row[chunk.chunk])
+            ids = region.subpartitions_of_rows(start + lo, start + hi, n)
+            parts = iter([Rows(kept, ids[rows])])
+            del kept
+            yield from parts
 
     def rows(
         self, first_region: int, end_region: int, first: int, end: int

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache, partial
+from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from arrow_format.arrays.batch_stream import BatchReader
-from arrow_format.arrays.batches import (
-    ORDERING_BYTES,
-    HeldRuns,
-    as_batches,
-    in_subpartition_order,
-)
-from arrow_format.arrays.buffers import to_arrow, to_numpy
-from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
+from arrow_format.arrays.batches import as_batches, in_batches_of
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
+from arrow_format.filters.filter import bind_filter
 from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
 from arrow_format.log.changes import changes_of, read_as
 from arrow_format.log.commit_log import CommitLog
@@ -25,24 +23,19 @@ from arrow_format.log.reader import expired_error, has_expired, translate_expire
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_read_options
-from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.estimates import (
     estimate_raw_bytes,
     estimate_read_bytes,
     estimate_region_bytes,
 )
 from arrow_format.read.explain import ReadPlan, plan_group
-from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.plan import check_subpartitions, group_adjacent
-from arrow_format.read.scheduler import ReadScheduler
-from arrow_format.read.sorted_reader import sorted_rows
+from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.subpartition_reader import (
-    SortMergeSubpartitionReader,
     select_columns,
     with_subpartition_schema,
 )
-from arrow_format.read.totals import totals_of
 from arrow_format.read.verify import VerifyReport, verify_snapshot
+from arrow_format.read.version_reader import VersionReader
 from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -50,6 +43,7 @@ if TYPE_CHECKING:
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.arrays.spark_schema_evolution import Schemas
+    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.result import ResultDescription
@@ -57,6 +51,7 @@ if TYPE_CHECKING:
     from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
+    from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 
 BATCH_ROWS = 64 << 10
 
@@ -83,31 +78,29 @@ class Shuffle:
     """
 
     def __init__(
-        self, storage: Storage, snapshot: Snapshot, options: ReadOptions | None = None
+        self,
+        storage: Storage,
+        snapshot: Snapshot,
+        options: ReadOptions | None = None,
     ) -> None:
         self._storage = storage
         self._snapshot = snapshot
         self._entry: LogEntry = snapshot.newest
         self._options = check_read_options(options)
-        self._known_totals: tuple[Int64Array, Int64Array] | None = None
-        self._begin_reading()
-
-    def _begin_reading(self) -> None:
-        self._process = os.getpid()
-        self._indexes = IndexCache(self._storage, self._options.index_bytes)
-        self._scheduler = ReadScheduler(
-            ReadBufferPool(self._options.fetched_bytes), mapped=self._options.memory_map
-        )
+        self._filter: RowFilter | None = None
+        self._possible: Int64Array | None = None
+        self._reader = VersionReader(storage, snapshot, self._options)
 
     def __reduce__(self) -> tuple[Callable[..., Shuffle], tuple[Any, ...]]:
         # By name: the process that unpickles it reads the log again.
         pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
-        return open_pinned, pinned
+        return open_pinned, (*pinned, None, self._filter)
 
     def __repr__(self) -> str:
         return (
             f"<Shuffle {self.path} version {self.version}: {self.num_rows:,} rows in "
-            f"{self.num_subpartitions:,} subpartitions>"
+            f"{self.num_subpartitions:,} subpartitions"
+            + (">" if self._filter is None else f", where {self._filter}>")
         )
 
     @property
@@ -192,32 +185,24 @@ class Shuffle:
         return self._snapshot.map_outputs
 
     @property
-    def _totals(self) -> tuple[Int64Array, Int64Array]:
-        # No cached_property: up to Python 3.11 one lock serves all shuffles, and a process forked
-        # while a thread holds it would deadlock.
-        if self._known_totals is None:
-            self._known_totals = totals_of(self._snapshot, self.path, self._indexes)
-        return self._known_totals
-
-    @property
     def subpartition_rows(self) -> pa.Int64Array:
         """Rows of each subpartition; int64, shape ``(num_subpartitions,)``."""
-        return to_arrow(self._totals[0])
+        return to_arrow(self._reader.totals[0])
 
     @property
     def subpartition_bytes(self) -> pa.Int64Array:
         """Share of each subpartition in the data files, in bytes."""
-        return to_arrow(self._totals[1])
+        return to_arrow(self._reader.totals[1])
 
     @property
     def read_bytes(self) -> pa.Int64Array:
         """Estimated stored bytes that a reader of each subpartition reads."""
-        return to_arrow(estimate_read_bytes(self._snapshot, self._totals[1]))
+        return to_arrow(estimate_read_bytes(self._snapshot, self._reader.totals[1]))
 
     @property
     def raw_bytes(self) -> pa.Int64Array:
         """Estimated bytes in Arrow of the rows that a reader of each subpartition gets."""
-        return to_arrow(estimate_raw_bytes(self._snapshot, *self._totals))
+        return to_arrow(estimate_raw_bytes(self._snapshot, *self._reader.totals))
 
     @property
     def region_bytes(self) -> Int64Array:
@@ -242,6 +227,60 @@ class Shuffle:
         schema = pa.schema([self.schema.field(i) for i in select_columns(self.schema, columns)])
         return with_subpartition_schema(schema) if with_subpartition else schema
 
+    @property
+    def filter(self) -> RowFilter | None:
+        """The filter that all reads are restricted by; None for all rows."""
+        return self._filter
+
+    def where(
+        self, filter: str | pc.Expression | RowFilter | None, *, time_zone: str = "UTC"
+    ) -> Shuffle:
+        """Return this version with reads restricted to the rows that a filter is true for.
+
+        It shares memory budget and indexes with this one. Its sizes and numbers of rows are still
+        those of all rows: they are known without reading.
+
+        Parameters
+        ----------
+        filter
+            As for :meth:`read`; this shuffle itself when None.
+        time_zone
+            Zone of timestamps without one in a filter that is text.
+
+        Raises
+        ------
+        OptionError, SchemaError
+            As for :meth:`read`; or this shuffle has a filter already.
+        """
+        if filter is None:
+            return self
+        if self._filter is not None:
+            msg = f"the shuffle is filtered already, by {self._filter}: give one filter for both"
+            raise OptionError(msg)
+        if isinstance(filter, str | pc.Expression):
+            filter = bind_filter(filter, self.schema, time_zone=time_zone)
+        filtered = copy(self)
+        filtered._filter = filter
+        filtered._possible = self._reader.possible(filter)
+        return filtered
+
+    def candidates(self, subpartitions: int | Iterable[int] | None = None) -> list[int] | None:
+        """Return those of some subpartitions, ascending, that can have rows to read; None for all.
+
+        Only a filter leaves some out.
+
+        Raises
+        ------
+        OptionError
+            A subpartition is out of range.
+        """
+        wanted = check_subpartitions(subpartitions, self.num_subpartitions)
+        if self._possible is None:
+            return wanted
+        if wanted is None:
+            return [*map(int, self._possible)]
+        return [*map(int, np.intersect1d(self._possible, np.array(wanted, np.int64)))]
+
     def subpartition(
         self,
         subpartition: int,
@@ -257,6 +296,8 @@ class Shuffle:
         subpartitions: int | Iterable[int] | None = None,
         columns: Sequence[str] | None = None,
         *,
+        filter: str | pc.Expression | None = None,
+        batch_size: int | None = None,
         with_subpartition: bool = False,
     ) -> BatchReader:
         """Read rows by ascending subpartition, those of each in order.
@@ -270,22 +311,31 @@ class Shuffle:
         subpartitions
             One, a range or several; all when None. Order and repetition make no difference.
         columns
-            Columns to deliver, in that order; all when None.
+            Columns to deliver, in that order; all when None. Only these are decoded, and those that
+            order or filter the rows.
+        filter
+            A :class:`pyarrow.compute.Expression`, or the text of a condition in Spark's SQL:
+            comparisons of columns with values, ``isin``, null checks, and, or, not. Delivers
+            exactly the rows for which Spark finds it true. Files, regions and chunks that cannot
+            have such rows are not read. All rows when None.
+        batch_size
+            Rows of each batch, the last one excepted; about 64 Ki or ``batch_bytes`` when None.
         with_subpartition
             Append the int32 column ``_subpartition``.
 
         Returns
         -------
         BatchReader
-            Yields batches of about 64 Ki rows or ``batch_bytes``, once. It reads as it is consumed,
-            in the bounded memory of :class:`ReadOptions`. To stop early, close or drop it.
+            Yields batches, once. It reads as it is consumed, in the bounded memory of
+            :class:`ReadOptions`. To stop early, close or drop it.
 
         Raises
         ------
         OptionError
-            A subpartition is out of range.
+            A subpartition or ``batch_size`` is out of range; the filter is of another form.
         SchemaError
-            The shuffle has no such column, or has one named ``_subpartition`` itself.
+            The shuffle has no such column, or has one named ``_subpartition`` itself. The filter
+            compares a column with what it cannot be compared with.
         CorruptShuffleError, FormatVersionError
             While reading: a file is damaged, missing, or of a newer version.
         ShuffleNotFoundError
@@ -293,11 +343,15 @@ class Shuffle:
         ClosedError
             While reading: the reader was read to its end before.
         """
-        wanted = check_subpartitions(subpartitions, self.num_subpartitions)
+        if filter is not None:
+            return self.where(filter).read(
+                subpartitions, columns, batch_size=batch_size, with_subpartition=with_subpartition
+            )
+        wanted = self.candidates(subpartitions)
         schema = self.schema_of(columns, with_subpartition=with_subpartition)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for group in self._groups(wanted):
+            for group in self._reader.groups(wanted):
                 yield from as_batches(
                     self._ordered(*group, columns),
                     schema,
@@ -306,7 +360,8 @@ class Shuffle:
                     max_bytes=self._options.batch_bytes,
                 )
 
-        return BatchReader(schema, batches())
+        read = batches()
+        return BatchReader(schema, read if batch_size is None else in_batches_of(read, batch_size))
 
     def rows(
         self,
@@ -327,7 +382,7 @@ class Shuffle:
         regions
             Read these regions only, numbered through the version in reading order; all when None.
         """
-        for group in self._groups(check_subpartitions(subpartitions, self.num_subpartitions)):
+        for group in self._reader.groups(self.candidates(subpartitions)):
             yield from self._ordered(*group, columns, regions)
 
     def plan(
@@ -347,18 +402,13 @@ class Shuffle:
         CorruptShuffleError
             An index is damaged or missing.
         """
-        wanted = check_subpartitions(subpartitions, self.num_subpartitions)
+        wanted = self.candidates(subpartitions)
         return ReadPlan(
             tuple(
                 plan_group(first, end, self.reader(first, end, columns))
-                for first, end in self._groups(wanted)
+                for first, end in self._reader.groups(wanted)
             )
         )
-
-    def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
-        """Ranges of subpartitions that fit into memory together."""
-        weights = to_numpy(self.raw_bytes) + ORDERING_BYTES * self._totals[0]
-        return group_adjacent(weights, self._options.group_bytes, wanted)
 
     def _ordered(
         self,
@@ -367,27 +417,7 @@ class Shuffle:
         columns: Sequence[str] | None,
         regions: range | None = None,
     ) -> Iterator[Rows]:
-        """Rows of a group of subpartitions, by subpartition, and within one by the sort keys.
-
-        The group was sized by the average row. Where its rows are much larger, its subpartitions
-        are read one by one: then there is nothing to put in order, and so nothing to hold.
-        """
-        hold_bytes = 2 * self._options.group_bytes
-        reader = partial(self.reader, regions=regions)
-        if self.sort_by:
-            yield from sorted_rows(reader, first, end, self.sort_by, columns, hold_bytes=hold_bytes)
-            return
-        if end - first > 1:
-            held = HeldRuns(hold_bytes)
-            for run in reader(first, end, columns):
-                if not held.add(run):
-                    break
-            else:
-                yield from in_subpartition_order(held.runs)
-                return
-            del held, run
-        for subpartition in range(first, end):
-            yield from reader(subpartition, subpartition + 1, columns)
+        return self._reader.ordered(first, end, columns, regions=regions, where=self._filter)
 
     def reader(
         self,
@@ -420,21 +450,10 @@ class Shuffle:
         CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
             While reading, as for :meth:`read`.
         """
-        if self._process != os.getpid():
-            # After a fork: threads that do not exist here may hold the locks forever.
-            self._begin_reading()
-        return SortMergeSubpartitionReader(
-            self._storage,
-            self._entry,
-            self._snapshot.map_outputs,
-            first,
-            end,
-            columns=columns,
-            regions=regions,
-            indexes=self._indexes,
-            scheduler=self._scheduler,
-            oldest_needed=self._snapshot.oldest_needed,
-        )
+        if self._possible is not None:
+            wanted = self._possible[slice(*np.searchsorted(self._possible, (first, end)))]
+            first, end = (int(wanted[0]), int(wanted[-1]) + 1) if len(wanted) else (first, first)
+        return self._reader.reader(first, end, columns, regions=regions, where=self._filter)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return all rows as an Arrow C stream, in the order of :meth:`read`."""
@@ -468,7 +487,7 @@ class Shuffle:
             report = verify_snapshot(
                 self._storage,
                 self._snapshot,
-                self._indexes,
+                self._reader.indexes,
                 raise_on_damage=raise_on_damage,
                 on_output=on_file,
             )
@@ -504,10 +523,12 @@ def open_pinned(
     options: ReadOptions,
     span: VersionSpan | None = None,
     schemas: Schemas | None = None,
+    where: RowFilter | None = None,
 ) -> Shuffle:
     """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
 
-    ``schemas`` are those of a later version to read the rows with; their own when None.
+    ``schemas`` are those of a later version to read the rows with; their own when None. Only rows
+    that ``where`` keeps are read; all when None.
 
     Raises
     ------
@@ -518,7 +539,7 @@ def open_pinned(
     """
     # Checked each time: the directory may have been replaced since another task opened it.
     _check_pinned(storage.root, CommitLog(storage).entry(version, commit_id), commit_id)
-    return _kept(storage, version, commit_id, options, span, schemas)
+    return _kept(storage, version, commit_id, options, span, schemas).where(where)
 
 
 def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from arrow_format.arrays.batches import Rows
+    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
     from arrow_format.storage.open import Storage
@@ -78,6 +79,8 @@ class SortMergeSubpartitionReader:
         Columns to deliver, in that order; all when None. Every chunk is verified whole either way.
     regions
         Read these regions only, numbered through the version in reading order; all when None.
+    where
+        Deliver only rows that it keeps; all when None. Its columns need not be delivered.
     indexes
         Indexes shared with other readers of the same version; a cache of its own when None.
     scheduler
@@ -105,6 +108,7 @@ class SortMergeSubpartitionReader:
         *,
         columns: Sequence[str] | None = None,
         regions: range | None = None,
+        where: RowFilter | None = None,
         indexes: IndexCache | None = None,
         scheduler: ReadScheduler | None = None,
         oldest_needed: int | None = None,
@@ -121,6 +125,11 @@ class SortMergeSubpartitionReader:
         self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
         self._decoders = ChunkDecoders(self._data_schema, self._columns)
+        self._where = where
+        self._tested: ChunkDecoders | None = None
+        if where is not None:
+            tested = select_columns(self._data_schema, where.columns)
+            self._tested = ChunkDecoders(self._data_schema, tested)
 
     @property
     def schema(self) -> pa.Schema:
@@ -178,9 +187,15 @@ class SortMergeSubpartitionReader:
                     self._version.num_subpartitions,
                     first_region=regions.start,
                 )
-                decoder = self._decoders.of(index.metadata.data_schema)
-                order = version_file.order
-                yield ChunkReader(index, decoder, wanted=wanted, order=order), chunks
+                stored = index.metadata.data_schema
+                reader = ChunkReader(
+                    index,
+                    self._decoders.of(stored),
+                    tested=None if self._tested is None else self._tested.of(stored),
+                    wanted=wanted,
+                    order=version_file.order,
+                )
+                yield reader, chunks
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""
@@ -199,9 +214,15 @@ class SortMergeSubpartitionReader:
             self._scheduler.add_reader(plan) as fetched,
         ):
             for source, chunk, stored in fetched:
-                batch = source.decode(chunk, stored)
-                rows = source.rows_of(chunk, batch, self._first, self._end)
-                del stored, batch  # not to be kept while the consumer works on the rows
+                if self._where is None:
+                    batch = source.decode(chunk, stored)
+                    rows = source.rows_of(chunk, batch, self._first, self._end)
+                    del batch  # not to be kept while the consumer works on the rows
+                else:
+                    rows = source.matching_rows_of(
+                        chunk, stored, self._first, self._end, self._where
+                    )
+                del stored
                 yield from rows
 
     def _slices(
@@ -214,13 +235,17 @@ class SortMergeSubpartitionReader:
                 with translate_expired(self._storage, self._oldest_needed):
                     ((_, stored),) = self._scheduler.fetch(source, [chunk])
                 batch = source.decode(chunk, stored)
-                del stored
                 num_rows = chunk.end_row - first_row
                 num_bytes = batch.slice(first_row, num_rows).nbytes + row_bytes * num_rows
                 num_rows = -(-num_rows // max(-(-num_bytes // slice_bytes), 1))
                 part = replace(chunk, first_row=first_row, end_row=first_row + num_rows)
-                rows = source.rows_of(part, batch, self._first, self._end, may_keep_chunk=False)
-                del batch  # not to be kept while the consumer works on the rows
+                if self._where is None:
+                    rows = source.rows_of(part, batch, self._first, self._end, may_keep_chunk=False)
+                else:
+                    rows = source.matching_rows_of(
+                        part, stored, self._first, self._end, self._where, may_keep_chunk=False
+                    )
+                del batch, stored  # not to be kept while the consumer works on the rows
                 yield from rows
                 first_row += num_rows
 
