@@ -6,7 +6,6 @@ from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,6 +29,7 @@ from arrow_format.read.estimates import (
 )
 from arrow_format.read.explain import ReadPlan, plan_group
 from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.selection import select
 from arrow_format.read.subpartition_reader import (
     select_columns,
     with_subpartition_schema,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
+    from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 
 BATCH_ROWS = 64 << 10
@@ -87,20 +88,19 @@ class Shuffle:
         self._snapshot = snapshot
         self._entry: LogEntry = snapshot.newest
         self._options = check_read_options(options)
-        self._filter: RowFilter | None = None
-        self._possible: Int64Array | None = None
+        self._selection: Selection | None = None
         self._reader = VersionReader(storage, snapshot, self._options)
 
     def __reduce__(self) -> tuple[Callable[..., Shuffle], tuple[Any, ...]]:
         # By name: the process that unpickles it reads the log again.
         pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
-        return open_pinned, (*pinned, None, self._filter)
+        return open_pinned, (*pinned, None, self.filter)
 
     def __repr__(self) -> str:
         return (
             f"<Shuffle {self.path} version {self.version}: {self.num_rows:,} rows in "
             f"{self.num_subpartitions:,} subpartitions"
-            + (">" if self._filter is None else f", where {self._filter}>")
+            + (">" if self.filter is None else f", where {self.filter}>")
         )
 
     @property
@@ -230,7 +230,7 @@ class Shuffle:
     @property
     def filter(self) -> RowFilter | None:
         """The filter that all reads are restricted by; None for all rows."""
-        return self._filter
+        return None if self._selection is None else self._selection.where
 
     def where(
         self, filter: str | pc.Expression | RowFilter | None, *, time_zone: str = "UTC"
@@ -254,14 +254,13 @@ class Shuffle:
         """
         if filter is None:
             return self
-        if self._filter is not None:
-            msg = f"the shuffle is filtered already, by {self._filter}: give one filter for both"
+        if self._selection is not None:
+            msg = f"the shuffle is filtered already, by {self.filter}: give one filter for both"
             raise OptionError(msg)
         if isinstance(filter, str | pc.Expression):
             filter = bind_filter(filter, self.schema, time_zone=time_zone)
         filtered = copy(self)
-        filtered._filter = filter
-        filtered._possible = self._reader.possible(filter)
+        filtered._selection = select(filter, self._snapshot)
         return filtered
 
     def candidates(self, subpartitions: int | Iterable[int] | None = None) -> list[int] | None:
@@ -275,11 +274,7 @@ class Shuffle:
             A subpartition is out of range.
         """
         wanted = check_subpartitions(subpartitions, self.num_subpartitions)
-        if self._possible is None:
-            return wanted
-        if wanted is None:
-            return [*map(int, self._possible)]
-        return [*map(int, np.intersect1d(self._possible, np.array(wanted, np.int64)))]
+        return wanted if self._selection is None else self._selection.among(wanted)
 
     def subpartition(
         self,
@@ -417,7 +412,7 @@ class Shuffle:
         columns: Sequence[str] | None,
         regions: range | None = None,
     ) -> Iterator[Rows]:
-        return self._reader.ordered(first, end, columns, regions=regions, where=self._filter)
+        return self._reader.ordered(first, end, columns, regions=regions, selection=self._selection)
 
     def reader(
         self,
@@ -450,10 +445,7 @@ class Shuffle:
         CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
             While reading, as for :meth:`read`.
         """
-        if self._possible is not None:
-            wanted = self._possible[slice(*np.searchsorted(self._possible, (first, end)))]
-            first, end = (int(wanted[0]), int(wanted[-1]) + 1) if len(wanted) else (first, first)
-        return self._reader.reader(first, end, columns, regions=regions, where=self._filter)
+        return self._reader.reader(first, end, columns, regions=regions, selection=self._selection)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return all rows as an Arrow C stream, in the order of :meth:`read`."""

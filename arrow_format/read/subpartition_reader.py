@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from arrow_format.arrays.batches import Rows
-    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.read.selection import Selection
     from arrow_format.storage.open import Storage
 
 MIN_SLICE_BYTES = 32 << 10
@@ -79,8 +79,8 @@ class SortMergeSubpartitionReader:
         Columns to deliver, in that order; all when None. Every chunk is verified whole either way.
     regions
         Read these regions only, numbered through the version in reading order; all when None.
-    where
-        Deliver only rows that it keeps; all when None. Its columns need not be delivered.
+    selection
+        Deliver only the rows of its filter, whose columns need not be delivered; all when None.
     indexes
         Indexes shared with other readers of the same version; a cache of its own when None.
     scheduler
@@ -108,7 +108,7 @@ class SortMergeSubpartitionReader:
         *,
         columns: Sequence[str] | None = None,
         regions: range | None = None,
-        where: RowFilter | None = None,
+        selection: Selection | None = None,
         indexes: IndexCache | None = None,
         scheduler: ReadScheduler | None = None,
         oldest_needed: int | None = None,
@@ -125,10 +125,10 @@ class SortMergeSubpartitionReader:
         self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
         self._decoders = ChunkDecoders(self._data_schema, self._columns)
-        self._where = where
+        self._selection = selection
         self._tested: ChunkDecoders | None = None
-        if where is not None:
-            tested = select_columns(self._data_schema, where.columns)
+        if selection is not None:
+            tested = select_columns(self._data_schema, selection.where.columns)
             self._tested = ChunkDecoders(self._data_schema, tested)
 
     @property
@@ -214,13 +214,13 @@ class SortMergeSubpartitionReader:
             self._scheduler.add_reader(plan) as fetched,
         ):
             for source, chunk, stored in fetched:
-                if self._where is None:
+                if self._selection is None:
                     batch = source.decode(chunk, stored)
                     rows = source.rows_of(chunk, batch, self._first, self._end)
                     del batch  # not to be kept while the consumer works on the rows
                 else:
                     rows = source.matching_rows_of(
-                        chunk, stored, self._first, self._end, self._where
+                        chunk, stored, self._first, self._end, self._selection.where
                     )
                 del stored
                 yield from rows
@@ -239,11 +239,16 @@ class SortMergeSubpartitionReader:
                 num_bytes = batch.slice(first_row, num_rows).nbytes + row_bytes * num_rows
                 num_rows = -(-num_rows // max(-(-num_bytes // slice_bytes), 1))
                 part = replace(chunk, first_row=first_row, end_row=first_row + num_rows)
-                if self._where is None:
+                if self._selection is None:
                     rows = source.rows_of(part, batch, self._first, self._end, may_keep_chunk=False)
                 else:
                     rows = source.matching_rows_of(
-                        part, stored, self._first, self._end, self._where, may_keep_chunk=False
+                        part,
+                        stored,
+                        self._first,
+                        self._end,
+                        self._selection.where,
+                        may_keep_chunk=False,
                     )
                 del batch, stored  # not to be kept while the consumer works on the rows
                 yield from rows

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.arrays.batches import ORDERING_BYTES, HeldRuns, in_subpartition_order
-from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.estimates import estimate_raw_bytes
 from arrow_format.read.index_cache import IndexCache
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from arrow_format.arrays.batches import Rows
-    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
     from arrow_format.options import ReadOptions
+    from arrow_format.read.selection import Selection
     from arrow_format.storage.open import Storage
 
 
@@ -78,17 +77,6 @@ class VersionReader:
             self._known_totals = totals_of(self._snapshot, self._storage.root, self.indexes)
         return self._known_totals
 
-    def possible(self, where: RowFilter | None) -> Int64Array | None:
-        """Return the subpartitions, ascending, that a filter leaves rows of; None for all."""
-        newest = self._snapshot.newest
-        # Rows that every subpartition reads count for each of them, whatever their keys.
-        if where is None or self._snapshot.num_broadcast_rows:
-            return None
-        partitioner = partitioner_from_description(newest.partitioner)
-        if partitioner is None:
-            return None
-        return where.subpartitions(partitioner, newest.num_subpartitions)
-
     def groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
         """Return ranges ``[first, end)`` of subpartitions that fit into memory together."""
         rows, stored = self.totals
@@ -102,7 +90,7 @@ class VersionReader:
         columns: Sequence[str] | None,
         *,
         regions: range | None = None,
-        where: RowFilter | None = None,
+        selection: Selection | None = None,
     ) -> Iterator[Rows]:
         """Yield the rows of a group of subpartitions, by subpartition, then by the sort keys.
 
@@ -110,7 +98,7 @@ class VersionReader:
         are read one by one: then there is nothing to put in order, and so nothing to hold.
         """
         hold_bytes = 2 * self._options.group_bytes
-        reader = partial(self.reader, regions=regions, where=where)
+        reader = partial(self.reader, regions=regions, selection=selection)
         sort_by = self._snapshot.newest.sort_by
         if sort_by:
             yield from sorted_rows(reader, first, end, sort_by, columns, hold_bytes=hold_bytes)
@@ -134,9 +122,11 @@ class VersionReader:
         columns: Sequence[str] | None = None,
         *,
         regions: range | None = None,
-        where: RowFilter | None = None,
+        selection: Selection | None = None,
     ) -> SortMergeSubpartitionReader:
         """Return a reader of the subpartitions ``[first, end)`` that does not order them."""
+        if selection is not None:
+            first, end = selection.clipped(first, end)
         return SortMergeSubpartitionReader(
             self._storage,
             self._snapshot.newest,
@@ -145,7 +135,7 @@ class VersionReader:
             end,
             columns=columns,
             regions=regions,
-            where=where,
+            selection=selection,
             indexes=self.indexes,
             scheduler=self.scheduler,
             oldest_needed=self._snapshot.oldest_needed,

@@ -1,0 +1,62 @@
+"""What a filter leaves of a version to be read, from the coarse to the fine. Pure.
+
+Subpartitions by the keys that the filter asks for, files by what the log knows of them, chunks by
+what an index knows. A region is left out where all of its chunks are. Only then are rows decoded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.keys.partitioner import partitioner_from_description
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.model import Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a filter leaves of one version."""
+
+    where: RowFilter
+    subpartitions: Int64Array | None
+    """Those that rows can be in, ascending; None for all."""
+    files: NDArray[np.bool_]
+    """Whether each file, in reading order, can have rows."""
+
+    def clipped(self, first: int, end: int) -> tuple[int, int]:
+        """Return the least range that has all subpartitions of ``[first, end)`` to be read."""
+        if self.subpartitions is None:
+            return first, end
+        lo, hi = np.searchsorted(self.subpartitions, (first, end))
+        if lo == hi:
+            return first, first
+        return int(self.subpartitions[lo]), int(self.subpartitions[hi - 1]) + 1
+
+    def among(self, wanted: list[int] | None) -> list[int] | None:
+        """Return those of ascending subpartitions, all when None, that are to be read."""
+        if self.subpartitions is None:
+            return wanted
+        left = self.subpartitions
+        if wanted is not None:
+            left = np.intersect1d(left, np.array(wanted, np.int64), assume_unique=True)
+        numbers: list[int] = left.tolist()
+        return numbers
+
+
+def select(where: RowFilter, snapshot: Snapshot) -> Selection:
+    """Return what a filter leaves of a version by what its log knows."""
+    newest, outputs = snapshot.newest, snapshot.map_outputs
+    partitioner = partitioner_from_description(newest.partitioner)
+    possible = None
+    # Rows that every subpartition reads count for each of them, whatever their keys.
+    if partitioner is not None and not snapshot.num_broadcast_rows:
+        possible = where.subpartitions(partitioner, newest.num_subpartitions)
+    return Selection(where, possible, where.may_match({}, outputs.of_files("num_rows")))
