@@ -52,6 +52,18 @@ READ_AGAINST_PARQUET = Target(at_most=1)
 ROUND_TRIP_AGAINST_SHUFFLE = Target(at_most=1.5)
 """Time of a write and a read of all of it, against Spark's own ``repartition(n, key)`` -> noop."""
 
+DAY_TIME = Target(at_most=0.1)
+"""Time of reading one day of thirty, against all days."""
+
+DAY_BYTES = Target(at_most=0.05)
+"""Bytes read for one day of thirty, against all days."""
+
+DAY_AGAINST_PARQUET = Target(at_least=1)
+"""Speed of reading one day of thirty, against ``pyarrow.dataset`` on Parquet files of each day."""
+
+KEY_AGAINST_PARQUET = Target(at_least=10)
+"""Speed of reading the rows of one key, against ``pyarrow.dataset`` on the same files."""
+
 WITHIN_LIMIT = Target(at_most=1)
 """Peak RSS, against base + 1.25 x sort buffer + 64 MiB + the largest batch; and open files."""
 
