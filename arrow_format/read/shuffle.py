@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from arrow_format.arrays.batches import as_batches, in_batches_of
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.filters.filter import bind_filter
+from arrow_format.filters.keys import bind_keys, subpartition_of
 from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
 from arrow_format.log.changes import changes_of, read_as
 from arrow_format.log.commit_log import CommitLog
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.arrays.spark_schema_evolution import Schemas
+    from arrow_format.filters.keys import Keys
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.entry import LogEntry
@@ -259,7 +260,8 @@ class Shuffle:
             raise OptionError(msg)
         if isinstance(filter, str | pc.Expression):
             filter = bind_filter(filter, self.schema, time_zone=time_zone)
-        filtered = copy(self)
+        filtered = Shuffle(self._storage, self._snapshot, self._options)
+        filtered._reader = self._reader
         filtered._selection = select(filter, self._snapshot)
         return filtered
 
@@ -446,6 +448,52 @@ class Shuffle:
             While reading, as for :meth:`read`.
         """
         return self._reader.reader(first, end, columns, regions=regions, selection=self._selection)
+
+    def subpartition_of(self, **key: Any) -> int:  # noqa: ANN401  a value of any key column
+        """Return the subpartition of a key, as Spark hashes it; reads nothing.
+
+        Parameters
+        ----------
+        key
+            A value for each key column of the partitioner, by name.
+
+        Raises
+        ------
+        SchemaError
+            A key column is missing or surplus, or a value does not fit its type.
+        OptionError
+            The shuffle is not partitioned by keys.
+        """
+        return subpartition_of(key, self.partitioner, self.schema, self.num_subpartitions)
+
+    def lookup(self, keys: Keys, columns: Sequence[str] | None = None) -> BatchReader:
+        """Read the rows of given keys, whatever else is in their subpartitions.
+
+        An open shuffle keeps the indexes that it read, within ``ReadOptions.index_bytes``: the next
+        lookup reads none of them again.
+
+        Parameters
+        ----------
+        keys
+            The key columns of the partitioner, one key a row: a table, or a dict of columns such as
+            ``{"customer": [17, 18]}``, aligned by position; a single value goes with all others.
+            A null is a key like any other.
+        columns
+            As for :meth:`read`.
+
+        Returns
+        -------
+        BatchReader
+            As of :meth:`read`, with the rows of these keys only.
+
+        Raises
+        ------
+        SchemaError
+            A key column is missing or surplus, or a value does not fit its type.
+        OptionError
+            The shuffle is not partitioned by keys.
+        """
+        return self.where(bind_keys(keys, self.schema, self.partitioner)).read(columns=columns)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return all rows as an Arrow C stream, in the order of :meth:`read`."""
