@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrow_format.format.chunk_codec import ChunkDecoder
+    from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
     from arrow_format.model import Int32Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
 
@@ -92,20 +93,37 @@ class ChunkReader:
 
     def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
         """Return all rows of a chunk from its stored bytes."""
-        region = self.index.regions[chunk.region]
-        table = region.chunks
-        start, stop = region.chunk_rows(chunk.chunk)
+        with self.located(chunk):
+            return self._decoder.decode(stored, **self._stated(chunk))
+
+    def open(self, chunk: ChunkRead, stored: pa.Buffer) -> OpenChunk:
+        """Verify a chunk, and return it with no column decoded.
+
+        Its positions are those of the decoder's schema. Decode columns within :meth:`located`.
+        """
+        with self.located(chunk):
+            return self._decoder.open(stored, **self._stated(chunk))
+
+    @contextmanager
+    def located(self, chunk: ChunkRead) -> Iterator[None]:
+        """Add to errors of the block which chunk it is about."""
         try:
-            return self._decoder.decode(
-                stored,
-                encoding=int(table.encoding[chunk.chunk]),
-                raw_length=int(table.raw_length[chunk.chunk]),
-                crc32=int(table.crc32[chunk.chunk]),
-                num_rows=stop - start,
-            )
+            yield
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{self._where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
+
+    def _stated(self, chunk: ChunkRead) -> dict[str, int]:
+        """Return what the index says of a chunk, as arguments of its decoder."""
+        region = self.index.regions[chunk.region]
+        table = region.chunks
+        start, stop = region.chunk_rows(chunk.chunk)
+        return {
+            "encoding": int(table.encoding[chunk.chunk]),
+            "raw_length": int(table.raw_length[chunk.chunk]),
+            "crc32": int(table.crc32[chunk.chunk]),
+            "num_rows": stop - start,
+        }
 
     def rows_of(
         self,
