@@ -17,7 +17,7 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_expired
 from arrow_format.read.chunk_reader import ChunkReader, Tested
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.plan import ChunkRead, plan_chunks
+from arrow_format.read.plan import ChunkRead, plan_ranges
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
 
@@ -126,6 +126,7 @@ class SortMergeSubpartitionReader:
         self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
         self._selection = selection
+        self._ranges = ((first, end),) if selection is None else selection.ranges(first, end)
         self._tested: Tested | None = None
         decoded = list(self._columns)
         if selection is not None:
@@ -171,7 +172,7 @@ class SortMergeSubpartitionReader:
         slice_bytes = max(max_bytes // (2 * len(runs)), MIN_SLICE_BYTES)
         return [self._slices(source, chunks, slice_bytes, row_bytes) for source, chunks in runs]
 
-    def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
+    def planned(self) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
         """Yield the data files in reading order, each with its chunks of the range by offset."""
         wanted = f"subpartitions {self.first} to {self.end - 1}"
         with translate_expired(self._storage, self._oldest_needed):
@@ -184,10 +185,9 @@ class SortMergeSubpartitionReader:
                 self._version, ((one.output, one.file) for one, _ in files)
             )
             for (version_file, regions), index in zip(files, indexes, strict=True):
-                chunks = plan_chunks(
+                chunks = plan_ranges(
                     index.regions[regions.start : regions.stop],
-                    self.first,
-                    self.end,
+                    self._ranges,
                     self._version.num_subpartitions,
                     first_region=regions.start,
                 )
@@ -207,7 +207,10 @@ class SortMergeSubpartitionReader:
         file = version_file.file
         if self._selection is not None and not self._selection.files[version_file.order]:
             return False
-        return file.first_subpartition < self.end and self.first < file.end_subpartition
+        return any(
+            first < file.end_subpartition and file.first_subpartition < end
+            for first, end in self._ranges
+        )
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""
