@@ -23,6 +23,7 @@ from arrow_format.log.reader import expired_error, has_expired, translate_expire
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_read_options
+from arrow_format.read.at_hand import AtHand
 from arrow_format.read.estimates import (
     estimate_raw_bytes,
     estimate_read_bytes,
@@ -30,6 +31,7 @@ from arrow_format.read.estimates import (
 )
 from arrow_format.read.explain import ReadPlan, plan_group
 from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.presentation import html_of_schema, html_skew, html_table, size_facts
 from arrow_format.read.subpartition_reader import (
     select_columns,
     with_subpartition_schema,
@@ -59,13 +61,12 @@ PINNED_KEPT = 2
 """Pinned shuffles that a process keeps with their indexes: its next tasks read the same ones."""
 
 
-class Shuffle:
+class Shuffle(AtHand):
     """One committed version of a shuffle, ready to be read.
 
-    It is a pinned snapshot: later commits do not change it. DuckDB, Polars, pandas and all other
-    consumers of Arrow's C stream interface accept the object itself. It can be pickled, and used by
-    several threads and in forked processes; all readers of one process share the memory budget and
-    the indexes of :class:`ReadOptions`.
+    It is a pinned snapshot: later commits do not change it. It can be pickled, and used by several
+    threads and in forked processes; all readers of one process share the memory budget and the
+    indexes of :class:`ReadOptions`.
 
     Parameters
     ----------
@@ -102,6 +103,19 @@ class Shuffle:
             f"{self.num_subpartitions:,} subpartitions"
             + (">" if self._filter is None else f", where {self._filter}>")
         )
+
+    def _repr_html_(self) -> str:
+        rows = self.subpartition_rows
+        facts = [
+            ("path", self.path),
+            ("version", str(self.version)),
+            *size_facts(self.num_rows, self.num_bytes, len(self.map_outputs), rows),
+            ("partitioner", str(self.partitioner)),
+            ("sorted by", ", ".join(f"{column} {order}" for column, order in self.sort_by)),
+            ("where", "" if self._filter is None else str(self._filter)),
+        ]
+        known = [(name, value) for name, value in facts if value]
+        return html_table(known) + html_skew(rows) + html_of_schema(self.schema)
 
     @property
     def path(self) -> str:
@@ -281,16 +295,6 @@ class Shuffle:
             return [*map(int, self._possible)]
         return [*map(int, np.intersect1d(self._possible, np.array(wanted, np.int64)))]
 
-    def subpartition(
-        self,
-        subpartition: int,
-        columns: Sequence[str] | None = None,
-        *,
-        with_subpartition: bool = False,
-    ) -> BatchReader:
-        """Read the rows of one subpartition; see :meth:`read`."""
-        return self.read([subpartition], columns, with_subpartition=with_subpartition)
-
     def read(
         self,
         subpartitions: int | Iterable[int] | None = None,
@@ -454,10 +458,6 @@ class Shuffle:
             wanted = self._possible[slice(*np.searchsorted(self._possible, (first, end)))]
             first, end = (int(wanted[0]), int(wanted[-1]) + 1) if len(wanted) else (first, first)
         return self._reader.reader(first, end, columns, regions=regions, where=self._filter)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return all rows as an Arrow C stream, in the order of :meth:`read`."""
-        return self.read().__arrow_c_stream__(requested_schema)
 
     def verify(
         self,
