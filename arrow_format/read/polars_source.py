@@ -1,7 +1,4 @@
-"""A shuffle as a lazy frame of Polars, which asks it for less: an IO plugin.
-
-Polars 1.33 is the first that asks a source for what is done here.
-"""
+"""A shuffle as a lazy frame of Polars, which asks it for less: an IO plugin."""
 
 from __future__ import annotations
 

@@ -77,7 +77,6 @@ def test_consumers_of_streams_still_take_it_as_one(shuffle, tmp_path):
     assert pa.table(shuffle).equals(expected)
     assert pa.RecordBatchReader.from_stream(shuffle).read_all().equals(expected)
     assert pl.DataFrame(shuffle).to_dict(as_series=False) == expected.to_pydict()
-    assert pl.from_arrow(shuffle).struct.unnest().height == expected.num_rows
     assert duckdb.sql("SELECT * FROM shuffle").fetchall() == list(
         zip(*expected.to_pydict().values(), strict=True)
     )
@@ -198,7 +197,9 @@ def test_polars_finds_damage(tmp_path):
     (file,) = (tmp_path / "x").rglob("*.shuffle.data")
     file.write_bytes(bytes(len(file.read_bytes())))
     lazy = open_shuffle(tmp_path / "x").to_polars()
-    with pytest.raises(CorruptShuffleError, match="CRC-32 of 52 bytes is not"):
+    # Before 2.0 Polars makes an error of its own of it, with our text.
+    errors = CorruptShuffleError, pl.exceptions.ComputeError
+    with pytest.raises(errors, match="CRC-32 of 52 bytes is not"):
         lazy.collect()
 
 
