@@ -49,7 +49,7 @@ _COMPARISONS = {
     "greater_equal": ">=",
 }
 _OTHERS = ("and_kleene", "or_kleene", "and", "or", "invert", "is_in", "is_null", "is_valid",
-           "is_nan", "cast of a value")  # fmt: skip
+           "is_nan", "cast of a value", "if_else of DuckDB's IN")  # fmt: skip
 _ALLOWED = ", ".join([*_COMPARISONS, *_OTHERS])
 
 
@@ -125,6 +125,8 @@ class _Reader:
             return all_of(operands)
         if function in ("or_kleene", "or", "or_"):
             return any_of(operands)
+        if function == "if_else" and _is_null_propagation(*operands):
+            return operands[1]
         of_one: dict[str, Callable[[Expression], Expression]] = {
             "invert": Not,
             "is_valid": lambda operand: Not(IsNull(operand)),
@@ -153,6 +155,14 @@ class _Reader:
     def _refuse(self, why: str) -> NoReturn:
         msg = f"filter={self._expression}: {why}"
         raise OptionError(msg)
+
+
+def _is_null_propagation(condition: Expression, kept: Expression, other: Expression) -> bool:
+    """Whether this is null where a column is, else ``IN``, as DuckDB writes it: Spark's ``IN``."""
+    match condition, kept, other:
+        case Not(IsNull(Column(name))), IsIn(Column(same)), Literal(value):
+            return name == same and not value.is_valid
+    return False
 
 
 def _is_null(options: dict[str, Any], operand: Expression) -> Expression:
