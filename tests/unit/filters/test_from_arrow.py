@@ -1,5 +1,8 @@
 """PyArrow's expressions, read from what it pickles."""
 
+from functools import reduce
+from operator import or_
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -55,6 +58,11 @@ def test_an_expression_as_text(expression, text):
 def test_what_is_refused(expression, says):
     with pytest.raises(OptionError, match=says):
         from_arrow(expression)
+
+
+def test_a_long_chain():
+    long = reduce(or_, (number == A for number in range(1_200)))
+    assert len(from_arrow(long).operands) == 1_200
 
 
 class Pickled:
