@@ -268,8 +268,9 @@ def versions() -> None:
     golden.commit("append", [flights(105, 2)])
 
 
-def types(name: str) -> None:
-    Golden(name, 3, ColumnPartitioner("p")).commit("errorifexists", [every_type()])
+def types(name: str, **options: Any) -> None:
+    golden = Golden(name, 3, ColumnPartitioner("p"), **options)
+    golden.commit("errorifexists", [every_type()])
 
 
 def other_types(name: str, **options: Any) -> None:
@@ -311,6 +312,26 @@ def merged() -> None:
         shutil.copy(
             golden.directory / "expected-2.arrow", golden.directory / f"expected-{version}.arrow"
         )
+
+
+def statistics() -> None:
+    """Bounds that are cut, absent, unknown of a part, and of none of the columns."""
+    texts = ["a text of more than sixteen", "\U0010ffff" * 17, "é" * 16, None]
+    tables = [
+        pa.table({"id": pa.array(ids), "text": pa.array(texts[: len(ids)]), "x": pa.array(numbers)})
+        for ids, numbers in (
+            ([1, 2, 3, 4], [float("inf"), -0.0, None, 1.5]),
+            ([5, 6], [1.0, float("-inf")]),
+            ([7], [0.5]),
+        )
+    ]
+    golden = Golden("statistics", 3, HashPartitioner("id"), chunk_bytes=1)
+    for table, chosen in zip(tables, ("all", ("text",), ()), strict=True):
+        golden.options = replace(golden.options, statistics=chosen)
+        golden.commit("append", [table])
+    policy = MergePolicy(rewrite="never")
+    merge_shuffle(golden.directory / "shuffle", policy=policy, options=golden.options)
+    shutil.copy(golden.directory / "expected-3.arrow", golden.directory / "expected-4.arrow")
 
 
 def collected() -> None:
@@ -502,7 +523,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (7_000, no_rows),
     # Since rows are packed.
     (8_000, lambda: regions("regions_packed", "zstd", 16 << 10)),
-    (9_000, lambda: types("types_packed")),
+    (9_000, lambda: types("types_packed", statistics="all")),
     (10_000, lambda: noise("noise_packed", 4_096, 10_000, 2)),
     (11_000, broadcast),
     (12_000, lambda: regions("regions_sorted", "none", 256, sort_by=("id",))),
@@ -512,7 +533,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (16_000, results),
     (17_000, waiting),
     # What a reader that was written from the specification alone found no example of.
-    (18_000, lambda: other_types("other_types_none", codec="none")),
+    (18_000, lambda: other_types("other_types_none", codec="none", statistics="all")),
     (19_000, lambda: other_types("other_types_packed")),
     (20_000, constants),
     (21_000, large_rows),
@@ -521,6 +542,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (24_000, lambda: ended("ended", begins_again=True)),
     (25_000, lambda: ended("gone", begins_again=False)),
     (26_000, roots),
+    (27_000, statistics),
 )
 
 
