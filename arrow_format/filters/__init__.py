@@ -1,1 +1,1 @@
-"""Filters: questions about rows, bound to a schema, compared with rows and statistics."""
+"""Filters: which rows a reader asks for, compared with rows and with their statistics."""
