@@ -26,8 +26,8 @@ class RowFilter(Protocol):
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that decide, in the order of the schema."""
 
-    def mask(self, columns: Sequence[pa.Array]) -> NDArray[np.bool_]:
-        """Return which rows match, given their :attr:`columns`."""
+    def mask(self, columns: Sequence[pa.Array], num_rows: int | None = None) -> NDArray[np.bool_]:
+        """Return which of ``num_rows`` rows match, given their :attr:`columns`."""
 
     def may_match(
         self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
@@ -38,6 +38,9 @@ class RowFilter(Protocol):
         """
 
     def subpartitions(
-        self, partitioner: Partitioner | Mapping[str, Any], num_subpartitions: int
+        self,
+        partitioner: Partitioner | Mapping[str, Any],
+        schema: pa.Schema,
+        num_subpartitions: int,
     ) -> Int64Array | None:
         """Return the subpartitions, ascending, that rows that match can be in; None for all."""

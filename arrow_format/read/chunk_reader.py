@@ -163,7 +163,7 @@ class ChunkReader:
         """
         tested = self._decode(self._tested or self._decoder, chunk, stored)
         lo, hi = chunk.first_row, chunk.end_row
-        rows = np.flatnonzero(where.mask(tested.slice(lo, hi - lo).columns))
+        rows = np.flatnonzero(where.mask(tested.slice(lo, hi - lo).columns, hi - lo))
         batch = self.decode(chunk, stored) if len(rows) else None
         del stored, tested  # a suspended frame would keep them while its consumer works
         if batch is None:

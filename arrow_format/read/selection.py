@@ -58,5 +58,5 @@ def select(where: RowFilter, snapshot: Snapshot) -> Selection:
     possible = None
     # Rows that every subpartition reads count for each of them, whatever their keys.
     if partitioner is not None and not snapshot.num_broadcast_rows:
-        possible = where.subpartitions(partitioner, newest.num_subpartitions)
+        possible = where.subpartitions(partitioner, newest.data_schema, newest.num_subpartitions)
     return Selection(where, possible, where.may_match({}, outputs.of_files("num_rows")))
