@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -259,7 +258,9 @@ class Shuffle:
             raise OptionError(msg)
         if isinstance(filter, str | pc.Expression):
             filter = bind_filter(filter, self.schema, time_zone=time_zone)
-        filtered = copy(self)
+        # Not by copy(), which asks __reduce__: that opens the version again, or finds the one open.
+        filtered = object.__new__(type(self))
+        filtered.__dict__.update(self.__dict__)
         filtered._selection = select(filter, self._snapshot)
         return filtered
 
