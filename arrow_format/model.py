@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa  # noqa: TC002
+import pyarrow as pa
 from msgspec import Meta
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, OptionError
@@ -197,11 +197,25 @@ class PartitionedFileMetadata:
     partitioner: Mapping[str, Any]
     """The partitioner as JSON, see :meth:`arrow_format.keys.partitioner.Partitioner.describe`."""
     sort_by: tuple[tuple[str, str], ...] = ()
+    statistics: tuple[str, ...] = ()
+    """Columns whose chunks have statistics, in the order in which the index has them."""
     data_bytes: Natural = 0
     """Length of the data file."""
     frame_crc32: Natural = 0
     """CRC-32 of its bytes that belong to no chunk (header, padding, footer), in file order."""
     format_version: int = FORMAT_VERSION
+
+
+FILE_STATISTICS = pa.struct(
+    [
+        pa.field("column", pa.string(), nullable=False),
+        pa.field("minimum", pa.binary()),
+        pa.field("maximum", pa.binary()),
+        pa.field("null_count", pa.int64(), nullable=False),
+    ]
+)
+"""What a log entry says of the values of one column of a file; null where there is no bound. See
+:mod:`arrow_format.format.single_values` for the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +242,10 @@ class PartitionedFile:
         CRC-32 of the whole index file, which ties the log entry to this index.
     num_broadcast_rows
         Rows of ``num_rows`` that every subpartition reads; they are stored once.
+    first_subpartition, end_subpartition
+        Subpartitions ``[first, end)`` have all rows. Broadcast rows are in all of them.
+    statistics
+        Of the columns of which something is known, each once, of the type :data:`FILE_STATISTICS`.
     root
         Absolute directory of the local root that ``path`` is relative to; empty for the shuffle
         itself.
@@ -241,6 +259,11 @@ class PartitionedFile:
     index_bytes: int
     index_crc32: int
     num_broadcast_rows: int = 0
+    first_subpartition: int = 0
+    end_subpartition: int = MAX_SUBPARTITIONS
+    statistics: pa.StructArray = field(
+        default_factory=lambda: pa.nulls(0, FILE_STATISTICS), hash=False
+    )
     root: str = ""
 
     def delivered_rows(self, num_subpartitions: int) -> int:

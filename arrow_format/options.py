@@ -92,6 +92,7 @@ def check_result_type(value: object) -> ResultPartitionType:
 Codec: TypeAlias = Literal["zstd", "none"]
 WriteOrder: TypeAlias = Literal["rotated", "natural"]
 RewriteChoice: TypeAlias = Literal["never", "auto", "always"]
+StatisticsChoice: TypeAlias = Literal["all"] | tuple[str, ...]
 WriteMode: TypeAlias = Literal["errorifexists", "overwrite", "append", "ignore"]
 
 CODECS: tuple[str, ...] = get_args(Codec)
@@ -147,6 +148,16 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> str:
         msg = f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}"
         raise OptionError(msg)
     return str(value)
+
+
+def _statistics(value: object) -> StatisticsChoice | None:
+    if value is None or value == "all":
+        return value
+    names = as_several(value)
+    if not all(isinstance(name, str) and name for name in names):
+        msg = f"statistics={value!r}: expected 'all', or names of columns such as ('day', 'price')"
+        raise OptionError(msg)
+    return names
 
 
 def _check_flag(name: str, value: object) -> None:
@@ -361,6 +372,11 @@ class WriteOptions:
     schema_evolution
         Whether an append may change the columns of the shuffle: add those that it lacks, and widen
         a number to the type of the appended rows. Without it such rows are refused.
+    statistics
+        Columns whose minimum, maximum and null count are stored for each file, region and chunk, so
+        that filters skip what cannot match: names, ``"all"`` that can have some (no nested ones),
+        ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times; those cost
+        little.
     """
 
     sort_buffer_bytes: int = 128 << 20
@@ -376,6 +392,7 @@ class WriteOptions:
     max_unconsumed_versions: int | None = None
     back_pressure_timeout: float | None = None
     schema_evolution: bool = False
+    statistics: StatisticsChoice | None = None
 
     @property
     def region_bytes(self) -> int:
@@ -393,4 +410,5 @@ class WriteOptions:
         _check_flag("sync", self.sync)
         _check_flag("schema_evolution", self.schema_evolution)
         _check_local_dirs(self.local_dirs)
+        object.__setattr__(self, "statistics", _statistics(self.statistics))
         _check_result(self)

@@ -47,13 +47,16 @@ class RowFit:
             return batch
         stored = iter(batch.columns)
         columns = [
-            _cast(next(stored), field.type) if is_stored else pa.nulls(batch.num_rows, field.type)
+            cast_exactly(next(stored), field.type)
+            if is_stored
+            else pa.nulls(batch.num_rows, field.type)
             for field, is_stored in zip(self.schema, self._is_stored, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
+def cast_exactly(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return a column of a stored type in a later one, which holds all of its values."""
     if column.type.equals(type_):
         return column
     if pt.is_decimal(type_) and type_.byte_width == column.type.byte_width:

@@ -5,7 +5,7 @@ Apart from the filters so that those that read rows do not know how a filter cam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from arrow_format.format.statistics import ColumnStatistics
-    from arrow_format.keys.partitioner import Partitioner
     from arrow_format.model import Int64Array
 
 
@@ -27,7 +26,7 @@ class RowFilter(Protocol):
         """Names of the columns that decide, in the order of the schema."""
 
     def mask(self, columns: Sequence[pa.Array], num_rows: int | None = None) -> NDArray[np.bool_]:
-        """Return which of ``num_rows`` rows match, given their :attr:`columns`."""
+        """Return which rows match, given their :attr:`columns`; ``num_rows`` where it has none."""
 
     def may_match(
         self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
@@ -38,9 +37,6 @@ class RowFilter(Protocol):
         """
 
     def subpartitions(
-        self,
-        partitioner: Partitioner | Mapping[str, Any],
-        schema: pa.Schema,
-        num_subpartitions: int,
+        self, partitioner: object, schema: pa.Schema, num_subpartitions: int
     ) -> Int64Array | None:
         """Return the subpartitions, ascending, that rows that match can be in; None for all."""

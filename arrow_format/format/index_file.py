@@ -1,8 +1,9 @@
 """The index file: bytes to and from ``(metadata, regions)``.
 
 An Arrow IPC file of one record batch with one row per region. Between the end of the stream and the
-footer are 24 bytes of our own: magic, length of and CRC-32 over everything before. Arrow's readers
-skip them; this one ignores the footer. See ``docs/format/v1.md``.
+footer are bytes of our own: the statistics of the chunks, and 24 bytes with magic, length of and
+CRC-32 over everything before, and length of the statistics. Arrow's readers skip them; this one
+ignores the footer. See ``docs/format/v1.md``.
 """
 
 from __future__ import annotations
@@ -71,8 +72,13 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
-def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> bytes:
-    """Return the index file of a data file with ``regions`` in file order."""
+def encode_index(
+    metadata: PartitionedFileMetadata, regions: Sequence[Region], statistics: bytes = b""
+) -> bytes:
+    """Return the index file of a data file with ``regions`` in file order.
+
+    ``statistics`` are those of all chunks, see :mod:`arrow_format.format.statistics_section`.
+    """
     header = msgspec.json.encode(metadata, enc_hook=to_json)
     schema = INDEX_SCHEMA.with_metadata({_KEY: header})
     columns = [
@@ -96,7 +102,9 @@ def encode_index(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -
         )
     file = sink.getvalue().to_pybytes()
     body, footer = _split_footer(file)
-    return body + _TRAILER.pack(_TRAILER_MAGIC, len(body), zlib.crc32(body), 0) + footer
+    body += statistics
+    trailer = _TRAILER.pack(_TRAILER_MAGIC, len(body), zlib.crc32(body), len(statistics))
+    return body + trailer + footer
 
 
 def _lists(values: Sequence[Any], dtype: pa.DataType) -> pa.ListArray:
@@ -126,6 +134,14 @@ def _split_footer(file: bytes) -> tuple[bytes, bytes]:
     return file[:start], file[start:]
 
 
+def statistics_section(file: bytes) -> memoryview:
+    """Return the bytes of a verified index file that have the statistics of its chunks."""
+    checked, _ = _split_footer(file)
+    end = len(checked) - _TRAILER.size
+    _, _, _, num_bytes = _TRAILER.unpack_from(checked, end)
+    return memoryview(file)[end - num_bytes : end]
+
+
 def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ...]]:
     """Verify and parse an index file.
 
@@ -141,10 +157,16 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         msg = f"index of {len(file)} bytes is too short"
         raise CorruptShuffleError(msg)
     body = memoryview(checked)[: -_TRAILER.size]
-    magic, length, crc32, zero = _TRAILER.unpack_from(checked, len(body))
-    if magic != _TRAILER_MAGIC or length != len(body) or zero or crc32 != zlib.crc32(body):
+    magic, length, crc32, statistics_bytes = _TRAILER.unpack_from(checked, len(body))
+    if (
+        magic != _TRAILER_MAGIC
+        or length != len(body)
+        or crc32 != zlib.crc32(body)
+        or statistics_bytes > len(body) - 8
+    ):
         msg = "index does not match its own checksum"
         raise CorruptShuffleError(msg)
+    body = body[: len(body) - statistics_bytes]
     try:
         check_stream(body[8:], len(body))
         with pa.ipc.open_stream(pa.py_buffer(body[8:])) as reader:

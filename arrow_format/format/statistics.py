@@ -10,13 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as pt
+
+from arrow_format.arrays.row_fit import cast_exactly
+from arrow_format.arrays.stored_types import ORDERED_TYPES, missing_column
+from arrow_format.errors import SchemaError
+
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Iterable, Sequence
 
     from arrow_format.model import Int64Array
+    from arrow_format.options import StatisticsChoice
 
 UNKNOWN = -1
 """Null count of a unit of which nothing is known."""
+
+MOST_CHOSEN = 32
+"""Columns that have statistics when nobody chose them; Delta has as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +47,102 @@ class ColumnStatistics:
     """Number of nulls; :data:`UNKNOWN` where nothing is known of the unit."""
     num_rows: Int64Array
     """Rows of the unit."""
+
+    def __len__(self) -> int:
+        return len(self.null_count)
+
+    @staticmethod
+    def unknown(type_: pa.DataType, num_rows: Int64Array) -> ColumnStatistics:
+        """Return that nothing is known of units of so many rows."""
+        return _without_bounds(type_, np.full(len(num_rows), UNKNOWN, np.int64), num_rows)
+
+    @staticmethod
+    def all_null(type_: pa.DataType, num_rows: Int64Array) -> ColumnStatistics:
+        """Return that all values are null in units of so many rows."""
+        return _without_bounds(type_, num_rows, num_rows)
+
+    @staticmethod
+    def joined(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
+        """Return the units of one part or several, which have one type, one after the other."""
+        return ColumnStatistics(
+            pa.concat_arrays([part.minimum for part in parts]),
+            pa.concat_arrays([part.maximum for part in parts]),
+            np.concatenate([part.null_count for part in parts]),
+            np.concatenate([part.num_rows for part in parts]),
+        )
+
+    def units(self, first: int, end: int) -> ColumnStatistics:
+        """Return those of units ``[first, end)``."""
+        return ColumnStatistics(
+            self.minimum.slice(first, end - first),
+            self.maximum.slice(first, end - first),
+            self.null_count[first:end],
+            self.num_rows[first:end],
+        )
+
+    def of_type(self, type_: pa.DataType) -> ColumnStatistics:
+        """Return bounds of a wider type, see :func:`~.schema_evolution.is_wider`, or of the own."""
+        return ColumnStatistics(
+            cast_exactly(self.minimum, type_),
+            cast_exactly(self.maximum, type_),
+            self.null_count,
+            self.num_rows,
+        )
+
+
+def _without_bounds(
+    type_: pa.DataType, null_count: Int64Array, num_rows: Int64Array
+) -> ColumnStatistics:
+    none = pa.nulls(len(num_rows), type_)
+    return ColumnStatistics(none, none, null_count, num_rows)
+
+
+def has_statistics(type_: pa.DataType) -> bool:
+    """Whether a column of a stored type can have statistics: a flat type whose values compare."""
+    return not pt.is_null(type_) and any(is_ordered(type_) for is_ordered in ORDERED_TYPES)
+
+
+def chosen_columns(
+    choice: StatisticsChoice | None, schema: pa.Schema, keys: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the columns of a data schema that get statistics, in its order.
+
+    Without a choice these are ``keys``, the sort and range keys, then columns of numbers, dates and
+    times in the order of the schema, :data:`MOST_CHOSEN` together: their bounds cost about one part
+    in a hundred of writing, those of texts and binaries ten times as much.
+
+    Raises
+    ------
+    SchemaError
+        A named column is missing, or its values do not compare.
+    """
+    able = [field.name for field in schema if has_statistics(field.type)]
+    if choice == "all":
+        return tuple(able)
+    if choice is None:
+        numbers = [name for name in able if _is_cheap(schema.field(name).type)]
+        wanted = list(dict.fromkeys([*(key for key in keys if key in able), *numbers]))
+        wanted = wanted[:MOST_CHOSEN]
+    else:
+        wanted = list(choice)
+        for name in wanted:
+            _check_named(name, schema)
+    return tuple(name for name in schema.names if name in wanted)
+
+
+def _is_cheap(type_: pa.DataType) -> bool:
+    if pt.is_string(type_) or pt.is_binary(type_) or pt.is_fixed_size_binary(type_):
+        return False
+    return bool(type_.bit_width <= 64 or pt.is_decimal128(type_))
+
+
+def _check_named(name: str, schema: pa.Schema) -> None:
+    if name not in schema.names:
+        raise SchemaError(missing_column(name, schema.names, "statistics: column"))
+    type_ = schema.field(name).type
+    if not has_statistics(type_):
+        msg = (
+            f"statistics: column {name!r} is {type_}, whose values have no order; leave it out, "
+            "or store its fields as columns"
+        )
+        raise SchemaError(msg)

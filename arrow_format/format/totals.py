@@ -48,6 +48,13 @@ def subpartition_totals(
     return rows, sizes
 
 
+def subpartition_range(regions: Iterable[Region], num_subpartitions: int) -> tuple[int, int]:
+    """Return the range ``[first, end)`` of subpartitions that have rows in regions of one file."""
+    ids = [region.subpartition_rows(num_subpartitions)[0] for region in regions]
+    first = min((int(present.min()) for present in ids), default=0)
+    return first, max((int(present.max()) + 1 for present in ids), default=0)
+
+
 def arrow_bytes(regions: Iterable[Region], raw_bytes: int) -> list[int]:
     """Share ``raw_bytes``, what the rows of a file take in Arrow, among all its regions."""
     lengths = np.cumsum([0, *(int(region.chunks.raw_length.sum()) for region in regions)])

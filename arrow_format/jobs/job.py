@@ -17,6 +17,7 @@ import pyarrow as pa
 from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.format.statistics import chosen_columns
 from arrow_format.keys.partitioner import Partitioner, check_description
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
@@ -60,6 +61,8 @@ class ShuffleJob:
     """Newest version when the job began: it can only be committed after that."""
     sort_by: SortBy = ()
     """Pairs of column and order by which the rows of each subpartition are sorted."""
+    statistics: tuple[str, ...] = ()
+    """Columns whose files and chunks have statistics."""
     owners: tuple[ProcessIdentity, ...] = ()
     """The applications whose result it is, and with which it is released."""
     view: LogView = field(default=LogView(), compare=False, repr=False)
@@ -107,6 +110,7 @@ class ShuffleJob:
             num_subpartitions=self.num_subpartitions,
             partitioner=self.partitioner.describe(),
             sort_by=self.sort_by,
+            statistics=self.statistics,
         )
 
     def open_local_roots(self) -> list[Storage | None]:
@@ -152,6 +156,10 @@ def begin_job(
     if isinstance(partitioner, RangePartitioner):
         partitioner = partitioner.fitted(stored, num_subpartitions)
     check_description(partitioner)
+    sort_by = check_sort_by(stored, sort_by)
+    range_keys = partitioner.keys if isinstance(partitioner, RangePartitioner) else ()
+    keys = [name for name, _ in (*sort_by, *range_keys)]
+    statistics = chosen_columns(options.statistics, stored, keys)
     storage = open_storage(path)
     view = CommitLog(storage).view()
     check_local_dirs(storage.root, options.local_dirs)
@@ -163,7 +171,8 @@ def begin_job(
         spark_schema=spark_schema,
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
-        sort_by=check_sort_by(stored, sort_by),
+        sort_by=sort_by,
+        statistics=statistics,
         options=options,
         makes_root=storage.stat("") is None,
         base_version=view.newest,

@@ -7,8 +7,9 @@ of the map outputs that are asked for. See ``docs/format/v1.md`` for the columns
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import index
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +23,13 @@ from arrow_format.arrays.buffers import (
     to_arrow,
     to_numpy,
 )
+from arrow_format.arrays.selection import take
+from arrow_format.errors import CorruptShuffleError
 from arrow_format.format.ipc import check_stream
+from arrow_format.format.single_values import from_binaries
+from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
 from arrow_format.model import (
+    FILE_STATISTICS,
     MAX_INTEGER,
     MapOutput,
     PartitionedFile,
@@ -40,7 +46,7 @@ _NO_PATH = r"[^\w\-./]|(^|/)\.{0,2}(/|$)"
 """In RE2 ``\\w`` is a letter, digit or underscore of ASCII."""
 _NUMBERS = (
     "num_rows", "num_regions", "data_bytes", "raw_bytes", "index_bytes", "index_crc32",
-    "num_broadcast_rows",
+    "num_broadcast_rows", "first_subpartition", "end_subpartition",
 )  # fmt: skip
 
 
@@ -57,6 +63,7 @@ _FILE = pa.struct(
         # The bytes of a path, which need not be UTF-8.
         _required("root", pa.binary()),
         *(_required(name, pa.int64()) for name in _NUMBERS),
+        _required("statistics", pa.list_(_required("item", FILE_STATISTICS))),
     ]
 )
 SCHEMA = pa.schema(
@@ -111,20 +118,26 @@ def decode_table(data: bytes, schema: pa.Schema) -> pa.Table:
             raise ValueError(msg)
         table = reader.read_all()
     table.validate(full=True)
-    if any(_has_nulls(chunk) for column in table.columns for chunk in column.chunks):
+    if any(
+        _has_nulls(chunk, field)
+        for field, column in zip(schema, table.columns, strict=True)
+        for chunk in column.chunks
+    ):
         msg = "a table has nulls"
         raise ValueError(msg)
     return table.combine_chunks()
 
 
-def _has_nulls(array: pa.Array) -> bool:
+def _has_nulls(array: pa.Array, field: pa.Field) -> bool:
+    """Whether there are nulls where a field, or one inside it, allows none."""
+    type_ = field.type
     if array.null_count:
-        return True
-    if pa.types.is_struct(array.type):
-        return any(map(_has_nulls, array.flatten()))
-    if pa.types.is_map(array.type):
-        return _has_nulls(array.keys) or _has_nulls(array.items)
-    return bool(pa.types.is_list(array.type)) and _has_nulls(array.flatten())
+        return not field.nullable
+    if pa.types.is_struct(type_):
+        return any(map(_has_nulls, array.flatten(), type_))
+    if pa.types.is_map(type_):
+        return _has_nulls(array.keys, type_.key_field) or _has_nulls(array.items, type_.item_field)
+    return bool(pa.types.is_list(type_)) and _has_nulls(array.flatten(), type_.value_field)
 
 
 _MANY = 4096
@@ -217,7 +230,7 @@ class MapOutputs(Sequence[MapOutput]):
 
     def _all(self) -> tuple[MapOutput, ...]:
         if self._objects is None:
-            self._objects = tuple(map(_to_output, self.table.to_pylist()))
+            self._objects = tuple(_to_outputs(self.table))
         return self._objects
 
     @property
@@ -251,6 +264,54 @@ class MapOutputs(Sequence[MapOutput]):
     def of_files(self, name: str) -> Int64Array:
         """Return a number of each file, such as ``data_bytes``, in reading order (int64)."""
         return to_numpy(_files(self.table).field(name))
+
+    def file_statistics(
+        self, names: Iterable[str], schema: pa.Schema
+    ) -> dict[str, ColumnStatistics]:
+        """Return what is known of columns in each file, in reading order.
+
+        Parameters
+        ----------
+        names
+            Columns of ``schema``.
+        schema
+            The data schema as which rows are read: bounds have its types. Of a column that a file
+            lacks nothing is known here; its index says that.
+
+        Raises
+        ------
+        CorruptShuffleError
+            The statistics of a column are not of its type.
+        """
+        files = _files(self.table)
+        num_rows = to_numpy(files.field("num_rows"))
+        lists = files.field("statistics")
+        file_of = np.repeat(np.arange(len(files)), _lengths(lists))
+        entries = lists.flatten()
+        columns = entries.field("column")
+        statistics = {}
+        for name in names:
+            type_ = schema.field(name).type
+            rows = np.flatnonzero(to_numpy(pc.equal(columns, text_array([name])[0])))
+            if not len(rows):
+                statistics[name] = ColumnStatistics.unknown(type_, num_rows)
+                continue
+            of_column = take(entries, to_arrow(rows))
+            null_count = np.full(len(files), UNKNOWN, np.int64)
+            null_count[file_of[rows]] = to_numpy(of_column.field("null_count"))
+            entry_of = np.full(len(files), -1, np.int64)
+            entry_of[file_of[rows]] = np.arange(len(rows))
+            places = to_arrow(entry_of, entry_of < 0)
+            try:
+                low, high = (
+                    take(from_binaries(of_column.field(side), type_), places)
+                    for side in ("minimum", "maximum")
+                )
+            except (ValueError, pa.ArrowException) as error:
+                msg = f"the log has statistics of column {name!r} that are not {type_}: {error}"
+                raise CorruptShuffleError(msg) from error
+            statistics[name] = ColumnStatistics(low, high, null_count, num_rows)
+        return statistics
 
     def _sum(self, name: str) -> int:
         return int(self.of_files(name).sum())
@@ -329,7 +390,9 @@ class MapOutputs(Sequence[MapOutput]):
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
-    return table.column(name).combine_chunks()
+    column = table.column(name)
+    # Arrow copies even a single chunk to combine it.
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _files(table: pa.Table) -> pa.StructArray:
@@ -369,6 +432,7 @@ def _to_table(outputs: Sequence[MapOutput]) -> pa.Table:
                     text_array(file.path for file in files),
                     binary_array(roots, pa.binary()),
                     *(_integers(getattr(file, name) for file in files) for name in _NUMBERS),
+                    _statistics([file.statistics for file in files]),
                 ],
                 fields=list(_FILE),
             ),
@@ -376,6 +440,12 @@ def _to_table(outputs: Sequence[MapOutput]) -> pa.Table:
         ),
     }
     return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _statistics(of_files: Sequence[pa.StructArray]) -> pa.ListArray:
+    entries = [pa.nulls(0, FILE_STATISTICS), *of_files]
+    type_ = _FILE.field("statistics").type
+    return list_array(map(len, of_files), pa.concat_arrays(entries), type_)
 
 
 def _integers(values: Iterable[int]) -> pa.Int64Array:
@@ -395,23 +465,42 @@ def _maps(counters: Sequence[Mapping[str, int]]) -> pa.MapArray:
     return list_array(map(len, counters), entries, type_)
 
 
-def _to_output(row: dict[str, Any]) -> MapOutput:
-    files = tuple(
-        PartitionedFile(
-            path=file["path"],
-            root=file["root"].decode("utf-8", "surrogateescape"),
-            **{name: file[name] for name in _NUMBERS},
+def _to_outputs(table: pa.Table) -> Iterator[MapOutput]:
+    files = iter(_to_files(_files(table)))
+    counts = _lengths(_column(table, "files")).tolist()
+    for row, count in zip(table.drop_columns(["files"]).to_pylist(), counts, strict=True):
+        yield MapOutput(
+            job_id=row["job_id"],
+            map_task=row["map_task"],
+            attempt=row["attempt"],
+            files=tuple(islice(files, count)),
+            counters=dict(row["counters"]),
+            position=Position(row["version"], row["order"], row["last_version"]),
         )
-        for file in row["files"]
-    )
-    return MapOutput(
-        job_id=row["job_id"],
-        map_task=row["map_task"],
-        attempt=row["attempt"],
-        files=files,
-        counters=dict(row["counters"]),
-        position=Position(row["version"], row["order"], row["last_version"]),
-    )
+
+
+def _to_files(files: pa.StructArray) -> Iterator[PartitionedFile]:
+    numbers = {name: files.field(name).to_pylist() for name in _NUMBERS}
+    statistics = files.field("statistics")
+    entries, offsets = statistics.values, to_numpy(statistics.offsets).tolist()
+    for path, root, first, end, *values in zip(
+        files.field("path").to_pylist(),
+        files.field("root").to_pylist(),
+        offsets[:-1],
+        offsets[1:],
+        *numbers.values(),
+        strict=True,
+    ):
+        yield PartitionedFile(
+            path=path,
+            root=root.decode("utf-8", "surrogateescape"),
+            statistics=entries.slice(first, end - first),
+            **dict(zip(numbers, values, strict=True)),
+        )
+
+
+def _lengths(lists: pa.ListArray) -> Int64Array:
+    return to_numpy(pc.list_value_length(lists)).astype(np.int64)
 
 
 def encode_outputs(outputs: MapOutputs) -> bytes:
@@ -437,6 +526,8 @@ def _problems(table: pa.Table) -> Iterator[str]:
     files = _files(table)
     columns = [_column(table, name) for name in _INTEGERS]
     columns += [_column(table, "counters").items, *(files.field(name) for name in _NUMBERS)]
+    statistics = files.field("statistics")
+    columns.append(statistics.flatten().field("null_count"))
     unsigned = [to_numpy(column).view(np.uint64) for column in columns]
     if any(values.max(initial=0) > MAX_INTEGER for values in unsigned):
         yield f"a number is not from 0 to {MAX_INTEGER}"
@@ -447,6 +538,11 @@ def _problems(table: pa.Table) -> Iterator[str]:
     yield from _problems_of_roots(files)
     rows, regions = (to_numpy(files.field(name)) for name in ("num_rows", "num_regions"))
     broadcast = to_numpy(files.field("num_broadcast_rows"))
+    if np.any(to_numpy(columns[-1]) > np.repeat(rows, _lengths(statistics))):
+        yield "a file has more nulls of a column than rows"
+    first, end = (to_numpy(files.field(f"{side}_subpartition")) for side in ("first", "end"))
+    if np.any((first > end) | ((first == end) & (rows > 0))):
+        yield "a file has rows in no subpartition"
     most = np.minimum(np.maximum(regions, 1), MAX_INTEGER >> 31) << 31
     if np.any((regions > rows) | (rows >= most) | (broadcast > rows)):
         yield "a file cannot have its rows in its regions"

@@ -10,13 +10,20 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.index_file import decode_index
+from arrow_format.format.index_file import decode_index, statistics_section
+from arrow_format.format.statistics import ColumnStatistics
+from arrow_format.format.statistics_section import decode_section
 from arrow_format.model import PartitionedFile, PartitionedFileMetadata, Region, RegionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
+    import pyarrow as pa
+
+    from arrow_format.model import Int64Array
     from arrow_format.storage.open import Storage
 
 
@@ -28,6 +35,8 @@ class UnfinishedFile:
     file: PartitionedFile
     metadata: PartitionedFileMetadata
     regions: tuple[Region, ...]
+    statistics: Mapping[str, ColumnStatistics]
+    """Of all chunks, in file order."""
 
 
 def broadcast_rows(regions: Iterable[Region]) -> int:
@@ -80,3 +89,59 @@ class PartitionedFileReader:
         if actual != committed:
             msg = f"{where}: is not the index that was committed; it was replaced afterwards"
             raise CorruptShuffleError(msg)
+        self._section = statistics_section(index)
+        self._statistics: Mapping[str, ColumnStatistics] | None = None
+
+    @property
+    def statistics(self) -> Mapping[str, ColumnStatistics]:
+        """Of all chunks in file order, as they are stored; decoded when they are first needed.
+
+        Raises CorruptShuffleError where they cannot be those of this file.
+        """
+        if self._statistics is None:  # several threads may do this: they make equal ones
+            names, schema = self.metadata.statistics, self.metadata.data_schema
+            try:
+                self._statistics = decode_section(
+                    self._section, names, schema, chunk_rows(self.regions)
+                )
+            except CorruptShuffleError as error:
+                msg = f"{self.storage.root}/{self.file.index_path}: {error}"
+                raise CorruptShuffleError(msg) from error
+        return self._statistics
+
+    def chunk_statistics(
+        self, names: Iterable[str], schema: pa.Schema
+    ) -> dict[str, ColumnStatistics]:
+        """Return what is known of columns in each chunk, in file order.
+
+        Parameters
+        ----------
+        names
+            Columns of ``schema``.
+        schema
+            The data schema as which rows are read, that of the file or a later one: bounds have its
+            types, and a column that the file lacks is null in all rows.
+
+        Raises
+        ------
+        CorruptShuffleError
+            The index has other statistics than it says.
+        """
+        stored, statistics = self.metadata.data_schema, self.statistics
+        num_rows = chunk_rows(self.regions)
+        columns = {}
+        for name in names:
+            type_ = schema.field(name).type
+            if name in statistics:
+                columns[name] = statistics[name].of_type(type_)
+            elif name in stored.names:
+                columns[name] = ColumnStatistics.unknown(type_, num_rows)
+            else:
+                columns[name] = ColumnStatistics.all_null(type_, num_rows)
+        return columns
+
+
+def chunk_rows(regions: Sequence[Region]) -> Int64Array:
+    """Return the number of rows of each chunk of all regions, in file order."""
+    rows = [np.diff(region.chunks.first_rows_and_end(region.num_rows)) for region in regions]
+    return np.concatenate([np.zeros(0, np.int64), *rows])

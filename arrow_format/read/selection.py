@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.read.partitioned_file import chunk_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
+    from arrow_format.read.partitioned_file import PartitionedFileReader
+    from arrow_format.read.plan import ChunkRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +65,19 @@ def select(where: RowFilter, snapshot: Snapshot) -> Selection:
     # Rows that every subpartition reads count for each of them, whatever their keys.
     if partitioner is not None and not snapshot.num_broadcast_rows:
         possible = where.subpartitions(partitioner, newest.data_schema, newest.num_subpartitions)
-    return Selection(where, possible, where.may_match({}, outputs.of_files("num_rows")))
+    statistics = outputs.file_statistics(where.columns, newest.data_schema)
+    return Selection(where, possible, where.may_match(statistics, outputs.of_files("num_rows")))
+
+
+def select_chunks(
+    chunks: Iterable[ChunkRead], where: RowFilter, index: PartitionedFileReader, schema: pa.Schema
+) -> Iterator[ChunkRead]:
+    """Yield those of some chunks of a file in which a row can match; ``schema`` is read with."""
+    can_match = where.may_match(
+        index.chunk_statistics(where.columns, schema), chunk_rows(index.regions)
+    )
+    num_chunks = [len(region.chunks) for region in index.regions]
+    first_chunk = np.cumsum([0, *num_chunks])
+    for chunk in chunks:
+        if can_match[first_chunk[chunk.region] + chunk.chunk]:
+            yield chunk

@@ -13,7 +13,7 @@ from arrow_format.arrays.batches import as_batches, in_batches_of
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.filters.filter import bind_filter
-from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
+from arrow_format.filters.keys import bind_keys, subpartition_of
 from arrow_format.log.changes import changes_of, read_as
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
@@ -29,11 +29,8 @@ from arrow_format.read.estimates import (
 from arrow_format.read.explain import ReadPlan, plan_group
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.selection import select
-from arrow_format.read.subpartition_reader import (
-    select_columns,
-    with_subpartition_schema,
-)
 from arrow_format.read.verify import VerifyReport, verify_snapshot
+from arrow_format.read.version_facts import VersionFacts
 from arrow_format.read.version_reader import VersionReader
 from arrow_format.storage.open import Place, Storage, open_storage
 
@@ -42,10 +39,9 @@ if TYPE_CHECKING:
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.arrays.spark_schema_evolution import Schemas
+    from arrow_format.filters.keys import Keys
     from arrow_format.filters.row_filter import RowFilter
-    from arrow_format.keys.sort_keys import SortBy
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.result import ResultDescription
     from arrow_format.log.snapshot import Snapshot, VersionSpan
     from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
@@ -59,7 +55,7 @@ PINNED_KEPT = 2
 """Pinned shuffles that a process keeps with their indexes: its next tasks read the same ones."""
 
 
-class Shuffle:
+class Shuffle(VersionFacts):
     """One committed version of a shuffle, ready to be read.
 
     It is a pinned snapshot: later commits do not change it. DuckDB, Polars, pandas and all other
@@ -83,9 +79,7 @@ class Shuffle:
         snapshot: Snapshot,
         options: ReadOptions | None = None,
     ) -> None:
-        self._storage = storage
-        self._snapshot = snapshot
-        self._entry: LogEntry = snapshot.newest
+        super().__init__(storage, snapshot)
         self._options = check_read_options(options)
         self._selection: Selection | None = None
         self._reader = VersionReader(storage, snapshot, self._options)
@@ -103,85 +97,9 @@ class Shuffle:
         )
 
     @property
-    def path(self) -> str:
-        """Absolute path or URI."""
-        return self._storage.root
-
-    @property
-    def storage(self) -> Storage:
-        """Storage of its files."""
-        return self._storage
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns as they are stored."""
-        return self._entry.data_schema
-
-    @property
-    def spark_schema(self) -> str | None:
-        """Spark's JSON of the schema; None when the shuffle was written without Spark."""
-        return self._entry.spark_schema
-
-    @property
-    def version(self) -> int:
-        """Number of this version, from 1."""
-        return self._snapshot.version
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The version as the commit log describes it: newest entry and map outputs."""
-        return self._snapshot
-
-    @property
-    def span(self) -> VersionSpan | None:
-        """Versions whose rows these are; None for all rows of the version."""
-        return self._snapshot.span
-
-    @property
-    def commit_id(self) -> str:
-        """Unique id of the commit that made this version."""
-        return self._entry.commit_id
-
-    @property
     def options(self) -> ReadOptions:
         """Options it is read with."""
         return self._options
-
-    @property
-    def num_subpartitions(self) -> int:
-        """Number of subpartitions, empty ones included."""
-        return self._entry.num_subpartitions
-
-    @property
-    def num_rows(self) -> int:
-        """Number of stored rows; a broadcast row counts once."""
-        return self._snapshot.num_rows
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the data files, in bytes."""
-        return self._snapshot.num_bytes
-
-    @property
-    def partitioner(self) -> Partitioner | Mapping[str, Any]:
-        """The partitioner, or its description when a user defined it."""
-        description = self._entry.partitioner
-        return partitioner_from_description(description) or description
-
-    @property
-    def sort_by(self) -> SortBy:
-        """Pairs of column and order that sort the rows of each subpartition; empty for none."""
-        return self._entry.sort_by
-
-    @property
-    def result(self) -> ResultDescription:
-        """Result type, bounds and owner."""
-        return self._entry.result
-
-    @property
-    def map_outputs(self) -> Sequence[MapOutput]:
-        """Map outputs, in reading order."""
-        return self._snapshot.map_outputs
 
     @property
     def subpartition_rows(self) -> pa.Int64Array:
@@ -207,24 +125,6 @@ class Shuffle:
     def region_bytes(self) -> Int64Array:
         """Estimated stored bytes of each region, numbered through the version in reading order."""
         return estimate_region_bytes(self._snapshot, self.path)
-
-    def schema_of(
-        self, columns: Sequence[str] | None = None, *, with_subpartition: bool = False
-    ) -> pa.Schema:
-        """Return the schema of the batches that :meth:`read` delivers; reads nothing.
-
-        Parameters
-        ----------
-        columns, with_subpartition
-            As for :meth:`read`.
-
-        Raises
-        ------
-        SchemaError
-            The shuffle has no such column, or has one named ``_subpartition`` itself.
-        """
-        schema = pa.schema([self.schema.field(i) for i in select_columns(self.schema, columns)])
-        return with_subpartition_schema(schema) if with_subpartition else schema
 
     @property
     def filter(self) -> RowFilter | None:
@@ -258,9 +158,8 @@ class Shuffle:
             raise OptionError(msg)
         if isinstance(filter, str | pc.Expression):
             filter = bind_filter(filter, self.schema, time_zone=time_zone)
-        # Not by copy(), which asks __reduce__: that opens the version again, or finds the one open.
-        filtered = object.__new__(type(self))
-        filtered.__dict__.update(self.__dict__)
+        filtered = Shuffle(self._storage, self._snapshot, self._options)
+        filtered._reader = self._reader
         filtered._selection = select(filter, self._snapshot)
         return filtered
 
@@ -447,6 +346,52 @@ class Shuffle:
             While reading, as for :meth:`read`.
         """
         return self._reader.reader(first, end, columns, regions=regions, selection=self._selection)
+
+    def subpartition_of(self, **key: Any) -> int:  # noqa: ANN401  a value of any key column
+        """Return the subpartition of a key, as Spark hashes it; reads nothing.
+
+        Parameters
+        ----------
+        key
+            A value for each key column of the partitioner, by name.
+
+        Raises
+        ------
+        SchemaError
+            A key column is missing or surplus, or a value does not fit its type.
+        OptionError
+            The shuffle is not partitioned by keys.
+        """
+        return subpartition_of(key, self.partitioner, self.schema, self.num_subpartitions)
+
+    def lookup(self, keys: Keys, columns: Sequence[str] | None = None) -> BatchReader:
+        """Read the rows of given keys, whatever else is in their subpartitions.
+
+        An open shuffle keeps the indexes that it read, within ``ReadOptions.index_bytes``: the next
+        lookup reads none of them again.
+
+        Parameters
+        ----------
+        keys
+            The key columns of the partitioner, one key a row: a table, or a dict of columns such as
+            ``{"customer": [17, 18]}``, aligned by position; a single value goes with all others.
+            A null is a key like any other.
+        columns
+            As for :meth:`read`.
+
+        Returns
+        -------
+        BatchReader
+            As of :meth:`read`, with the rows of these keys only.
+
+        Raises
+        ------
+        SchemaError
+            A key column is missing or surplus, or a value does not fit its type.
+        OptionError
+            The shuffle is not partitioned by keys.
+        """
+        return self.where(bind_keys(keys, self.schema, self.partitioner)).read(columns=columns)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return all rows as an Arrow C stream, in the order of :meth:`read`."""

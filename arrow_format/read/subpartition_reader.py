@@ -19,6 +19,7 @@ from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.scheduler import ReadScheduler
+from arrow_format.read.selection import select_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -174,7 +175,7 @@ class SortMergeSubpartitionReader:
             files = [
                 (version_file, regions)
                 for version_file in files_of(self._outputs)
-                if (regions := self._regions_of(version_file))
+                if self._is_kept(version_file) and (regions := self._regions_of(version_file))
             ]
             indexes = self._indexes.indexes_of(
                 self._version, ((one.output, one.file) for one, _ in files)
@@ -187,6 +188,8 @@ class SortMergeSubpartitionReader:
                     self._version.num_subpartitions,
                     first_region=regions.start,
                 )
+                if self._selection is not None:
+                    chunks = select_chunks(chunks, self._selection.where, index, self._data_schema)
                 stored = index.metadata.data_schema
                 reader = ChunkReader(
                     index,
@@ -196,6 +199,14 @@ class SortMergeSubpartitionReader:
                     order=version_file.order,
                 )
                 yield reader, chunks
+
+    def _is_kept(self, version_file: VersionFile) -> bool:
+        """Whether a file may have rows to deliver, by what the log knows of it."""
+        file = version_file.file
+        is_kept = self._selection is None or bool(self._selection.files[version_file.order])
+        return (
+            is_kept and file.first_subpartition < self._end and self._first < file.end_subpartition
+        )
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""

@@ -31,7 +31,7 @@ from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MergePolicy
 from arrow_format.write.merger import merge_files
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
-from arrow_format.write.region_joiner import sized_regions
+from arrow_format.write.region_joiner import region_statistics, sized_regions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -292,9 +292,10 @@ def move_regions(source: UnfinishedFile, target: PartitionedFileWriter) -> None:
     when ``target`` cannot be written.
     """
     chunks = ChunkReader(source, ChunkDecoder(source.metadata.data_schema))
+    statistics = region_statistics(source)
     for number, (region, raw_bytes) in enumerate(sized_regions(source)):
         stored = _read_back(chunks.stored(number, number + 1))
-        target.write_stored_region(region, stored, raw_bytes)
+        target.write_stored_region(region, stored, raw_bytes, statistics(number))
 
 
 def _read_back(chunks: Iterator[EncodedChunk]) -> Iterator[EncodedChunk]:

@@ -33,7 +33,12 @@ from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.merge_policy import MAX_FAN_IN
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
-from arrow_format.write.region_joiner import RegionJoiner, chunk_parts, sized_regions
+from arrow_format.write.region_joiner import (
+    RegionJoiner,
+    chunk_parts,
+    region_statistics,
+    sized_regions,
+)
 from arrow_format.write.rewrite_plan import plan_fan_in, plan_runs
 
 if TYPE_CHECKING:
@@ -219,8 +224,9 @@ class PartitionedFileMerger:
         write: Callable[[PartitionedFileWriter], None],
     ) -> PartitionedFileReader:
         options = replace(self._options, codec="none" if _are_ipc(inputs) else "zstd")
+        metadata = replace(self._metadata, statistics=_statistics_of_any(inputs, self._metadata))
         try:
-            with self._open(options) as writer:
+            with self._open(metadata, options) as writer:
                 write(writer)
                 file = writer.finish()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -240,9 +246,11 @@ class PartitionedFileMerger:
             raise
         return merged
 
-    def _open(self, options: WriteOptions) -> PartitionedFileWriter:
+    def _open(
+        self, metadata: PartitionedFileMetadata, options: WriteOptions
+    ) -> PartitionedFileWriter:
         try:
-            return PartitionedFileWriter(self._storage, self._path, self._metadata, options)
+            return PartitionedFileWriter(self._storage, self._path, metadata, options)
         except ObjectNotFoundError as error:
             # The directory of the output is gone. A missing input would be damage instead.
             raise StorageError(str(error)) from error
@@ -273,14 +281,23 @@ class PartitionedFileMerger:
         schema = self._metadata.data_schema
         is_stored_alike = has_same_columns(index.metadata.data_schema, schema)
         chunks = ChunkReader(index, ChunkDecoders(schema).of(index.metadata.data_schema))
-        regions = sized_regions(index)
+        regions, statistics = sized_regions(index), region_statistics(index)
         for number in numbers:
             region, raw_bytes = regions[number]
             if is_stored_alike:
-                writer.write_stored_region(region, chunks.stored(number, number + 1), raw_bytes)
+                as_stored = chunks.stored(number, number + 1)
+                writer.write_stored_region(region, as_stored, raw_bytes, statistics(number))
             else:
                 writer.write_region_in_parts(chunk_parts(chunks, number), region.kind)
             self._on_bytes(int(region.chunks.length.sum()))
+
+
+def _statistics_of_any(
+    inputs: Sequence[PartitionedFileReader], metadata: PartitionedFileMetadata
+) -> tuple[str, ...]:
+    """Columns that have statistics in some input; those of copied chunks of others stay unknown."""
+    known = {name for index in inputs for name in index.metadata.statistics}
+    return tuple(name for name in metadata.data_schema.names if name in known)
 
 
 def _are_ipc(inputs: Sequence[PartitionedFileReader]) -> bool:

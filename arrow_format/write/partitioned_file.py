@@ -12,26 +12,40 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
+from arrow_format.arrays.buffers import text_array, to_arrow
 from arrow_format.errors import ClosedError, ShuffleError, StorageError
 from arrow_format.format.index_file import encode_index
-from arrow_format.model import PartitionedFile, PartitionedFileMetadata, Region, RegionKind
+from arrow_format.format.single_values import to_binaries
+from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
+from arrow_format.format.statistics_section import encode_section
+from arrow_format.format.totals import subpartition_range
+from arrow_format.keys.column_statistics import combined, statistics_of_rows, with_short_bounds
+from arrow_format.model import (
+    FILE_STATISTICS,
+    PartitionedFile,
+    PartitionedFileMetadata,
+    Region,
+    RegionKind,
+)
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
-from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows
+from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows, chunk_rows
 from arrow_format.write.chunk_writer import GatheringSink, open_chunk_writer
 from arrow_format.write.clustering import Clustering, cut_chunks, cut_to_size
 from arrow_format.write.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import pyarrow as pa
+    from collections.abc import Iterable, Mapping
 
     from arrow_format.format.chunk_codec import EncodedChunk
     from arrow_format.storage.open import Storage
 
 INDEX_RESERVE_BYTES = 4 << 20
 """Free space that a directory must have besides the data of a file, for its index."""
+
+_STATISTICS_BYTES = 32
+"""About the bytes of the statistics of a column and chunk: two bounds and a number of nulls."""
 
 
 class PartitionedFileWriter:
@@ -68,6 +82,10 @@ class PartitionedFileWriter:
         self._metadata = metadata
         self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
         self._regions: list[Region] = []
+        # Of the chunks of each region.
+        self._statistics: dict[str, list[ColumnStatistics]] = {
+            name: [] for name in metadata.statistics
+        }
         self._raw_bytes = 0
         self._closed = False
         self._rolled_back = False
@@ -104,7 +122,7 @@ class PartitionedFileWriter:
         return sum(
             region.row_offsets.nbytes
             + (0 if region.ranks is None else region.ranks.nbytes)
-            + len(region.chunks) * 37
+            + len(region.chunks) * (37 + _STATISTICS_BYTES * len(self._statistics))
             for region in self._regions
         )
 
@@ -170,6 +188,7 @@ class PartitionedFileWriter:
         self._check_open()
         n = self._metadata.num_subpartitions if kind is RegionKind.UNICAST else 1
         builder = RegionBuilder(kind, n)
+        statistics: dict[str, list[ColumnStatistics]] = {name: [] for name in self._statistics}
         for batch, clustering in parts:
             if batch.num_rows == 0:
                 continue
@@ -181,16 +200,26 @@ class PartitionedFileWriter:
             self._raw_bytes += batch.nbytes
             rows, num_bytes = self._chunks.prepare(batch)
             first_rows = cut_chunks(clustering, n, num_bytes, self._options.chunk_bytes)
+            starts = []
             for start, stop in cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):
                 builder.add_chunk(self._chunks.write(rows, start, stop, part_start + start))
+                starts.append(start)
+            of_part = statistics_of_rows(batch, statistics, np.array(starts, np.int64))
+            for name, parts_of_column in statistics.items():
+                parts_of_column.append(with_short_bounds(of_part[name]))
             # The next part is made now: nothing here may keep this one in memory meanwhile.
             self._sink.flush()
             del batch, rows
         if builder.num_rows:
-            self._add_region(builder.build())
+            joined = {name: ColumnStatistics.joined(each) for name, each in statistics.items()}
+            self._add_region(builder.build(), joined)
 
     def write_stored_region(
-        self, region: Region, chunks: Iterable[EncodedChunk], raw_bytes: int
+        self,
+        region: Region,
+        chunks: Iterable[EncodedChunk],
+        raw_bytes: int,
+        statistics: Mapping[str, ColumnStatistics],
     ) -> None:
         """Append a region of another file, its chunks as they are stored there.
 
@@ -202,6 +231,8 @@ class PartitionedFileWriter:
             All of them, in order. A file of codec ``none`` takes chunks of encoding 0 only.
         raw_bytes
             Approximate bytes of the region's rows as Arrow holds them in memory.
+        statistics
+            Of its chunks, by column, as far as they are known.
 
         Raises
         ------
@@ -210,24 +241,36 @@ class PartitionedFileWriter:
         """
         self._check_open()
         starts = region.chunks.first_row.tolist()
-        chunk_rows = [
+        written = [
             self._chunks.write_encoded(chunk, first_row)
             for first_row, chunk in zip(starts, chunks, strict=True)
         ]
         self._raw_bytes += raw_bytes
-        self._add_region(replace(region, chunks=chunk_table(chunk_rows)))
+        self._add_region(replace(region, chunks=chunk_table(written)), statistics)
 
     def _check_open(self) -> None:
         if self._closed or self._rolled_back:
             msg = f"{self._file.data_path}: finished or released; no region can be written"
             raise ClosedError(msg)
 
-    def _add_region(self, region: Region) -> None:
+    def _add_region(self, region: Region, statistics: Mapping[str, ColumnStatistics]) -> None:
         # A region counts as written once the storage has its bytes and no column is pinned.
         self._sink.flush()
         self._whole = (self._sink.position, self._sink.frame_crc32)
         self._whole_raw_bytes = self._raw_bytes
         self._regions.append(region)
+        for name, regions in self._statistics.items():
+            type_ = self._metadata.data_schema.field(name).type
+            known = statistics.get(name)
+            if known is None:
+                known = ColumnStatistics.unknown(type_, chunk_rows([region]))
+            regions.append(known.of_type(type_))  # types may differ in labels
+
+    @property
+    def _chunk_statistics(self) -> dict[str, ColumnStatistics]:
+        if not self._regions:
+            return {}
+        return {name: ColumnStatistics.joined(each) for name, each in self._statistics.items()}
 
     def roll_back(self) -> None:
         """Cut off what a failed write left after the last whole region.
@@ -267,12 +310,14 @@ class PartitionedFileWriter:
             raise ClosedError(msg)
         self._chunks.finish()
         self._object.close()
+        statistics = self._chunk_statistics
         metadata = replace(
             self._metadata,
+            statistics=tuple(statistics),
             data_bytes=self._sink.position,
             frame_crc32=self._sink.frame_crc32,
         )
-        index = encode_index(metadata, self._regions)
+        index = encode_index(metadata, self._regions, encode_section(statistics))
         writer = self._storage.open_writer(self._file.index_path, sync=self._options.sync)
         self._index_begun = True  # a file of that name is now ours to remove
         try:
@@ -281,6 +326,7 @@ class PartitionedFileWriter:
         finally:
             writer.abort()
         self._closed = True
+        first, end = subpartition_range(self._regions, self._metadata.num_subpartitions)
         return replace(
             self._file,
             num_rows=sum(region.num_rows for region in self._regions),
@@ -290,6 +336,9 @@ class PartitionedFileWriter:
             index_bytes=len(index),
             index_crc32=zlib.crc32(index),
             num_broadcast_rows=broadcast_rows(self._regions),
+            first_subpartition=first,
+            end_subpartition=end,
+            statistics=file_statistics(statistics),
         )
 
     def unfinished(self) -> UnfinishedFile:
@@ -300,7 +349,9 @@ class PartitionedFileWriter:
             data_bytes=self._whole[0],
             raw_bytes=self._whole_raw_bytes,
         )
-        return UnfinishedFile(self._storage, file, self._metadata, self.regions)
+        return UnfinishedFile(
+            self._storage, file, self._metadata, self.regions, self._chunk_statistics
+        )
 
     def release(self) -> None:
         """Remove the unfinished file; does nothing after :meth:`finish`.
@@ -323,3 +374,19 @@ class PartitionedFileWriter:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+def file_statistics(chunks: Mapping[str, ColumnStatistics]) -> pa.StructArray:
+    """Return what a map status and the log say of a file, given the statistics of its chunks."""
+    whole = {name: combined(column, np.zeros(1, np.int64)) for name, column in chunks.items()}
+    known = {name: column for name, column in whole.items() if column.null_count[0] > UNKNOWN}
+    if not known:
+        return pa.nulls(0, FILE_STATISTICS)
+    bounds = [
+        pa.concat_arrays([to_binaries(getattr(column, side)) for column in known.values()])
+        for side in ("minimum", "maximum")
+    ]
+    null_counts = np.concatenate([column.null_count for column in known.values()])
+    return pa.StructArray.from_arrays(
+        [text_array(known), *bounds, to_arrow(null_counts)], fields=list(FILE_STATISTICS)
+    )

@@ -25,6 +25,7 @@ from arrow_format.write.sort_buffer import SortBuffer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from arrow_format.format.statistics import ColumnStatistics
     from arrow_format.model import Int32Array, PartitionedFileMetadata, Region
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
     from arrow_format.write.rewrite_plan import RegionRun, RegionSlice
@@ -155,6 +156,17 @@ class RegionJoiner:
 def sized_regions(index: PartitionedFileReader | UnfinishedFile) -> list[tuple[Region, int]]:
     """Return the regions of a file, each with its bytes in Arrow."""
     return list(zip(index.regions, arrow_bytes(index.regions, index.file.raw_bytes), strict=True))
+
+
+def region_statistics(
+    index: PartitionedFileReader | UnfinishedFile,
+) -> Callable[[int], dict[str, ColumnStatistics]]:
+    """Return a function from a region's number to what is known of its chunks, by column."""
+    statistics = index.statistics
+    ends = np.cumsum([0, *(len(region.chunks) for region in index.regions)]).tolist()
+    return lambda number: {
+        name: column.units(ends[number], ends[number + 1]) for name, column in statistics.items()
+    }
 
 
 def chunk_parts(chunks: ChunkReader, number: int) -> Iterator[Part]:

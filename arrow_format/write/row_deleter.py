@@ -31,7 +31,7 @@ from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.write.clustering import Clustering, cluster
 from arrow_format.write.merger import ignore
 from arrow_format.write.partitioned_file import INDEX_RESERVE_BYTES, PartitionedFileWriter
-from arrow_format.write.region_joiner import sized_regions
+from arrow_format.write.region_joiner import region_statistics, sized_regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,8 +111,10 @@ class RowDeleter:
         chunks = ChunkReader(index, self._decoders.of(stored))
         is_stored_alike = has_same_columns(stored, schema)
         options = replace(self._options, codec="none" if _is_ipc(index) else "zstd")
+        statistics = region_statistics(index)
+        metadata = replace(self._metadata, statistics=index.metadata.statistics)
         try:
-            writer = PartitionedFileWriter(storage, path, self._metadata, options)
+            writer = PartitionedFileWriter(storage, path, metadata, options)
         except ObjectNotFoundError as error:
             # The directory of the output is gone. A missing input would be damage instead.
             raise StorageError(str(error)) from error
@@ -123,7 +125,7 @@ class RowDeleter:
                     writer.write_region_in_parts(parts, region.kind)
                 else:
                     as_stored = chunks.stored(number, number + 1)
-                    writer.write_stored_region(region, as_stored, raw_bytes)
+                    writer.write_stored_region(region, as_stored, raw_bytes, statistics(number))
                 self._on_bytes(int(region.chunks.length.sum()))
             return writer.finish(), deleted
 

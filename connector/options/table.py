@@ -24,6 +24,7 @@ from connector.options.text import (
     parse_pin,
     parse_sort_keys,
     parse_starting_version,
+    parse_statistics,
     parse_subpartitions,
     parse_version,
     seconds,
@@ -79,6 +80,10 @@ WRITE_OPTIONS = (
     Option("codecLevel", whole, "WriteOptions.codec_level", "zstd level, -7 to 22"),
     Option("chunkBytes", num_bytes, "WriteOptions.chunk_bytes",
            "bytes, before compression, at which a chunk closes, at most 4 MiB"),
+    Option("statistics", parse_statistics, "WriteOptions.statistics",
+           "columns whose minimum, maximum and null count are stored per file and chunk, so that "
+           'filters skip what cannot match: `a,b` or `["a","b"]`, `all`, or `none`',
+           default="sort and range keys, numbers, dates and times", may_be_empty=True),
     Option("localDirs", parse_names, "WriteOptions.local_dirs",
            "absolute directories on other disks, `/d1,/d2`, over which map outputs are spread as "
            "well", default="none", may_be_empty=True),

@@ -96,6 +96,13 @@ def parse_names(name: str, value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(","))
 
 
+def parse_statistics(name: str, value: str) -> str | tuple[str, ...]:
+    """Parse ``all``, ``none``, or names of columns."""
+    if value.lower() in ("all", "none"):
+        return "all" if value.lower() == "all" else ()
+    return parse_names(name, value)
+
+
 def parse_starting_version(name: str, value: str) -> int | None:
     """Parse the version to start with; return the one before it, None for ``latest``."""
     if value.lower() in ("earliest", "latest"):

@@ -35,7 +35,8 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.format.chunk_codec import ChunkDecoder
-from arrow_format.format.index_file import decode_index
+from arrow_format.format.index_file import decode_index, statistics_section
+from arrow_format.format.statistics_section import decode_section
 from arrow_format.jobs import delete_rows as module
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -43,14 +44,14 @@ from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import BROADCAST, DATA_SUFFIX, INDEX_SUFFIX, PartitionedFile
 from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.read.partitioned_file import UnfinishedFile
+from arrow_format.read.partitioned_file import UnfinishedFile, chunk_rows
 from arrow_format.read.plan import plan_chunks
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import before_calls, dies_after, instead_of_first_entry
 
 N = 6
-TINY = WriteOptions(sync=False, sort_buffer_bytes=16_384, chunk_bytes=300)
+TINY = WriteOptions(sync=False, sort_buffer_bytes=16_384, chunk_bytes=300, statistics="all")
 NONE = replace(TINY, codec="none")
 NOW = timedelta(0)
 
@@ -122,13 +123,23 @@ def files_below(path):
 
 
 def decoded_bytes(*directories):
-    """All values in all chunks of all data files, whether the log names them or not."""
+    """All values in chunks and bounds of all files, whether the log names them or not."""
     parts = []
     for index_path in (p for d in directories for p in Path(d).rglob(f"*{INDEX_SUFFIX}")):
-        metadata, regions = decode_index(index_path.read_bytes())
+        stored = index_path.read_bytes()
+        metadata, regions = decode_index(stored)
+        statistics = decode_section(
+            statistics_section(stored),
+            metadata.statistics,
+            metadata.data_schema,
+            chunk_rows(regions),
+        )
+        for column in statistics.values():
+            parts += [str(column.minimum).encode(), str(column.maximum).encode()]
         name = index_path.name.removesuffix(INDEX_SUFFIX)
         file = PartitionedFile(name, 0, len(regions), metadata.data_bytes, 0, 0, 0)
-        index = UnfinishedFile(PosixStorage(str(index_path.parent)), file, metadata, regions)
+        storage = PosixStorage(str(index_path.parent))
+        index = UnfinishedFile(storage, file, metadata, regions, statistics)
         n = metadata.num_subpartitions
         plan = plan_chunks(regions, 0, n, n)
         for _, batch in ChunkReader(index, ChunkDecoder(metadata.data_schema)).decoded(plan):
@@ -596,23 +607,25 @@ def with_needle(start):
 @pytest.mark.parametrize("sort_by", [(), ("v",)])
 def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
     needles = [b"needle in a haystack", NEEDLE.to_bytes(8, "little")]
+    # Of columns that have statistics, old entries of the log keep bounds.
+    without = replace(NONE, statistics=())
     disk = tmp_path / "disk"
     for number, start in enumerate((0, 400, 800)):
         local = (str(disk),) if number == 1 else ()
         write_shuffle(
             with_needle(start), tmp_path / "x", keys="k", num_subpartitions=N, mode="append",
-            sort_by=sort_by, options=replace(NONE, local_dirs=local),
+            sort_by=sort_by, options=replace(without, local_dirs=local),
         )  # fmt: skip
     merge_shuffle(tmp_path / "x")
-    append(tmp_path / "x", 1200, options=NONE, sort_by=sort_by)
+    append(tmp_path / "x", 1200, options=without, sort_by=sort_by)
     write_shuffle(
         with_needle(1600), tmp_path / "x", keys="k", num_subpartitions=N, mode="append",
-        sort_by=sort_by, options=NONE,
+        sort_by=sort_by, options=without,
     )  # fmt: skip
     for needle in needles:
         assert needle in decoded_bytes(tmp_path)
         assert needle in raw_bytes(tmp_path)
-    receipt = delete_rows(tmp_path / "x", {"k": [NEEDLE]}, options=NONE)
+    receipt = delete_rows(tmp_path / "x", {"k": [NEEDLE]}, options=without)
     assert receipt.num_rows == 20
     # Earlier versions, and files that a merge has replaced, hold the rows until they expire.
     status = erasure_status(tmp_path / "x", receipt)
