@@ -96,7 +96,7 @@ def where(
     try:
         return shuffle.where(filter, time_zone=session_time_zone(spark))
     except (OptionError, SchemaError) as error:
-        msg = f"{what}{str(error).removeprefix('filter')}"
+        msg = f"{what}: {str(error).removeprefix('filter: ')}"
         raise type(error)(msg) from error
 
 

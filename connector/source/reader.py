@@ -131,7 +131,7 @@ def restricted(
     if keys is None:
         return shuffle.where(filter, time_zone=time_zone)
     if filter is not None:
-        msg = "filter and keys: expected one of them; use where() on the DataFrame of the keys"
+        msg = "filter and keys: give one of them, and filter the rows of the keys with where()"
         raise OptionError(msg)
     return shuffle.where(bind_keys(keys, shuffle.schema, shuffle.partitioner))
 
