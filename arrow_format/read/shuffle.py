@@ -26,7 +26,7 @@ from arrow_format.read.estimates import (
     estimate_read_bytes,
     estimate_region_bytes,
 )
-from arrow_format.read.explain import ReadPlan, plan_group
+from arrow_format.read.explanation import ReadExplanation, explain
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.selection import select
 from arrow_format.read.verify import VerifyReport, verify_snapshot
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
+    from arrow_format.read.explain import ReadPlan
     from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 
@@ -283,12 +284,28 @@ class Shuffle(VersionFacts):
     def plan(
         self, subpartitions: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
-        """Return what :meth:`read` will read of the data files; opens indexes and reads no rows.
+        """Return what :meth:`read` will read of the data files; see :meth:`explain`."""
+        return self.explain(subpartitions, columns).plan
+
+    def explain(
+        self,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | pc.Expression | None = None,
+    ) -> ReadExplanation:
+        """Return what :meth:`read` will keep and skip, and why; opens indexes and reads no rows.
 
         Parameters
         ----------
-        subpartitions, columns
-            As for :meth:`read`. Columns make no difference: every chunk is read whole and verified.
+        subpartitions, columns, filter
+            As for :meth:`read`.
+
+        Returns
+        -------
+        ReadExplanation
+            Subpartitions, versions, files, regions, chunks and bytes, kept and in all; ``str``
+            shows it as a table.
 
         Raises
         ------
@@ -297,13 +314,13 @@ class Shuffle(VersionFacts):
         CorruptShuffleError
             An index is damaged or missing.
         """
-        wanted = self.candidates(subpartitions)
-        return ReadPlan(
-            tuple(
-                plan_group(first, end, self.reader(first, end, columns))
-                for first, end in self._reader.groups(wanted)
-            )
-        )
+        if filter is not None:
+            return self.where(filter).explain(subpartitions, columns)
+        names = self.schema_of(columns).names
+        groups = self._reader.groups(self.candidates(subpartitions))
+        readers = (self.reader(first, end, columns) for first, end in groups)
+        asked = check_subpartitions(subpartitions, self.num_subpartitions)
+        return explain(self._snapshot, self._selection, asked, names, readers)
 
     def _ordered(
         self,

@@ -120,8 +120,8 @@ class SortMergeSubpartitionReader:
         self._scheduler = scheduler or ReadScheduler()
         self._version = version
         self._outputs = outputs
-        self._first = first
-        self._end = end
+        self.first = first
+        self.end = end
         self._regions = regions
         self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
@@ -170,7 +170,7 @@ class SortMergeSubpartitionReader:
 
     def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
         """Yield the data files in reading order, each with its chunks of the range by offset."""
-        wanted = f"subpartitions {self._first} to {self._end - 1}"
+        wanted = f"subpartitions {self.first} to {self.end - 1}"
         with translate_expired(self._storage, self._oldest_needed):
             files = [
                 (version_file, regions)
@@ -183,8 +183,8 @@ class SortMergeSubpartitionReader:
             for (version_file, regions), index in zip(files, indexes, strict=True):
                 chunks = plan_chunks(
                     index.regions[regions.start : regions.stop],
-                    self._first,
-                    self._end,
+                    self.first,
+                    self.end,
                     self._version.num_subpartitions,
                     first_region=regions.start,
                 )
@@ -204,9 +204,7 @@ class SortMergeSubpartitionReader:
         """Whether a file may have rows to deliver, by what the log knows of it."""
         file = version_file.file
         is_kept = self._selection is None or bool(self._selection.files[version_file.order])
-        return (
-            is_kept and file.first_subpartition < self._end and self._first < file.end_subpartition
-        )
+        return is_kept and file.first_subpartition < self.end and self.first < file.end_subpartition
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""
@@ -227,11 +225,11 @@ class SortMergeSubpartitionReader:
             for source, chunk, stored in fetched:
                 if self._selection is None:
                     batch = source.decode(chunk, stored)
-                    rows = source.rows_of(chunk, batch, self._first, self._end)
+                    rows = source.rows_of(chunk, batch, self.first, self.end)
                     del batch  # not to be kept while the consumer works on the rows
                 else:
                     rows = source.matching_rows_of(
-                        chunk, stored, self._first, self._end, self._selection.where
+                        chunk, stored, self.first, self.end, self._selection.where
                     )
                 del stored
                 yield from rows
@@ -251,13 +249,13 @@ class SortMergeSubpartitionReader:
                 num_rows = -(-num_rows // max(-(-num_bytes // slice_bytes), 1))
                 part = replace(chunk, first_row=first_row, end_row=first_row + num_rows)
                 if self._selection is None:
-                    rows = source.rows_of(part, batch, self._first, self._end, may_keep_chunk=False)
+                    rows = source.rows_of(part, batch, self.first, self.end, may_keep_chunk=False)
                 else:
                     rows = source.matching_rows_of(
                         part,
                         stored,
-                        self._first,
-                        self._end,
+                        self.first,
+                        self.end,
                         self._selection.where,
                         may_keep_chunk=False,
                     )
