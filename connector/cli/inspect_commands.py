@@ -135,9 +135,11 @@ def plan(
 
     wanted = None if subpartitions is None else parse_subpartitions("subpartitions", subpartitions)
     shuffle = where_of(open_shuffle(path, version), where)
-    read_plan = shuffle.plan(wanted)
+    explanation = shuffle.explain(wanted)
     show_result(
-        read_plan_as_json(read_plan) if as_json else read_plan_lines(read_plan, shuffle.num_bytes)
+        read_plan_as_json(explanation)
+        if as_json
+        else read_plan_lines(explanation, shuffle.num_bytes)
     )
 
 
