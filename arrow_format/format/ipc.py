@@ -241,16 +241,20 @@ class LayoutCheck:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = byte_schema(schema)
-        self._has_offsets = any(
+        self._has_offsets = [
             pt.is_binary(type_) or pt.is_nested(type_) for type_ in self._schema.types
-        )
+        ]
 
-    def check(self, message: pa.Buffer | pa.Message) -> None:
-        """Raise ValueError or ArrowException where an offset or a length of a message is wrong."""
+    def check(self, message: pa.Buffer | pa.Message, columns: Iterable[int] | None = None) -> None:
+        """Raise ValueError or ArrowException where an offset or a length of columns is wrong.
+
+        ``columns`` are their positions; all when None.
+        """
         batch = pa.ipc.read_record_batch(message, self._schema)
-        # Each buffer must have the bytes of its values; and where there are offsets, those must
-        # lead inside. Without offsets, the full check would look at no more.
-        batch.validate(full=self._has_offsets)
+        for i in range(batch.num_columns) if columns is None else columns:
+            # Each buffer must have the bytes of its values; and where there are offsets, those
+            # must lead inside. Without offsets, the full check would look at no more.
+            batch.column(i).validate(full=self._has_offsets[i])
 
 
 def byte_schema(schema: pa.Schema) -> pa.Schema:

@@ -13,6 +13,7 @@ import numpy as np
 
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.read.partitioned_file import chunk_rows
+from arrow_format.read.plan import adjacent_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,14 +40,12 @@ class Selection:
     share: float
     """Of the bytes of all data files, those in files that can have rows."""
 
-    def clipped(self, first: int, end: int) -> tuple[int, int]:
-        """Return the least range that has all subpartitions of ``[first, end)`` to be read."""
+    def ranges(self, first: int, end: int) -> tuple[tuple[int, int], ...]:
+        """Return the subpartitions of ``[first, end)`` to be read, as the fewest ranges."""
         if self.subpartitions is None:
-            return first, end
+            return ((first, end),)
         lo, hi = np.searchsorted(self.subpartitions, (first, end))
-        if lo == hi:
-            return first, first
-        return int(self.subpartitions[lo]), int(self.subpartitions[hi - 1]) + 1
+        return adjacent_ranges(self.subpartitions[lo:hi])
 
     def among(self, wanted: list[int] | None) -> list[int] | None:
         """Return those of ascending subpartitions, all when None, that are to be read."""

@@ -244,11 +244,11 @@ class Shuffle(VersionFacts):
             return self.where(filter).read(
                 subpartitions, columns, batch_size=batch_size, with_subpartition=with_subpartition
             )
-        wanted = self.candidates(subpartitions)
+        asked = check_subpartitions(subpartitions, self.num_subpartitions)
         schema = self.schema_of(columns, with_subpartition=with_subpartition)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for group in self._reader.groups(wanted):
+            for group in self._reader.groups(asked, self._selection):
                 yield from as_batches(
                     self._ordered(*group, columns),
                     schema,
@@ -279,7 +279,8 @@ class Shuffle(VersionFacts):
         regions
             Read these regions only, numbered through the version in reading order; all when None.
         """
-        for group in self._reader.groups(self.candidates(subpartitions)):
+        asked = check_subpartitions(subpartitions, self.num_subpartitions)
+        for group in self._reader.groups(asked, self._selection):
             yield from self._ordered(*group, columns, regions)
 
     def plan(
@@ -318,9 +319,9 @@ class Shuffle(VersionFacts):
         if filter is not None:
             return self.where(filter).explain(subpartitions, columns)
         names = self.schema_of(columns).names
-        groups = self._reader.groups(self.candidates(subpartitions))
-        readers = (self.reader(first, end, columns) for first, end in groups)
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
+        groups = self._reader.groups(asked, self._selection)
+        readers = (self.reader(first, end, columns) for first, end in groups)
         return explain(self._snapshot, self._selection, asked, names, readers)
 
     def _ordered(

@@ -15,9 +15,9 @@ from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_expired
-from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.chunk_reader import ChunkReader, Tested
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.plan import ChunkRead, plan_chunks
+from arrow_format.read.plan import ChunkRead, plan_ranges
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
 
@@ -125,12 +125,16 @@ class SortMergeSubpartitionReader:
         self._regions = regions
         self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
-        self._decoders = ChunkDecoders(self._data_schema, self._columns)
         self._selection = selection
-        self._tested: ChunkDecoders | None = None
+        self._ranges = ((first, end),) if selection is None else selection.ranges(first, end)
+        self._tested: Tested | None = None
+        decoded = list(self._columns)
         if selection is not None:
             tested = select_columns(self._data_schema, selection.where.columns)
-            self._tested = ChunkDecoders(self._data_schema, tested)
+            decoded += [i for i in tested if i not in decoded]
+            positions = tuple(decoded.index(i) for i in tested)
+            self._tested = Tested(selection.where, positions, len(self._columns))
+        self._decoders = ChunkDecoders(self._data_schema, decoded)
 
     @property
     def schema(self) -> pa.Schema:
@@ -168,7 +172,7 @@ class SortMergeSubpartitionReader:
         slice_bytes = max(max_bytes // (2 * len(runs)), MIN_SLICE_BYTES)
         return [self._slices(source, chunks, slice_bytes, row_bytes) for source, chunks in runs]
 
-    def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
+    def planned(self) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
         """Yield the data files in reading order, each with its chunks of the range by offset."""
         wanted = f"subpartitions {self.first} to {self.end - 1}"
         with translate_expired(self._storage, self._oldest_needed):
@@ -181,10 +185,9 @@ class SortMergeSubpartitionReader:
                 self._version, ((one.output, one.file) for one, _ in files)
             )
             for (version_file, regions), index in zip(files, indexes, strict=True):
-                chunks = plan_chunks(
+                chunks = plan_ranges(
                     index.regions[regions.start : regions.stop],
-                    self.first,
-                    self.end,
+                    self._ranges,
                     self._version.num_subpartitions,
                     first_region=regions.start,
                 )
@@ -194,7 +197,6 @@ class SortMergeSubpartitionReader:
                 reader = ChunkReader(
                     index,
                     self._decoders.of(stored),
-                    tested=None if self._tested is None else self._tested.of(stored),
                     wanted=wanted,
                     order=version_file.order,
                 )
@@ -203,8 +205,12 @@ class SortMergeSubpartitionReader:
     def _is_kept(self, version_file: VersionFile) -> bool:
         """Whether a file may have rows to deliver, by what the log knows of it."""
         file = version_file.file
-        is_kept = self._selection is None or bool(self._selection.files[version_file.order])
-        return is_kept and file.first_subpartition < self.end and self.first < file.end_subpartition
+        if self._selection is not None and not self._selection.files[version_file.order]:
+            return False
+        return any(
+            first < file.end_subpartition and file.first_subpartition < end
+            for first, end in self._ranges
+        )
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""
@@ -223,13 +229,13 @@ class SortMergeSubpartitionReader:
             self._scheduler.add_reader(plan) as fetched,
         ):
             for source, chunk, stored in fetched:
-                if self._selection is None:
+                if self._tested is None:
                     batch = source.decode(chunk, stored)
                     rows = source.rows_of(chunk, batch, self.first, self.end)
                     del batch  # not to be kept while the consumer works on the rows
                 else:
                     rows = source.matching_rows_of(
-                        chunk, stored, self.first, self.end, self._selection.where
+                        chunk, stored, self.first, self.end, self._tested
                     )
                 del stored
                 yield from rows
@@ -248,7 +254,7 @@ class SortMergeSubpartitionReader:
                 num_bytes = batch.slice(first_row, num_rows).nbytes + row_bytes * num_rows
                 num_rows = -(-num_rows // max(-(-num_bytes // slice_bytes), 1))
                 part = replace(chunk, first_row=first_row, end_row=first_row + num_rows)
-                if self._selection is None:
+                if self._tested is None:
                     rows = source.rows_of(part, batch, self.first, self.end, may_keep_chunk=False)
                 else:
                     rows = source.matching_rows_of(
@@ -256,7 +262,7 @@ class SortMergeSubpartitionReader:
                         stored,
                         self.first,
                         self.end,
-                        self._selection.where,
+                        self._tested,
                         may_keep_chunk=False,
                     )
                 del batch, stored  # not to be kept while the consumer works on the rows

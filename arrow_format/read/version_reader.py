@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from itertools import chain, starmap
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from arrow_format.arrays.batches import ORDERING_BYTES, HeldRuns, in_subpartition_order
 from arrow_format.read.buffer_pool import ReadBufferPool
@@ -77,11 +80,24 @@ class VersionReader:
             self._known_totals = totals_of(self._snapshot, self._storage.root, self.indexes)
         return self._known_totals
 
-    def groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
-        """Return ranges ``[first, end)`` of subpartitions that fit into memory together."""
+    def groups(
+        self, asked: list[int] | None, selection: Selection | None = None
+    ) -> list[tuple[int, int]]:
+        """Return ranges ``[first, end)`` of subpartitions that fit into memory together.
+
+        ``asked`` are the subpartitions to read, ascending, all when None. With a selection a range
+        may have others between them, of which no row can match.
+        """
         rows, stored = self.totals
         weights = estimate_raw_bytes(self._snapshot, rows, stored) + ORDERING_BYTES * rows
-        return group_adjacent(weights, self._options.group_bytes, wanted)
+        if selection is None or selection.subpartitions is None:
+            return group_adjacent(weights, self._options.group_bytes, asked)
+        is_possible = np.zeros(len(weights), np.bool_)
+        is_possible[selection.subpartitions] = True
+        weights = np.where(is_possible, weights, 0)
+        wanted = None if asked is None else np.union1d(asked, np.flatnonzero(~is_possible)).tolist()
+        groups = group_adjacent(weights, self._options.group_bytes, wanted)
+        return [group for group in groups if selection.ranges(*group)]
 
     def ordered(
         self,
@@ -112,7 +128,8 @@ class VersionReader:
                 yield from in_subpartition_order(held.runs)
                 return
             del held, run
-        for subpartition in range(first, end):
+        ranges = [(first, end)] if selection is None else selection.ranges(first, end)
+        for subpartition in chain.from_iterable(starmap(range, ranges)):
             yield from reader(subpartition, subpartition + 1, columns)
 
     def reader(
@@ -125,8 +142,6 @@ class VersionReader:
         selection: Selection | None = None,
     ) -> SortMergeSubpartitionReader:
         """Return a reader of the subpartitions ``[first, end)`` that does not order them."""
-        if selection is not None:
-            first, end = selection.clipped(first, end)
         return SortMergeSubpartitionReader(
             self._storage,
             self._snapshot.newest,
