@@ -139,7 +139,7 @@ READ_OPTIONS = (
            "`day >= DATE '2024-06-01' AND customer IN (17, 18)`", default="none: all rows"),
     Option("timeZone", as_is, "ScanOptions.time_zone",
            "time zone of timestamps in `filter` that name none: a region or an offset; "
-           "`connector.read_shuffle` sets that of the session"),
+           "`connector.read_shuffle` sets that of the session", default="`UTC`"),
     Option("coalesce", boolean, "ScanOptions.coalesce",
            "whether adjacent subpartitions share a Spark partition; otherwise each is exactly one, "
            "empty ones too"),

@@ -21,7 +21,7 @@ def test_a_filter_is_text_with_a_time_zone():
     assert parse_read_options({"path": "/s"}).time_zone == "UTC"
     with pytest.raises(OptionError, match=r"^option timeZone='Nowhere' is unknown: expected a reg"):
         parse_read_options({"path": "/s", "timeZone": "Nowhere"})
-    with pytest.raises(OptionError, match=r"option 'filter' is not known"):
+    with pytest.raises(OptionError, match=r"option 'FILTER' is not known"):
         parse_sink_options(given)
     with pytest.raises(OptionError, match=r"option 'where' is not known: give option filter"):
         parse_read_options({"path": "/s", "where": "k < 3"})
