@@ -1,15 +1,16 @@
 """A condition bound to a schema: columns that are there, values in the types they are compared in.
 
 The result has a normal form. ``Not`` is only in front of what is neither ``And`` nor ``Or``.
-Comparisons are ``=``, ``<`` or ``<=`` of a column and a value that is not null, or of two columns.
+Comparisons are ``=``, ``<`` or ``<=`` of a column and a value that is not null, or of two columns;
+one that equals itself stands for what is true wherever it has a value.
 ``IsIn`` has distinct values in ascending order, and none is null. Pure.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
@@ -39,6 +40,7 @@ from arrow_format.filters.expression import (
 )
 from arrow_format.filters.literals import Nearest, from_text, nearest
 from arrow_format.filters.rows import truth_of
+from arrow_format.filters.scalars import array_of, number
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -83,8 +85,8 @@ class _Binder:
             if not pt.is_boolean(self._field(expression.name).type):
                 type_ = self._field(expression.name).type
                 msg = (
-                    f"column {expression.name!r} is {type_}, and so no condition; compare it with "
-                    "a value"
+                    f"filter: column {expression.name!r} is {type_}, and so no condition; "
+                    "compare it with a value"
                 )
                 raise SchemaError(msg)
             return Comparison("=", expression, TRUE)
@@ -92,7 +94,7 @@ class _Binder:
             return UNKNOWN
         if pt.is_boolean(expression.value.type):
             return expression
-        msg = f"{as_sql(expression)} is no condition; compare it with a column"
+        msg = f"filter: {as_sql(expression)} is no condition; compare it with a column"
         raise OptionError(msg)
 
     def _field(self, name: str) -> pa.Field:
@@ -151,6 +153,10 @@ class _Binder:
                 f"{types[1]}; they do not compare"
             )
             raise SchemaError(msg)
+        if left.name == right.name:
+            if operator == "<=>":
+                return TRUE
+            return _always(left) if operator in ("=", "<=", ">=") else Not(_always(left))
         if operator == "<=>":
             nulls = IsNull(left), IsNull(right)
             both = all_of([*map(Not, nulls), Comparison("=", left, right)])
@@ -183,7 +189,14 @@ class _Binder:
 
     def _nearest(self, column: Column, type_: pa.DataType, value: pa.Scalar) -> Nearest:
         if self._casts_text and pt.is_string(value.type) and not pt.is_string(type_):
-            value = from_text(value.as_py(), column.name, type_)
+            text = value.as_py()
+            value = from_text(text, type_)
+            if value is None:
+                msg = (
+                    f"filter: column {column.name!r} is {type_}, and the text {text!r} it is "
+                    "compared with is no such value; write one that is"
+                )
+                raise SchemaError(msg)
         return nearest(value, column.name, type_, self._zone)
 
     def _is_in(self, column: Column, values: pa.Array) -> Expression:
@@ -192,18 +205,21 @@ class _Binder:
         type_ = self._type(column)
         if pt.is_null(type_):
             return UNKNOWN
-        parts: list[Expression] = [UNKNOWN] if values.null_count else []
+        parts: list[Expression] = []
+        has_nulls = values.null_count > 0
         values = keep(values, values.is_valid())
         if comparable_type(values.type) != type_:
             near = [self._nearest(column, type_, value) for value in values]
-            parts += [_equal(column, each) for each in near if each.num_equal > 1]
+            parts = [_equal(column, each) for each in near if each.num_equal > 1]
             same = [each.least for each in near if each.num_equal == 1]
-            values = pa.array(same, type_)
+            values = array_of(same, type_)
         values = distinct(comparable(values, type_))
         if len(values) == 1:
             parts.append(Comparison("=", column, Literal(values[0])))
         elif len(values):
             parts.append(IsIn(column, values))
+        if has_nulls:
+            parts.append(UNKNOWN)
         return any_of(parts) if parts else Not(_always(column))
 
 
@@ -225,4 +241,4 @@ def _nan_for(column: Column, type_: pa.DataType) -> pa.Scalar:
     if not pt.is_floating(type_):
         msg = f"filter: column {column.name!r} is {type_}; only floating-point numbers can be NaN"
         raise SchemaError(msg)
-    return pa.scalar(np.nan, pa.float64())
+    return number(math.nan)

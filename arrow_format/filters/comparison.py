@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +13,6 @@ from arrow_format.arrays.radix_sort import sort_permutation
 from arrow_format.arrays.selection import take
 from arrow_format.arrays.stored_types import ORDERED_TYPES
 from arrow_format.keys.spark_order import order_codes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _KERNELS = {"=": pc.equal, "<": pc.less, "<=": pc.less_equal}
 """The others are these, negated."""
@@ -105,20 +100,11 @@ def is_in(array: pa.Array, values: pa.Array) -> pa.BooleanArray:
 
 def distinct(values: pa.Array) -> pa.Array:
     """Return the distinct values in ascending order."""
-    values = canonical_floats(values)
-    ranks = dense_ranks(values)
-    _, first = np.unique(ranks, return_index=True)
-    return take(values, to_arrow(first))
-
-
-def dense_ranks(values: pa.Array) -> NDArray[np.int64]:
-    """Return a number for each value that is less, equal or greater as the value is."""
     codes = order_codes(values, "ascending")
     order = sort_permutation(codes)
-    differs = np.zeros(len(values), np.bool_)
+    is_new = np.zeros(len(values), np.bool_)
+    is_new[:1] = True
     for column in codes:
         in_order = column[order]
-        differs[1:] |= in_order[1:] != in_order[:-1]
-    ranks = np.empty(len(values), np.int64)
-    ranks[order] = np.cumsum(differs)
-    return ranks
+        is_new[1:] |= in_order[1:] != in_order[:-1]
+    return take(canonical_floats(values), to_arrow(order[is_new]))

@@ -14,6 +14,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
+from arrow_format.arrays.buffers import to_scalar
+from arrow_format.filters.scalars import null, number
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -109,7 +112,8 @@ Expression = Column | Literal | Comparison | IsIn | IsNull | IsNaN | Not | And |
 
 EXPRESSIONS = (Column, Literal, Comparison, IsIn, IsNull, IsNaN, Not, And, Or)
 
-TRUE, FALSE, UNKNOWN = (Literal(pa.scalar(value, pa.bool_())) for value in (True, False, None))
+TRUE, FALSE = (Literal(to_scalar(value, pa.bool_())) for value in (True, False))
+UNKNOWN = Literal(null(pa.bool_()))
 
 
 def all_of(operands: Iterable[Expression]) -> Expression:
@@ -140,6 +144,19 @@ def _joined(
 def is_constant(expression: Expression, constant: Literal) -> bool:
     """Whether an expression is this literal of booleans."""
     return isinstance(expression, Literal) and expression.value.equals(constant.value)
+
+
+def is_never_true(expression: Expression) -> bool:
+    """Whether a bound condition is false or null for every row, whatever its values."""
+    if isinstance(expression, Literal):
+        return not is_constant(expression, TRUE)
+    inside = expression.operand if isinstance(expression, Not) else None
+    return (
+        isinstance(inside, Comparison)
+        and isinstance(inside.left, Column)
+        and isinstance(inside.right, Column)
+        and inside.left.name == inside.right.name
+    )
 
 
 def negated(expression: Expression) -> Expression:
@@ -271,12 +288,13 @@ def value_as_sql(value: pa.Scalar) -> str:
             return f"{word} '{_cast(value, type_)}'"
     if pt.is_duration(type_):
         return f"INTERVAL '{value.value}' {type_.unit}"
-    text = str(value.cast(pa.string()))
-    return text.upper() if pt.is_boolean(type_) else text
+    if pt.is_boolean(type_):
+        return str(value).upper()
+    return str(value)
 
 
 def _cast(value: pa.Scalar, type_: pa.DataType) -> str:
-    whole = pa.scalar(value.value, pa.int64()) if pt.is_timestamp(type_) else None
+    whole = number(value.value) if pt.is_timestamp(type_) else None
     text = str((value if whole is None else whole.cast(type_)).cast(pa.string()))
     if "out of range" in text:
         return f"{value.value} {type_}"

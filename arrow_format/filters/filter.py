@@ -96,7 +96,7 @@ class Filter:
         return isinstance(other, Filter) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        return hash(self._identity())
+        return hash((str(self), self.columns))
 
     def __str__(self) -> str:
         return as_sql(self.expression)

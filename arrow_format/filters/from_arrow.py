@@ -14,7 +14,7 @@ Source: Arrow C++, ``compute/expression.cc`` (``Serialize``).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 
@@ -49,7 +49,7 @@ _COMPARISONS = {
     "greater_equal": ">=",
 }
 _OTHERS = ("and_kleene", "or_kleene", "and", "or", "invert", "is_in", "is_null", "is_valid",
-           "is_nan", "cast of a value")  # fmt: skip
+           "is_nan", "cast of a value", "if_else of DuckDB's IN")  # fmt: skip
 _ALLOWED = ", ".join([*_COMPARISONS, *_OTHERS])
 
 
@@ -72,6 +72,14 @@ def from_arrow(expression: pc.Expression) -> Expression:
         raise OptionError(msg) from error
 
 
+class _Call(NamedTuple):
+    """A call of a function, whose operands are being read."""
+
+    function: str
+    operands: list[Expression]
+    options: dict[str, Any]
+
+
 class _Reader:
     """Reads the nodes of one expression."""
 
@@ -83,36 +91,34 @@ class _Reader:
         self._values = values
 
     def whole(self) -> Expression:
-        """Read all nodes."""
-        tree = self._read(*next(self._nodes))
-        for kind, _ in self._nodes:
-            msg = f"{kind!r} after the end"
-            raise ValueError(msg)
+        """Read all nodes, those inside of a call before its end."""
+        calls: list[_Call] = [_Call("", [], {})]
+        for kind, content in self._nodes:
+            call = calls[-1]
+            if kind == "call":
+                calls.append(_Call(content, [], {}))
+            elif kind == "end":
+                ended = calls.pop()
+                calls[-1].operands.append(self._call(*ended))
+            elif kind == "options":
+                scalar = self._values[int(content)]
+                call.options.update((field.name, scalar[i]) for i, field in enumerate(scalar.type))
+            else:
+                call.operands.append(self._leaf(kind, content))
+        ((_, (tree,), _),) = calls
         return tree
 
-    def _read(self, kind: str, content: str) -> Expression:
-        """Read a node that begins with this entry, and what is inside."""
+    def _leaf(self, kind: str, content: str) -> Expression:
         if kind == "field_ref":
             return Column(content)
         if kind == "literal":
             return Literal(_stored(self._values[int(content)]))
         if kind == "nested_field_ref":
-            self._refuse("it names a field inside of a column, and a filter on nested fields is "
-                         "not supported")  # fmt: skip
-        if kind != "call":
-            msg = f"unexpected {kind!r}"
-            raise ValueError(msg)
-        operands: list[Expression] = []
-        options: dict[str, Any] = {}
-        for inner, inside in self._nodes:
-            if inner == "end":
-                return self._call(content, operands, options)
-            if inner == "options":
-                scalar = self._values[int(inside)]
-                options = {field.name: scalar[i] for i, field in enumerate(scalar.type)}
-            else:
-                operands.append(self._read(inner, inside))
-        msg = f"no end of {content!r}"
+            self._refuse(
+                "it names a field inside of a column, and a filter on nested fields is not "
+                "supported"
+            )
+        msg = f"unexpected {kind!r}"
         raise ValueError(msg)
 
     def _call(
@@ -125,6 +131,8 @@ class _Reader:
             return all_of(operands)
         if function in ("or_kleene", "or", "or_"):
             return any_of(operands)
+        if function == "if_else" and _is_null_propagation(*operands):
+            return operands[1]
         of_one: dict[str, Callable[[Expression], Expression]] = {
             "invert": Not,
             "is_valid": lambda operand: Not(IsNull(operand)),
@@ -153,6 +161,14 @@ class _Reader:
     def _refuse(self, why: str) -> NoReturn:
         msg = f"filter={self._expression}: {why}"
         raise OptionError(msg)
+
+
+def _is_null_propagation(condition: Expression, kept: Expression, other: Expression) -> bool:
+    """Whether this is null where a column is, else ``IN``, as DuckDB writes it: Spark's ``IN``."""
+    match condition, kept, other:
+        case Not(IsNull(Column(name))), IsIn(Column(same)), Literal(value):
+            return name == same and not value.is_valid
+    return False
 
 
 def _is_null(options: dict[str, Any], operand: Expression) -> Expression:

@@ -10,6 +10,7 @@ from pyarrow import types as pt
 
 from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.filters import scalars
 from arrow_format.filters.expression import (
     Column,
     Comparison,
@@ -63,8 +64,10 @@ _SUPPORTED = (
     "TIMESTAMP '...', TIMESTAMP_NTZ '...' and CAST of a value"
 )
 
-_DEFAULT_SCALE = 0
-_DEFAULT_PRECISION = 10
+_EXAMPLE = "day >= '2024-06-01' AND customer IN (17, 18)"
+
+_DEFAULT_DECIMAL = (10, 0)
+"""Precision and scale of ``DECIMAL`` without them."""
 
 
 def from_sql(text: str, schema: pa.Schema, zone: dt.tzinfo) -> Expression:
@@ -78,34 +81,30 @@ def from_sql(text: str, schema: pa.Schema, zone: dt.tzinfo) -> Expression:
     from sqlglot import errors, exp
 
     try:
+        for token in sqlglot.tokenize(text, dialect="spark"):
+            if token.token_type.name == "SEMICOLON":  # some versions leave out what follows
+                raise OptionError(_place(text, token.line, token.col, ";", "one condition only"))
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="spark")
     except errors.ParseError as error:
-        raise OptionError(_place(text, error.errors)) from error
+        where = error.errors[0] if error.errors else {}
+        at = where.get("highlight") or ""
+        why = str(where.get("description")).partition(" for <class")[0]
+        raise OptionError(_place(text, where.get("line"), where.get("col"), at, why)) from error
     except errors.SqlglotError as error:
-        msg = f"filter {text!r} does not parse: {_first_line(error)}; is a quote left open?"
+        msg = f"filter {text!r} does not parse: {str(error).splitlines()[0]}; is a quote left open?"
         raise OptionError(msg) from error
     return _Reader(schema, zone).condition(tree)
 
 
-def _place(text: str, found: list[dict[str, Any]]) -> str:
-    where = found[0] if found else {}
-    if not text.strip() or where.get("line") is None:
-        return (
-            f"filter {text!r} does not parse: expected a condition such as \"day >= '2024-06-01'\""
-        )
-    line, token = where["line"], where.get("highlight") or ""
-    shown = text.splitlines()[line - 1] if line <= len(text.splitlines()) else text
-    # sqlglot states the column where a token ends.
-    column = max(where["col"] - len(token) + 1, 1)
-    why = where.get("description") or "unexpected"
+def _place(text: str, line: int | None, end: int | None, token: str, why: str) -> str:
+    """Return the message for text that does not parse at a token, which ends at column ``end``."""
+    if line is None or end is None:
+        return f"filter {text!r} does not parse: expected a condition such as {_EXAMPLE}"
+    column = max(end - len(token) + 1, 1)
     return (
         f"filter does not parse: line {line}, column {column}, at {token!r}: {why}\n"
-        f"  {shown}\n  {' ' * (column - 1)}^"
+        f"  {text.splitlines()[line - 1]}\n  {' ' * (column - 1)}^"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 class _Reader:
@@ -151,13 +150,19 @@ class _Reader:
     def _is_in(self, node: Any) -> Expression:  # noqa: ANN401
         self._check(node, "this", "expressions")
         column = self.condition(node.this)
-        by_type: dict[pa.DataType, list[pa.Scalar]] = {}
-        for item in node.expressions:
-            value = self._value(item)
-            by_type.setdefault(value.type, []).append(value)
-        if not by_type:
+        values = [self._value(item) for item in node.expressions]
+        if not values:
             self._refuse(node)
-        return any_of(IsIn(column, pa.array(values, type_)) for type_, values in by_type.items())
+        by_type: dict[pa.DataType, list[pa.Scalar]] = {}
+        for value in values:
+            if value.is_valid:
+                by_type.setdefault(value.type, []).append(value)
+        if len(values) > sum(map(len, by_type.values())):
+            type_ = list(by_type)[-1] if by_type else values[0].type
+            by_type.setdefault(type_, []).append(scalars.null(type_))
+        return any_of(
+            IsIn(column, scalars.array_of(values, type_)) for type_, values in by_type.items()
+        )
 
     def _is(self, node: Any) -> Expression:  # noqa: ANN401
         self._check(node, "this", "expression")
@@ -194,15 +199,15 @@ class _Reader:
         if kind == "Paren":
             return self._value(node.this)
         if kind == "Null":
-            return pa.scalar(None, pa.null())
+            return scalars.null(pa.null())
         if kind == "Boolean":
-            return pa.scalar(bool(node.this), pa.bool_())
+            return scalars.number(bool(node.this), pa.bool_())
         try:
             if kind == "Literal":
-                return pa.scalar(node.this, pa.string()) if node.is_string else _number(node.this)
+                return scalars.text(node.this) if node.is_string else _number(node.this)
             if kind == "HexString":
                 digits = node.this if len(node.this) % 2 == 0 else "0" + node.this
-                return pa.scalar(bytes.fromhex(digits), pa.binary())
+                return scalars.binary(bytes.fromhex(digits))
             if kind == "Neg":
                 return self._negative(node)
             if kind in ("Cast", "TryCast") and not node.args.get("safe"):
@@ -217,29 +222,31 @@ class _Reader:
         type_ = value.type
         if not (pt.is_integer(type_) or pt.is_decimal(type_) or pt.is_floating(type_)):
             self._refuse(node)
-        return pa.scalar(-value.as_py(), type_)
+        if pt.is_decimal(type_):
+            return scalars.decimal(-value.as_py(), type_)
+        return scalars.number(-value.as_py(), type_)
 
     def _cast(self, value: pa.Scalar, to: Any) -> pa.Scalar:  # noqa: ANN401
         kind = to.this.name
         if kind == "DECIMAL":
             digits = [int(param.name) for param in to.expressions]
-            type_ = pa.decimal128(*(digits or [_DEFAULT_PRECISION, _DEFAULT_SCALE]))
+            type_ = pa.decimal128(*(digits or _DEFAULT_DECIMAL))
         elif kind in _TYPES:
             type_ = _TYPES[kind]
         else:
             msg = f"filter: a cast to {to.sql('spark')} is not supported; expected {_SUPPORTED}"
             raise OptionError(msg)
         if not value.is_valid:
-            return pa.scalar(None, type_)
+            return scalars.null(type_)
         if pt.is_timestamp(type_):
             return self._timestamp(value, type_)
         of_number = pt.is_integer(value.type) or pt.is_decimal(value.type)
         if pt.is_decimal(type_) and pt.is_string(value.type):
-            value = pa.scalar(Decimal(value.as_py().strip()))
+            value = scalars.decimal(Decimal(value.as_py().strip()))
         elif pt.is_string(value.type) and not pt.is_string(type_):
-            value = from_text(value.as_py(), "CAST", type_)
+            value = _parsed(value, type_)
         elif of_number and pt.is_floating(type_):
-            return pa.scalar(float(value.as_py()), type_)
+            return scalars.number(float(value.as_py()), type_)
         if pt.is_floating(value.type) and pt.is_float32(type_):
             return value.cast(type_, safe=False)
         return value.cast(type_)
@@ -247,7 +254,7 @@ class _Reader:
     def _timestamp(self, value: pa.Scalar, type_: pa.DataType) -> pa.Scalar:
         """Cast a text or a date to an instant or a local time."""
         if pt.is_string(value.type):
-            value = from_text(value.as_py(), "TIMESTAMP", type_)
+            value = _parsed(value, type_)
         elif pt.is_date(value.type):
             value = value.cast(pa.timestamp("us"))
         if value.type.equals(type_):
@@ -256,7 +263,7 @@ class _Reader:
             msg = "a time zone or a number has no place in it"
             raise ValueError(msg)
         instant = instant_of(value.value * 1000, self._zone) // 1000
-        return pa.scalar(instant, pa.int64()).cast(type_)
+        return scalars.number(instant).cast(type_)
 
     # What is not understood ----------------------------------------------------------------------
 
@@ -283,6 +290,14 @@ def _operands(node: Any) -> list[Any]:  # noqa: ANN401
     return [node, *reversed(operands)]
 
 
+def _parsed(text: pa.Scalar, type_: pa.DataType) -> pa.Scalar:
+    value = from_text(text.as_py(), type_)
+    if value is None:
+        msg = "the text does not parse"
+        raise ValueError(msg)
+    return value
+
+
 def _same(expression: Expression) -> Expression:
     return expression
 
@@ -290,8 +305,8 @@ def _same(expression: Expression) -> Expression:
 def _number(text: str) -> pa.Scalar:
     """Return a number as Spark types it: a long, a decimal, or with an exponent a double."""
     if "e" in text.lower():
-        return pa.scalar(float(text), pa.float64())
+        return scalars.number(float(text))
     number = Decimal(text)
     if "." not in text and -(2**63) <= number < 2**63:
-        return pa.scalar(int(text), pa.int64())
-    return pa.scalar(number)
+        return scalars.number(int(text))
+    return scalars.decimal(number)

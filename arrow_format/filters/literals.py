@@ -9,29 +9,34 @@ Source: Spark, ``AnsiTypeCoercion`` (types of the two sides of a comparison).
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import to_scalar
 from arrow_format.errors import SchemaError
+from arrow_format.filters import scalars
 from arrow_format.filters.expression import value_as_sql
-from arrow_format.filters.spark_text import date_of, instant_of, time_of, timestamp_of
+from arrow_format.filters.scalars import binary, decimal, number
+from arrow_format.filters.spark_text import date_of, instant_of, time_of, timestamp_of, zone_of
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Callable
 
 _SECOND = 10**9
 _DAY = 86_400 * _SECOND
 _UNITS = {"s": _SECOND, "ms": 10**6, "us": 10**3, "ns": 1}
 """Nanoseconds of each unit."""
+
+
+_TRUE_WORDS = frozenset({"true", "t", "yes", "y", "1"})
+_FALSE_WORDS = frozenset({"false", "f", "no", "n", "0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,59 +80,53 @@ def nearest(literal: pa.Scalar, name: str, type_: pa.DataType, zone: dt.tzinfo) 
     return found
 
 
-def from_text(text: str, name: str, type_: pa.DataType) -> pa.Scalar:
+def from_text(text: str, type_: pa.DataType) -> pa.Scalar | None:
     """Return a text in the type that Spark casts it to when it is compared with a column.
 
-    Raises SchemaError where it is no such value. A timestamp is a local time if the text has no
-    time zone, else an instant.
+    None where it is no such value. A timestamp is a local time if the text has no time zone, else
+    an instant.
 
     Source: Spark, ``AnsiTypeCoercion.findWiderTypeForString``.
     """
     try:
-        value = _from_text(text, type_)
+        return _from_text(text, type_)
     except (ValueError, ArithmeticError, pa.ArrowException):
-        value = None
-    if value is None:
-        msg = f"column {name!r} is {type_}, which the text {text!r} is compared with: it is no such"
-        raise SchemaError(f"{msg} value; write one that is")
-    return value
+        return None
 
 
 def _from_text(text: str, type_: pa.DataType) -> pa.Scalar | None:
     stripped = text.strip()
     if pt.is_integer(type_):
-        return pa.scalar(int(stripped), pa.int64())
+        return number(int(stripped))
     if pt.is_floating(type_) or pt.is_decimal(type_):
-        return pa.scalar(float(stripped), pa.float64())
+        return number(float(stripped))
     if pt.is_date(type_):
         days = date_of(text)
-        return None if days is None else pa.scalar(days, pa.int32()).cast(pa.date32())
+        return None if days is None else number(days, pa.int32()).cast(pa.date32())
     if pt.is_timestamp(type_):
-        return timestamp_from_text(text)
+        return _timestamp_from_text(text)
     if pt.is_time(type_):
         time = time_of(text)
-        return None if time is None else pa.scalar(time, pa.int64()).cast(pa.time64("us"))
+        return None if time is None else number(time).cast(pa.time64("us"))
     if pt.is_boolean(type_):
-        words = {"true": True, "t": True, "yes": True, "y": True, "1": True,
-                 "false": False, "f": False, "no": False, "n": False, "0": False}  # fmt: skip
-        return pa.scalar(words[stripped.lower()]) if stripped.lower() in words else None
+        word = stripped.lower()
+        return (
+            number(word in _TRUE_WORDS, pa.bool_()) if word in _TRUE_WORDS | _FALSE_WORDS else None
+        )
     if pt.is_binary(type_):
-        return pa.scalar(text.encode(), pa.binary())
-    return pa.scalar(text, pa.string()) if pt.is_string(type_) else None
+        return binary(text.encode())
+    return scalars.text(text) if pt.is_string(type_) else None
 
 
-def timestamp_from_text(text: str) -> pa.Scalar | None:
-    """Return an instant if a text has a time zone, else a local time; None if it is neither."""
-    from arrow_format.filters.spark_text import zone_of
-
+def _timestamp_from_text(text: str) -> pa.Scalar | None:
     parsed = timestamp_of(text)
     if parsed is None:
         return None
     local, zone = parsed
     if zone is None:
-        return pa.scalar(local, pa.int64()).cast(pa.timestamp("us"))
+        return number(local).cast(pa.timestamp("us"))
     instant = instant_of(local * 1000, zone_of(zone.strip())) // 1000
-    return pa.scalar(instant, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    return number(instant).cast(pa.timestamp("us", "UTC"))
 
 
 # Numbers -----------------------------------------------------------------------------------------
@@ -147,8 +146,8 @@ def _near_whole(literal: pa.Scalar, type_: pa.DataType) -> Nearest | None:
 
     def scalar(whole: int) -> pa.Scalar:
         if pt.is_decimal(type_):
-            return pa.scalar(Decimal(f"{whole}E{-type_.scale}"), type_)
-        return pa.scalar(whole, type_)
+            return decimal(Decimal(f"{whole}E{-type_.scale}"), type_)
+        return number(whole, type_)
 
     if pt.is_integer(literal.type) or pt.is_decimal(literal.type):
         exact = Fraction(literal.as_py()) / unit
@@ -201,11 +200,11 @@ def _near_float(literal: pa.Scalar, type_: pa.DataType) -> Nearest | None:
     with np.errstate(over="ignore"):
         value = np.float32(double) if single else np.float64(double)
     if float(value) == double or math.isnan(double):
-        same = to_scalar(float(value), type_)
+        same = number(float(value), type_)
         return Nearest(same, same, 1)
     toward = np.nextafter(value, np.float32(-np.inf if float(value) > double else np.inf))
     below, above = sorted((value, toward))
-    return Nearest(to_scalar(float(above), type_), to_scalar(float(below), type_), 0)
+    return Nearest(number(float(above), type_), number(float(below), type_), 0)
 
 
 # Dates and times ---------------------------------------------------------------------------------
@@ -226,11 +225,13 @@ def _near_time(
     if not is_instant:
         return _near_ticks(moment, ticks, type_)
     if pt.is_timestamp(type_):
+        if isinstance(zone, dt.timezone):
+            return _near_ticks(moment - instant_of(0, zone), ticks, type_)
         # The order of local times is not that of instants where a clock is put forward.
         msg = (
-            f"column {name!r} is {type_}, without a time zone, and is compared with the instant "
-            f"{value_as_sql(literal)}; compare it with a timestamp without a time zone "
-            "(TIMESTAMP_NTZ '...')"
+            f"filter: column {name!r} is {type_}, without a time zone, and is compared with the "
+            f"instant {value_as_sql(literal)} in zone {zone}; compare it with a timestamp without "
+            "a time zone (TIMESTAMP_NTZ '...')"
         )
         raise SchemaError(msg)
     # Spark compares midnights with instants.
@@ -267,7 +268,7 @@ def _range(type_: pa.DataType) -> tuple[int, int]:
 
 
 def _of_ticks(value: int, type_: pa.DataType) -> pa.Scalar:
-    return pa.scalar(value, pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
+    return number(value, pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -285,9 +286,6 @@ def _is_bytes(type_: pa.DataType) -> bool:
 
 def _incomparable(name: str, type_: pa.DataType, literal: pa.Scalar) -> str:
     return (
-        f"column {name!r} is {type_}, which does not compare with {value_as_sql(literal)} of type "
-        f"{literal.type}; write a value of the column's type, or cast this one to it"
+        f"filter: column {name!r} is {type_}, which does not compare with {value_as_sql(literal)} "
+        f"of type {literal.type}; write a value of the column's type, or cast this one to it"
     )
-
-
-__all__: Any = ["Nearest", "from_text", "nearest", "timestamp_from_text"]

@@ -1,4 +1,7 @@
-"""A bound condition evaluated for rows. Pure."""
+"""A bound condition evaluated for rows. Pure.
+
+On its own, since binding evaluates comparisons of two values with it.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from arrow_format.arrays.buffers import to_arrow, validity
 from arrow_format.arrays.selection import joined, take
 from arrow_format.filters.comparison import comparable_type
 from arrow_format.filters.expression import (
-    FALSE,
     And,
     Column,
     Comparison,
@@ -20,7 +19,7 @@ from arrow_format.filters.expression import (
     IsNull,
     Literal,
     Or,
-    is_constant,
+    is_never_true,
 )
 from arrow_format.filters.units import possible
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
@@ -189,9 +188,7 @@ def _points(expression: Expression) -> list[_Points] | None:
                 continue  # what is known of the others stays true
             found = [_both(some, more) for some in found for more in alternatives]
         return found
-    if is_constant(expression, FALSE) or (
-        isinstance(expression, Literal) and not expression.value.is_valid
-    ):
+    if is_never_true(expression):
         return []
     if isinstance(expression, IsIn):
         return [{_name(expression.operand): expression.values}]

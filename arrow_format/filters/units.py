@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import boolean_values, validity
+from arrow_format.arrays.buffers import boolean_values, to_arrow, validity
+from arrow_format.arrays.selection import take
 from arrow_format.filters.comparison import (
     common_type,
     comparable,
     comparable_type,
     compare,
-    dense_ranks,
 )
 from arrow_format.filters.expression import (
     FALSE,
@@ -33,6 +33,7 @@ from arrow_format.filters.expression import (
     Or,
     is_constant,
 )
+from arrow_format.keys.bound_search import BoundIndex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -184,17 +185,12 @@ def _compared(comparison: Comparison, about: list[_Known]) -> tuple[Flags, Flags
 
 def _is_in(column: _Known, values: pa.Array) -> tuple[Flags, Flags]:
     """As :func:`_compared`; values are distinct and ascend."""
-    num_values, num_units = len(values), len(column.minimum)
-    ranks = dense_ranks(pa.concat_arrays([values, column.minimum, column.maximum]))
-    ascending = ranks[:num_values]
-    low, high = ranks[num_values : num_values + num_units], ranks[num_values + num_units :]
-    # A bound that is missing is null, which comes first: right for a minimum only.
-    unbounded = ~_present(column.maximum)
-    at = np.searchsorted(ascending, low)
-    following = ascending[np.minimum(at, num_values - 1)]
-    true = (at < num_values) & ((following <= high) | unbounded)
-    same = true & (low == high) & (following == low) & ~unbounded
-    return true, ~same
+    index = BoundIndex(pa.RecordBatch.from_arrays([values], ["values"]), ["ascending"])
+    at = index.place([column.minimum])  # how many values are less; a null comes before all
+    following = take(values, to_arrow(np.minimum(at, len(values) - 1)))
+    true = (at < len(values)) & _maybe(compare("<=", following, column.maximum))
+    same = _surely(compare("=", column.minimum, column.maximum))
+    return true, ~(true & same & _surely(compare("=", column.minimum, following)))
 
 
 def _present(bounds: pa.Array) -> Flags:

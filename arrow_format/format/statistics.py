@@ -108,8 +108,8 @@ def chosen_columns(
     """Return the columns of a data schema that get statistics, in its order.
 
     Without a choice these are ``keys``, the sort and range keys, then columns of numbers, dates and
-    times in the order of the schema, :data:`MOST_CHOSEN` together: their bounds cost about one part
-    in a hundred of writing, those of texts and binaries ten times as much.
+    times of at most 8 bytes in the order of the schema, :data:`MOST_CHOSEN` together. Each costs
+    0.3 ns per row, a decimal of 16 bytes 1 ns, a text 20 ns, where writing takes about 400 ns.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def chosen_columns(
 def _is_cheap(type_: pa.DataType) -> bool:
     if pt.is_string(type_) or pt.is_binary(type_) or pt.is_fixed_size_binary(type_):
         return False
-    return bool(type_.bit_width <= 64 or pt.is_decimal128(type_))
+    return bool(type_.bit_width <= 64)
 
 
 def _check_named(name: str, schema: pa.Schema) -> None:

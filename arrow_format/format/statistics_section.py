@@ -50,7 +50,7 @@ def decode_section(
     ``names`` are those of the columns, of the data schema ``schema``, and ``num_rows`` has the rows
     of each chunk. Raises CorruptShuffleError where the section cannot be theirs.
     """
-    if not names and not section:
+    if not names:
         return {}
     try:
         return _decoded(section, names, schema, num_rows)

@@ -53,6 +53,8 @@ def statistics_of_rows(
 
 def combined(statistics: ColumnStatistics, starts: Int64Array) -> ColumnStatistics:
     """Return the statistics of groups of units; ``starts`` as for :func:`statistics_of_rows`."""
+    if len(starts) == len(statistics):
+        return statistics
     null_count, num_rows = statistics.null_count, statistics.num_rows
     is_known = np.minimum.reduceat(null_count, starts) > UNKNOWN
     # A unit with values but without a bound leaves its group without one.
@@ -107,17 +109,20 @@ def _extremes(column: pa.Array, starts: Int64Array) -> tuple[pa.Array, pa.Array]
     if numbers is None:
         return _extremes_of_slices(column, starts)
     values, as_array = numbers
-    # NaN is larger than any number: fmin passes over it, and maximum keeps it.
-    smaller = np.fmin if values.dtype.kind == "f" else np.minimum
     valid = validity(column)
     with np.errstate(invalid="ignore"):  # signalling NaN
         if valid is None:
-            low, high = smaller.reduceat(values, starts), np.maximum.reduceat(values, starts)
-            return as_array(low, None), as_array(high, None)
-        least, greatest = _limits(values.dtype)
-        low = smaller.reduceat(np.where(valid, values, greatest), starts)
-        high = np.maximum.reduceat(np.where(valid, values, least), starts)
-    is_null = ~np.logical_or.reduceat(valid, starts)
+            low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+        else:
+            least, greatest = _limits(values.dtype)
+            low = np.minimum.reduceat(np.where(valid, values, greatest), starts)
+            high = np.maximum.reduceat(np.where(valid, values, least), starts)
+    # A NaN makes both bounds NaN, but it is the largest value.
+    if values.dtype.kind == "f" and np.isnan(high).any():
+        is_number = ~np.isnan(values) if valid is None else ~np.isnan(values) & valid
+        low = np.minimum.reduceat(np.where(is_number, values, np.inf), starts)
+        low[~np.logical_or.reduceat(is_number, starts)] = np.nan
+    is_null = None if valid is None else ~np.logical_or.reduceat(valid, starts)
     return as_array(low, is_null), as_array(high, is_null)
 
 
@@ -149,7 +154,7 @@ def _small_decimals(column: pa.Array) -> tuple[NDArray[Any], _AsArray] | None:
     """Return the low words of 128-bit decimals, if the high words say no more than the sign."""
     words = fixed_width_values(column, np.dtype(("<i8", 2)))
     low, high = words[:, 0], words[:, 1]
-    if column.null_count or high.min(initial=0) or high.max(initial=0):
+    if column.null_count or high.view(np.uint64).max(initial=0):
         fits = high == low >> 63
         if column.null_count:
             fits |= ~validity(column)  # type: ignore[operator]
@@ -170,7 +175,7 @@ def _small_decimals(column: pa.Array) -> tuple[NDArray[Any], _AsArray] | None:
 
 def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     if dtype.kind == "f":
-        return -np.inf, np.nan
+        return -np.inf, np.inf
     return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 

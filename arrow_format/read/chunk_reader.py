@@ -22,7 +22,7 @@ from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.scheduler import ADVICE, ReadScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from arrow_format.filters.row_filter import RowFilter
     from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
@@ -239,10 +239,13 @@ class ChunkReader:
             del batch  # nor any part: a suspended frame would keep them while its consumer works
             yield from map(attrgetter("batch", "subpartitions"), parts)
 
-    def check(self, *, decode: bool = True) -> None:
+    def check(
+        self, *, decode: bool = True, on_rows: Callable[[pa.RecordBatch], None] | None = None
+    ) -> None:
         """Read the whole data file, the bytes between its chunks included, and verify it.
 
-        Chunks that were copied from a verified file need no ``decode``: their CRC suffices.
+        Chunks that were copied from a verified file need no ``decode``: their CRC suffices. Others
+        are given to ``on_rows``, in file order.
         """
         index = self.index
         data_bytes = index.file.data_bytes
@@ -252,11 +255,13 @@ class ChunkReader:
             msg = f"{self._file()}: {actual}, expected {data_bytes} bytes. {ADVICE}"
             raise CorruptShuffleError(msg)
         end = len(index.regions)
-        chunks: Iterator[object] = (
-            self.decoded(self.plan(0, end)) if decode else self.stored(0, end)
-        )
-        for _ in chunks:
-            pass
+        if decode:
+            for _, batch in self.decoded(self.plan(0, end)):
+                if on_rows is not None:
+                    on_rows(batch)
+        else:
+            for _ in self.stored(0, end):
+                pass
         crc32 = 0
         for gap in self.storage.get_ranges(self.path, list(_gaps(index))):
             crc32 = zlib.crc32(gap, crc32)

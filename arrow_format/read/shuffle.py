@@ -21,6 +21,7 @@ from arrow_format.log.reader import expired_error, has_expired, translate_expire
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_read_options
+from arrow_format.read.at_hand import AtHand
 from arrow_format.read.estimates import (
     estimate_raw_bytes,
     estimate_read_bytes,
@@ -28,6 +29,7 @@ from arrow_format.read.estimates import (
 )
 from arrow_format.read.explanation import ReadExplanation, explain
 from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.presentation import html_of_schema, html_skew, html_table, size_facts
 from arrow_format.read.selection import select
 from arrow_format.read.verify import VerifyReport, verify_snapshot
 from arrow_format.read.version_facts import VersionFacts
@@ -56,13 +58,12 @@ PINNED_KEPT = 2
 """Pinned shuffles that a process keeps with their indexes: its next tasks read the same ones."""
 
 
-class Shuffle(VersionFacts):
+class Shuffle(VersionFacts, AtHand):
     """One committed version of a shuffle, ready to be read.
 
-    It is a pinned snapshot: later commits do not change it. DuckDB, Polars, pandas and all other
-    consumers of Arrow's C stream interface accept the object itself. It can be pickled, and used by
-    several threads and in forked processes; all readers of one process share the memory budget and
-    the indexes of :class:`ReadOptions`.
+    It is a pinned snapshot: later commits do not change it. It can be pickled, and used by several
+    threads and in forked processes; all readers of one process share the memory budget and the
+    indexes of :class:`ReadOptions`.
 
     Parameters
     ----------
@@ -96,6 +97,19 @@ class Shuffle(VersionFacts):
             f"{self.num_subpartitions:,} subpartitions"
             + (">" if self.filter is None else f", where {self.filter}>")
         )
+
+    def _repr_html_(self) -> str:
+        rows = self.subpartition_rows
+        facts = [
+            ("path", self.path),
+            ("version", str(self.version)),
+            *size_facts(self.num_rows, self.num_bytes, len(self.map_outputs), rows),
+            ("partitioner", str(self.partitioner)),
+            ("sorted by", ", ".join(f"{column} {order}" for column, order in self.sort_by)),
+            ("where", "" if self.filter is None else str(self.filter)),
+        ]
+        known = [(name, value) for name, value in facts if value]
+        return html_table(known) + html_skew(rows) + html_of_schema(self.schema)
 
     @property
     def options(self) -> ReadOptions:
@@ -177,16 +191,6 @@ class Shuffle(VersionFacts):
         """
         wanted = check_subpartitions(subpartitions, self.num_subpartitions)
         return wanted if self._selection is None else self._selection.among(wanted)
-
-    def subpartition(
-        self,
-        subpartition: int,
-        columns: Sequence[str] | None = None,
-        *,
-        with_subpartition: bool = False,
-    ) -> BatchReader:
-        """Read the rows of one subpartition; see :meth:`read`."""
-        return self.read([subpartition], columns, with_subpartition=with_subpartition)
 
     def read(
         self,
@@ -411,10 +415,6 @@ class Shuffle(VersionFacts):
             The shuffle is not partitioned by keys.
         """
         return self.where(bind_keys(keys, self.schema, self.partitioner)).read(columns=columns)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return all rows as an Arrow C stream, in the order of :meth:`read`."""
-        return self.read().__arrow_c_stream__(requested_schema)
 
     def verify(
         self,

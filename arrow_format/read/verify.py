@@ -1,16 +1,19 @@
-"""Reads every byte of a version and checks it: chunks, the gaps between them, counts, totals."""
+"""Reads every byte of a version and checks it: chunks, gaps, counts, totals, statistics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError, ShuffleError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.statistics import has_statistics
 from arrow_format.format.totals import subpartition_totals
 from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.statistics_check import StatisticsCheck
 from arrow_format.read.totals import totals_of
 
 if TYPE_CHECKING:
@@ -68,11 +71,28 @@ def verify_snapshot(
     version = snapshot.newest
     n = version.num_subpartitions
     indexed_rows = np.zeros(n, np.int64)
+    numbers = count()
+    logged = {}
+    try:
+        logged = snapshot.map_outputs.file_statistics(
+            (field.name for field in version.data_schema if has_statistics(field.type)),
+            version.data_schema,
+        )
+    except CorruptShuffleError as error:
+        if raise_on_damage:
+            raise
+        problems.append(error)
     for output in snapshot.map_outputs:
         for file in output.files:
+            number = next(numbers)
             try:
                 index = indexes.index_of(version, output, file)
-                ChunkReader(index, ChunkDecoder(index.metadata.data_schema)).check()
+                check = StatisticsCheck(
+                    index, {name: each.units(number, number + 1) for name, each in logged.items()}
+                )
+                chunks = ChunkReader(index, ChunkDecoder(index.metadata.data_schema))
+                chunks.check(on_rows=check.add)
+                check.finish()
             except (CorruptShuffleError, FormatVersionError, StorageError) as error:
                 if raise_on_damage:
                     raise

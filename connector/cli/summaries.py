@@ -7,10 +7,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.jobs.receipt import count_of, format_bytes
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
 from arrow_format.read.explain import plan_lines
+from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import open_storage
 from connector.cli.output import printable

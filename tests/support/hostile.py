@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrow_format.format.index_file import decode_index, encode_index
+from arrow_format.format.index_file import decode_index, encode_index, statistics_section
 from arrow_format.log.framing import from_frame, to_frame
 from arrow_format.log.outputs import SCHEMA, decode_table, encode_table
 
@@ -194,7 +194,7 @@ def changed_chunk(rng: random.Random, data: bytearray, index: bytes) -> bytes:
     sums = chunks.crc32.copy()
     sums[at] = zlib.crc32(data[start:end])
     regions[number] = replace(regions[number], chunks=replace(chunks, crc32=sums))
-    return encode_index(metadata, regions)
+    return encode_index(metadata, regions, bytes(statistics_section(index)))
 
 
 def change_list(rng: random.Random, values: list[Any]) -> None:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.format.statistics import UNKNOWN
 from arrow_format.log.outputs import (
     NO_OUTPUTS,
     SCHEMA,
@@ -19,10 +21,34 @@ from arrow_format.log.outputs import (
     encode_table,
     key_of,
 )
-from arrow_format.model import MAX_INTEGER, MapOutput, PartitionedFile, Position
+from arrow_format.model import (
+    FILE_STATISTICS,
+    MAX_INTEGER,
+    MapOutput,
+    PartitionedFile,
+    Position,
+)
 from tests.support.guarantees import guarantee
 
 SMALL = st.integers(0, 1 << 40)
+
+
+@st.composite
+def statistics(draw, rows):
+    """What a log entry says of the columns of a file of so many rows."""
+    bound = st.none() | st.binary(max_size=9)
+    return pa.array(
+        [
+            {
+                "column": name,
+                "minimum": draw(bound),
+                "maximum": draw(bound),
+                "null_count": draw(st.integers(0, rows)),
+            }
+            for name in draw(st.sets(st.sampled_from(["a", "b", "c d"])))
+        ],
+        FILE_STATISTICS,
+    )
 
 
 @st.composite
@@ -43,6 +69,9 @@ def map_outputs(draw, *, placed=True):
                     index_bytes=draw(SMALL),
                     index_crc32=draw(st.integers(0, 2**32 - 1)),
                     num_broadcast_rows=draw(st.integers(0, rows)),
+                    first_subpartition=draw(st.integers(0, 5)),
+                    end_subpartition=draw(st.integers(6, 9)),
+                    statistics=draw(statistics(rows)),
                     root=draw(st.sampled_from(["", "/disk/a", "/ü", "/\udcff"])),
                 )
             )
@@ -172,6 +201,66 @@ ONE = MapOutput("j", 0, 1, (FILE,), position=Position(1, 0, 1))
 def test_what_no_writer_writes_is_refused(outputs, message):
     with pytest.raises(ValueError, match=message):
         decode_outputs(encode_outputs(MapOutputs.of(outputs)))
+
+
+def with_bounds(number, *columns):
+    """A map output of one file of ten rows with ``(name, minimum, maximum, null count)``."""
+    named = [dict(zip(FILE_STATISTICS.names, column, strict=True)) for column in columns]
+    file = replace(
+        FILE, path=f"f{number}", num_rows=10, statistics=pa.array(named, FILE_STATISTICS)
+    )
+    return MapOutput("job", number, 0, (file,), position=Position(1, number, 1))
+
+
+def test_statistics_of_all_files_as_a_later_schema():
+    outputs = MapOutputs.of(
+        [
+            with_bounds(0, ("a", b"\xfe\xff", b"\x05\x00", 3), ("t", b"x", None, 0)),
+            MapOutput("job", 1, 0, (), position=Position(1, 1, 1)),
+            with_bounds(2),
+            with_bounds(3, ("a", None, None, 10)),
+            with_bounds(
+                4, ("t", b"", "\u00e9".encode(), 0), ("a", bytes(8), b"\x01" + bytes(7), 0)
+            ),
+        ]
+    )
+    schema = pa.schema([("a", pa.int64()), ("t", pa.string()), ("new", pa.date32())])
+    for known in (outputs, decode_outputs(encode_outputs(outputs))):
+        found = known.file_statistics(["a", "t", "new"], schema)
+        assert {name: column.minimum.type for name, column in found.items()} == {
+            field.name: field.type for field in schema
+        }
+        assert found["a"].minimum.to_pylist() == [-2, None, None, 0]
+        assert found["a"].maximum.to_pylist() == [5, None, None, 1]
+        assert found["a"].null_count.tolist() == [3, UNKNOWN, 10, 0]
+        assert found["t"].minimum.to_pylist() == ["x", None, None, ""]
+        assert found["t"].maximum.to_pylist() == [None, None, None, "é"]
+        assert found["t"].null_count.tolist() == [0, UNKNOWN, UNKNOWN, 0]
+        assert found["new"].null_count.tolist() == [UNKNOWN] * 4
+        assert found["a"].num_rows.tolist() == [10] * 4
+    with pytest.raises(CorruptShuffleError, match="column 'a' that are not int8: a value of 2"):
+        outputs.file_statistics(["a"], pa.schema([("a", pa.int8())]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"first_subpartition": 3, "end_subpartition": 3}, "rows in no subpartition"),
+        ({"first_subpartition": 4, "end_subpartition": 3}, "rows in no subpartition"),
+        (
+            {"statistics": pa.array([("a", None, None, 2)], FILE_STATISTICS)},
+            "more nulls of a column than rows",
+        ),
+        (
+            {"statistics": pa.array([("a", None, None, -1)], FILE_STATISTICS)},
+            "a number is not from 0",
+        ),
+    ],
+)
+def test_statistics_that_no_writer_writes_are_refused(changes, message):
+    output = MapOutput("job", 0, 0, (replace(FILE, **changes),))
+    with pytest.raises(ValueError, match=message):
+        decode_outputs(encode_outputs(MapOutputs.of([output])))
 
 
 def test_a_table_of_other_columns_or_with_nulls_is_refused():
