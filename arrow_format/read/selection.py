@@ -37,6 +37,8 @@ class Selection:
     """Those that rows can be in, ascending; None for all."""
     files: NDArray[np.bool_]
     """Whether each file, in reading order, can have rows."""
+    share: float
+    """Of the bytes of all data files, those in files that can have rows."""
 
     def ranges(self, first: int, end: int) -> tuple[tuple[int, int], ...]:
         """Return the subpartitions of ``[first, end)`` to be read, as the fewest ranges."""
@@ -65,7 +67,9 @@ def select(where: RowFilter, snapshot: Snapshot) -> Selection:
     if partitioner is not None and not snapshot.num_broadcast_rows:
         possible = where.subpartitions(partitioner, newest.data_schema, newest.num_subpartitions)
     statistics = outputs.file_statistics(where.columns, newest.data_schema)
-    return Selection(where, possible, where.may_match(statistics, outputs.of_files("num_rows")))
+    files = where.may_match(statistics, outputs.of_files("num_rows"))
+    stored = outputs.of_files("data_bytes")
+    return Selection(where, possible, files, int(stored[files].sum()) / max(int(stored.sum()), 1))
 
 
 def select_chunks(

@@ -128,8 +128,9 @@ class Shuffle(VersionFacts, AtHand):
 
     @property
     def read_bytes(self) -> pa.Int64Array:
-        """Estimated stored bytes that a reader of each subpartition reads."""
-        return to_arrow(estimate_read_bytes(self._snapshot, self._reader.totals[1]))
+        """Estimated stored bytes that a reader of each subpartition reads; fewer with a filter."""
+        share = 1.0 if self._selection is None else self._selection.share
+        return to_arrow(estimate_read_bytes(self._snapshot, self._reader.totals[1], share))
 
     @property
     def raw_bytes(self) -> pa.Int64Array:

@@ -3,6 +3,7 @@
 import datetime as dt
 import random
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from arrow_format.filters.expression import (
     And,
     Column,
     Comparison,
+    Expression,
     IsIn,
     IsNaN,
     IsNull,
@@ -21,7 +23,9 @@ from arrow_format.filters.expression import (
 from tests.support.column_statistics import in_spark_order
 
 NAN = float("nan")
-VALUES = {
+Row = dict[str, Any]
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [-1, 0, 1, 2]),
     "x": (pa.float64(), [-1.0, -0.0, 0.0, 1.5, NAN, float("inf")]),
     "f": (pa.float32(), [-0.0, 1.5, NAN]),
@@ -37,7 +41,7 @@ VALUES = {
 SCHEMA = pa.schema([(name, type_) for name, (type_, _) in VALUES.items()])
 
 
-def rows_of(seed, num_rows):
+def rows_of(seed: int, num_rows: int) -> list[Row]:
     """Rows of any values; drawn one by one, they would take most of the time."""
     choose = random.Random(seed).choice
     return [
@@ -49,12 +53,12 @@ def rows_of(seed, num_rows):
 rows = st.builds(rows_of, st.integers(0, 2**32), st.integers(1, 12))
 
 
-def scalar(value, type_):
+def scalar(value: object, type_: pa.DataType) -> pa.Scalar:
     return pa.array([value], type_)[0]
 
 
 @st.composite
-def leaves(draw):
+def leaves(draw: st.DrawFn) -> Expression:
     name = draw(st.sampled_from(sorted(VALUES)))
     type_, values = VALUES[name]
     column = Column(name)
@@ -68,7 +72,7 @@ def leaves(draw):
         return IsNaN(Column(draw(st.sampled_from(["x", "f"]))))
     if kind == "bool":
         boolean = st.none() | st.booleans()
-        return draw(st.sampled_from([Column("b"), Literal(scalar(draw(boolean), pa.bool_()))]))
+        return Column("b") if draw(st.booleans()) else Literal(scalar(draw(boolean), pa.bool_()))
     operator = draw(st.sampled_from(["=", "!=", "<", "<=", ">", ">=", "<=>"]))
     if kind == "columns":
         return Comparison(operator, Column("x"), Column(draw(st.sampled_from(["x", "f", "i"]))))
@@ -92,7 +96,7 @@ conditions = st.recursive(
 # What Spark does, for one row --------------------------------------------------------------------
 
 
-def truth(expression, row):
+def truth(expression: Expression, row: Row) -> Any:
     if isinstance(expression, Column):
         return row[expression.name]
     if isinstance(expression, Literal):
@@ -109,18 +113,16 @@ def truth(expression, row):
     if isinstance(expression, IsNull):
         return truth(expression.operand, row) is None
     if isinstance(expression, IsNaN):
-        value = row[expression.operand.name]
+        value = truth(expression.operand, row)
         return value is not None and value != value
     if isinstance(expression, IsIn):
         values = expression.values.to_pylist()
-        found = [equal(plain(row[expression.operand.name]), plain(value)) for value in values]
+        one = plain(truth(expression.operand, row))
+        found = [equal(one, plain(value)) for value in values]
         if True in found:
             return True
         return None if None in found else False
-    left, right = (
-        plain(row[side.name] if isinstance(side, Column) else side.value.as_py())
-        for side in (expression.left, expression.right)
-    )
+    left, right = (plain(truth(side, row)) for side in (expression.left, expression.right))
     if expression.operator == "<=>":
         return left is right is None or equal(left, right) is True
     if left is None or right is None:
@@ -132,16 +134,16 @@ def truth(expression, row):
     }[expression.operator]  # fmt: skip
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     is_zoned = isinstance(value, dt.datetime) and value.tzinfo is not None
     return value.astimezone(dt.UTC) if is_zoned else value
 
 
-def equal(left, right):
+def equal(left: Any, right: Any) -> bool | None:
     if left is None or right is None:
         return None
-    return in_spark_order(left) == in_spark_order(right)
+    return bool(in_spark_order(left) == in_spark_order(right))
 
 
-def table_of(rows):
+def table_of(rows: list[Row]) -> pa.Table:
     return pa.Table.from_pylist(rows, SCHEMA).combine_chunks()
