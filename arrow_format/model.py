@@ -69,12 +69,8 @@ class Encoding(IntEnum):
 
     IPC = 0
     """An encapsulated Arrow IPC record batch message."""
-    ZSTD = 1
-    """One zstd frame around such a message."""
-    PACKED = 2
-    """A packed chunk: see :mod:`arrow_format.format.packed_layout`."""
-    PACKED_ZSTD = 3
-    """One zstd frame around a packed chunk."""
+    FRAMES = 1
+    """Zstd frames of packed columns: see :mod:`arrow_format.format.column_frames`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ class ChunkTable:
     length: Int64Array
     """Bytes the chunk takes in the data file, without padding."""
     raw_length: Int64Array
-    """Bytes of the chunk before compression: of the Arrow IPC message or packed chunk."""
+    """Bytes of the chunk before compression: of the Arrow IPC message, or of all its frames."""
     encoding: npt.NDArray[np.uint8]
     """Values of :class:`Encoding`."""
     crc32: npt.NDArray[np.uint32]

@@ -337,11 +337,13 @@ class WriteOptions:
     sort_buffer_bytes
         Memory for clustering, in bytes; a region has at most three eighths of it.
     codec
-        ``zstd``: one frame per chunk. ``none``: the data file is a plain Arrow IPC file.
+        ``zstd``: columns are packed and compressed one by one. ``none``: the data file is a plain
+        Arrow IPC file.
     codec_level
         zstd level, -7 (fastest) to 22 (smallest).
     chunk_bytes
-        Raw bytes at which a chunk closes at the next subpartition boundary.
+        Raw bytes at which a chunk closes at the next subpartition boundary. A table of more than 16
+        columns has larger chunks in proportion, of 4 times as many bytes at most.
     local_dirs
         Absolute directories on other disks. Map outputs are spread round-robin over them and the
         shuffle's own directory. Tasks, commit and readers must all be able to access them. A

@@ -9,22 +9,27 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from arrow_format.errors import OptionError
+from arrow_format.filters.keys import KeyFilter
 from arrow_format.log.version_names import parse_version_name, with_zone
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
 from arrow_format.streaming.consumption import Consumption, request_result
+from connector.operators.tasks import session_time_zone
+from connector.options.filters import format_arrow_filter
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES, ScanOptions
-from connector.options.table import PIN
+from connector.options.table import ARROW_FILTER, PIN
 from connector.options.text import Pin, format_subpartitions, parse_duration
 from connector.source.described import described_format
-from connector.source.reader import spark_schema, stored_columns
+from connector.source.reader import restricted, spark_schema, stored_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrow_format.filters.keys import Keys
     from arrow_format.log.version_names import VersionName
     from arrow_format.options import ReadOptions
     from arrow_format.read.shuffle import Shuffle
@@ -38,6 +43,8 @@ def read_shuffle(
     *,
     columns: Sequence[str] | None = None,
     subpartitions: int | Iterable[int] | None = None,
+    filter: str | pc.Expression | None = None,
+    keys: Keys | None = None,
     coalesce: bool = True,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
     split_skewed: bool = False,
@@ -61,9 +68,18 @@ def read_shuffle(
         Columns to read, in that order; all when None.
     subpartitions
         One, a range or several; all when None.
+    filter
+        Read only the rows for which it is true: text in the subset of SQL that
+        :meth:`arrow_format.Shuffle.read` takes, or a :class:`pyarrow.compute.Expression`. The rows
+        are those of ``where(filter)``, and only they enter the JVM; files, regions and chunks that
+        cannot have such rows are not read. Timestamps that name no zone have the session's.
+    keys
+        Read only the rows of these keys, values of all partition keys by name:
+        ``{"customer": [17, 18]}``, those of several keys aligned by position; or a table. A null is
+        a key like any other. Not together with ``filter``.
     coalesce
         Let one Spark partition read adjacent subpartitions up to ``target_partition_bytes``;
-        otherwise each subpartition is exactly one Spark partition, empty ones too.
+        otherwise each subpartition is exactly one Spark partition, also without rows to deliver.
     target_partition_bytes
         Bytes on disk that a coalesced Spark partition may have.
     split_skewed
@@ -99,6 +115,8 @@ def read_shuffle(
         shuffle,
         columns=columns,
         subpartitions=subpartitions,
+        filter=filter,
+        keys=keys,
         coalesce=coalesce,
         target_partition_bytes=target_partition_bytes,
         split_skewed=split_skewed,
@@ -129,6 +147,8 @@ def _frame_of(
     *,
     columns: Sequence[str] | None = None,
     subpartitions: int | Iterable[int] | None = None,
+    filter: str | pc.Expression | None = None,
+    keys: Keys | None = None,
     coalesce: bool = True,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
     split_skewed: bool = False,
@@ -147,6 +167,8 @@ def _frame_of(
         msg = "subpartitions is empty: expected at least one"
         raise OptionError(msg)
     selection = None if wanted is None else format_subpartitions(wanted)
+    zone = "UTC" if filter is None else session_time_zone(spark)
+    shuffle = restricted(shuffle, filter, keys, time_zone=zone)
     schema = _schema_of(shuffle, columns, with_subpartition=with_subpartition)
     options: dict[str, str | int] = {
         "version": shuffle.version,
@@ -157,9 +179,16 @@ def _frame_of(
         "withSubpartition": str(scan.with_subpartition).lower(),
         "memoryBytes": shuffle.options.memory_bytes,
         "memoryMap": str(shuffle.options.memory_map).lower(),
+        "timeZone": zone,
     }
     if selection is not None:
         options["subpartitions"] = selection
+    if isinstance(filter, str):
+        options["filter"] = filter
+    elif filter is not None:
+        options[ARROW_FILTER.name] = format_arrow_filter(filter)
+    elif isinstance(shuffle.filter, KeyFilter):
+        options[ARROW_FILTER.name] = format_arrow_filter(shuffle.filter.keys)
     reader = spark.read.format(described_format(spark, shuffle, selection)).options(**options)
     return reader.schema(schema).load(shuffle.path)
 
@@ -195,8 +224,9 @@ class SparkConsumption(Consumption):
         Parameters
         ----------
         arguments
-            ``columns``, ``subpartitions``, ``coalesce``, ``target_partition_bytes``,
-            ``split_skewed`` and ``with_subpartition`` as for :func:`~connector.read_shuffle`.
+            ``columns``, ``subpartitions``, ``filter``, ``keys``, ``coalesce``,
+            ``target_partition_bytes``, ``split_skewed`` and ``with_subpartition`` as for
+            :func:`~connector.read_shuffle`. All rows count as consumed, whatever the filter.
         """
         return _frame_of(self._spark, self.shuffle, **arguments)
 

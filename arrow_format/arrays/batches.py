@@ -13,6 +13,7 @@ from arrow_format.arrays.buffers import text_offsets, to_arrow
 from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.row_sizes import MAX_ITEMS, most_items
 from arrow_format.arrays.selection import joined, take
+from arrow_format.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -117,6 +118,35 @@ def rebatched(
             held_rows = held_bytes = held_items = num_sized = 0
     if held:
         yield from _cut(held, max_bytes)
+
+
+def in_batches_of(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
+    """Join and cut batches of one schema so that all but the last have ``num_rows``.
+
+    Raises OptionError unless that is a whole number from 1.
+    """
+    if isinstance(num_rows, bool) or not isinstance(num_rows, int) or num_rows < 1:
+        msg = f"batch_size={num_rows!r}: expected a whole number of rows, from 1"
+        raise OptionError(msg)
+    return _in_batches_of(batches, num_rows)
+
+
+def _in_batches_of(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    missing = num_rows
+    for batch in batches:
+        start = 0
+        while batch.num_rows - start >= missing:
+            held.append(batch.slice(start, missing))
+            start += missing
+            whole = joined(held)
+            held, missing = [], num_rows
+            yield whole
+        if start < batch.num_rows:
+            held.append(batch.slice(start))
+            missing -= batch.num_rows - start
+    if held:
+        yield joined(held)
 
 
 def _cut(held: list[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:

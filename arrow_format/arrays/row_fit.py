@@ -35,24 +35,29 @@ class RowFit:
                 labelled[source] = field
         self.stored = pa.schema(labelled)
         """The stored schema, with the labels of :attr:`schema`: what chunks are decoded as."""
-        self._is_stored = [source >= 0 for source in sources]
+        numbers = iter(range(len(self.columns)))
+        self._sources = [next(numbers) if source >= 0 else None for source in sources]
         self.added_row_bytes = sum(_width(field.type) for field in fields) - sum(
             _width(stored.field(source).type) for source in self.columns
         )
         """Bytes by which a row grows, at least."""
 
-    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch of :attr:`columns` of :attr:`stored` as :attr:`schema`."""
-        if not self.schema.names:  # from_arrays would lose the number of rows
-            return batch
-        stored = iter(batch.columns)
-        columns = [
-            cast_exactly(next(stored), field.type)
-            if is_stored
-            else pa.nulls(batch.num_rows, field.type)
-            for field, is_stored in zip(self.schema, self._is_stored, strict=True)
+    def sources(self, positions: Sequence[int]) -> list[int]:
+        """Return the positions in :attr:`columns` of those columns of :attr:`schema` in it."""
+        return [source for i in positions if (source := self._sources[i]) is not None]
+
+    def fit(
+        self, stored: Sequence[pa.Array], positions: Sequence[int], num_rows: int
+    ) -> list[pa.Array]:
+        """Return columns of :attr:`schema`, from those of their :meth:`sources`."""
+        arrays = iter(stored)
+        types = self.schema.types
+        return [
+            pa.nulls(num_rows, types[i])
+            if self._sources[i] is None
+            else cast_exactly(next(arrays), types[i])
+            for i in positions
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def cast_exactly(column: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -1,1 +1,1 @@
-"""Filters: what a reader asks of rows, bound to a schema, compared with rows and with statistics."""
+"""Filters: which rows a reader asks for, compared with rows and with their statistics."""

@@ -1,4 +1,4 @@
-"""Chunks to bytes and back: an Arrow IPC message or packed rows, plain or in one zstd frame; pure.
+"""Chunks to bytes and back: an Arrow IPC message, or frames of packed columns; pure.
 
 Damage raises :class:`CorruptShuffleError`; the caller adds the file, region and chunk.
 """
@@ -6,6 +6,7 @@ Damage raises :class:`CorruptShuffleError`; the caller adds the file, region and
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import zstandard
 
 from arrow_format.arrays.batches import copied
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
+from arrow_format.format.column_frames import FrameTable, frame_header, group_columns
 from arrow_format.format.ipc import LayoutCheck, is_compressed
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.model import Encoding
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 
 _ZSTD = pa.Codec("zstd")
 """Decompresses into memory of Arrow's pool, which is reused for the next chunk."""
-
-_FRAMED = {Encoding.IPC: Encoding.ZSTD, Encoding.PACKED: Encoding.PACKED_ZSTD}
-"""Encoding of a chunk once it is in a zstd frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,10 @@ class EncodedChunk:
     encoding: Encoding
 
 
-class ZstdEncoder:
-    """Compresses chunks with one reused compressor; a chunk that would not shrink stays as it is.
+class FrameEncoder:
+    """Compresses packed columns into the frames of a chunk, with one reused compressor.
 
-    zstd fits its tables to ``chunk_bytes``, the size of most chunks: a tenth faster, no larger.
+    zstd fits its tables to inputs of ``chunk_bytes`` at most: a tenth faster, no larger.
     """
 
     def __init__(self, level: int, chunk_bytes: int) -> None:
@@ -50,20 +49,46 @@ class ZstdEncoder:
         )
         self._compressor = zstandard.ZstdCompressor(compression_params=parameters)
 
-    def encode(self, message: pa.Buffer | bytes, encoding: Encoding) -> EncodedChunk:
-        """Compress an IPC message or a packed chunk."""
-        length = memoryview(message).nbytes
-        frame = self._compressor.compress(message)
-        if len(frame) >= length:
-            return EncodedChunk(message, length, encoding)
-        # The compressor shrinks a buffer of the largest possible size in place, which would leave
-        # a useless hole behind each of many small frames. A copy has the exact size, and the large
-        # buffer is returned whole.
-        return EncodedChunk(memoryview(frame).tobytes(), length, _FRAMED[encoding])
+    def encode(self, columns: Sequence[bytes], num_rows: int) -> EncodedChunk:
+        """Compress the packed columns of a chunk."""
+        raw_lengths = [len(column) for column in columns]
+        groups = group_columns(raw_lengths)
+        compress = self._compressor.compress
+        frames = [
+            compress(columns[group[0]] if len(group) == 1 else b"".join(columns[i] for i in group))
+            for group in groups
+        ]
+        header = frame_header(num_rows, groups, raw_lengths, [len(frame) for frame in frames])
+        return EncodedChunk(b"".join([header, *frames]), sum(raw_lengths), Encoding.FRAMES)
+
+
+class OpenChunk(ABC):
+    """A chunk that was verified, whose columns are decoded when they are asked for.
+
+    Arrays may be views of the stored bytes, or of each other's frames.
+    """
+
+    schema: pa.Schema
+    """That of the decoder."""
+    num_rows: int
+
+    @abstractmethod
+    def columns(self, positions: Sequence[int]) -> list[pa.Array]:
+        """Decode columns at some positions of :attr:`schema`, anew with every call.
+
+        Raises
+        ------
+        CorruptShuffleError
+            The columns are not of the shuffle's schema.
+        """
+
+    def batch(self) -> pa.RecordBatch:
+        """Decode all columns of :attr:`schema`; raises as :meth:`columns`."""
+        return batch_of(self.columns(range(len(self.schema))), self.schema, self.num_rows)
 
 
 class ChunkDecoder:
-    """Decodes stored chunks of a data schema; every chunk is verified whole.
+    """Decodes stored chunks of a data schema; the CRC of every chunk is checked over all of it.
 
     ``columns`` are the positions of those to return, in order; all when None. A batch of no columns
     still has its number of rows.
@@ -73,18 +98,18 @@ class ChunkDecoder:
     """Bytes by which a row is larger than what is stored of it, at least."""
 
     def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
-        self._stored = schema
-        if columns is not None and [*columns] == [*range(len(schema))]:
-            columns = None
-        self._columns = columns
-        self.schema = schema if columns is None else pa.schema([schema.field(i) for i in columns])
-        self._unpacker = Unpacker(schema, columns)
-        self._layout = LayoutCheck(schema)
+        self.stored = schema
+        self.columns = [*range(len(schema))] if columns is None else [*columns]
+        self.is_whole = self.columns == [*range(len(schema))]
+        self.schema = pa.schema([schema.field(i) for i in self.columns])
+        """Of the batches that are returned."""
+        self.unpacker = Unpacker(schema)
+        self.layout = LayoutCheck(schema)
 
-    def decode(
+    def open(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
-    ) -> pa.RecordBatch:
-        """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
+    ) -> OpenChunk:
+        """Verify a chunk, and return it with no column decoded.
 
         Raises
         ------
@@ -96,45 +121,100 @@ class ChunkDecoder:
         if zlib.crc32(stored) != crc32:
             msg = f"CRC-32 of {stored.size} bytes is not the {crc32:#010x} of the index"
             raise CorruptShuffleError(msg)
-        message = stored
-        if encoding in (Encoding.ZSTD, Encoding.PACKED_ZSTD):
-            message = self._decompress(stored, raw_length)
-        elif encoding not in (Encoding.IPC, Encoding.PACKED):
+        if encoding not in (Encoding.IPC, Encoding.FRAMES):
             msg = f"chunk encoding {encoding} is not known; read it with a newer arrow-shuffle"
             raise FormatVersionError(msg)
         try:
-            if encoding in (Encoding.PACKED, Encoding.PACKED_ZSTD):
-                batch = self._unpacker.unpack(message, num_rows)
-            else:
-                batch = self._viewed(message, num_rows)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            msg = f"not a record batch of the shuffle's schema ({error})"
-            raise CorruptShuffleError(msg) from error
-        if self._columns is not None and 2 * batch.nbytes < message.size:
-            # A few small columns must not pin the whole chunk.
+            if encoding == Encoding.IPC:
+                return _Message(stored, self, num_rows)
+            return _Frames(stored, self, num_rows, raw_length)
+        except _DAMAGE as error:
+            raise _not_of_this_schema(error) from error
+
+    def decode(
+        self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
+    ) -> pa.RecordBatch:
+        """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
+
+        Raises as :meth:`open`, and CorruptShuffleError for columns of another schema.
+        """
+        chunk = self.open(
+            stored, encoding=encoding, raw_length=raw_length, crc32=crc32, num_rows=num_rows
+        )
+        batch = chunk.batch()
+        is_view = encoding == Encoding.IPC and not self.is_whole
+        if is_view and 2 * batch.nbytes < stored.size:
+            # A few small columns must not pin the whole chunk: readers hold rows of many chunks,
+            # and count the columns' bytes. Next to the CRC of all columns the copy costs little.
             return copied(batch)
         return batch
 
-    def _viewed(self, message: pa.Buffer, num_rows: int) -> pa.RecordBatch:
-        # All columns are views of the message, so none is worth skipping.
-        if is_compressed(memoryview(message)):
+
+def batch_of(columns: Sequence[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
+    """Return columns as a batch, which has its number of rows also without any."""
+    if not columns:  # from_arrays would lose it
+        return pa.record_batch([pa.nulls(num_rows)], names=["rows"]).select([])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_DAMAGE = (pa.ArrowException, OSError, ValueError)
+
+
+def _not_of_this_schema(error: Exception) -> CorruptShuffleError:
+    return CorruptShuffleError(f"not a record batch of the shuffle's schema ({error})")
+
+
+class _Message(OpenChunk):
+    """An Arrow IPC message: all columns are views of it."""
+
+    def __init__(self, stored: pa.Buffer, decoder: ChunkDecoder, num_rows: int) -> None:
+        if is_compressed(memoryview(stored)):
             msg = "its buffers are compressed, and say themselves how large they would become"
             raise ValueError(msg)
-        batch = pa.ipc.read_record_batch(message, self._stored)
+        batch = pa.ipc.read_record_batch(stored, decoder.stored)
         if batch.num_rows != num_rows:
             msg = f"{batch.num_rows} rows where the index says {num_rows}"
             raise ValueError(msg)
-        self._layout.check(message)
-        return batch if self._columns is None else batch.select(self._columns)
+        decoder.layout.check(stored, None if decoder.is_whole else decoder.columns)
+        self._batch = batch if decoder.is_whole else batch.select(decoder.columns)
+        self.schema = decoder.schema
+        self.num_rows = num_rows
 
-    def _decompress(self, stored: pa.Buffer, raw_length: int) -> pa.Buffer:
+    def columns(self, positions: Sequence[int]) -> list[pa.Array]:
+        return [self._batch.column(i) for i in positions]
+
+    def batch(self) -> pa.RecordBatch:
+        return self._batch
+
+
+class _Frames(OpenChunk):
+    """Frames of packed columns."""
+
+    def __init__(
+        self, stored: pa.Buffer, decoder: ChunkDecoder, num_rows: int, raw_length: int
+    ) -> None:
+        num_columns = len(decoder.stored)
+        self._table = FrameTable(stored, num_columns, num_rows=num_rows, raw_length=raw_length)
+        self._stored = stored
+        self._columns = decoder.columns
+        self._unpacker = decoder.unpacker
+        self._raw_length = raw_length
+        self.schema = decoder.schema
+        self.num_rows = num_rows
+
+    def columns(self, positions: Sequence[int]) -> list[pa.Array]:
+        if not positions:
+            return []
+        extents, num_bytes, sections = self._table.select([self._columns[i] for i in positions])
         try:
-            # The frame states its size: compared first, so that nothing larger is allocated.
-            stated = zstandard.frame_content_size(stored)
-            if stated == raw_length:
-                return _ZSTD.decompress(stored, raw_length)
-        except (zstandard.ZstdError, pa.ArrowInvalid, OSError) as error:
-            msg = f"not a zstd frame ({error})"
-            raise CorruptShuffleError(msg) from error
-        msg = f"zstd frame states {stated} bytes where the index says {raw_length}"
-        raise CorruptShuffleError(msg)
+            if len(extents) == 1:
+                start, stop = extents[0]
+                frames = self._stored.slice(start, stop - start)
+            else:
+                stored = memoryview(self._stored)
+                frames = b"".join([stored[start:stop] for start, stop in extents])
+            # One call for all frames; it is an error when they have other than ``num_bytes``.
+            content = _ZSTD.decompress(frames, num_bytes)
+            return self._unpacker.unpack(content, sections, self.num_rows, self._raw_length)
+        except _DAMAGE as error:
+            raise _not_of_this_schema(error) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.arrays.row_fit import RowFit
 from arrow_format.arrays.schema_evolution import has_same_columns
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,14 +29,28 @@ class EvolvedChunkDecoder(ChunkDecoder):
         self.schema = self._fit.schema
         self.added_row_bytes = self._fit.added_row_bytes
 
-    def decode(
+    def open(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
-    ) -> pa.RecordBatch:
-        """Verify and decode one chunk, whole, and bring its rows to the later schema."""
-        batch = super().decode(
+    ) -> OpenChunk:
+        """Verify a chunk; its columns will be those of the later schema."""
+        chunk = super().open(
             stored, encoding=encoding, raw_length=raw_length, crc32=crc32, num_rows=num_rows
         )
-        return self._fit.fit(batch)
+        return _EvolvedChunk(chunk, self._fit)
+
+
+class _EvolvedChunk(OpenChunk):
+    """An open chunk whose columns are brought to the later schema."""
+
+    def __init__(self, chunk: OpenChunk, fit: RowFit) -> None:
+        self._chunk = chunk
+        self._fit = fit
+        self.schema = fit.schema
+        self.num_rows = chunk.num_rows
+
+    def columns(self, positions: Sequence[int]) -> list[pa.Array]:
+        stored = self._chunk.columns(self._fit.sources(positions))
+        return self._fit.fit(stored, positions, self.num_rows)
 
 
 class ChunkDecoders:

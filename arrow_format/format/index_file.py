@@ -292,8 +292,9 @@ def _check_sizes(number: int, region: Region) -> None:
     """Refuse chunks that would expand to more bytes or rows than any writer makes."""
     chunks = region.chunks
     rows = np.diff(chunks.first_rows_and_end(region.num_rows))
-    is_framed = (chunks.encoding == Encoding.ZSTD) | (chunks.encoding == Encoding.PACKED_ZSTD)
-    framed = is_framed & (chunks.raw_length // MOST_ZSTD_RATIO <= chunks.length)
+    framed = (chunks.encoding == Encoding.FRAMES) & (
+        chunks.raw_length // MOST_ZSTD_RATIO <= chunks.length
+    )
     sound = (
         (chunks.raw_length > 0)
         & (framed | (chunks.raw_length == chunks.length))

@@ -28,6 +28,11 @@ _RECORD_BATCH = 3
 _SCHEMA = 1
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _BUFFERS, _COMPRESSION = 2, 3
+_CUSTOM_METADATA = 2
+"""Of ``Schema``; its items are pairs of key and value."""
+_KEY, _VALUE = 0, 1
+_FILE_START = 8
+"""Bytes of an IPC file before its first message."""
 _PREFIX = 8
 """A compressed buffer begins with its length before compression, or -1 if it is stored as it is."""
 
@@ -57,6 +62,19 @@ def is_compressed(message: memoryview) -> bool:
     """Whether the body of a record batch message is compressed; ValueError for another message."""
     metadata, _ = _metadata(message)
     return bool(_batch(metadata).field(_COMPRESSION))
+
+
+def file_metadata(file: pa.Buffer) -> list[tuple[bytes, bytes]]:
+    """Return the metadata of the schema of an IPC file, in order and with all of equal keys.
+
+    PyArrow's own ``Schema.metadata`` keeps one value of each key. Raises ValueError if malformed.
+    """
+    metadata, _ = _metadata(memoryview(file)[_FILE_START:])
+    schema = _root(metadata).table(_HEADER)
+    if schema is None:
+        msg = "the first message of the file has no schema"
+        raise ValueError(msg)
+    return [(pair.octets(_KEY), pair.octets(_VALUE)) for pair in schema.tables(_CUSTOM_METADATA)]
 
 
 def _message(message: memoryview, kind: int) -> tuple[int, int] | None:
@@ -131,17 +149,40 @@ class _Table:
         position = self.field(number)
         return _read("<q", self._buffer, position) if position else 0
 
+    def table(self, number: int) -> _Table | None:
+        """Return the table in a field, if there is one."""
+        position = self.field(number)
+        return self._at(position) if position else None
+
+    def tables(self, number: int) -> list[_Table]:
+        """Return the tables of the vector in a field."""
+        start, count = self._vector(number, 4)
+        return [self._at(start + 4 * i) for i in range(count)]
+
+    def octets(self, number: int) -> bytes:
+        """Return the bytes of the text in a field."""
+        start, count = self._vector(number, 1)
+        return self._buffer[start : start + count].tobytes()
+
     def buffers(self) -> list[tuple[int, int]]:
         """Return offset and length of each buffer of a record batch."""
-        position = self.field(_BUFFERS)
+        start, count = self._vector(_BUFFERS, 16)
+        return list(struct.iter_unpack("<qq", self._buffer[start : start + 16 * count]))
+
+    def _at(self, position: int) -> _Table:
+        return _Table(self._buffer, position + _read("<I", self._buffer, position))
+
+    def _vector(self, number: int, item_bytes: int) -> tuple[int, int]:
+        """Position of the first item of the vector in a field, and the number of items."""
+        position = self.field(number)
         if not position:
-            return []
+            return 0, 0
         vector = position + _read("<I", self._buffer, position)
         count = _read("<I", self._buffer, vector)
-        if 16 * count > len(self._buffer) - vector - 4:
-            msg = f"{count} buffers do not fit into {len(self._buffer)} bytes"
+        if item_bytes * count > len(self._buffer) - vector - 4:
+            msg = f"{count} items do not fit into {len(self._buffer)} bytes"
             raise ValueError(msg)
-        return list(struct.iter_unpack("<qq", self._buffer[vector + 4 : vector + 4 + 16 * count]))
+        return vector + 4, count
 
 
 def _root(metadata: memoryview) -> _Table:
@@ -150,11 +191,11 @@ def _root(metadata: memoryview) -> _Table:
 
 def _batch(metadata: memoryview) -> _Table:
     root = _root(metadata)
-    header = root.field(_HEADER)
-    if root.octet(_HEADER_TYPE) != _RECORD_BATCH or not header:
+    batch = root.table(_HEADER)
+    if root.octet(_HEADER_TYPE) != _RECORD_BATCH or batch is None:
         msg = "the message is not a record batch"
         raise ValueError(msg)
-    return _Table(metadata, header + _read("<I", metadata, header))
+    return batch
 
 
 def _read(layout: str, buffer: memoryview, position: int) -> int:
@@ -200,16 +241,23 @@ class LayoutCheck:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = byte_schema(schema)
-        self._has_offsets = any(
+        self._has_offsets = [
             pt.is_binary(type_) or pt.is_nested(type_) for type_ in self._schema.types
-        )
+        ]
 
-    def check(self, message: pa.Buffer | pa.Message) -> None:
-        """Raise ValueError or ArrowException where an offset or a length of a message is wrong."""
+    def check(self, message: pa.Buffer | pa.Message, columns: Iterable[int] | None = None) -> None:
+        """Raise ValueError or ArrowException where an offset or a length of columns is wrong.
+
+        ``columns`` are their positions; all when None.
+        """
         batch = pa.ipc.read_record_batch(message, self._schema)
         # Each buffer must have the bytes of its values; and where there are offsets, those must
         # lead inside. Without offsets, the full check would look at no more.
-        batch.validate(full=self._has_offsets)
+        if columns is None:
+            batch.validate(full=any(self._has_offsets))
+        else:
+            for i in columns:
+                batch.column(i).validate(full=self._has_offsets[i])
 
 
 def byte_schema(schema: pa.Schema) -> pa.Schema:

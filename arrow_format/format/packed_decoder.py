@@ -1,7 +1,7 @@
-"""Packed chunks back into record batches; pure.
+"""Packed columns back into Arrow arrays; pure.
 
-See :mod:`arrow_format.format.packed_layout`. The caller has checked the CRC of a chunk. Here, every
-length is checked to stay inside of it.
+See :mod:`arrow_format.format.packed_layout`. The caller has checked the CRC of the chunk. Here,
+every length is checked to stay inside of its column.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pyarrow import types as pt
 
 from arrow_format.format.packed_layout import (
     AS_IT_IS,
+    FLOAT_WIDTHS,
     HAS_NULLS,
     LENGTH_WIDTHS,
+    MAX_DIGITS,
     MOST_FROM_NOTHING,
     NODE,
-    PREAMBLE,
     WIDTHS,
     Kind,
     children_of,
@@ -30,7 +31,7 @@ from arrow_format.format.packed_layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -42,42 +43,32 @@ _MOST_PER_BYTE = 16
 
 
 class Unpacker:
-    """Unpacks chunks of one data schema; what follows from the types alone is computed once.
+    """Unpacks columns of one data schema; what follows from the types alone is computed once."""
 
-    ``columns`` are the positions of those to return, in order; all when None. The others are
-    skipped, with the same checks.
-    """
+    def __init__(self, schema: pa.Schema) -> None:
+        self._nodes = [(_node_of(type_), NODE.size * num_nodes(type_)) for type_ in schema.types]
 
-    def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
-        self._columns = columns
-        self._schema = schema if columns is None else pa.schema([schema.field(i) for i in columns])
-        self._nodes = [
-            (_node_of(field.type), columns is None or i in columns)
-            for i, field in enumerate(schema)
-        ]
-        self._num_nodes = sum(num_nodes(field.type) for field in schema)
+    def unpack(
+        self,
+        content: pa.Buffer,
+        sections: Iterable[tuple[int, int, int]],
+        num_rows: int,
+        raw_length: int,
+    ) -> list[pa.Array]:
+        """Return columns; values stored as Arrow has them are views of ``content``.
 
-    def unpack(self, message: pa.Buffer, num_rows: int) -> pa.RecordBatch:
-        """Return the rows of a packed chunk; values stored as Arrow has them are views of it.
-
-        Raises ValueError if it is no packed chunk of this schema and number of rows.
+        ``sections`` are triples of a column's position in the schema and the bytes
+        ``[start, stop)`` of ``content`` that hold it, and ``raw_length`` is that of the whole
+        chunk. Raises ValueError for what is no packed column of that type.
         """
-        reader = _Reader(message)
-        if reader.num_rows != num_rows:
-            msg = f"{reader.num_rows} rows where the index says {num_rows}"
-            raise ValueError(msg)
-        if reader.num_nodes != self._num_nodes:
-            msg = f"{reader.num_nodes} nodes where the schema has {self._num_nodes}"
-            raise ValueError(msg)
-        arrays = [reader.array(node, num_rows, wanted=wanted) for node, wanted in self._nodes]
-        if reader.position != message.size:
-            msg = f"{message.size} bytes where the nodes take {reader.position}"
-            raise ValueError(msg)
-        if self._columns is not None:
-            arrays = [arrays[i] for i in self._columns]
-        if not arrays:
-            return pa.record_batch([pa.nulls(num_rows)], names=["rows"]).select([])
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        reader = _Reader(content, MOST_FROM_NOTHING + _MOST_PER_BYTE * raw_length)
+        arrays = []
+        for column, start, stop in sections:
+            node, header_bytes = self._nodes[column]
+            reader.begin(start, start + header_bytes, stop)
+            arrays.append(reader.array(node, num_rows))
+            reader.end()
+        return arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +95,8 @@ def _node_of(type_: pa.DataType) -> _Node:
     dtype = number_dtype(type_) if kind is Kind.NUMBERS else None
     if dtype is not None:
         widths = *(width for width in WIDTHS if width <= dtype.itemsize), AS_IT_IS
+    elif kind is Kind.FLOATS:
+        widths = *FLOAT_WIDTHS, AS_IT_IS
     elif kind in (Kind.BYTES, Kind.LISTS):
         widths = LENGTH_WIDTHS
     else:
@@ -111,7 +104,7 @@ def _node_of(type_: pa.DataType) -> _Node:
     return _Node(
         type_,
         kind,
-        type_.bit_width // 8 if kind in (Kind.NUMBERS, Kind.RAW) else 0,
+        type_.bit_width // 8 if kind in (Kind.NUMBERS, Kind.FLOATS, Kind.RAW) else 0,
         widths,
         None if dtype is None else np.dtype(f"<u{dtype.itemsize}"),
         tuple(map(_node_of, children_of(type_))),
@@ -123,26 +116,31 @@ def _node_of(type_: pa.DataType) -> _Node:
 class _Reader:
     """Reads nodes one after the other."""
 
-    def __init__(self, message: pa.Buffer) -> None:
-        if message.size < PREAMBLE.size:
-            msg = f"a packed chunk of {message.size} bytes is too short"
-            raise ValueError(msg)
-        self._message = message
-        self._size: int = message.size
-        self._octets = np.frombuffer(message, np.uint8)
-        self.num_rows, self.num_nodes = PREAMBLE.unpack_from(message)
-        self._spare = MOST_FROM_NOTHING + _MOST_PER_BYTE * self._size
+    def __init__(self, content: pa.Buffer, spare: int) -> None:
+        self._content = content
+        self._view = memoryview(content)
+        self._spare = spare
         """Bytes that arrays may still take besides the chunk."""
-        self.position: int = PREAMBLE.size + NODE.size * self.num_nodes
-        """Byte at which the next buffer begins."""
-        if self.position > message.size:
-            msg = f"{self.num_nodes} nodes do not fit into {message.size} bytes"
-            raise ValueError(msg)
-        self._headers = NODE.iter_unpack(memoryview(message)[PREAMBLE.size : self.position])
+        self._position = self._stop = 0
+        self._headers: Iterator[tuple[int, int, int, int]] = iter(())
 
-    def array(self, node: _Node, length: int, *, wanted: bool) -> pa.Array | None:
-        """Read the next node and those inside it; return ``length`` values if wanted."""
-        flags, width, base = next(self._headers)
+    def begin(self, start: int, position: int, stop: int) -> None:
+        """Begin a column: headers in ``[start, position)``, buffers up to ``stop``."""
+        if position > stop:
+            msg = f"a column of {stop - start} bytes is shorter than its headers"
+            raise ValueError(msg)
+        self._headers = NODE.iter_unpack(self._view[start:position])
+        self._position, self._stop = position, stop
+
+    def end(self) -> None:
+        """Raise ValueError unless the column ends where its buffers do."""
+        if self._position != self._stop:
+            msg = f"a column ends at byte {self._stop}, its nodes at {self._position}"
+            raise ValueError(msg)
+
+    def array(self, node: _Node, length: int) -> pa.Array:
+        """Read ``length`` values of the next node, and those inside it."""
+        flags, width, digits, base = next(self._headers)
         kind = node.kind
         if flags & ~HAS_NULLS or (flags and kind is Kind.NOTHING):
             msg = f"a node of type {node.type} has flags {flags:#x}"
@@ -154,27 +152,27 @@ class _Reader:
             msg = f"a node has {length} values"
             raise ValueError(msg)
         if kind is Kind.NOTHING:
-            return pa.nulls(length) if wanted else None
+            return pa.nulls(length)
         buffers = [self._buffer(-(-length // 8)) if flags else None]
-        children: list[pa.Array | None] | None = None
+        children: list[pa.Array] | None = None
         if kind is Kind.NUMBERS and width != AS_IT_IS:
-            buffers.append(self._numbers(node, length, width, base, wanted=wanted))
+            buffers.append(self._numbers(node, length, width, base))
+        elif kind is Kind.FLOATS and width != AS_IT_IS:
+            buffers.append(self._floats(length, width, base, digits))
         elif kind is Kind.BYTES:
-            offsets, total = self._offsets(length, width, base, wanted=wanted)
+            offsets, total = self._offsets(length, width, base)
             buffers += [offsets, self._buffer(total)]
-        elif kind is Kind.NUMBERS or kind is Kind.RAW:
+        elif kind in (Kind.NUMBERS, Kind.FLOATS, Kind.RAW):
             buffers.append(self._buffer(length * node.value_bytes))
         elif kind is Kind.BITS:
             buffers.append(self._buffer(-(-length // 8)))
         elif kind is Kind.PARTS:
             length_inside = length * node.times
-            children = [self.array(child, length_inside, wanted=wanted) for child in node.children]
+            children = [self.array(child, length_inside) for child in node.children]
         else:
-            offsets, total = self._offsets(length, width, base, wanted=wanted)
+            offsets, total = self._offsets(length, width, base)
             buffers.append(offsets)
-            children = [self.array(child, total, wanted=wanted) for child in node.children]
-        if not wanted:
-            return None
+            children = [self.array(child, total) for child in node.children]
         if node.pair:
             children = [pa.StructArray.from_arrays(children, fields=node.pair)]
         return pa.Array.from_buffers(node.type, length, buffers, children=children)
@@ -183,38 +181,34 @@ class _Reader:
         """Charge bytes that an array takes besides the chunk; refuse more than writers make."""
         self._spare -= num_bytes
         if self._spare < 0:
-            msg = f"{self._size} bytes would expand to too many"
+            msg = "values that take no or few bytes would expand to too many"
             raise ValueError(msg)
 
     def _take(self, num_bytes: int) -> int:
         """Skip a buffer; return its position."""
-        start: int = self.position
-        end: int = start + num_bytes
-        if end > self._size:
-            msg = f"a buffer ends at byte {end} of {self._size}"
+        start = self._position
+        end = start + num_bytes
+        if end > self._stop:
+            msg = f"a buffer ends at byte {end}, its column at {self._stop}"
             raise ValueError(msg)
-        self.position = end + padding(num_bytes)
+        self._position = end + padding(num_bytes)
         return start
 
     def _buffer(self, num_bytes: int) -> pa.Buffer:
-        return self._message.slice(self._take(num_bytes), num_bytes)
+        return self._content.slice(self._take(num_bytes), num_bytes)
 
     def _codes(self, length: int, width: int) -> npt.NDArray[Any] | None:
         if width == 0:
             return None
         num_bytes = length * width
         start = self._take(num_bytes)
-        return self._octets[start : start + num_bytes].view(_UNSIGNED[width])
+        return np.frombuffer(self._view, _UNSIGNED[width], length, start)
 
-    def _numbers(
-        self, node: _Node, length: int, width: int, base: int, *, wanted: bool
-    ) -> pa.Buffer | None:
+    def _numbers(self, node: _Node, length: int, width: int, base: int) -> pa.Buffer:
         codes = self._codes(length, width)
         wide = node.wide
         size = wide.itemsize  # type: ignore[union-attr]
         self._spend(length * node.value_bytes)
-        if not wanted:
-            return None
         # Modulo 2**64, or less where the type is narrower: bases may be negative.
         offset = wide.type(base % (1 << 8 * size))  # type: ignore[union-attr]
         if size < node.value_bytes:
@@ -227,9 +221,20 @@ class _Reader:
             values = codes.astype(wide, copy=False)
         return pa.py_buffer(values)
 
-    def _offsets(
-        self, length: int, width: int, base: int, *, wanted: bool
-    ) -> tuple[pa.Buffer | None, int]:
+    def _floats(self, length: int, width: int, base: int, digits: int) -> pa.Buffer:
+        if digits > MAX_DIGITS:
+            msg = f"floats of {digits} digits"
+            raise ValueError(msg)
+        codes = self._codes(length, width)
+        self._spend(length * 8)
+        if codes is None:
+            return pa.py_buffer(np.full(length, base / 10.0**digits))
+        integers = np.add(codes, base, dtype=np.int64) if base else codes
+        values = integers.astype(np.float64)
+        values /= 10.0**digits
+        return pa.py_buffer(values)
+
+    def _offsets(self, length: int, width: int, base: int) -> tuple[pa.Buffer, int]:
         codes = self._codes(length, width)
         self._spend(4 * length)
         # Also of no lengths: the base must fit into 32 bits.
@@ -239,14 +244,11 @@ class _Reader:
         # No length is negative, so the last sum is the largest. Nearly always the widths alone show
         # that it fits, without adding.
         is_short = length * (base + (1 << 8 * width) - 1) <= MAX_LENGTH
-        total = -1
-        if not (wanted and is_short):
+        if not is_short:
             total = length * base + (0 if codes is None else int(codes.sum(dtype=np.int64)))
             if total > MAX_LENGTH:
                 msg = f"lengths add up to {total}"
                 raise ValueError(msg)
-        if not wanted:
-            return None, total
         offsets = np.empty(length + 1, "<i4")
         offsets[0] = 0
         ends = offsets[1:]

@@ -1,4 +1,4 @@
-"""Rows into packed chunks: a region is packed as a whole, and chunks are cut from it; pure.
+"""Rows into packed columns: a region is packed as a whole, and chunks are cut from it; pure.
 
 See :mod:`arrow_format.format.packed_layout` and ``docs/adr/0005-chunk-layout.md``.
 """
@@ -25,10 +25,10 @@ from arrow_format.arrays.buffers import (
 )
 from arrow_format.format.packed_layout import (
     AS_IT_IS,
+    FLOAT_WIDTHS,
     HAS_NULLS,
     MOST_FROM_NOTHING,
     NODE,
-    PREAMBLE,
     Kind,
     kind_of,
     number_dtype,
@@ -42,50 +42,61 @@ Valid = Bitmap | None
 memory."""
 
 
+SAMPLED_FLOATS = 64
+MOST_TRIED_DIGITS = 6
+"""Floats are taken to have at most this many decimal digits behind the point."""
+
+
 class PackedRows:
-    """The rows of a batch of a data schema, packed; any range of them makes a packed chunk."""
+    """The rows of a batch of a data schema, packed; chunks are cut from them."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._nodes = [_pack(column) for column in batch.columns]
         self.num_bytes = sum(node.num_bytes for node in self._nodes)
         """Bytes of all rows together, without headers."""
 
-    def message(self, start: int, stop: int) -> bytes:
-        """Return rows ``[start, stop)`` as a packed chunk."""
-        chunk = _Chunk()
+    def columns(self, start: int, stop: int) -> list[bytes]:
+        """Return rows ``[start, stop)`` of each column as a packed column of one chunk."""
+        columns = []
+        spare = MOST_FROM_NOTHING
         for node in self._nodes:
-            node.put(start, stop, chunk)
-        preamble = PREAMBLE.pack(stop - start, len(chunk.headers))
-        return b"".join([preamble, *chunk.headers, *chunk.buffers])
+            column = _Column(spare)
+            node.put(start, stop, column)
+            spare = column.spare
+            columns.append(b"".join([*column.headers, *column.buffers]))
+        return columns
 
 
-class _Chunk:
-    """Node headers and buffers of one chunk, as they are added."""
+class _Column:
+    """Node headers and buffers of one column of a chunk, as they are added."""
 
-    def __init__(self) -> None:
+    def __init__(self, spare: int) -> None:
         self.headers: list[bytes] = []
         self.buffers: list[bytes | memoryview] = []
-        self._spare = MOST_FROM_NOTHING
+        self.spare = spare
+        """Bytes to which values of the chunk that are stored in none may still expand."""
 
     def numbers(self, numbers: _Numbers, valid: Valid, start: int, stop: int) -> None:
         """Add a node of numbers or of lengths, with its buffers."""
         width, octets = numbers.width, numbers.slice(start, stop)
         if width == 0:
             expanded = numbers.value_bytes * (stop - start)
-            if expanded > self._spare:
+            if expanded > self.spare:
                 width, octets = 1, memoryview(bytes(stop - start))
             else:
-                self._spare -= expanded
-        self.node(width, numbers.base, valid, start, stop)
+                self.spare -= expanded
+        self.node(width, numbers.base, valid, start, stop, numbers.digits)
         self.buffer(octets)
 
-    def node(self, width: int, base: int, valid: Valid, start: int, stop: int) -> None:
+    def node(
+        self, width: int, base: int, valid: Valid, start: int, stop: int, digits: int = 0
+    ) -> None:
         """Begin a node of values ``[start, stop)``."""
         run = None if valid is None else run_of_bits(valid, start, stop)
         if run is None or all_set(run, stop - start):
-            self.headers.append(NODE.pack(0, width, base))
+            self.headers.append(NODE.pack(0, width, digits, base))
         else:
-            self.headers.append(NODE.pack(HAS_NULLS, width, base))
+            self.headers.append(NODE.pack(HAS_NULLS, width, digits, base))
             self.buffer(run.data)
 
     def buffer(self, content: bytes | memoryview) -> None:
@@ -100,8 +111,8 @@ class _Node(Protocol):
 
     num_bytes: int
 
-    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        """Append values ``[start, stop)`` to a chunk."""
+    def put(self, start: int, stop: int, column: _Column) -> None:
+        """Append values ``[start, stop)`` to a packed column."""
 
 
 @dataclass(slots=True)
@@ -113,6 +124,8 @@ class _Numbers:
     base: int
     value_bytes: int
     """Bytes of a number once it is unpacked."""
+    digits: int = 0
+    """The number divided by ten to the power of this is the value."""
 
     @staticmethod
     def of(values: Values, valid: Valid = None, value_bytes: int = 4) -> _Numbers:
@@ -163,8 +176,8 @@ class _NumbersNode:
     valid: Valid
     num_bytes: int
 
-    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.numbers(self.numbers, self.valid, start, stop)
+    def put(self, start: int, stop: int, column: _Column) -> None:
+        column.numbers(self.numbers, self.valid, start, stop)
 
 
 @dataclass(slots=True)
@@ -174,9 +187,9 @@ class _RawNode:
     valid: Valid
     num_bytes: int
 
-    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
-        chunk.buffer(self.octets[start * self.width : stop * self.width])
+    def put(self, start: int, stop: int, column: _Column) -> None:
+        column.node(AS_IT_IS, 0, self.valid, start, stop)
+        column.buffer(self.octets[start * self.width : stop * self.width])
 
 
 @dataclass(slots=True)
@@ -185,9 +198,9 @@ class _BitsNode:
     valid: Valid
     num_bytes: int
 
-    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
-        chunk.buffer(run_of_bits(self.values, start, stop).data)
+    def put(self, start: int, stop: int, column: _Column) -> None:
+        column.node(AS_IT_IS, 0, self.valid, start, stop)
+        column.buffer(run_of_bits(self.values, start, stop).data)
 
 
 @dataclass(slots=True)
@@ -198,9 +211,9 @@ class _BytesNode:
     valid: Valid
     num_bytes: int
 
-    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.numbers(self.lengths, self.valid, start, stop)
-        chunk.buffer(self.content[self.offsets[start] : self.offsets[stop]])
+    def put(self, start: int, stop: int, column: _Column) -> None:
+        column.numbers(self.lengths, self.valid, start, stop)
+        column.buffer(self.content[self.offsets[start] : self.offsets[stop]])
 
 
 @dataclass(slots=True)
@@ -211,11 +224,11 @@ class _ListsNode:
     valid: Valid
     num_bytes: int
 
-    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.numbers(self.lengths, self.valid, start, stop)
+    def put(self, start: int, stop: int, column: _Column) -> None:
+        column.numbers(self.lengths, self.valid, start, stop)
         first = int(self.offsets[0])
         for child in self.children:
-            child.put(int(self.offsets[start]) - first, int(self.offsets[stop]) - first, chunk)
+            child.put(int(self.offsets[start]) - first, int(self.offsets[stop]) - first, column)
 
 
 @dataclass(slots=True)
@@ -228,10 +241,10 @@ class _PartsNode:
     valid: Valid
     num_bytes: int
 
-    def put(self, start: int, stop: int, chunk: _Chunk) -> None:
-        chunk.node(AS_IT_IS, 0, self.valid, start, stop)
+    def put(self, start: int, stop: int, column: _Column) -> None:
+        column.node(AS_IT_IS, 0, self.valid, start, stop)
         for child in self.children:
-            child.put(start * self.times, stop * self.times, chunk)
+            child.put(start * self.times, stop * self.times, column)
 
 
 def _pack(array: pa.Array) -> _Node:
@@ -248,6 +261,11 @@ def _pack(array: pa.Array) -> _Node:
         if values is not None:
             numbers = _Numbers.of(values, valid, type_.bit_width // 8)
             return _NumbersNode(numbers, valid, spare + len(numbers.octets))
+        kind = Kind.RAW
+    if kind is Kind.FLOATS:
+        scaled = _scaled(fixed_width_values(array, "<f8"), valid)
+        if scaled is not None:
+            return _NumbersNode(scaled, valid, spare + len(scaled.octets))
         kind = Kind.RAW
     if kind is Kind.RAW:
         width = type_.bit_width // 8
@@ -284,6 +302,37 @@ def _integers(array: pa.Array) -> Values | None:
     if array.null_count:
         fits |= ~validity(array)  # type: ignore[operator]
     return low if bool(fits.all()) else None
+
+
+def _scaled(values: npt.NDArray[np.float64], valid: Valid) -> _Numbers | None:
+    """Floats as integers divided by a power of ten; None unless that gives every bit back.
+
+    A sample tells how many digits there may be, so that floats of many cost little to find out.
+    """
+    if valid is not None:  # what is under a null does not matter
+        is_valid = np.unpackbits(valid, count=len(values), bitorder="little")
+        values = np.where(is_valid, values, 0.0)
+    sample = values[:: max(len(values) // SAMPLED_FLOATS, 1)]
+    for digits in range(MOST_TRIED_DIGITS + 1):
+        if _as_integers(sample, digits) is not None:
+            break
+    else:
+        return None
+    integers = _as_integers(values, digits)
+    if integers is None:
+        return None
+    numbers = _Numbers.of(integers, valid, 8)
+    numbers.digits = digits
+    return numbers if numbers.width in FLOAT_WIDTHS else None
+
+
+def _as_integers(values: npt.NDArray[np.float64], digits: int) -> npt.NDArray[np.int64] | None:
+    scale = 10.0**digits
+    with np.errstate(all="ignore"):  # NaN and infinity do not come back
+        integers = np.rint(values * scale).astype(np.int64)
+        # As bits: -0.0 equals 0.0.
+        is_same = (integers / scale).view(np.int64) == values.view(np.int64)
+    return integers if bool(is_same.all()) else None
 
 
 def _parts(array: pa.Array) -> tuple[list[pa.Array], int]:

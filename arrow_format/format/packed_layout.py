@@ -1,17 +1,18 @@
-"""Layout of a packed chunk, shared by its encoder and decoder.
+"""Layout of a packed column, shared by its encoder and decoder.
 
-A packed chunk holds the rows of a record batch in fewer bytes than an Arrow IPC message: integers,
-dates, timestamps and decimals as small unsigned numbers above a base, text and lists with lengths
-instead of offsets, and no validity bitmap where nothing is null. All little-endian:
+A packed column holds values of a chunk in fewer bytes than Arrow does: integers, dates, timestamps
+and decimals as small unsigned numbers above a base, text and lists with lengths instead of offsets,
+and no validity bitmap where nothing is null. All little-endian:
 
 .. code-block:: text
 
-    num_rows u32 | num_nodes u32 | node headers, 16 bytes each | buffers, each padded to 8 bytes
+    node headers, 16 bytes each | buffers, each padded to 8 bytes
 
 A *node* is a column or something inside one: the item of a list, the fields of a struct, in
 depth-first order, exactly as the data schema nests them (a map is a list of its keys and items).
-Its header is ``flags u8, width u8, six zero bytes, base i64``; its buffers follow those of the node
-before it: a validity bitmap if flag 1 is set, then its values. See ``docs/format/v1.md``.
+Its header is ``flags u8, width u8, digits u8, five zero bytes, base i64``; its buffers follow those
+of the node before it: a validity bitmap if flag 1 is set, then its values. See
+``docs/format/v1.md``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ from pyarrow import types as pt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PREAMBLE = struct.Struct("<II")
-NODE = struct.Struct("<BB6xq")
+NODE = struct.Struct("<BBB5xq")
 
 HAS_NULLS = 1
 """Flag: a validity bitmap precedes the values."""
@@ -43,6 +43,12 @@ in a byte each, so that a few bytes never expand without bound."""
 WIDTHS = (0, 1, 2, 4, 8)
 """Bytes a value above the base may take; 0 where all values are the base."""
 
+FLOAT_WIDTHS = (0, 1, 2, 4)
+"""Bytes a float above the base may take once it is multiplied by a power of ten."""
+
+MAX_DIGITS = 15
+"""Most decimal digits behind the point of floats that are stored as integers."""
+
 LENGTH_WIDTHS = (0, 1, 2, 4)
 """Bytes a length above the base may take: none reaches 2**31."""
 
@@ -56,6 +62,8 @@ class Kind(Enum):
     """A bitmap: booleans."""
     NUMBERS = auto()
     """``width`` bytes for each value less the base: what Arrow stores as an integer."""
+    FLOATS = auto()
+    """As numbers, where all are integers divided by one power of ten; otherwise as RAW."""
     RAW = auto()
     """Fixed-width values as Arrow has them."""
     BYTES = auto()
@@ -78,6 +86,8 @@ def kind_of(type_: pa.DataType) -> Kind:
         return Kind.LISTS
     if pt.is_struct(type_) or pt.is_fixed_size_list(type_):
         return Kind.PARTS
+    if pt.is_float64(type_):
+        return Kind.FLOATS
     return Kind.RAW if number_dtype(type_) is None else Kind.NUMBERS
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from arrow_format.concurrency import poll_until
 from arrow_format.errors import BackPressureTimeoutError
-from arrow_format.jobs.receipt import count_of, format_bytes
 from arrow_format.log.changes import entries_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
+from arrow_format.read.presentation import count_of, format_bytes
 
 if TYPE_CHECKING:
     from arrow_format.log.reader import LogView

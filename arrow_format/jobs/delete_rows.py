@@ -10,23 +10,20 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from arrow_format.arrays.stored_types import missing_column
-from arrow_format.errors import CommitConflictError, OptionError, SchemaError, ShuffleError
+from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
+from arrow_format.filters.keys import Keys, stored_keys, subpartitions_of_keys
 from arrow_format.jobs.deletion_receipt import DeletionReceipt, HoldingFile
 from arrow_format.jobs.kept_outputs import superseded_outputs
 from arrow_format.jobs.merge import Replacement, expiry_is_conflict, replace_outputs
-from arrow_format.keys.co_partitioning import partition_keys
 from arrow_format.keys.key_set import KeySet
-from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.keys.partitioner import HashPartitioner, key_columns
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog
 from arrow_format.log.conflicts import check_expected, check_version_number
@@ -43,7 +40,7 @@ from arrow_format.write.merger import ignore
 from arrow_format.write.row_deleter import RowDeleter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.delta import Totals
@@ -57,7 +54,7 @@ ATTEMPTS = 4
 
 def delete_rows(
     path: Place,
-    keys: pa.Table | pa.RecordBatch | Mapping[str, Any],
+    keys: Keys,
     *,
     expected_version: int | None = None,
     options: WriteOptions | None = None,
@@ -77,7 +74,8 @@ def delete_rows(
         Directory or URI of the shuffle, which must be partitioned by the hash or ranges of keys.
     keys
         The keys, one per row: exactly the key columns of the partitioner, as a table, record batch
-        or dict of columns. Values are cast to the stored types, where none changes by that. A null
+        or dict of columns; a single value in a dict goes with all of the others. Values are cast to
+        the stored types, where none changes by that; a number is no timestamp. A null
         is a key like any other, NaN equals NaN, and -0.0 equals 0.0. Without rows nothing happens.
     expected_version
         Delete only if no rows were added or taken away after this version, retries included.
@@ -153,14 +151,14 @@ class _Deletion:
     def __init__(
         self,
         shuffle: Shuffle,
-        keys: pa.Table | pa.RecordBatch | Mapping[str, Any],
+        keys: Keys,
         options: WriteOptions,
         on_bytes: Callable[[int], None],
     ) -> None:
         self._shuffle = shuffle
         self._newest = shuffle.snapshot.newest
         self._partitioner = _check_partitioned(shuffle)
-        self._keys = bind_keys(shuffle, self._partitioner, keys)
+        self._keys = _key_set(shuffle, self._partitioner, keys)
         self._options = options
         self._on_bytes = on_bytes
         self._indexes = IndexCache(shuffle.storage)
@@ -324,62 +322,9 @@ def _check_partitioned(shuffle: Shuffle) -> HashPartitioner | RangePartitioner:
     raise OptionError(msg)
 
 
-def bind_keys(
-    shuffle: Shuffle,
-    partitioner: HashPartitioner | RangePartitioner,
-    keys: pa.Table | pa.RecordBatch | Mapping[str, Any],
+def _key_set(
+    shuffle: Shuffle, partitioner: HashPartitioner | RangePartitioner, given: Keys
 ) -> KeySet:
-    """Return the keys in the stored types, with their subpartitions; raises SchemaError."""
-    if not isinstance(keys, pa.Table | pa.RecordBatch | Mapping):
-        msg = (
-            f"keys is {type(keys).__name__}: expected a pyarrow table or record batch, or a dict "
-            "of columns"
-        )
-        raise OptionError(msg)
-    names = list(partition_keys(shuffle) or ())
-    given = list(keys) if isinstance(keys, Mapping) else keys.schema.names
-    for name in names:
-        if name not in given:
-            raise SchemaError(f"keys: {missing_column(name, given, 'key column')}")
-    surplus = [name for name in given if name not in names or given.count(name) > 1]
-    if surplus:
-        msg = (
-            f"keys: column {surplus[0]!r} is not a key column, or is given twice; the key columns "
-            f"of {shuffle.path} are {', '.join(names)}"
-        )
-        raise SchemaError(msg)
-    # Any column may have a null: such a key has no row where the shuffle has none.
-    schema = pa.schema([pa.field(name, shuffle.schema.field(name).type) for name in names])
-    columns = [_as_stored(keys[field.name], field) for field in schema]
-    lengths = sorted({len(column) for column in columns})
-    if len(lengths) > 1:
-        msg = f"keys: columns of different lengths: {', '.join(map(str, lengths))}"
-        raise SchemaError(msg)
-    batch, n = pa.RecordBatch.from_arrays(columns, schema=schema), shuffle.num_subpartitions
-    ids = partitioner.bind(schema, n, 0)(batch) if batch.num_rows else np.empty(0, np.int32)
-    return KeySet(batch, ids, n)
-
-
-def _as_stored(column: Any, field: pa.Field) -> pa.Array:  # noqa: ANN401  from the user
-    """Return a column of keys in its stored type; SchemaError where a value does not fit."""
-    try:
-        if isinstance(column, pa.Array | pa.ChunkedArray):
-            stored = column.cast(field.type)
-        else:
-            stored = _converted(column, field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        msg = f"keys: column {field.name!r} does not fit the stored type {field.type}: {error}"
-        raise SchemaError(msg) from error
-    return stored.combine_chunks() if isinstance(stored, pa.ChunkedArray) else stored
-
-
-def _converted(values: Any, type_: pa.DataType) -> pa.Array:  # noqa: ANN401  from the user
-    """Return Python or NumPy values as an array of a type; raises what :func:`_as_stored` takes."""
-    try:
-        return pa.array(values).cast(type_)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Values in fields of another order, say; but this also cuts 1.5 to a whole number.
-        array = pa.array(values, type_)
-        if array.to_pylist() != list(values):
-            raise
-        return array
+    keys = stored_keys(given, key_columns(partitioner) or (), shuffle.schema)
+    n = shuffle.num_subpartitions
+    return KeySet(keys, subpartitions_of_keys(keys, partitioner, n), n)

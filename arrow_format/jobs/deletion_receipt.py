@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from msgspec import json
 
 from arrow_format.errors import OptionError
-from arrow_format.jobs.receipt import count_of, format_bytes
 from arrow_format.model import Natural  # noqa: TC001  read by msgspec
+from arrow_format.read.presentation import count_of, format_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import pyarrow as pa
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError
 from arrow_format.jobs.deletion_receipt import DeletionReceipt
-from arrow_format.jobs.receipt import count_of
 from arrow_format.log.changes import entries_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.delta import Delta, compose
@@ -20,6 +19,7 @@ from arrow_format.log.pending import pending_outputs
 from arrow_format.log.version_names import first_version
 from arrow_format.model import DATA_SUFFIX, INDEX_SUFFIX
 from arrow_format.options import check_type
+from arrow_format.read.presentation import count_of
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import Place, open_made_directory, open_storage
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arrow_format.jobs.receipt import count_of, format_bytes
 from arrow_format.log.names import JOB_ID, MAP_OUTPUT_DIRECTORY
+from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.storage.local_dir_removal import holds_garbage, is_root_or_rest
 from arrow_format.storage.local_dirs import (
     MARKER_NAME,

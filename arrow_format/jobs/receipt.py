@@ -5,7 +5,6 @@ Apart from commits, since every task of Spark and every command prints sizes wit
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,25 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_scalar
+from arrow_format.read.presentation import count_of, format_bytes, html_skew, html_table, size_facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-def format_bytes(num_bytes: float) -> str:
-    """``num_bytes`` for people: ``1.5 MB``, powers of 1000."""
-    if num_bytes < 999.5:
-        return f"{num_bytes:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        num_bytes /= 1000
-        if num_bytes < 999.95:  # more would be rounded to 1000.0
-            return f"{num_bytes:.1f} {unit}"
-    return f"{num_bytes / 1000:.1f} TB"
-
-
-def count_of(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is 1."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,16 +54,6 @@ class ShuffleReceipt:
     subpartition_bytes: pa.Int64Array
     counters: Mapping[str, int] = field(default_factory=dict)
 
-    def _facts(self) -> list[tuple[str, str]]:
-        return [
-            ("version", str(self.version)),
-            ("rows", f"{self.num_rows:,}"),
-            ("on disk", format_bytes(self.num_bytes)),
-            ("map outputs", f"{self.num_map_outputs:,}"),
-            ("subpartitions", f"{self.num_subpartitions:,} ({self._num_empty():,} empty)"),
-            ("rows in largest", f"{pc.max(self.subpartition_rows).as_py() or 0:,}"),
-        ]
-
     def _num_empty(self) -> int:
         rows = self.subpartition_rows
         return int(pc.sum(pc.equal(rows, to_scalar(0, rows.type))).as_py() or 0)
@@ -94,8 +68,8 @@ class ShuffleReceipt:
         )
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
-            for name, value in [("path", self.path), *self._facts()]
+        sizes = size_facts(
+            self.num_rows, self.num_bytes, self.num_map_outputs, self.subpartition_rows
         )
-        return f"<table>{cells}</table>"
+        facts = [("path", self.path), ("version", str(self.version)), *sizes]
+        return html_table(facts) + html_skew(self.subpartition_rows)

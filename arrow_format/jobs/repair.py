@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import CorruptShuffleError, ShuffleError, ShuffleNotFoundError
-from arrow_format.jobs.receipt import count_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import check_sections
@@ -31,6 +30,7 @@ from arrow_format.log.names import (
     segments_in,
 )
 from arrow_format.log.reader import LogReader, LogView
+from arrow_format.read.presentation import count_of
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import Place, Storage, open_storage
 

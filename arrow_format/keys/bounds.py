@@ -128,6 +128,18 @@ def cast_bounds(bounds: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.Record
 
 
 def _cast(column: pa.Array, name: str, type_: pa.DataType) -> pa.Array:
+    try:
+        return cast_exactly(column, type_)
+    except ValueError as error:
+        msg = f"bounds of key {name!r} are {column.type}, which does not fit {type_}: {error}"
+        raise OptionError(msg) from error
+
+
+def cast_exactly(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return values in another type; ValueError where one would change.
+
+    A bound that lost its fraction or its time of day would split the rows elsewhere.
+    """
     if column.type.equals(type_):
         return column
     why: object = "some would be truncated"
@@ -139,10 +151,8 @@ def _cast(column: pa.Array, name: str, type_: pa.DataType) -> pa.Array:
             cast = pa.array(column.to_pylist(), type_)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             cast = None
-    # A bound that lost its fraction or its time of day would split the rows elsewhere.
     if cast is None or not _is_same(cast, column):
-        msg = f"bounds of key {name!r} are {column.type}, which does not fit {type_}: {why}"
-        raise OptionError(msg)
+        raise ValueError(str(why))
     return cast
 
 

@@ -67,14 +67,19 @@ class KeySet:
         if len(rows) < len(is_among):
             index = to_arrow(rows)
             columns = [take(column, index) for column in columns]
-        both = [pa.concat_arrays(pair) for pair in zip(keys.columns, columns, strict=True)]
-        numbers, _ = key_numbers(both)
-        is_among[rows] = np.isin(numbers[keys.num_rows :], numbers[: keys.num_rows])
+        is_among[rows] = rows_with_keys(keys, columns)
         return is_among
 
     def columns_with_values_of(self, other: pa.RecordBatch) -> tuple[str, ...]:
         """Return the names of key columns that share a value, not null, with a column of others."""
         return tuple(name for name in self.names if _share_a_value(self._keys[name], other[name]))
+
+
+def rows_with_keys(keys: pa.RecordBatch, columns: Sequence[pa.Array]) -> NDArray[np.bool_]:
+    """Return whether the key of each row, in key columns, is one of ``keys``."""
+    both = [pa.concat_arrays(pair) for pair in zip(keys.columns, columns, strict=True)]
+    numbers, _ = key_numbers(both)
+    return np.isin(numbers[keys.num_rows :], numbers[: keys.num_rows])
 
 
 def _share_a_value(left: pa.Array, right: pa.Array) -> bool:

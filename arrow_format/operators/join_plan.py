@@ -62,6 +62,23 @@ class JoinPlan:
         """Whether rows of a side without a match are in the result."""
         return self.how in (("left", "full", "anti") if left else ("right", "full"))
 
+    def candidates(
+        self, left: Sequence[int] | None, right: Sequence[int] | None
+    ) -> Sequence[int] | None:
+        """Return the subpartitions that the result can have rows of, ascending; None for all.
+
+        ``left`` and ``right`` are those that each side can have rows of.
+        """
+        if self.how in ("left", "anti"):
+            return left
+        if self.how == "right":
+            return right
+        if self.how == "full":
+            return None if left is None or right is None else sorted({*left, *right})
+        if left is None or right is None:
+            return right if left is None else left
+        return sorted({*left} & {*right})
+
     @property
     def left_columns(self) -> list[str]:
         """Columns to read on the left."""

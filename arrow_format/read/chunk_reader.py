@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from arrow_format.arrays.batches import Rows, copied
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.chunk_codec import EncodedChunk
+from arrow_format.format.chunk_codec import EncodedChunk, batch_of
 from arrow_format.model import Encoding, RegionKind
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.plan import ChunkRead, plan_chunks
@@ -19,13 +24,23 @@ from arrow_format.read.scheduler import ADVICE, ReadScheduler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import pyarrow as pa
-
-    from arrow_format.format.chunk_codec import ChunkDecoder
-    from arrow_format.model import Int32Array
+    from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
+    from arrow_format.model import Int32Array, Int64Array
     from arrow_format.read.partitioned_file import PartitionedFileReader, UnfinishedFile
 
 READ_AHEAD_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A filter on decoded columns."""
+
+    where: RowFilter
+    positions: tuple[int, ...]
+    """Of the filter's columns in the decoder's schema."""
+    num_wanted: int
+    """Columns of that schema to be delivered: the first ones."""
 
 
 class ChunkReader:
@@ -92,20 +107,37 @@ class ChunkReader:
 
     def decode(self, chunk: ChunkRead, stored: pa.Buffer) -> pa.RecordBatch:
         """Return all rows of a chunk from its stored bytes."""
-        region = self.index.regions[chunk.region]
-        table = region.chunks
-        start, stop = region.chunk_rows(chunk.chunk)
+        with self.located(chunk):
+            return self._decoder.decode(stored, **self._stated(chunk))
+
+    def open(self, chunk: ChunkRead, stored: pa.Buffer) -> OpenChunk:
+        """Verify a chunk, and return it with no column decoded.
+
+        Its positions are those of the decoder's schema. Decode columns within :meth:`located`.
+        """
+        with self.located(chunk):
+            return self._decoder.open(stored, **self._stated(chunk))
+
+    @contextmanager
+    def located(self, chunk: ChunkRead) -> Iterator[None]:
+        """Add to errors of the block which chunk it is about."""
         try:
-            return self._decoder.decode(
-                stored,
-                encoding=int(table.encoding[chunk.chunk]),
-                raw_length=int(table.raw_length[chunk.chunk]),
-                crc32=int(table.crc32[chunk.chunk]),
-                num_rows=stop - start,
-            )
+            yield
         except (CorruptShuffleError, FormatVersionError) as error:
             msg = f"{self._where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
+
+    def _stated(self, chunk: ChunkRead) -> dict[str, int]:
+        """Return what the index says of a chunk, as arguments of its decoder."""
+        region = self.index.regions[chunk.region]
+        table = region.chunks
+        start, stop = region.chunk_rows(chunk.chunk)
+        return {
+            "encoding": int(table.encoding[chunk.chunk]),
+            "raw_length": int(table.raw_length[chunk.chunk]),
+            "crc32": int(table.crc32[chunk.chunk]),
+            "num_rows": stop - start,
+        }
 
     def rows_of(
         self,
@@ -137,6 +169,63 @@ class ChunkReader:
             rows = [Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))]
             del wanted  # a suspended frame would keep it while its consumer works
             yield rows.pop()
+
+    def matching_rows_of(
+        self,
+        chunk: ChunkRead,
+        stored: pa.Buffer,
+        first: int,
+        end: int,
+        tested: Tested,
+        *,
+        may_keep_chunk: bool = True,
+    ) -> Iterator[Rows]:
+        """Yield the rows of :meth:`rows_of` that a filter keeps.
+
+        The columns that decide are decoded first, the others only if a row is kept.
+        """
+        batch, rows = self._matching(chunk, stored, tested)
+        del stored  # a suspended frame would keep it while its consumer works
+        if batch is None:
+            return
+        lo, hi = chunk.first_row, chunk.end_row
+        if len(rows) == hi - lo:
+            parts = self.rows_of(chunk, batch, first, end, may_keep_chunk=may_keep_chunk)
+            del batch
+            yield from parts
+            return
+        region = self.index.regions[chunk.region]
+        kept = take(batch, to_arrow(rows + lo))
+        del batch
+        if region.kind is RegionKind.BROADCAST:
+            for subpartition in range(first, end):
+                yield Rows(kept, np.full(kept.num_rows, subpartition, np.int32))
+        else:
+            n = self.index.metadata.num_subpartitions
+            start = int(region.chunks.first_row[chunk.chunk])
+            ids = region.subpartitions_of_rows(start + lo, start + hi, n)
+            parts = iter([Rows(kept, ids[rows])])
+            del kept
+            yield from parts
+
+    def _matching(
+        self, chunk: ChunkRead, stored: pa.Buffer, tested: Tested
+    ) -> tuple[pa.RecordBatch | None, Int64Array]:
+        """Return a chunk, and which of its wanted rows a filter keeps; no chunk if it is none."""
+        lo, num_rows = chunk.first_row, chunk.end_row - chunk.first_row
+        opened = self.open(chunk, stored)
+        with self.located(chunk):
+            deciding = opened.columns(tested.positions)
+            mask = tested.where.mask([array.slice(lo, num_rows) for array in deciding], num_rows)
+            rows = np.flatnonzero(mask)
+            if not len(rows):
+                return None, rows
+            known = dict(zip(tested.positions, deciding, strict=True))
+            others = [i for i in range(tested.num_wanted) if i not in known]
+            known |= zip(others, opened.columns(others), strict=True)
+        columns = [known[i] for i in range(tested.num_wanted)]
+        schema = pa.schema([self._decoder.schema.field(i) for i in range(tested.num_wanted)])
+        return batch_of(columns, schema, opened.num_rows), rows
 
     def rows(
         self, first_region: int, end_region: int, first: int, end: int

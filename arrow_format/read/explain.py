@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arrow_format.read.plan import RangeRead, merge_reads
+from arrow_format.read.plan import ChunkRead, RangeRead, merge_reads
 from arrow_format.read.scheduler import MAX_GAP_BYTES, MAX_ROUND_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+    from arrow_format.read.chunk_reader import ChunkReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,12 @@ class ReadPlan:
         return sum(read.length for read in self.reads)
 
 
-def plan_group(first: int, end: int, reader: SortMergeSubpartitionReader) -> PlannedGroup:
-    """Return the plan of a reader of the subpartitions ``[first, end)``; opens their indexes."""
+def plan_group(
+    first: int, end: int, planned: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]]
+) -> PlannedGroup:
+    """Return the plan of reading the subpartitions ``[first, end)``, given their chunks by file."""
     files = []
-    for source, chunks in reader.planned():
+    for source, chunks in planned:
         reads = tuple(
             merge_reads(chunks, max_gap_bytes=MAX_GAP_BYTES, max_read_bytes=MAX_ROUND_BYTES)
         )

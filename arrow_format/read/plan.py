@@ -7,7 +7,9 @@ region, two where the range crosses the region's rotation. Source: FLIP-148, "I/
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,6 +76,42 @@ def plan_chunks(
                     int(region.chunks.offset[chunk]),
                     int(region.chunks.length[chunk]),
                 )
+
+
+MOST_RANGES = 64
+"""Ranges of subpartitions that are planned one by one; of more, the whole from first to last."""
+
+
+def plan_ranges(
+    regions: Sequence[Region],
+    ranges: Sequence[tuple[int, int]],
+    num_subpartitions: int,
+    *,
+    first_region: int = 0,
+) -> Iterable[ChunkRead]:
+    """Return the chunks that hold rows of ascending ranges of subpartitions, by offset.
+
+    Each comes once; the rows wanted of it may include those of subpartitions between the ranges.
+    """
+    if not ranges:
+        return ()
+    if len(ranges) > MOST_RANGES:
+        ranges = [(ranges[0][0], ranges[-1][1])]
+    plans = [
+        plan_chunks(regions, first, end, num_subpartitions, first_region=first_region)
+        for first, end in ranges
+    ]
+    if len(plans) == 1:
+        return plans[0]
+    found: dict[tuple[int, int], ChunkRead] = {}
+    for chunk in chain.from_iterable(plans):
+        other = found.get((chunk.region, chunk.chunk), chunk)
+        found[chunk.region, chunk.chunk] = replace(
+            chunk,
+            first_row=min(chunk.first_row, other.first_row),
+            end_row=max(chunk.end_row, other.end_row),
+        )
+    return sorted(found.values(), key=attrgetter("offset"))
 
 
 def merge_reads(

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from arrow_format.arrays.batch_stream import BatchReader
-from arrow_format.arrays.batches import (
-    ORDERING_BYTES,
-    HeldRuns,
-    as_batches,
-    in_subpartition_order,
-)
-from arrow_format.arrays.buffers import to_arrow, to_numpy
-from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
-from arrow_format.keys.partitioner import Partitioner, partitioner_from_description
+from arrow_format.arrays.batches import as_batches, in_batches_of
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
+from arrow_format.filters.filter import bind_filter
+from arrow_format.filters.keys import bind_keys, subpartition_of
 from arrow_format.log.changes import changes_of, read_as
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
@@ -25,24 +21,19 @@ from arrow_format.log.reader import expired_error, has_expired, translate_expire
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_read_options
-from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.at_hand import AtHand
 from arrow_format.read.estimates import (
     estimate_raw_bytes,
     estimate_read_bytes,
     estimate_region_bytes,
 )
-from arrow_format.read.explain import ReadPlan, plan_group
-from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.plan import check_subpartitions, group_adjacent
-from arrow_format.read.scheduler import ReadScheduler
-from arrow_format.read.sorted_reader import sorted_rows
-from arrow_format.read.subpartition_reader import (
-    SortMergeSubpartitionReader,
-    select_columns,
-    with_subpartition_schema,
-)
-from arrow_format.read.totals import totals_of
+from arrow_format.read.explanation import ReadExplanation, explain
+from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.presentation import html_of_schema, html_skew, html_table, size_facts
+from arrow_format.read.selection import select
 from arrow_format.read.verify import VerifyReport, verify_snapshot
+from arrow_format.read.version_facts import VersionFacts
+from arrow_format.read.version_reader import VersionReader
 from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -50,13 +41,16 @@ if TYPE_CHECKING:
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.arrays.spark_schema_evolution import Schemas
-    from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.filters.keys import Keys
+    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.result import ResultDescription
     from arrow_format.log.snapshot import Snapshot, VersionSpan
     from arrow_format.log.version_names import VersionName
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
+    from arrow_format.read.explain import ReadPlan
+    from arrow_format.read.selection import Selection
+    from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 
 BATCH_ROWS = 64 << 10
 
@@ -64,13 +58,12 @@ PINNED_KEPT = 2
 """Pinned shuffles that a process keeps with their indexes: its next tasks read the same ones."""
 
 
-class Shuffle:
+class Shuffle(VersionFacts, AtHand):
     """One committed version of a shuffle, ready to be read.
 
-    It is a pinned snapshot: later commits do not change it. DuckDB, Polars, pandas and all other
-    consumers of Arrow's C stream interface accept the object itself. It can be pickled, and used by
-    several threads and in forked processes; all readers of one process share the memory budget and
-    the indexes of :class:`ReadOptions`.
+    It is a pinned snapshot: later commits do not change it. It can be pickled, and used by several
+    threads and in forked processes; all readers of one process share the memory budget and the
+    indexes of :class:`ReadOptions`.
 
     Parameters
     ----------
@@ -83,72 +76,40 @@ class Shuffle:
     """
 
     def __init__(
-        self, storage: Storage, snapshot: Snapshot, options: ReadOptions | None = None
+        self,
+        storage: Storage,
+        snapshot: Snapshot,
+        options: ReadOptions | None = None,
     ) -> None:
-        self._storage = storage
-        self._snapshot = snapshot
-        self._entry: LogEntry = snapshot.newest
+        super().__init__(storage, snapshot)
         self._options = check_read_options(options)
-        self._known_totals: tuple[Int64Array, Int64Array] | None = None
-        self._begin_reading()
-
-    def _begin_reading(self) -> None:
-        self._process = os.getpid()
-        self._indexes = IndexCache(self._storage, self._options.index_bytes)
-        self._scheduler = ReadScheduler(
-            ReadBufferPool(self._options.fetched_bytes), mapped=self._options.memory_map
-        )
+        self._selection: Selection | None = None
+        self._reader = VersionReader(storage, snapshot, self._options)
 
     def __reduce__(self) -> tuple[Callable[..., Shuffle], tuple[Any, ...]]:
         # By name: the process that unpickles it reads the log again.
         pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
-        return open_pinned, pinned
+        return open_pinned, (*pinned, None, self.filter)
 
     def __repr__(self) -> str:
         return (
             f"<Shuffle {self.path} version {self.version}: {self.num_rows:,} rows in "
-            f"{self.num_subpartitions:,} subpartitions>"
+            f"{self.num_subpartitions:,} subpartitions"
+            + (">" if self.filter is None else f", where {self.filter}>")
         )
 
-    @property
-    def path(self) -> str:
-        """Absolute path or URI."""
-        return self._storage.root
-
-    @property
-    def storage(self) -> Storage:
-        """Storage of its files."""
-        return self._storage
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns as they are stored."""
-        return self._entry.data_schema
-
-    @property
-    def spark_schema(self) -> str | None:
-        """Spark's JSON of the schema; None when the shuffle was written without Spark."""
-        return self._entry.spark_schema
-
-    @property
-    def version(self) -> int:
-        """Number of this version, from 1."""
-        return self._snapshot.version
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The version as the commit log describes it: newest entry and map outputs."""
-        return self._snapshot
-
-    @property
-    def span(self) -> VersionSpan | None:
-        """Versions whose rows these are; None for all rows of the version."""
-        return self._snapshot.span
-
-    @property
-    def commit_id(self) -> str:
-        """Unique id of the commit that made this version."""
-        return self._entry.commit_id
+    def _repr_html_(self) -> str:
+        rows = self.subpartition_rows
+        facts = [
+            ("path", self.path),
+            ("version", str(self.version)),
+            *size_facts(self.num_rows, self.num_bytes, len(self.map_outputs), rows),
+            ("partitioner", str(self.partitioner)),
+            ("sorted by", ", ".join(f"{column} {order}" for column, order in self.sort_by)),
+            ("where", "" if self.filter is None else str(self.filter)),
+        ]
+        known = [(name, value) for name, value in facts if value]
+        return html_table(known) + html_skew(rows) + html_of_schema(self.schema)
 
     @property
     def options(self) -> ReadOptions:
@@ -156,107 +117,88 @@ class Shuffle:
         return self._options
 
     @property
-    def num_subpartitions(self) -> int:
-        """Number of subpartitions, empty ones included."""
-        return self._entry.num_subpartitions
-
-    @property
-    def num_rows(self) -> int:
-        """Number of stored rows; a broadcast row counts once."""
-        return self._snapshot.num_rows
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the data files, in bytes."""
-        return self._snapshot.num_bytes
-
-    @property
-    def partitioner(self) -> Partitioner | Mapping[str, Any]:
-        """The partitioner, or its description when a user defined it."""
-        description = self._entry.partitioner
-        return partitioner_from_description(description) or description
-
-    @property
-    def sort_by(self) -> SortBy:
-        """Pairs of column and order that sort the rows of each subpartition; empty for none."""
-        return self._entry.sort_by
-
-    @property
-    def result(self) -> ResultDescription:
-        """Result type, bounds and owner."""
-        return self._entry.result
-
-    @property
-    def map_outputs(self) -> Sequence[MapOutput]:
-        """Map outputs, in reading order."""
-        return self._snapshot.map_outputs
-
-    @property
-    def _totals(self) -> tuple[Int64Array, Int64Array]:
-        # No cached_property: up to Python 3.11 one lock serves all shuffles, and a process forked
-        # while a thread holds it would deadlock.
-        if self._known_totals is None:
-            self._known_totals = totals_of(self._snapshot, self.path, self._indexes)
-        return self._known_totals
-
-    @property
     def subpartition_rows(self) -> pa.Int64Array:
         """Rows of each subpartition; int64, shape ``(num_subpartitions,)``."""
-        return to_arrow(self._totals[0])
+        return to_arrow(self._reader.totals[0])
 
     @property
     def subpartition_bytes(self) -> pa.Int64Array:
         """Share of each subpartition in the data files, in bytes."""
-        return to_arrow(self._totals[1])
+        return to_arrow(self._reader.totals[1])
 
     @property
     def read_bytes(self) -> pa.Int64Array:
-        """Estimated stored bytes that a reader of each subpartition reads."""
-        return to_arrow(estimate_read_bytes(self._snapshot, self._totals[1]))
+        """Estimated stored bytes that a reader of each subpartition reads; fewer with a filter."""
+        share = 1.0 if self._selection is None else self._selection.share
+        return to_arrow(estimate_read_bytes(self._snapshot, self._reader.totals[1], share))
 
     @property
     def raw_bytes(self) -> pa.Int64Array:
         """Estimated bytes in Arrow of the rows that a reader of each subpartition gets."""
-        return to_arrow(estimate_raw_bytes(self._snapshot, *self._totals))
+        return to_arrow(estimate_raw_bytes(self._snapshot, *self._reader.totals))
 
     @property
     def region_bytes(self) -> Int64Array:
         """Estimated stored bytes of each region, numbered through the version in reading order."""
         return estimate_region_bytes(self._snapshot, self.path)
 
-    def schema_of(
-        self, columns: Sequence[str] | None = None, *, with_subpartition: bool = False
-    ) -> pa.Schema:
-        """Return the schema of the batches that :meth:`read` delivers; reads nothing.
+    @property
+    def filter(self) -> RowFilter | None:
+        """The filter that all reads are restricted by; None for all rows."""
+        return None if self._selection is None else self._selection.where
+
+    def where(
+        self, filter: str | pc.Expression | RowFilter | None, *, time_zone: str = "UTC"
+    ) -> Shuffle:
+        """Return this version with reads restricted to the rows that a filter is true for.
+
+        It shares memory budget and indexes with this one. Its sizes and numbers of rows are still
+        those of all rows: they are known without reading.
 
         Parameters
         ----------
-        columns, with_subpartition
-            As for :meth:`read`.
+        filter
+            As for :meth:`read`; this shuffle itself when None.
+        time_zone
+            Zone of timestamps without one in a filter that is text.
 
         Raises
         ------
-        SchemaError
-            The shuffle has no such column, or has one named ``_subpartition`` itself.
+        OptionError, SchemaError
+            As for :meth:`read`; or this shuffle has a filter already.
         """
-        schema = pa.schema([self.schema.field(i) for i in select_columns(self.schema, columns)])
-        return with_subpartition_schema(schema) if with_subpartition else schema
+        if filter is None:
+            return self
+        if self._selection is not None:
+            msg = f"the shuffle is filtered already, by {self.filter}: give one filter for both"
+            raise OptionError(msg)
+        if isinstance(filter, str | pc.Expression):
+            filter = bind_filter(filter, self.schema, time_zone=time_zone)
+        filtered = Shuffle(self._storage, self._snapshot, self._options)
+        filtered._reader = self._reader
+        filtered._selection = select(filter, self._snapshot)
+        return filtered
 
-    def subpartition(
-        self,
-        subpartition: int,
-        columns: Sequence[str] | None = None,
-        *,
-        with_subpartition: bool = False,
-    ) -> BatchReader:
-        """Read the rows of one subpartition; see :meth:`read`."""
-        return self.read([subpartition], columns, with_subpartition=with_subpartition)
+    def candidates(self, subpartitions: int | Iterable[int] | None = None) -> list[int] | None:
+        """Return those of some subpartitions, ascending, that can have rows to read; None for all.
+
+        Only a filter leaves some out.
+
+        Raises
+        ------
+        OptionError
+            A subpartition is out of range.
+        """
+        wanted = check_subpartitions(subpartitions, self.num_subpartitions)
+        return wanted if self._selection is None else self._selection.among(wanted)
 
     def read(
         self,
         subpartitions: int | Iterable[int] | None = None,
         columns: Sequence[str] | None = None,
         *,
+        filter: str | pc.Expression | None = None,
+        batch_size: int | None = None,
         with_subpartition: bool = False,
     ) -> BatchReader:
         """Read rows by ascending subpartition, those of each in order.
@@ -270,22 +212,31 @@ class Shuffle:
         subpartitions
             One, a range or several; all when None. Order and repetition make no difference.
         columns
-            Columns to deliver, in that order; all when None.
+            Columns to deliver, in that order; all when None. Only these are decoded, and those that
+            order or filter the rows.
+        filter
+            A :class:`pyarrow.compute.Expression`, or the text of a condition in Spark's SQL:
+            comparisons of columns with values, ``isin``, null checks, and, or, not. Delivers
+            exactly the rows for which Spark finds it true. Files, regions and chunks that cannot
+            have such rows are not read. All rows when None.
+        batch_size
+            Rows of each batch, the last one excepted; about 64 Ki or ``batch_bytes`` when None.
         with_subpartition
             Append the int32 column ``_subpartition``.
 
         Returns
         -------
         BatchReader
-            Yields batches of about 64 Ki rows or ``batch_bytes``, once. It reads as it is consumed,
-            in the bounded memory of :class:`ReadOptions`. To stop early, close or drop it.
+            Yields batches, once. It reads as it is consumed, in the bounded memory of
+            :class:`ReadOptions`. To stop early, close or drop it.
 
         Raises
         ------
         OptionError
-            A subpartition is out of range.
+            A subpartition or ``batch_size`` is out of range; the filter is of another form.
         SchemaError
-            The shuffle has no such column, or has one named ``_subpartition`` itself.
+            The shuffle has no such column, or has one named ``_subpartition`` itself. The filter
+            compares a column with what it cannot be compared with.
         CorruptShuffleError, FormatVersionError
             While reading: a file is damaged, missing, or of a newer version.
         ShuffleNotFoundError
@@ -293,11 +244,15 @@ class Shuffle:
         ClosedError
             While reading: the reader was read to its end before.
         """
-        wanted = check_subpartitions(subpartitions, self.num_subpartitions)
+        if filter is not None:
+            return self.where(filter).read(
+                subpartitions, columns, batch_size=batch_size, with_subpartition=with_subpartition
+            )
+        asked = check_subpartitions(subpartitions, self.num_subpartitions)
         schema = self.schema_of(columns, with_subpartition=with_subpartition)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for group in self._groups(wanted):
+            for group in self._reader.groups(asked, self._selection):
                 yield from as_batches(
                     self._ordered(*group, columns),
                     schema,
@@ -306,7 +261,8 @@ class Shuffle:
                     max_bytes=self._options.batch_bytes,
                 )
 
-        return BatchReader(schema, batches())
+        read = batches()
+        return BatchReader(schema, read if batch_size is None else in_batches_of(read, batch_size))
 
     def rows(
         self,
@@ -327,18 +283,35 @@ class Shuffle:
         regions
             Read these regions only, numbered through the version in reading order; all when None.
         """
-        for group in self._groups(check_subpartitions(subpartitions, self.num_subpartitions)):
+        asked = check_subpartitions(subpartitions, self.num_subpartitions)
+        for group in self._reader.groups(asked, self._selection):
             yield from self._ordered(*group, columns, regions)
 
     def plan(
         self, subpartitions: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
     ) -> ReadPlan:
-        """Return what :meth:`read` will read of the data files; opens indexes and reads no rows.
+        """Return what :meth:`read` will read of the data files; see :meth:`explain`."""
+        return self.explain(subpartitions, columns).plan
+
+    def explain(
+        self,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | pc.Expression | None = None,
+    ) -> ReadExplanation:
+        """Return what :meth:`read` will keep and skip, and why; opens indexes and reads no rows.
 
         Parameters
         ----------
-        subpartitions, columns
-            As for :meth:`read`. Columns make no difference: every chunk is read whole and verified.
+        subpartitions, columns, filter
+            As for :meth:`read`.
+
+        Returns
+        -------
+        ReadExplanation
+            Subpartitions, versions, files, regions, chunks and bytes, kept and in all; ``str``
+            shows it as a table.
 
         Raises
         ------
@@ -347,18 +320,13 @@ class Shuffle:
         CorruptShuffleError
             An index is damaged or missing.
         """
-        wanted = check_subpartitions(subpartitions, self.num_subpartitions)
-        return ReadPlan(
-            tuple(
-                plan_group(first, end, self.reader(first, end, columns))
-                for first, end in self._groups(wanted)
-            )
-        )
-
-    def _groups(self, wanted: list[int] | None) -> list[tuple[int, int]]:
-        """Ranges of subpartitions that fit into memory together."""
-        weights = to_numpy(self.raw_bytes) + ORDERING_BYTES * self._totals[0]
-        return group_adjacent(weights, self._options.group_bytes, wanted)
+        if filter is not None:
+            return self.where(filter).explain(subpartitions, columns)
+        names = self.schema_of(columns).names
+        asked = check_subpartitions(subpartitions, self.num_subpartitions)
+        groups = self._reader.groups(asked, self._selection)
+        readers = (self.reader(first, end, columns) for first, end in groups)
+        return explain(self._snapshot, self._selection, asked, names, readers)
 
     def _ordered(
         self,
@@ -367,27 +335,7 @@ class Shuffle:
         columns: Sequence[str] | None,
         regions: range | None = None,
     ) -> Iterator[Rows]:
-        """Rows of a group of subpartitions, by subpartition, and within one by the sort keys.
-
-        The group was sized by the average row. Where its rows are much larger, its subpartitions
-        are read one by one: then there is nothing to put in order, and so nothing to hold.
-        """
-        hold_bytes = 2 * self._options.group_bytes
-        reader = partial(self.reader, regions=regions)
-        if self.sort_by:
-            yield from sorted_rows(reader, first, end, self.sort_by, columns, hold_bytes=hold_bytes)
-            return
-        if end - first > 1:
-            held = HeldRuns(hold_bytes)
-            for run in reader(first, end, columns):
-                if not held.add(run):
-                    break
-            else:
-                yield from in_subpartition_order(held.runs)
-                return
-            del held, run
-        for subpartition in range(first, end):
-            yield from reader(subpartition, subpartition + 1, columns)
+        return self._reader.ordered(first, end, columns, regions=regions, selection=self._selection)
 
     def reader(
         self,
@@ -420,25 +368,53 @@ class Shuffle:
         CorruptShuffleError, FormatVersionError, ShuffleNotFoundError
             While reading, as for :meth:`read`.
         """
-        if self._process != os.getpid():
-            # After a fork: threads that do not exist here may hold the locks forever.
-            self._begin_reading()
-        return SortMergeSubpartitionReader(
-            self._storage,
-            self._entry,
-            self._snapshot.map_outputs,
-            first,
-            end,
-            columns=columns,
-            regions=regions,
-            indexes=self._indexes,
-            scheduler=self._scheduler,
-            oldest_needed=self._snapshot.oldest_needed,
-        )
+        return self._reader.reader(first, end, columns, regions=regions, selection=self._selection)
 
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return all rows as an Arrow C stream, in the order of :meth:`read`."""
-        return self.read().__arrow_c_stream__(requested_schema)
+    def subpartition_of(self, **key: Any) -> int:  # noqa: ANN401  a value of any key column
+        """Return the subpartition of a key, as Spark hashes it; reads nothing.
+
+        Parameters
+        ----------
+        key
+            A value for each key column of the partitioner, by name.
+
+        Raises
+        ------
+        SchemaError
+            A key column is missing or surplus, or a value does not fit its type.
+        OptionError
+            The shuffle is not partitioned by keys.
+        """
+        return subpartition_of(key, self.partitioner, self.schema, self.num_subpartitions)
+
+    def lookup(self, keys: Keys, columns: Sequence[str] | None = None) -> BatchReader:
+        """Read the rows of given keys, whatever else is in their subpartitions.
+
+        An open shuffle keeps the indexes that it read, within ``ReadOptions.index_bytes``: the next
+        lookup reads none of them again.
+
+        Parameters
+        ----------
+        keys
+            The key columns of the partitioner, one key a row: a table, or a dict of columns such as
+            ``{"customer": [17, 18]}``, aligned by position; a single value goes with all others.
+            A null is a key like any other.
+        columns
+            As for :meth:`read`.
+
+        Returns
+        -------
+        BatchReader
+            As of :meth:`read`, with the rows of these keys only.
+
+        Raises
+        ------
+        SchemaError
+            A key column is missing or surplus, or a value does not fit its type.
+        OptionError
+            The shuffle is not partitioned by keys.
+        """
+        return self.where(bind_keys(keys, self.schema, self.partitioner)).read(columns=columns)
 
     def verify(
         self,
@@ -468,7 +444,7 @@ class Shuffle:
             report = verify_snapshot(
                 self._storage,
                 self._snapshot,
-                self._indexes,
+                self._reader.indexes,
                 raise_on_damage=raise_on_damage,
                 on_output=on_file,
             )
@@ -504,10 +480,12 @@ def open_pinned(
     options: ReadOptions,
     span: VersionSpan | None = None,
     schemas: Schemas | None = None,
+    where: RowFilter | None = None,
 ) -> Shuffle:
     """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
 
-    ``schemas`` are those of a later version to read the rows with; their own when None.
+    ``schemas`` are those of a later version to read the rows with; their own when None. Only rows
+    that ``where`` keeps are read; all when None.
 
     Raises
     ------
@@ -518,7 +496,7 @@ def open_pinned(
     """
     # Checked each time: the directory may have been replaced since another task opened it.
     _check_pinned(storage.root, CommitLog(storage).entry(version, commit_id), commit_id)
-    return _kept(storage, version, commit_id, options, span, schemas)
+    return _kept(storage, version, commit_id, options, span, schemas).where(where)
 
 
 def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:

@@ -15,10 +15,11 @@ from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_expired
-from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.chunk_reader import ChunkReader, Tested
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.plan import ChunkRead, plan_chunks
+from arrow_format.read.plan import ChunkRead, plan_ranges
 from arrow_format.read.scheduler import ReadScheduler
+from arrow_format.read.selection import select_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from arrow_format.arrays.batches import Rows
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.read.selection import Selection
     from arrow_format.storage.open import Storage
 
 MIN_SLICE_BYTES = 32 << 10
@@ -78,6 +80,8 @@ class SortMergeSubpartitionReader:
         Columns to deliver, in that order; all when None. Every chunk is verified whole either way.
     regions
         Read these regions only, numbered through the version in reading order; all when None.
+    selection
+        Deliver only the rows of its filter, whose columns need not be delivered; all when None.
     indexes
         Indexes shared with other readers of the same version; a cache of its own when None.
     scheduler
@@ -105,6 +109,7 @@ class SortMergeSubpartitionReader:
         *,
         columns: Sequence[str] | None = None,
         regions: range | None = None,
+        selection: Selection | None = None,
         indexes: IndexCache | None = None,
         scheduler: ReadScheduler | None = None,
         oldest_needed: int | None = None,
@@ -115,12 +120,21 @@ class SortMergeSubpartitionReader:
         self._scheduler = scheduler or ReadScheduler()
         self._version = version
         self._outputs = outputs
-        self._first = first
-        self._end = end
+        self.first = first
+        self.end = end
         self._regions = regions
         self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
-        self._decoders = ChunkDecoders(self._data_schema, self._columns)
+        self._selection = selection
+        self._ranges = ((first, end),) if selection is None else selection.ranges(first, end)
+        self._tested: Tested | None = None
+        decoded = list(self._columns)
+        if selection is not None:
+            tested = select_columns(self._data_schema, selection.where.columns)
+            decoded += [i for i in tested if i not in decoded]
+            positions = tuple(decoded.index(i) for i in tested)
+            self._tested = Tested(selection.where, positions, len(self._columns))
+        self._decoders = ChunkDecoders(self._data_schema, decoded)
 
     @property
     def schema(self) -> pa.Schema:
@@ -158,29 +172,45 @@ class SortMergeSubpartitionReader:
         slice_bytes = max(max_bytes // (2 * len(runs)), MIN_SLICE_BYTES)
         return [self._slices(source, chunks, slice_bytes, row_bytes) for source, chunks in runs]
 
-    def planned(self) -> Iterator[tuple[ChunkReader, Iterator[ChunkRead]]]:
+    def planned(self) -> Iterator[tuple[ChunkReader, Iterable[ChunkRead]]]:
         """Yield the data files in reading order, each with its chunks of the range by offset."""
-        wanted = f"subpartitions {self._first} to {self._end - 1}"
+        wanted = f"subpartitions {self.first} to {self.end - 1}"
         with translate_expired(self._storage, self._oldest_needed):
             files = [
                 (version_file, regions)
                 for version_file in files_of(self._outputs)
-                if (regions := self._regions_of(version_file))
+                if self._is_kept(version_file) and (regions := self._regions_of(version_file))
             ]
             indexes = self._indexes.indexes_of(
                 self._version, ((one.output, one.file) for one, _ in files)
             )
             for (version_file, regions), index in zip(files, indexes, strict=True):
-                chunks = plan_chunks(
+                chunks = plan_ranges(
                     index.regions[regions.start : regions.stop],
-                    self._first,
-                    self._end,
+                    self._ranges,
                     self._version.num_subpartitions,
                     first_region=regions.start,
                 )
-                decoder = self._decoders.of(index.metadata.data_schema)
-                order = version_file.order
-                yield ChunkReader(index, decoder, wanted=wanted, order=order), chunks
+                if self._selection is not None:
+                    chunks = select_chunks(chunks, self._selection.where, index, self._data_schema)
+                stored = index.metadata.data_schema
+                reader = ChunkReader(
+                    index,
+                    self._decoders.of(stored),
+                    wanted=wanted,
+                    order=version_file.order,
+                )
+                yield reader, chunks
+
+    def _is_kept(self, version_file: VersionFile) -> bool:
+        """Whether a file may have rows to deliver, by what the log knows of it."""
+        file = version_file.file
+        if self._selection is not None and not self._selection.files[version_file.order]:
+            return False
+        return any(
+            first < file.end_subpartition and file.first_subpartition < end
+            for first, end in self._ranges
+        )
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""
@@ -199,9 +229,15 @@ class SortMergeSubpartitionReader:
             self._scheduler.add_reader(plan) as fetched,
         ):
             for source, chunk, stored in fetched:
-                batch = source.decode(chunk, stored)
-                rows = source.rows_of(chunk, batch, self._first, self._end)
-                del stored, batch  # not to be kept while the consumer works on the rows
+                if self._tested is None:
+                    batch = source.decode(chunk, stored)
+                    rows = source.rows_of(chunk, batch, self.first, self.end)
+                    del batch  # not to be kept while the consumer works on the rows
+                else:
+                    rows = source.matching_rows_of(
+                        chunk, stored, self.first, self.end, self._tested
+                    )
+                del stored
                 yield from rows
 
     def _slices(
@@ -214,13 +250,22 @@ class SortMergeSubpartitionReader:
                 with translate_expired(self._storage, self._oldest_needed):
                     ((_, stored),) = self._scheduler.fetch(source, [chunk])
                 batch = source.decode(chunk, stored)
-                del stored
                 num_rows = chunk.end_row - first_row
                 num_bytes = batch.slice(first_row, num_rows).nbytes + row_bytes * num_rows
                 num_rows = -(-num_rows // max(-(-num_bytes // slice_bytes), 1))
                 part = replace(chunk, first_row=first_row, end_row=first_row + num_rows)
-                rows = source.rows_of(part, batch, self._first, self._end, may_keep_chunk=False)
-                del batch  # not to be kept while the consumer works on the rows
+                if self._tested is None:
+                    rows = source.rows_of(part, batch, self.first, self.end, may_keep_chunk=False)
+                else:
+                    rows = source.matching_rows_of(
+                        part,
+                        stored,
+                        self.first,
+                        self.end,
+                        self._tested,
+                        may_keep_chunk=False,
+                    )
+                del batch, stored  # not to be kept while the consumer works on the rows
                 yield from rows
                 first_row += num_rows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from arrow_format.format.chunk_codec import EncodedChunk, ZstdEncoder
+from arrow_format.format.chunk_codec import EncodedChunk, FrameEncoder
 from arrow_format.format.ipc import keep_batches
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import num_nodes
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 WRITE_BYTES = 4 << 20
 """Chunks are gathered into writes of about this many bytes."""
 
-MIN_NODE_BYTES = 4096
-"""Rows are packed where a chunk holds at least this many bytes of each column on average."""
+NODES_PER_CHUNK = 16
+"""A chunk of more columns than this closes later in proportion: each costs some microseconds."""
+
+MOST_TIMES = 4
+"""... but at this many times ``chunk_bytes`` at the latest."""
 
 MAX_EXPANSION = 4
 """A chunk whose rows take more than this many times its bytes in memory is cut as if it had a
@@ -133,13 +136,22 @@ class ChunkWriter(Protocol[Rows]):
         """Write what follows the last chunk."""
 
 
+def closing_bytes(schema: pa.Schema, chunk_bytes: int) -> int:
+    """Return the raw bytes at which a chunk closes: ``chunk_bytes``, but more of wide tables.
+
+    What is inside of a column counts as a column more.
+    """
+    nodes = sum(num_nodes(type_) for type_ in schema.types)
+    return int(chunk_bytes * min(max(nodes / NODES_PER_CHUNK, 1), MOST_TIMES))
+
+
 def open_chunk_writer(
     sink: GatheringSink, schema: pa.Schema, options: WriteOptions
 ) -> ChunkWriter[Any]:
     """Return a writer of chunks of the codec of ``options``; it begins the data file."""
     if options.codec == "none":
         return _IpcFileChunks(sink, schema)
-    return _ZstdChunks(sink, schema, options.codec_level, options.chunk_bytes)
+    return _ZstdChunks(sink, options.codec_level, options.chunk_bytes)
 
 
 class _IpcFileChunks:
@@ -186,36 +198,19 @@ class _IpcFileChunks:
 
 
 class _ZstdChunks:
-    """Codec zstd: frames, each padded to a multiple of 8.
+    """Codec zstd: frames of packed columns, each chunk padded to a multiple of 8."""
 
-    Their rows are packed; but with so many columns that a chunk would hold little of each, they are
-    Arrow IPC messages, whose cost per column is lower. Chunks of any encoding may follow each
-    other in a file.
-    """
-
-    def __init__(
-        self, sink: GatheringSink, schema: pa.Schema, level: int, chunk_bytes: int
-    ) -> None:
+    def __init__(self, sink: GatheringSink, level: int, chunk_bytes: int) -> None:
         self._sink = sink
-        self._encoder = ZstdEncoder(level, chunk_bytes)
-        nodes = sum(num_nodes(field.type) for field in schema)
-        self._packs = chunk_bytes >= nodes * MIN_NODE_BYTES
+        self._encoder = FrameEncoder(level, chunk_bytes)
         sink.write(DATA_MAGIC)
 
-    def prepare(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | PackedRows, int]:
-        if not self._packs:
-            return batch, batch.nbytes
+    def prepare(self, batch: pa.RecordBatch) -> tuple[PackedRows, int]:
         rows = PackedRows(batch)
         return rows, max(rows.num_bytes, batch.nbytes // MAX_EXPANSION)
 
-    def write(
-        self, rows: pa.RecordBatch | PackedRows, start: int, stop: int, first_row: int
-    ) -> ChunkRow:
-        if isinstance(rows, PackedRows):
-            chunk = self._encoder.encode(rows.message(start, stop), Encoding.PACKED)
-        else:
-            message = rows.slice(start, stop - start).serialize()
-            chunk = self._encoder.encode(message, Encoding.IPC)
+    def write(self, rows: PackedRows, start: int, stop: int, first_row: int) -> ChunkRow:
+        chunk = self._encoder.encode(rows.columns(start, stop), stop - start)
         return self.write_encoded(chunk, first_row)
 
     def write_encoded(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
@@ -227,7 +222,7 @@ class _ZstdChunks:
         return first_row, offset, length, chunk.raw_length, chunk.encoding, crc32
 
     def keep(self, num_chunks: int) -> None:
-        del num_chunks  # nothing after the frames refers to them
+        del num_chunks  # nothing after the chunks refers to them
 
     def finish(self) -> None:
         self._sink.flush()

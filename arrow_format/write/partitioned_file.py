@@ -31,7 +31,7 @@ from arrow_format.model import (
 )
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
 from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows, chunk_rows
-from arrow_format.write.chunk_writer import GatheringSink, open_chunk_writer
+from arrow_format.write.chunk_writer import GatheringSink, closing_bytes, open_chunk_writer
 from arrow_format.write.clustering import Clustering, cut_chunks, cut_to_size
 from arrow_format.write.region_builder import RegionBuilder, chunk_table
 
@@ -80,6 +80,7 @@ class PartitionedFileWriter:
         self._storage = storage
         self._options = options
         self._metadata = metadata
+        self._chunk_bytes = closing_bytes(metadata.data_schema, options.chunk_bytes)
         self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
         self._regions: list[Region] = []
         # Of the chunks of each region.
@@ -199,7 +200,7 @@ class PartitionedFileWriter:
                 raise ShuffleError(msg) from error
             self._raw_bytes += batch.nbytes
             rows, num_bytes = self._chunks.prepare(batch)
-            first_rows = cut_chunks(clustering, n, num_bytes, self._options.chunk_bytes)
+            first_rows = cut_chunks(clustering, n, num_bytes, self._chunk_bytes)
             starts = []
             for start, stop in cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):
                 builder.add_chunk(self._chunks.write(rows, start, stop, part_start + start))

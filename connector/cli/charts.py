@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from arrow_format.jobs.receipt import format_bytes
+from arrow_format.read.presentation import format_bytes, largest_of_groups
 from connector.cli.output import printable
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ColumnChart:
         label_width = max(map(len, labels.values()))
         max_columns = max(options.max_width - label_width - 5, 8)
         count = min(len(self.values), max_columns)
-        heights = np.maximum.reduceat(self.values, _group_starts(len(self.values), count))
+        heights = largest_of_groups(self.values, count)
         wide = max(max_columns // count, 1)
         eighths = np.where(heights > 0, np.maximum(heights * (HEIGHT * 8) // max(top, 1), 1), 0)
         levels = _ASCII_UP if options.ascii_only else _EIGHTHS_UP
@@ -120,12 +120,6 @@ class ColumnChart:
             axis = "subpartition"
         caption = axis.center(max(free, 0))
         yield Text(f"  {'':{label_width}}  0{caption}{last}", no_wrap=True)
-
-
-def _group_starts(num_values: int, num_groups: int) -> Int64Array:
-    """Return the first value of each of ``num_groups`` groups of nearly equal size."""
-    starts: Int64Array = np.arange(num_groups, dtype=np.int64) * num_values // num_groups
-    return starts
 
 
 def skew_picture(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from arrow_format.errors import ShuffleNotFoundError
+from arrow_format.errors import OptionError, ShuffleNotFoundError
 from connector.cli.output import (
     FOUND_WRONG,
     JsonOption,
@@ -15,15 +15,28 @@ from connector.cli.output import (
     VersionOption,
     print_error,
     print_json,
+    printable,
     progress,
     show_result,
     stdout,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from arrow_format.arrays.batch_stream import BatchReader
+    from arrow_format.read.shuffle import Shuffle
+
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CONDITION",
+        help="Only rows for which it is true, in SQL: \"day >= '2024-06-01'\". Timestamps that "
+        "name no zone are UTC.",
+    ),
+]
 
 
 def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOption = False) -> None:
@@ -58,24 +71,52 @@ def inspect(path: PathArgument, version: VersionOption = None, as_json: JsonOpti
 
 def head(
     path: PathArgument,
-    subpartition: Annotated[int, typer.Option(help="The subpartition to read.")],
+    subpartition: Annotated[
+        int | None, typer.Option(help="The subpartition to read; all by default.")
+    ] = None,
+    where: WhereOption = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Show rows of this key: once for each partition key, or several times.",
+        ),
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows to show.")] = 10,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Columns to show; all by default.")
     ] = None,
     version: VersionOption = None,
 ) -> None:
-    """Show the first rows of one subpartition."""
+    """Show the first rows of a shuffle, of a subpartition, of a condition or of a key."""
+    from arrow_format.read.presentation import count_of
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.tables import show_rows
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     shuffle = open_shuffle(path, version)
-    table = first_rows(shuffle.subpartition(subpartition, names), rows)
-    total = shuffle.subpartition_rows[subpartition].as_py()
-    show_rows(
-        stdout(), table, f"{table.num_rows:,} of {total:,} rows of subpartition {subpartition}"
-    )
+    if key:
+        if where is not None:
+            msg = "--key and --where: give one of them"
+            raise OptionError(msg)
+        from arrow_format.filters.keys import bind_keys
+
+        shuffle = shuffle.where(bind_keys(parse_keys(key), shuffle.schema, shuffle.partitioner))
+    shuffle = where_of(shuffle, where)
+    table = first_rows(shuffle.read(subpartition, names), rows)
+    what = "" if subpartition is None else f" of subpartition {subpartition}"
+    if shuffle.filter is None:
+        total = shuffle.num_rows
+        if subpartition is not None:
+            total = shuffle.subpartition_rows[subpartition].as_py()
+        title = f"{table.num_rows:,} of {total:,} rows{what}"
+    else:
+        # How many there are is not known without reading them all.
+        some = "first " if table.num_rows == rows else ""
+        word = "with" if key else "where"
+        found = count_of(table.num_rows, "row")
+        title = f"{some}{found}{what} {word} {printable(str(shuffle.filter))}"
+    show_rows(stdout(), table, title)
 
 
 def plan(
@@ -83,19 +124,22 @@ def plan(
     subpartitions: Annotated[
         str | None, typer.Option(metavar="3,7-9", help="Subpartitions to read; all by default.")
     ] = None,
+    where: WhereOption = None,
     version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which bytes of which files are read for some subpartitions."""
+    """Show which bytes of which files are read for some subpartitions, or a condition."""
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.summaries import read_plan_as_json, read_plan_lines
     from connector.options.text import parse_subpartitions
 
     wanted = None if subpartitions is None else parse_subpartitions("subpartitions", subpartitions)
-    shuffle = open_shuffle(path, version)
-    read_plan = shuffle.plan(wanted)
+    shuffle = where_of(open_shuffle(path, version), where)
+    explanation = shuffle.explain(wanted)
     show_result(
-        read_plan_as_json(read_plan) if as_json else read_plan_lines(read_plan, shuffle.num_bytes)
+        read_plan_as_json(explanation)
+        if as_json
+        else read_plan_lines(explanation, shuffle.num_bytes)
     )
 
 
@@ -118,6 +162,27 @@ def verify(path: PathArgument, version: VersionOption = None, as_json: JsonOptio
         show_report(stdout(), report, time.perf_counter() - started)
     if not report.ok:
         raise typer.Exit(FOUND_WRONG)
+
+
+def where_of(shuffle: Shuffle, condition: str | None) -> Shuffle:
+    """Return a shuffle restricted to the rows of a condition; itself where that is None."""
+    try:
+        return shuffle.where(condition)
+    except OptionError as error:  # its further lines point at the place, which the first one says
+        msg = str(error).partition("\n")[0]
+        raise OptionError(msg) from error
+
+
+def parse_keys(given: Sequence[str]) -> dict[str, list[str]]:
+    """Return values by name from texts such as ``customer=17``; raises OptionError for others."""
+    keys: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            msg = f"--key {text!r}: expected a name and a value, such as customer=17"
+            raise OptionError(msg)
+        keys.setdefault(name, []).append(value)
+    return keys
 
 
 def first_rows(reader: BatchReader, num_rows: int) -> pa.Table:

@@ -11,11 +11,11 @@ import numpy as np
 
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import ShuffleError
-from arrow_format.jobs.receipt import count_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.options import ResultPartitionType
 from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.presentation import count_of
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.jobs.receipt import count_of, format_bytes
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
 from arrow_format.read.explain import plan_lines
+from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import open_storage
 from connector.cli.output import printable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.gc_files import GcReport
     from arrow_format.jobs.merge import MergePlan, MergeReport
-    from arrow_format.read.explain import ReadPlan
+    from arrow_format.read.explanation import ReadExplanation
     from arrow_format.streaming.consumption import ConsumerState
     from arrow_format.write.merge_policy import Facts, PlannedMerge
 
@@ -30,8 +30,12 @@ MAX_LINES = 200
 """Lines of a plan that are shown; ``--json`` has all."""
 
 
-def read_plan_lines(plan: ReadPlan, shuffle_bytes: int) -> list[str]:
-    """Describe the reads of a plan, and their total of the version's ``shuffle_bytes``."""
+def read_plan_lines(explanation: ReadExplanation, shuffle_bytes: int) -> list[str]:
+    """Describe the reads, their total of the version's ``shuffle_bytes``, and what is skipped.
+
+    Only a filter skips anything.
+    """
+    plan = explanation.plan
     all_lines = plan_lines(plan)
     lines = [printable(line) for line in islice(all_lines, MAX_LINES)]
     left = sum(1 for _ in all_lines)
@@ -41,12 +45,16 @@ def read_plan_lines(plan: ReadPlan, shuffle_bytes: int) -> list[str]:
         f"{count_of(len(plan.reads), 'read')} of {count_of(plan.num_chunks, 'chunk')}, "
         f"{format_bytes(plan.num_bytes)} of {format_bytes(shuffle_bytes)}"
     )
-    return [*lines, total]
+    why = [] if explanation.filter is None else ["", *str(explanation).splitlines()]
+    return [*lines, total, *map(printable, why)]
 
 
-def read_plan_as_json(plan: ReadPlan) -> dict[str, Any]:
-    """Return a plan as values that ``json.dumps`` takes."""
+def read_plan_as_json(explanation: ReadExplanation) -> dict[str, Any]:
+    """Return reads, and what is kept and skipped, as values that ``json.dumps`` takes."""
+    plan = explanation.plan
     return {
+        "filter": explanation.filter,
+        "steps": [asdict(step) for step in explanation.steps],
         "num_reads": len(plan.reads),
         "num_chunks": plan.num_chunks,
         "num_bytes": plan.num_bytes,

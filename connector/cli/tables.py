@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from arrow_format.jobs.receipt import count_of, format_bytes
+from arrow_format.read.presentation import count_of, format_bytes
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import order_text, partitioner_text, result_lines
 from connector.cli.output import print_error, printable

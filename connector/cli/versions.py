@@ -81,7 +81,7 @@ def tags(path: PathArgument, as_json: JsonOption = False) -> None:
 
 
 def _tag_lines(path: str, listed: Sequence[TaggedVersion]) -> list[str]:
-    from arrow_format.jobs.receipt import count_of
+    from arrow_format.read.presentation import count_of
     from connector.cli.output import printable
 
     return [f"{printable(path)}: {count_of(len(listed), 'tag')}", *(f"  {tag}" for tag in listed)]

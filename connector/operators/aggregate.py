@@ -11,7 +11,7 @@ from arrow_format.errors import SchemaError
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregate_functions import COMPARING, LISTS, OF_ROWS
 from arrow_format.operators.aggregation_plan import plan_aggregation
-from connector.operators.tasks import open_shuffles, run_in_groups
+from connector.operators.tasks import open_shuffles, run_in_groups, where
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import check_keys, spark_schema_of
@@ -19,6 +19,7 @@ from connector.spark_types import check_keys, spark_schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
@@ -38,6 +39,7 @@ def aggregate_shuffle(
     keys: str | Sequence[str],
     aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str],
     *,
+    filter: str | pc.Expression | None = None,
     subpartitions: int | Iterable[int] | None = None,
     version: int | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
@@ -84,6 +86,9 @@ def aggregate_shuffle(
         Options are PyArrow's, with its defaults, for functions that PyArrow has.
         ``("price", "first", pc.ScalarAggregateOptions(skip_nulls=True))`` is Spark's
         ``first(price, true)``.
+    filter
+        Aggregate only the rows for which it is true: text or an expression, as for
+        :func:`~connector.read_shuffle`. A group without such rows is not in the result.
     subpartitions
         One, a range or several; all when None.
     version
@@ -114,6 +119,7 @@ def aggregate_shuffle(
     """
     (opened,) = open_shuffles(shuffle, version, options, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
+    opened = where(spark, opened, filter)
     return run_in_groups(
         spark,
         (opened,),
@@ -121,6 +127,7 @@ def aggregate_shuffle(
         _result_schema(opened, plan),
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
+        candidates=opened.candidates(),
     )
 
 

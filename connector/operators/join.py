@@ -13,10 +13,17 @@ from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import plan_join
 from connector.operators.results import results_of
-from connector.operators.tasks import open_shuffles, run_in_groups, session_time_zone, spark_struct
+from connector.operators.tasks import (
+    open_shuffles,
+    run_in_groups,
+    session_time_zone,
+    spark_struct,
+    where,
+)
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import arrow_schema_of, check_keys
@@ -25,10 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     import pyarrow as pa
+    import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.operators.join_plan import JoinKind, JoinPlan
     from arrow_format.options import ReadOptions
+    from arrow_format.read.shuffle import Shuffle
     from connector.operators.tasks import Path, Work
 
 
@@ -41,6 +50,8 @@ def join_shuffles(
     *,
     left_columns: Sequence[str] | None = None,
     right_columns: Sequence[str] | None = None,
+    left_filter: str | pc.Expression | None = None,
+    right_filter: str | pc.Expression | None = None,
     suffixes: tuple[str, str] | None = None,
     then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
     schema: StructType | str | None = None,
@@ -74,6 +85,10 @@ def join_shuffles(
         these.
     left_columns, right_columns
         Columns of the result besides keys with one name; all when None. Others are not decoded.
+    left_filter, right_filter
+        Join only the rows of a side for which it is true: text or an expression, as for
+        :func:`~connector.read_shuffle`. It applies before the join, as if the side had no other
+        rows: an outer or anti join keeps rows whose partner is left out.
     suffixes
         Appended to names that both sides have; when None, such names are an error.
     then
@@ -119,6 +134,8 @@ def join_shuffles(
         right_columns=right_columns,
         suffixes=suffixes,
     )
+    left_shuffle = where(spark, left_shuffle, left_filter, "left_filter")
+    right_shuffle = where(spark, right_shuffle, right_filter, "right_filter")
     left_schema = spark_schema(left_shuffle, plan.left_columns)
     right_schema = spark_schema(right_shuffle, plan.right_columns)
     _check_types(plan, left_schema, right_schema)
@@ -139,7 +156,13 @@ def join_shuffles(
         result,
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
+        candidates=plan.candidates(*map(_candidates, (left_shuffle, right_shuffle))),
     )
+
+
+def _candidates(shuffle: Shuffle) -> list[int] | None:
+    """Return the subpartitions that can have rows; a broadcast shuffle has them in all."""
+    return None if is_broadcast(shuffle) else shuffle.candidates()
 
 
 def _check_types(plan: JoinPlan, left: StructType, right: StructType) -> None:

@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import check_co_partitioned
 from arrow_format.operators.subpartition_readers import each_subpartition, row_source
 from connector.operators.results import results_of
-from connector.operators.tasks import open_shuffles, run_in_groups, session_time_zone, spark_struct
+from connector.operators.tasks import (
+    open_shuffles,
+    run_in_groups,
+    session_time_zone,
+    spark_struct,
+    where,
+)
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.spark_types import arrow_schema_of
 
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
     import pyarrow as pa
+    import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from connector.operators.tasks import Path
 
     Columns = Sequence[str] | None
+    Filter: TypeAlias = str | pc.Expression | None
 
 
 def map_subpartitions(
@@ -39,6 +47,7 @@ def map_subpartitions(
     schema: StructType | str,
     *,
     columns: Sequence[str] | Sequence[Columns] | None = None,
+    filter: Filter | Sequence[Filter] = None,
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
@@ -82,6 +91,10 @@ def map_subpartitions(
     columns
         Columns to read, in that order: a list for all shuffles, or a list (or None) for each; all
         when None.
+    filter
+        The readers deliver only the rows for which it is true: text or an expression, as for
+        :func:`~connector.read_shuffle`, for all shuffles; or a sequence with one (or None) for
+        each. The function is called for subpartitions without such rows, too.
     subpartitions
         One, a range or several; all when None.
     version
@@ -112,6 +125,7 @@ def map_subpartitions(
     """
     opened = open_shuffles(shuffles, version, options, storage_options)
     check_co_partitioned(opened)
+    opened = _where_each(spark, opened, filter)
     if not callable(function):
         msg = f"function is {type(function).__name__}: expected a callable(subpartition, *readers)"
         raise OptionError(msg)
@@ -129,6 +143,20 @@ def map_subpartitions(
         struct,
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
+    )
+
+
+def _where_each(
+    spark: SparkSession, shuffles: Sequence[Shuffle], filter: Filter | Sequence[Filter]
+) -> tuple[Shuffle, ...]:
+    is_one = isinstance(filter, str) or not isinstance(filter, Sequence)
+    filters: Any = [filter] * len(shuffles) if is_one else filter
+    if len(filters) != len(shuffles):
+        msg = f"filter={filter!r}: expected one, or one for each of the {len(shuffles)} shuffles"
+        raise OptionError(msg)
+    return tuple(
+        where(spark, shuffle, each, f"filter of {shuffle.path}")
+        for shuffle, each in zip(shuffles, filters, strict=True)
     )
 
 

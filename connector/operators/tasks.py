@@ -31,6 +31,7 @@ from connector.spark_types import arrow_schema_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
+    import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.model import Int64Array
@@ -80,6 +81,25 @@ def open_shuffles(
     )
 
 
+def where(
+    spark: SparkSession,
+    shuffle: Shuffle,
+    filter: str | pc.Expression | None,
+    what: str = "filter",
+) -> Shuffle:
+    """Return a shuffle restricted to the rows of a filter, in the session's time zone.
+
+    Raises OptionError and SchemaError, which begin with ``what``.
+    """
+    if filter is None:
+        return shuffle
+    try:
+        return shuffle.where(filter, time_zone=session_time_zone(spark))
+    except (OptionError, SchemaError) as error:
+        msg = f"{what}: {str(error).removeprefix('filter: ')}"
+        raise type(error)(msg) from error
+
+
 def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:
     """Return the schema of a result; text is DDL, ``k bigint, v double``, that Spark parses."""
     if isinstance(schema, str):
@@ -115,11 +135,13 @@ def run_in_groups(
     *,
     subpartitions: int | Iterable[int] | None,
     target_partition_bytes: int,
+    candidates: Sequence[int] | None = None,
 ) -> DataFrame:
     """Return the lazy DataFrame of what ``work`` yields, over all groups of subpartitions.
 
     ``work`` is called in a task with the subpartitions of a group, ascending; it must be picklable.
-    A group has about ``target_partition_bytes`` on disk, of all shuffles together.
+    A group has about ``target_partition_bytes`` on disk, of all shuffles together. Only those of
+    ``candidates``, ascending, yield anything; any may where it is None.
     """
     check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
     weights = group_weights(shuffles)
@@ -128,10 +150,12 @@ def run_in_groups(
         msg = "subpartitions is empty: expected at least one"
         raise OptionError(msg)
     numbers = np.arange(len(weights)) if wanted is None else np.asarray(wanted, np.int64)
+    if candidates is not None:
+        numbers = np.intersect1d(numbers, np.asarray(candidates, np.int64))
     max_bytes = partition_bytes(int(weights[numbers].sum()), target_partition_bytes)
-    groups = balanced_groups(weights, max_bytes, numbers)
+    groups = balanced_groups(weights, max_bytes, numbers) if len(numbers) else ()
     task = GroupTask(groups, work, arrow_schema_of(schema))
-    return spark.range(0, len(groups), 1, len(groups)).mapInArrow(task, schema)
+    return spark.range(0, len(groups), 1, max(len(groups), 1)).mapInArrow(task, schema)
 
 
 def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Array) -> Groups:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError
+from arrow_format.filters.spark_text import zone_of
 from arrow_format.keys.partitioner import (
     BroadcastPartitioner,
     ColumnPartitioner,
@@ -20,6 +21,7 @@ from arrow_format.log.consumers import check_consumer
 from arrow_format.options import ReadOptions, WriteOptions, check_integer, check_num_subpartitions
 from arrow_format.storage.options import StorageOptions
 from connector.options.table import (
+    ARROW_FILTER,
     BATCH_READ_OPTIONS,
     BATCH_WRITE_OPTIONS,
     PIN,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from arrow_format.keys.sort_keys import SortBy
+    from connector.options.filters import ArrowFilter
     from connector.options.text import Pin
 
 PARTITIONERS = ("hash", "range", "roundrobin", "broadcast", "column")
@@ -70,6 +73,12 @@ class ScanOptions:
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES
     split_skewed: bool = False
     with_subpartition: bool = False
+    filter: str | None = None
+    """A condition of the rows, in SQL."""
+    time_zone: str = "UTC"
+    """Of timestamps in a filter that name none."""
+    arrow_filter: ArrowFilter | None = None
+    """A filter that is no text."""
     version: int | str | None = None
     """Its number, a tag, or a time, see :mod:`arrow_format.log.version_names`."""
     pin: Pin | None = None
@@ -85,6 +94,10 @@ class ScanOptions:
             if not isinstance(getattr(self, name), bool):
                 msg = f"{name}={getattr(self, name)!r}: expected True or False"
                 raise OptionError(msg)
+        zone_of(self.time_zone)
+        if self.filter is not None and self.arrow_filter is not None:
+            msg = f"filter={self.filter!r}: the DataFrame has a filter; use where() on it instead"
+            raise OptionError(msg)
         if self.split_skewed and not self.coalesce:
             msg = (
                 "split_skewed=True: coalesce=False asks for exactly one Spark partition per "
@@ -130,7 +143,7 @@ def parse_read_options(options: Mapping[str, str]) -> ScanOptions:
 
     Raises OptionError for an unknown option or a bad value; it names both and what is allowed.
     """
-    known = known_options(options, BATCH_OPTIONS, PIN.name)
+    known = known_options(options, BATCH_OPTIONS, PIN.name, ARROW_FILTER.name)
     target_options(known)
     return scan_options(known)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from arrow_format.errors import OptionError
 from arrow_format.storage.open import scheme_of
+from connector.options.filters import parse_arrow_filter
 from connector.options.text import (
     as_is,
     boolean,
@@ -133,6 +134,12 @@ SINK_OPTIONS = (
 READ_OPTIONS = (
     Option("subpartitions", parse_subpartitions, "ScanOptions.subpartitions",
            "subpartitions to read, `3,7-9`", default="all"),
+    Option("filter", as_is, "ScanOptions.filter",
+           "condition of the rows to read, in a [subset of SQL](../guide/reading.md#filters): "
+           "`day >= DATE '2024-06-01' AND customer IN (17, 18)`", default="none: all rows"),
+    Option("timeZone", as_is, "ScanOptions.time_zone",
+           "time zone of timestamps in `filter` that name none: a region or an offset; "
+           "`connector.read_shuffle` sets that of the session", default="`UTC`"),
     Option("coalesce", boolean, "ScanOptions.coalesce",
            "whether adjacent subpartitions share a Spark partition; otherwise each is exactly one, "
            "empty ones too"),
@@ -186,9 +193,13 @@ SOURCE_OPTIONS = (
 PIN = Option("pin", parse_pin, "ScanOptions.pin", "set by connector.read_shuffle alone")
 """Internal: which commit of ``version`` a DataFrame reads, and which span of versions."""
 
+ARROW_FILTER = Option("arrowFilter", parse_arrow_filter, "ScanOptions.arrow_filter",
+                      "set by connector.read_shuffle alone")  # fmt: skip
+"""Internal: a filter that is no text, see :mod:`connector.options.filters`."""
+
 _ALL = (
     *WRITE_OPTIONS, *BATCH_WRITE_OPTIONS, *SINK_OPTIONS,
-    *READ_OPTIONS, *BATCH_READ_OPTIONS, *SOURCE_OPTIONS, PIN,
+    *READ_OPTIONS, *BATCH_READ_OPTIONS, *SOURCE_OPTIONS, PIN, ARROW_FILTER,
 )  # fmt: skip
 
 
@@ -231,6 +242,7 @@ _SQL_PROPERTIES = ("provider", "location", "owner", "external", "is_managed_loca
 
 _VERSIONS = "give option version: a number, a tag, or a time"
 _HINTS = {
+    "where": "give option filter",
     "columns": "columns are chosen by .schema('k BIGINT, v STRING')",
     "paths": "a shuffle has one path, as in load(path); of several take df.union",
     "timestampasof": _VERSIONS,

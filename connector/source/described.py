@@ -1,12 +1,12 @@
 """Formats named after what a scan reads, since Spark's UI and ``explain`` show only the format.
 
 :func:`connector.read_shuffle` registers the data source again under a name that contains path,
-version and subpartitions, and reads through that.
+version, subpartitions and filter, and reads through that.
 
 The name only describes. Spark resolves it when a DataFrame is first executed, ignoring case, and
-the source registered last wins. So what identifies the rows (path, version, commit id, span)
-travels with each DataFrame, as options. The registered source holds only the options of the object
-store, because Spark shows those of a DataFrame.
+the source registered last wins. So what identifies the rows (path, version, commit id, span,
+filter) travels with each DataFrame, as options. The registered source holds only the options of the
+object store, because Spark shows those of a DataFrame.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 60
 """Length at which a list of subpartitions is cut off in a name."""
 
+MOST_FILTER_CHARACTERS = 120
+"""Length at which a filter is cut off in a name."""
+
 MOST_NAMES = 1_000
 """Names that a session registers. Spark keeps each as long as the session, in 2 kB."""
 
@@ -49,6 +52,8 @@ def described_format(spark: SparkSession, shuffle: Shuffle, selection: str | Non
     described = describe(shuffle.path, shuffle.version, selection)
     if shuffle.span is not None:
         described += f" since {shuffle.span.start}"
+    if shuffle.filter is not None:
+        described += f" where {shortened(str(shuffle.filter))}"
     with _lock:
         names = _names_of(_session_id(spark))
         if len(names) >= MOST_NAMES and described.lower() not in names:
@@ -80,6 +85,14 @@ def describe(path: str, version: int, selection: str | None) -> str:
     if len(selection) > MOST_CHARACTERS:
         selection = selection[: selection.rindex(",", 0, MOST_CHARACTERS) + 1] + "..."
     return f"arrow_shuffle {path} version {version} subpartitions {selection}"
+
+
+def shortened(condition: str) -> str:
+    """Return the text of a filter on one line, cut off where it is long."""
+    line = " ".join(condition.split())
+    if len(line) <= MOST_FILTER_CHARACTERS:
+        return line
+    return f"{line[:MOST_FILTER_CHARACTERS]}..."
 
 
 @lru_cache(100)

@@ -16,6 +16,7 @@ from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.filters.keys import bind_keys
 from arrow_format.read.estimates import plan_shards
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import Shuffle, check_there, open_pinned, open_shuffle
@@ -33,7 +34,10 @@ from connector.spark_types import spark_schema_from_json, spark_schema_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow.compute as pc
+
     from arrow_format.arrays.batches import Rows
+    from arrow_format.filters.keys import Keys
     from arrow_format.storage.open import Storage
     from connector.options.source import ScanOptions
 
@@ -74,12 +78,11 @@ class ShuffleSourceReader(DataSourceReader):
             )
             raise OptionError(msg)
         self._shuffle = shuffle = open_requested(parsed)
-        self._wanted = check_subpartitions(parsed.subpartitions, shuffle.num_subpartitions)
         self._columns = check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
 
     def partitions(self) -> list[InputPartition]:
         """Spark partitions in subpartition order."""
-        return [*plan_ranges(self._shuffle, self._options, self._wanted)]
+        return [*plan_ranges(self._shuffle, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the verified batches of one Spark partition; runs in the task."""
@@ -98,10 +101,42 @@ def storage_of(options: ScanOptions) -> Storage:
 
 
 def open_requested(options: ScanOptions) -> Shuffle:
-    """Open the version to read; first wait for the shuffle, where the options say so.
+    """Open the version to read, with its filter; first wait for it, where the options say so.
 
-    Raises CorruptShuffleError if another commit has the number of a pinned version.
+    Raises CorruptShuffleError if another commit has the number of a pinned version, and as
+    :func:`restricted`.
     """
+    return restricted_by(_open(options), options)
+
+
+def restricted_by(shuffle: Shuffle, options: ScanOptions) -> Shuffle:
+    """Return a shuffle restricted to the rows that options ask for; as :func:`restricted`."""
+    given = options.filter if options.arrow_filter is None else options.arrow_filter
+    if isinstance(given, pa.RecordBatch):
+        return restricted(shuffle, keys=given)
+    return restricted(shuffle, given, time_zone=options.time_zone)
+
+
+def restricted(
+    shuffle: Shuffle,
+    filter: str | pc.Expression | None = None,
+    keys: Keys | None = None,
+    *,
+    time_zone: str = "UTC",
+) -> Shuffle:
+    """Return a shuffle restricted to the rows of a filter or of keys; itself where both are None.
+
+    Raises OptionError and SchemaError where they do not fit the shuffle, or both are given.
+    """
+    if keys is None:
+        return shuffle.where(filter, time_zone=time_zone)
+    if filter is not None:
+        msg = "filter and keys: give one of them, and filter the rows of the keys with where()"
+        raise OptionError(msg)
+    return shuffle.where(bind_keys(keys, shuffle.schema, shuffle.partitioner))
+
+
+def _open(options: ScanOptions) -> Shuffle:
     storage = storage_of(options)
     if isinstance(options.version, int) and options.pin is not None:
         check_there(storage)
@@ -175,10 +210,17 @@ def stored_columns(names: Iterable[str], *, with_subpartition: bool) -> list[str
 # Planning and reading -----------------------------------------------------------------------------
 
 
-def plan_ranges(
-    shuffle: Shuffle, options: ScanOptions, wanted: Sequence[int] | None
-) -> list[SubpartitionRanges]:
-    """Distribute subpartitions, ascending (all when None), over Spark partitions, in order."""
+def plan_ranges(shuffle: Shuffle, options: ScanOptions) -> list[SubpartitionRanges]:
+    """Distribute the subpartitions of the options over Spark partitions, in order.
+
+    Those without rows of the filter are left out where Spark partitions are coalesced; otherwise
+    each has one.
+    """
+    wanted = (
+        shuffle.candidates(options.subpartitions)
+        if options.coalesce
+        else check_subpartitions(options.subpartitions, shuffle.num_subpartitions)
+    )
     weights = to_numpy(shuffle.read_bytes)
     numbers = (
         np.arange(shuffle.num_subpartitions) if wanted is None else np.asarray(wanted, np.int64)

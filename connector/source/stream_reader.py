@@ -42,7 +42,6 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
 from arrow_format.log.result import released_error
 from arrow_format.model import Natural
-from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import Shuffle, open_pinned
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.result_request import await_result
@@ -52,6 +51,7 @@ from connector.source.reader import (
     check_columns,
     plan_ranges,
     read_ranges,
+    restricted_by,
     storage_of,
     stored_columns,
 )
@@ -304,7 +304,6 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first.version == last.version:
             return []
         shuffle = self._changes(first, last)
-        wanted = check_subpartitions(self._scan.subpartitions, shuffle.num_subpartitions)
         try:
             check_columns(shuffle, self._schema, with_subpartition=self._scan.with_subpartition)
         except SchemaError as error:
@@ -318,7 +317,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         return [
             ChangedRanges(shuffle.version, shuffle.commit_id, shuffle.span, schemas, ranges)
-            for ranges in plan_ranges(shuffle, self._scan, wanted)
+            for ranges in plan_ranges(shuffle, self._scan)
         ]
 
     def _changes(self, first: StreamOffset, last: StreamOffset) -> Shuffle:
@@ -344,7 +343,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A query began with the columns of a later version if it was started again since.
             schemas = (newest.data_schema, newest.spark_schema)
             changes = read_as(changes, widen_schemas(schemas, _schemas_of(changes)))
-        return Shuffle(self._storage, changes, self._scan.options)
+        return restricted_by(Shuffle(self._storage, changes, self._scan.options), self._scan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the verified batches of one Spark partition; runs in the task."""
@@ -359,6 +358,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition.span,
             partition.schemas,
         )
+        shuffle = restricted_by(shuffle, self._scan)
         yield from read_ranges(shuffle, partition.ranges, self._arrow_schema, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 NUMBERS: dict[str, tuple[int, ...]] = {
     "engine": (200, 2_000, 20_000),
     "read": (200, 2_000, 20_000),
+    "select": (200,),
+    "wide": (),
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),

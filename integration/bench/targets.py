@@ -33,6 +33,12 @@ WRITE_AGAINST_PARQUET = {200: Target(at_least=1.5)}
 READ_AGAINST_IPC = Target(at_least=0.7)
 """Speed of a verified read of everything, against an IPC file of the same codec in input order."""
 
+FEW_OF_LINEITEM = Target(at_most=0.35)
+"""Time of two of sixteen columns of codec zstd, against all."""
+
+FEW_OF_WIDE = Target(at_most=0.15)
+"""Time of 20 of 300 columns of codec zstd, against all."""
+
 LANE_AGAINST_PARQUET = Target(at_least=5)
 """Speed of ``write_shuffle`` of Parquet files, against Spark reading, repartitioning and writing
 them."""
@@ -51,6 +57,18 @@ READ_AGAINST_PARQUET = Target(at_most=1)
 
 ROUND_TRIP_AGAINST_SHUFFLE = Target(at_most=1.5)
 """Time of a write and a read of all of it, against Spark's own ``repartition(n, key)`` -> noop."""
+
+DAY_TIME = Target(at_most=0.1)
+"""Time of reading one day of thirty, against all days."""
+
+DAY_BYTES = Target(at_most=0.05)
+"""Bytes read for one day of thirty, against all days."""
+
+DAY_AGAINST_PARQUET = Target(at_least=1)
+"""Speed of reading one day of thirty, against ``pyarrow.dataset`` on Parquet files of each day."""
+
+KEY_AGAINST_PARQUET = Target(at_least=10)
+"""Speed of reading the rows of one key, against ``pyarrow.dataset`` on the same files."""
 
 WITHIN_LIMIT = Target(at_most=1)
 """Peak RSS, against base + 1.25 x sort buffer + 64 MiB + the largest batch; and open files."""

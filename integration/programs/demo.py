@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arrow_format import ShuffleError, WriteOptions, open_shuffle
-from arrow_format.jobs.receipt import format_bytes
+from arrow_format.read.presentation import format_bytes
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import inspect_shuffle, region_bytes
 from connector.java import require_java

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from arrow_format.jobs.receipt import count_of, format_bytes
+from arrow_format.read.presentation import count_of, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

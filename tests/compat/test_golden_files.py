@@ -118,11 +118,10 @@ def test_the_files_have_what_they_are_kept_for():
         assert {region.first_subpartition for region in first} == {0}
         assert {region.first_subpartition for region in second} == {7919 % 5}
     ((region,),) = regions_of("v1/noise")
-    assert region.chunks.encoding.tolist() == [Encoding.IPC, Encoding.ZSTD]
-    ((region,),) = regions_of("v1/noise_packed")
-    assert region.chunks.encoding.tolist() == [Encoding.PACKED_ZSTD, Encoding.PACKED]
-    ((region,),) = regions_of("v1/types_packed")
-    assert set(region.chunks.encoding.tolist()) <= {Encoding.PACKED, Encoding.PACKED_ZSTD}
+    assert (region.chunks.length > region.chunks.raw_length).tolist() == [False, True]
+    for name in ("types", "wide", "regions_zstd"):
+        encodings = [set(r.chunks.encoding.tolist()) for (r, *_) in regions_of(f"v1/{name}")]
+        assert encodings == [{Encoding.FRAMES}] * len(encodings)
     assert [r.kind for (r,) in regions_of("v1/broadcast")] == [RegionKind.BROADCAST] * 2
     operations = [
         open_shuffle(HERE / "v1/merged/shuffle", v).snapshot.newest.operation for v in (3, 4)
@@ -242,13 +241,13 @@ def test_rows_that_take_no_bytes_are_read_in_any_number():
     (regions,) = regions_of("v1/constants")
     for region in regions:
         assert np.diff(region.chunks.first_rows_and_end(region.num_rows)).max() > 1_100_000
-        assert region.chunks.raw_length.max() == 24
+        assert region.chunks.raw_length.max() == 16
     ((region,),) = regions_of("v1/large_rows")
     assert region.chunks.first_row.tolist() == [0, 1]
     small, large = region.chunks.raw_length.tolist()
     assert small < 1_000
     assert large > (10_000_000 + (9 << 20)) > 8 << 20
-    assert set(region.chunks.encoding.tolist()) == {Encoding.PACKED_ZSTD}
+    assert set(region.chunks.encoding.tolist()) == {Encoding.FRAMES}
 
 
 def test_files_in_further_roots_are_named_by_the_log(tmp_path):
@@ -262,10 +261,10 @@ def test_files_in_further_roots_are_named_by_the_log(tmp_path):
 
 
 def test_every_stored_type_is_there_in_both_layouts():
-    for name, encoding in (("none", Encoding.IPC), ("packed", Encoding.PACKED_ZSTD)):
+    for name, encoding in (("none", Encoding.IPC), ("zstd", Encoding.FRAMES)):
         ((region,),) = regions_of(f"v1/other_types_{name}")
         assert set(region.chunks.encoding.tolist()) == {encoding}
-    names = ("types_packed", "other_types_packed")
+    names = ("types", "other_types_zstd")
     schemas = [open_shuffle(HERE / f"v1/{name}/shuffle").schema for name in names]
     there = {field.type.id for schema in schemas for field in schema}
     assert {type_.id for type_ in STORED} - there == set()

@@ -16,7 +16,7 @@ import pytest
 
 from arrow_format import CorruptShuffleError, OptionError, WriteOptions, open_shuffle
 from arrow_format import write_shuffle as write
-from arrow_format.read import shuffle as read_shuffle
+from arrow_format.read import version_reader
 from tests.support.guarantees import guarantee
 
 ROWS = 300_000
@@ -127,7 +127,7 @@ def test_a_child_forked_while_others_read_can_read(path):
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_child_forked_while_another_looks_up_the_totals_can_read(path, monkeypatch):
-    shuffle, looked_up = open_shuffle(path), read_shuffle.totals_of
+    shuffle, looked_up = open_shuffle(path), version_reader.totals_of
     parent, inside, forked = os.getpid(), threading.Event(), threading.Event()
 
     def look_up(*arguments):
@@ -136,7 +136,7 @@ def test_a_child_forked_while_another_looks_up_the_totals_can_read(path, monkeyp
             forked.wait()
         return looked_up(*arguments)
 
-    monkeypatch.setattr(read_shuffle, "totals_of", look_up)
+    monkeypatch.setattr(version_reader, "totals_of", look_up)
     thread = threading.Thread(target=lambda: shuffle.subpartition_rows)
     thread.start()
     try:
@@ -168,7 +168,7 @@ def test_readers_left_in_cycles_close_themselves_anywhere(path):
         gc.set_threshold(*threshold)
     gc.collect()
     deadline = time.monotonic() + 10
-    while shuffle._scheduler.pool.used_bytes or len(shuffle._scheduler._files):
+    while shuffle._reader.scheduler.pool.used_bytes or len(shuffle._reader.scheduler._files):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -181,7 +181,7 @@ def test_without_threads_readers_read_for_themselves(path, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuse)
     shuffle = open_shuffle(path)
     assert shuffle.read().read_all().num_rows == ROWS
-    assert shuffle._scheduler._thread is None
+    assert shuffle._reader.scheduler._thread is None
 
 
 def test_another_shuffle_is_never_kept_under_a_pinned_name(path, tmp_path):

@@ -20,7 +20,6 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
-import zstandard
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -35,12 +34,12 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.arrays.stored_types import data_schema
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.chunk_codec import ChunkDecoder, FrameEncoder
 from arrow_format.format.index_file import decode_index, encode_index
 from arrow_format.format.ipc import schema_from_text, schema_to_text
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
-from arrow_format.format.packed_layout import MOST_FROM_NOTHING, NODE, PREAMBLE
+from arrow_format.format.packed_layout import MOST_FROM_NOTHING, NODE
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.log.entry import check_entry, decode_entry
 from arrow_format.log.framing import from_frame
@@ -305,26 +304,29 @@ BATCH = pa.RecordBatch.from_pylist(
 
 
 @guarantee("hostile files")
-@pytest.mark.parametrize("form", ["packed", "message"])
+@pytest.mark.parametrize("form", ["message", "frames", "packed"])
 @FUZZ
 @given(rng=SEEDS)
 def test_chunks(form, rng):
     """Behind a good CRC: what comes out can be looked at without leaving the chunk."""
-    packed = form == "packed"
-    stored = PackedRows(BATCH).message(0, 3) if packed else BATCH.serialize().to_pybytes()
-    message = changed_bytes(rng, stored)
-    encoding = Encoding.PACKED if packed else Encoding.IPC
-    payload = message
-    if rng.random() < 0.3:
-        payload = zstandard.compress(message)
-        encoding = Encoding.PACKED_ZSTD if packed else Encoding.ZSTD
+    if form == "message":
+        payload, encoding = changed_bytes(rng, BATCH.serialize().to_pybytes()), Encoding.IPC
+        raw_length = len(payload)
+    else:
+        packed = PackedRows(BATCH).columns(0, 3)
+        if form == "packed":
+            packed = [changed_bytes(rng, one) if rng.random() < 0.3 else one for one in packed]
+        chunk = FrameEncoder(1, 256 << 10).encode(packed, 3)
+        payload, encoding, raw_length = chunk.payload, chunk.encoding, chunk.raw_length
+        if form == "frames":
+            payload = changed_bytes(rng, payload)
     columns = rng.choice([None, None, [1, 2], [3], []])
 
     def decode():
         found = ChunkDecoder(BATCH.schema, columns).decode(
             pa.py_buffer(payload),
             encoding=encoding,
-            raw_length=len(message),
+            raw_length=raw_length,
             crc32=zlib.crc32(payload),
             num_rows=3,
         )
@@ -598,14 +600,15 @@ def test_bombs_in_messages_go_unopened():
         (pa.list_(pa.list_(pa.null(), 1 << 30), 1 << 30), [(255, 0), (255, 0), (255, 0)]),
     ],
 )
-@pytest.mark.parametrize("columns", [None, []])
-def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes, columns):
+def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes):
     num_rows = 1 << 25
-    message = PREAMBLE.pack(num_rows, len(nodes)) + b"".join(NODE.pack(0, *one) for one in nodes)
+    packed = b"".join(NODE.pack(0, width, 0, base) for width, base in nodes)
     gc.collect()  # what earlier tests left is not freed meanwhile
     before = pa.total_allocated_bytes()
     with little_memory(), pytest.raises(ValueError, match=r"expand to too many|values"):
-        Unpacker(pa.schema([("c", type_)]), columns).unpack(pa.py_buffer(message), num_rows)
+        Unpacker(pa.schema([("c", type_)])).unpack(
+            pa.py_buffer(packed), [(0, 0, len(packed))], num_rows, len(packed)
+        )
     assert pa.total_allocated_bytes() == before
 
 
@@ -622,8 +625,11 @@ def test_packed_bombs_are_refused_before_anything_is_made(type_, nodes, columns)
 def test_a_row_of_many_equal_items_is_no_bomb(array):
     batch = pa.record_batch([array], names=["c"])
     assert batch.nbytes > MOST_FROM_NOTHING
-    message = pa.py_buffer(PackedRows(batch).message(0, 1))
-    assert Unpacker(batch.schema).unpack(message, 1).equals(batch)
+    (packed,) = PackedRows(batch).columns(0, 1)
+    (found,) = Unpacker(batch.schema).unpack(
+        pa.py_buffer(packed), [(0, 0, len(packed))], 1, len(packed)
+    )
+    assert found.equals(array)
 
 
 def index_with(sound_index, **changes):

@@ -42,7 +42,7 @@ TYPES: dict[Callable[..., Any], str] = {
     text.parse_names: "names",
     text.parse_sort_keys: "sort keys",
     text.parse_starting_version: "word or number",
-    text.parse_statistics: "names or word",
+    text.parse_statistics: "`all` or names",
     text.parse_subpartitions: "numbers and ranges",
     text.parse_version: "number, time or tag",
     text.seconds: "duration",

@@ -1,4 +1,4 @@
-"""Packed chunks: every type comes back exactly, in fewer bytes, and no damage leads outside."""
+"""Packed columns: every type comes back exactly, in fewer bytes, and no damage leads outside."""
 
 from __future__ import annotations
 
@@ -15,14 +15,26 @@ from hypothesis import strategies as st
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
-from arrow_format.format.packed_layout import NODE, PREAMBLE, num_nodes
-from tests.support.tables import stored_rows, tables
+from arrow_format.format.packed_layout import NODE, num_nodes
+from tests.support.tables import tables
+
+
+def unpacked(schema, columns, num_rows, wanted=None):
+    """Unpack columns that lie one behind the other, or those of them at the positions wanted."""
+    ends = np.cumsum([len(column) for column in columns]).tolist()
+    sections = list(zip(range(len(columns)), [0, *ends], ends, strict=False))
+    if wanted is not None:
+        sections = [sections[i] for i in wanted]
+    content = pa.py_buffer(b"".join(columns))
+    arrays = Unpacker(schema).unpack(content, sections, num_rows, content.size)
+    names = [schema.names[i] for i, _, _ in sections]
+    fields = [schema.field(name) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def there_and_back(batch: pa.RecordBatch, start: int = 0, stop: int | None = None):
     stop = batch.num_rows if stop is None else stop
-    message = PackedRows(batch).message(start, stop)
-    found = Unpacker(batch.schema).unpack(pa.py_buffer(message), stop - start)
+    found = unpacked(batch.schema, PackedRows(batch).columns(start, stop), stop - start)
     found.validate(full=True)
     return found
 
@@ -41,19 +53,6 @@ def test_any_run_of_rows_of_any_batch_comes_back(data):
         assert found.schema.equals(schema)
         # NaN is no equal of itself; as Python values and by repr it is.
         assert repr(found.to_pylist()) == repr(expected.to_pylist())
-
-
-@given(st.data())
-def test_some_columns_are_those_of_all(data):
-    rows = stored_rows(data.draw(tables()))
-    columns = data.draw(st.lists(st.integers(0, rows.num_columns - 1), max_size=6))
-    message = pa.py_buffer(PackedRows(rows).message(0, rows.num_rows))
-    found = Unpacker(rows.schema, columns).unpack(message, rows.num_rows)
-    found.validate(full=True)
-    expected = Unpacker(rows.schema).unpack(message, rows.num_rows).select(columns)
-    assert found.num_rows == rows.num_rows
-    assert found.schema.equals(expected.schema)
-    assert repr([c.to_pylist() for c in found]) == repr([c.to_pylist() for c in expected])
 
 
 def column(values, type_):
@@ -75,7 +74,12 @@ def column(values, type_):
         ([Decimal("1.50"), Decimal("-1.00")] * 500, pa.decimal128(15, 2), 1000),
         ([Decimal(10**30), Decimal(1)] * 500, pa.decimal128(38, 0), 16000),
         ([Decimal(-1), Decimal(1)] * 500, pa.decimal128(38, 0), 1000),
-        ([1.5] * 1000, pa.float64(), 8000),
+        ([1.5] * 1000, pa.float64(), 0),
+        ([1.25, -3.5] * 500, pa.float64(), 2000),
+        ([0.1, 1e6] * 500, pa.float64(), 4000),
+        ([1 / 3, 1.5] * 500, pa.float64(), 8000),
+        ([1.0, 1e18] * 500, pa.float64(), 8000),
+        ([1.5] * 1000, pa.float32(), 4000),
         (["ab", "cd"] * 500, pa.string(), 2000),
         (["", "abc"] * 500, pa.string(), 2500),
         (["x" * 300, "y" * 320] * 500, pa.string(), 311_000),
@@ -87,9 +91,9 @@ def column(values, type_):
 def test_values_take_the_bytes_they_need(values, type_, num_bytes):
     batch = column(values, type_)
     assert PackedRows(batch).num_bytes == num_bytes
-    message = PackedRows(batch).message(0, 1000)
-    headers = PREAMBLE.size + NODE.size * num_nodes(type_)
-    assert headers + num_bytes <= len(message) <= headers + num_bytes + 16
+    (packed,) = PackedRows(batch).columns(0, 1000)
+    headers = NODE.size * num_nodes(type_)
+    assert headers + num_bytes <= len(packed) <= headers + num_bytes + 16
     assert there_and_back(batch).equals(batch)
 
 
@@ -106,15 +110,14 @@ def test_decimals_beyond_their_precision_are_kept_as_they_are():
     wide = pa.array([Decimal(10**25), Decimal(7)], pa.decimal128(38, 0))
     narrow = pa.Array.from_buffers(pa.decimal128(5, 0), 2, wide.buffers())
     batch = pa.record_batch([narrow], names=["c"])
-    message = pa.py_buffer(PackedRows(batch).message(0, 2))
-    (found,) = Unpacker(batch.schema).unpack(message, 2).columns
+    (found,) = unpacked(batch.schema, PackedRows(batch).columns(0, 2), 2).columns
     assert found.buffers()[1].equals(wide.buffers()[1])
 
 
 def test_validity_is_left_out_where_a_run_has_no_null():
     batch = column([None] * 8 + list(range(1000)), pa.int16())
     rows = PackedRows(batch)
-    assert len(rows.message(8, 1008)) < len(rows.message(0, 1000))
+    assert len(rows.columns(8, 1008)[0]) < len(rows.columns(0, 1000)[0])
     assert there_and_back(batch, 8, 1008).equals(batch.slice(8))
 
 
@@ -136,70 +139,68 @@ BATCH = pa.record_batch(
 )
 
 
-def test_no_damage_leads_outside_of_the_chunk():
+def test_no_damage_leads_outside_of_the_column():
     """The CRC catches damage first; even without it, bad lengths are refused and never followed."""
-    message = PackedRows(BATCH).message(0, 3)
-    for i in range(len(message)):
-        for bit in range(8):
-            damaged = bytearray(message)
-            damaged[i] ^= 1 << bit
-            try:
-                found = Unpacker(BATCH.schema).unpack(pa.py_buffer(bytes(damaged)), 3)
-            except (ValueError, pa.ArrowException):
-                continue
-            assert found.num_rows == 3
-            found.validate()
-    for length in range(len(message)):
-        with pytest.raises(ValueError, match=r"."):
-            Unpacker(BATCH.schema).unpack(pa.py_buffer(message[:length]), 3)
-    with pytest.raises(ValueError, match=r"where the nodes take"):
-        Unpacker(BATCH.schema).unpack(pa.py_buffer(message + bytes(8)), 3)
-
-
-@pytest.mark.parametrize("columns", [[], [1], [4, 2]])
-def test_damage_to_columns_that_are_stepped_over_leads_nowhere_either(columns):
-    """What is refused where all columns are made is refused where some are."""
-    message = PackedRows(BATCH).message(0, 3)
-    everything, some = Unpacker(BATCH.schema), Unpacker(BATCH.schema, columns)
-    for i in range(len(message)):
-        for bit in range(8):
-            damaged = bytearray(message)
-            damaged[i] ^= 1 << bit
-            buffer = pa.py_buffer(bytes(damaged))
-            try:
-                expected = everything.unpack(buffer, 3)
-            except ValueError:
-                with pytest.raises(ValueError, match=r"."):
-                    some.unpack(buffer, 3)
-            else:
-                found = some.unpack(buffer, 3)
-                found.validate()
+    columns = PackedRows(BATCH).columns(0, 3)
+    for number, packed in enumerate(columns):
+        schema = pa.schema([BATCH.schema.field(number)])
+        for i in range(len(packed)):
+            for bit in range(8):
+                damaged = bytearray(packed)
+                damaged[i] ^= 1 << bit
+                try:
+                    found = unpacked(schema, [bytes(damaged)], 3)
+                except (ValueError, pa.ArrowException):
+                    continue
                 assert found.num_rows == 3
-                assert [a.buffers() for a in found.columns] == [
-                    a.buffers() for a in expected.select(columns).columns
-                ]
-    for length in range(len(message)):
+                found.validate()
+        for length in range(len(packed)):
+            with pytest.raises(ValueError, match=r"."):
+                unpacked(schema, [packed[:length]], 3)
+        with pytest.raises(ValueError, match="a column ends at byte"):
+            unpacked(schema, [packed + bytes(8)], 3)
+
+
+def test_a_column_takes_no_byte_of_another():
+    columns = PackedRows(BATCH).columns(0, 3)
+    content = pa.py_buffer(b"".join(columns))
+    for stop in range(len(columns[0])):
         with pytest.raises(ValueError, match=r"."):
-            some.unpack(pa.py_buffer(message[:length]), 3)
-    with pytest.raises(ValueError, match=r"where the nodes take"):
-        some.unpack(pa.py_buffer(message + bytes(8)), 3)
+            Unpacker(BATCH.schema).unpack(content, [(0, 0, stop)], 3, content.size)
+
+
+def test_floats_come_back_to_the_bit():
+    for values in (
+        [0.0, -0.0], [0.1, 0.2, 0.30000000000000004], [float("nan"), 1.5], [float("inf"), 2.0],
+        [5e-324, 1.0], [-12.34, 1e9], [1e300, 0.5], [2.0**53 + 2, 1.0],
+    ):  # fmt: skip
+        batch = column(values, pa.float64())
+        (found,) = there_and_back(batch).columns
+        assert found.buffers()[1].to_pybytes()[: 8 * len(values)] == np.array(values).tobytes()
+
+
+def test_floats_under_nulls_do_not_matter():
+    hidden = np.array([1 / 3, 1.25, 2.5, 3.75] * 300)
+    array = pa.array(hidden, mask=hidden == 1 / 3)
+    batch = pa.record_batch([pa.concat_arrays([pa.array([1.5] * 1200), array])], names=["c"])
+    assert len(PackedRows(batch).columns(0, 2400)[0]) < 3 * 2400
+    assert there_and_back(batch).equals(batch)
 
 
 def test_lengths_that_add_up_to_more_than_offsets_reach_are_refused():
     lengths = np.array([1 << 30, 1 << 30], "<u4")
-    message = PREAMBLE.pack(2, 1) + NODE.pack(0, 4, 0) + lengths.tobytes()
-    for columns in (None, []):
-        with pytest.raises(ValueError, match=f"lengths add up to {1 << 31}"):
-            Unpacker(pa.schema([("c", pa.string())]), columns).unpack(pa.py_buffer(message), 2)
-    message = PREAMBLE.pack(2, 1) + NODE.pack(0, 0, 1 << 30)
+    with pytest.raises(ValueError, match=f"lengths add up to {1 << 31}"):
+        values_of(pa.string(), 2, (0, 4, 0), buffers=lengths.tobytes())
     with pytest.raises(ValueError, match="2 lengths of 0 bytes"):
-        Unpacker(pa.schema([("c", pa.string())])).unpack(pa.py_buffer(message), 2)
+        values_of(pa.string(), 2, (0, 0, 1 << 30))
 
 
-def packed(num_rows: int, *nodes: tuple[int, ...], buffers: bytes = b"") -> pa.Buffer:
-    """Return a packed chunk of nodes ``(flags, width, base)``."""
-    headers = b"".join(NODE.pack(*one) for one in nodes)
-    return pa.py_buffer(PREAMBLE.pack(num_rows, len(nodes)) + headers + buffers)
+def values_of(
+    type_: pa.DataType, num_rows: int, *nodes: tuple[int, int, int], buffers: bytes = b""
+) -> pa.Array:
+    """Unpack a column of nodes ``(flags, width, base)``."""
+    headers = b"".join(NODE.pack(flags, width, 0, base) for flags, width, base in nodes)
+    return unpacked(pa.schema([("c", type_)]), [headers + buffers], num_rows).column(0)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,7 @@ def packed(num_rows: int, *nodes: tuple[int, ...], buffers: bytes = b"") -> pa.B
         (pa.int32(), [(0, 8, 0)]),
         (pa.int64(), [(0, 3, 0)]),
         (pa.float64(), [(0, 8, 0)]),
+        (pa.float32(), [(0, 4, 0)]),
         (pa.float16(), [(0, 0, 0)]),
         (pa.binary(4), [(0, 4, 0)]),
         (pa.decimal256(60), [(0, 8, 0)]),
@@ -224,21 +226,23 @@ def packed(num_rows: int, *nodes: tuple[int, ...], buffers: bytes = b"") -> pa.B
     ids=str,
 )
 def test_a_width_that_the_type_does_not_have_is_refused(type_, nodes):
-    unpacker = Unpacker(pa.schema([("c", type_)]))
     for num_rows in (0, 1):
         with pytest.raises(ValueError, match=r"a node of type .* has width \d+"):
-            unpacker.unpack(packed(num_rows, *nodes, buffers=bytes(64)), num_rows)
+            values_of(type_, num_rows, *nodes, buffers=bytes(64))
 
 
 def test_flags_that_mean_nothing_are_refused():
     for type_, flags in ((pa.null(), 1), (pa.int8(), 2), (pa.int8(), 128)):
         with pytest.raises(ValueError, match=f"has flags {flags:#x}"):
-            Unpacker(pa.schema([("c", type_)])).unpack(packed(0, (flags, 255, 0)), 0)
+            values_of(type_, 0, (flags, 255, 0))
+    with pytest.raises(ValueError, match="floats of 16 digits"):
+        unpacked(pa.schema([("c", pa.float64())]), [NODE.pack(0, 0, 16, 0)], 0)
 
 
 VECTORS = {
     "int32": pa.array([5, 5, 5], pa.int32()),
     "int64": pa.array([300, None, -1], pa.int64()),
+    "double": pa.array([-0.25, 1.5]),
     "uint64": pa.array([(1 << 64) - 1, (1 << 64) - 2], pa.uint64()),
     "decimal128(5, 2)": pa.array([Decimal("-1.00"), Decimal("1.50")], pa.decimal128(5, 2)),
     "string": pa.array(["ab", None, ""]),
@@ -255,9 +259,8 @@ def test_the_examples_of_the_format_are_read_and_written():
     assert found.keys() == VECTORS.keys()
     for name, array in VECTORS.items():
         batch = pa.record_batch([array], names=["c"])
-        message = pa.py_buffer(found[name])
-        assert Unpacker(batch.schema).unpack(message, len(array)).equals(batch), name
-        assert PackedRows(batch).message(0, len(array)) == found[name], name
+        assert unpacked(batch.schema, [found[name]], len(array)).equals(batch), name
+        assert PackedRows(batch).columns(0, len(array)) == [found[name]], name
 
 
 def test_what_a_base_and_a_number_make():
@@ -270,45 +273,41 @@ def test_what_a_base_and_a_number_make():
         (pa.decimal128(20), -(1 << 63), 255, Decimal(-(1 << 63) + 255)),
         (pa.decimal128(20), (1 << 63) - 1, 1, Decimal(-(1 << 63))),
     ):
-        message = packed(1, (0, 1, base), buffers=bytes([number]) + bytes(7))
-        (found,) = Unpacker(pa.schema([("c", type_)])).unpack(message, 1)[0].to_pylist()
-        assert found == expected
+        found = values_of(type_, 1, (0, 1, base), buffers=bytes([number]) + bytes(7))
+        assert found.to_pylist() == [expected]
 
 
 @pytest.mark.parametrize(
     ("type_", "value_bytes"), [(pa.int8(), 1), (pa.int32(), 4), (pa.decimal128(20), 16)]
 )
-def test_the_bound_of_what_a_packed_chunk_becomes_is_that_of_the_format(type_, value_bytes):
-    """8 MiB, and 16 times its own bytes: 24 of the headers of one node."""
-    most = (8 << 20) + 16 * 24
-    unpacker = Unpacker(pa.schema([("c", type_)]))
-    num_rows = most // value_bytes
-    assert unpacker.unpack(packed(num_rows, (0, 0, 1)), num_rows).num_rows == num_rows
+def test_the_bound_of_what_a_chunk_becomes_is_that_of_the_format(type_, value_bytes):
+    """8 MiB, and 16 times its own bytes: 16 of the header of one node."""
+    num_rows = ((8 << 20) + 16 * 16) // value_bytes
+    assert len(values_of(type_, num_rows, (0, 0, 1))) == num_rows
     with pytest.raises(ValueError, match="expand to too many"):
-        unpacker.unpack(packed(num_rows + 1, (0, 0, 1)), num_rows + 1)
+        values_of(type_, num_rows + 1, (0, 0, 1))
 
 
 def test_lengths_count_four_bytes_towards_the_bound_and_stored_values_nothing():
-    most = ((8 << 20) + 16 * 24) // 4
-    unpacker = Unpacker(pa.schema([("c", pa.string())]))
-    assert unpacker.unpack(packed(most, (0, 0, 0)), most).num_rows == most
+    most = ((8 << 20) + 16 * 16) // 4
+    assert len(values_of(pa.string(), most, (0, 0, 0))) == most
     with pytest.raises(ValueError, match="expand to too many"):
-        unpacker.unpack(packed(most + 1, (0, 0, 0)), most + 1)
+        values_of(pa.string(), most + 1, (0, 0, 0))
     stored = (8 << 20) + (1 << 20)
-    message = packed(stored // 8, (0, 255, 0), buffers=bytes(stored))
-    assert Unpacker(pa.schema([("c", pa.float64())])).unpack(message, stored // 8)
+    assert values_of(pa.float64(), stored // 8, (0, 255, 0), buffers=bytes(stored))
+
+
+def test_the_bound_is_that_of_all_columns_together():
+    most = (8 << 20) + 16 * 32
+    schema = pa.schema([("a", pa.int8()), ("b", pa.int8())])
+    columns = [NODE.pack(0, 0, 0, 1)] * 2
+    assert unpacked(schema, columns, most // 2).num_rows == most // 2
+    with pytest.raises(ValueError, match="expand to too many"):
+        unpacked(schema, columns, most // 2 + 1)
+    # A reader of one of them is not stricter than a writer may be.
+    assert unpacked(schema, columns, most // 2, [1]).num_rows == most // 2
 
 
 def test_a_base_that_no_offset_reaches_is_refused_even_of_no_lengths():
-    message = PREAMBLE.pack(1, 2) + NODE.pack(0, 0, 0) + NODE.pack(0, 0, 1 << 31)
-    unpacker = Unpacker(pa.schema([("c", pa.list_(pa.string()))]))
     with pytest.raises(ValueError, match=f"0 lengths of 0 bytes, of {1 << 31} or more"):
-        unpacker.unpack(pa.py_buffer(message), 1)
-
-
-@pytest.mark.parametrize("num_rows", [2, 4, (1 << 32) - 1])
-def test_another_number_of_rows_is_refused_before_anything_is_made(num_rows):
-    message = bytearray(PackedRows(column([7] * 3, pa.int64())).message(0, 3))
-    message[:4] = num_rows.to_bytes(4, "little")
-    with pytest.raises(ValueError, match=f"{num_rows} rows where the index says 3"):
-        Unpacker(pa.schema([("c", pa.int64())])).unpack(pa.py_buffer(bytes(message)), 3)
+        values_of(pa.list_(pa.string()), 1, (0, 0, 0), (0, 0, 1 << 31))

@@ -1,10 +1,9 @@
 """What a write reports is what a reader finds, and reads well."""
 
 import pyarrow as pa
-import pytest
 
 from arrow_format import open_shuffle
-from arrow_format.jobs.receipt import ShuffleReceipt, format_bytes
+from arrow_format.jobs.receipt import ShuffleReceipt
 from tests.support.small_shuffles import numbered, write_tasks
 
 
@@ -55,25 +54,3 @@ def test_as_html():
     assert "<td>/data/&lt;x&gt;</td>" in html
     assert "<th>rows</th><td>1,234,567</td>" in html
     assert "<th>rows in largest</th><td>7</td>" in html
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (999.6, "1.0 kB"),
-        (1_000, "1.0 kB"),
-        (999_949, "999.9 kB"),
-        (999_950, "1.0 MB"),
-        (999_999_999, "1.0 GB"),
-        (999_960_000_000, "1.0 TB"),
-        (2e15, "2000.0 TB"),
-        (5_449_999, "5.4 MB"),
-        (2e9, "2.0 GB"),
-        (3e12, "3.0 TB"),
-        (4e15, "4000.0 TB"),
-    ],
-)
-def test_bytes_for_people(num_bytes, text):
-    assert format_bytes(num_bytes) == text

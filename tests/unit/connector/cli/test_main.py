@@ -112,6 +112,19 @@ class TestPlan:
         assert "subpartitions 5 to 6" in lines
         assert lines[-1].startswith("4 reads of 4 chunks, ")
 
+    def test_tells_what_a_condition_skips(self, run, path):
+        _, out, _ = run("plan", path, "--where", "k = 17")
+        (total,) = [i for i, line in enumerate(out.splitlines()) if " reads of " in line]
+        reads, why = out.splitlines()[: total + 1], out.splitlines()[total + 1 :]
+        assert reads[0] == f"subpartition {open_shuffle(path).subpartition_of(k=17)}"
+        assert why[:2] == ["", "where k = 17"]
+        assert any(line.startswith("subpartitions") and " 1 of " in line for line in why)
+        found = json.loads(run("plan", path, "--where", "k = 17", "--json")[1])
+        assert found["filter"] == "k = 17"
+        assert found["steps"][0] | {"why": ""} == {
+            "what": "subpartitions", "kept": 1, "total": N, "why": "",
+        }  # fmt: skip
+
     def test_as_json(self, run, path):
         found = json.loads(run("plan", path, "--subpartitions", "3", "--json")[1])
         expected = open_shuffle(path).plan(3)
@@ -303,6 +316,37 @@ class TestHead:
         assert len(names) <= 80
         assert "more columns do not fit" in caption
 
+    def test_of_all_subpartitions(self, run, path):
+        assert "(10 of 1,200 rows)" in run("head", path)[1]
+
+    def test_of_a_condition(self, run, path):
+        _, out, _ = run("head", path, "--where", "k < 3 AND NAME IS NOT NULL", "--columns", "k")
+        *rows, caption = [line.strip() for line in out.splitlines()]
+        assert sorted(rows) == ["1", "1", "2", "2", "k"]
+        assert caption == "(4 rows where k < 3 AND name IS NOT NULL)"
+        _, out, _ = run("head", path, "--where", "k < 30", "--rows", 5)
+        assert "(first 5 rows where k < 30)" in out
+
+    def test_of_a_key(self, run, path):
+        _, out, _ = run("head", path, "--key", "k=17", "--key", "k=900", "--columns", "k")
+        *rows, caption = [line.strip() for line in out.splitlines()]
+        assert sorted(rows) == ["17", "17", "900", "k"]
+        assert caption == "(3 rows with keys (k): (17), (900))"
+
+    @pytest.mark.parametrize(
+        ("arguments", "reason"),
+        [
+            (["--where", "x = 3"], "column 'x' is not there; columns are k, name, price"),
+            (["--where", "k > and"], "does not parse: line 1, column 5, at 'and'"),
+            (["--key", "k"], "--key 'k': expected a name and a value, such as customer=17"),
+            (["--key", "name=a"], "key column 'k' is not there"),
+            (["--key", "k=x"], "column 'k' does not fit the stored type int64"),
+            (["--key", "k=1", "--where", "k = 1"], "--key and --where: give one of them"),
+        ],
+    )
+    def test_of_what_does_not_fit(self, run, path, arguments, reason):
+        assert reason in error_of(run("head", path, *arguments), 2)
+
     def test_cells_are_one_short_line(self):
         assert cli_tables.cell_text("a\nb\x1b") == r"a\nb\x1b"
         assert cli_tables.cell_text("x" * 100) == "x" * 29 + "..."
@@ -448,7 +492,6 @@ class TestErrors:
         [
             (["inspect"], "Missing argument 'PATH'"),
             (["inspect", "PATH", "--frob"], "No such option: --frob"),
-            (["head", "PATH"], "Missing option '--subpartition'"),
             (["head", "PATH", "--subpartition", "x"], "Invalid value for '--subpartition'"),
             (["head", "PATH", "--subpartition", "1", "--rows", "0"], "Invalid value for '--rows'"),
             (["frobnicate"], "No such command 'frobnicate'"),

@@ -1,17 +1,24 @@
 """Groups of subpartitions for tasks: whole, in order, balanced; and their memory."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from arrow_format import OptionError, ReadOptions, write_shuffle
+from arrow_format import OptionError, ReadOptions, SchemaError, write_shuffle
+from connector.operators.aggregate import aggregate_shuffle
+from connector.operators.join import join_shuffles
 from connector.operators.map import map_subpartitions
 from connector.operators.tasks import balanced_groups, open_shuffles, python_time_zone
+
+UTC = SimpleNamespace(conf={"spark.sql.session.timeZone": "UTC"})
+"""What arguments are checked with."""
 
 
 @given(
@@ -71,6 +78,24 @@ def test_what_are_no_columns(tmp_path, columns):
     paths = [tmp_path / "s"] * 2
     with pytest.raises(OptionError, match=r"columns=.*: expected"):
         map_subpartitions(None, paths, print, StructType(), columns=columns)
+
+
+def test_a_filter_that_does_not_fit_names_its_side(tmp_path):
+    for name in "ab":
+        write_shuffle(
+            pa.table({"k": [1], name: [1]}), tmp_path / name, num_subpartitions=2, keys="k"
+        )
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(SchemaError, match=r"^right_filter: column 'a' is not there; columns are k"):
+        join_shuffles(UTC, *paths, left_filter="a = 1", right_filter="a = 1")
+    with pytest.raises(OptionError, match=r"^left_filter: filter does not parse: line 1, column 5"):
+        join_shuffles(UTC, *paths, left_filter="a = = 1")
+    with pytest.raises(SchemaError, match=rf"^filter of {paths[1]}: column 'a' is not there"):
+        map_subpartitions(UTC, paths, print, StructType(), filter="a = 1")
+    with pytest.raises(OptionError, match=r"^filter=\['a = 1'\]: expected one, or one for each of"):
+        map_subpartitions(UTC, paths, print, StructType(), filter=["a = 1"])
+    with pytest.raises(SchemaError, match=r"^filter: column 'x' is not there"):
+        aggregate_shuffle(UTC, paths[0], "k", [], filter=pc.field("x") == 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,288 @@
+"""Keys that somebody gives, in the stored types: which rows have them, and where these rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as pt
+
+from arrow_format.arrays.buffers import to_arrow, to_numpy
+from arrow_format.arrays.conversion import convert
+from arrow_format.arrays.selection import keep, take
+from arrow_format.arrays.stored_types import data_schema, missing_column
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.filters.comparison import comparable, comparable_type, distinct
+from arrow_format.filters.expression import (
+    Column,
+    Comparison,
+    Expression,
+    IsIn,
+    IsNull,
+    Literal,
+    all_of,
+    any_of,
+    as_sql,
+)
+from arrow_format.filters.filter import Filter
+from arrow_format.keys.bounds import cast_exactly
+from arrow_format.keys.key_set import rows_with_keys
+from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, key_columns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from arrow_format.format.statistics import ColumnStatistics
+    from arrow_format.model import Int32Array, Int64Array
+
+Keys: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, Any]
+"""Key columns, aligned by position. In a mapping, a single value goes with all of the others."""
+
+_SHOWN_KEYS = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyFilter:
+    """Rows that have one of several keys, bound by :func:`bind_keys`; used as a ``Filter`` is.
+
+    A null is a key like any other, NaN equals NaN, and -0.0 equals 0.0.
+    """
+
+    keys: pa.RecordBatch
+    """Key columns in their stored types, in the partitioner's order."""
+    filter: Filter
+    """A condition that holds for all rows of the keys, and may for others."""
+    is_exact: bool
+    """Whether it holds for no others."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The key columns, in the partitioner's order."""
+        return tuple(self.keys.schema.names)
+
+    def mask(self, columns: Sequence[pa.Array], num_rows: int | None = None) -> NDArray[np.bool_]:
+        """Return which rows have one of the keys; ``columns`` as :attr:`columns` names them."""
+        if self.is_exact:
+            return self.filter.mask(columns, num_rows)
+        return rows_with_keys(self.keys, columns)
+
+    def may_match(
+        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
+    ) -> NDArray[np.bool_]:
+        """Return for each unit of rows whether one may have a key; as of a ``Filter``."""
+        return self.filter.may_match(statistics, num_rows)
+
+    def all_match(
+        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
+    ) -> NDArray[np.bool_]:
+        """Return for each unit of rows whether surely all have a key; as of a ``Filter``."""
+        surely = self.filter.all_match(statistics, num_rows)
+        return surely if self.is_exact else np.zeros_like(surely)
+
+    def subpartitions(
+        self, partitioner: object, schema: pa.Schema, num_subpartitions: int
+    ) -> Int64Array | None:
+        """Return the subpartitions of the keys, ascending; None if not known."""
+        del schema  # that of the keys
+        if not isinstance(partitioner, Partitioner) or key_columns(partitioner) != self.columns:
+            return None
+        keys = self.keys
+        if isinstance(partitioner, ColumnPartitioner):  # what is no subpartition is nowhere
+            ids = keys.column(0).cast(pa.int64(), safe=False)
+            numbers = to_numpy(keep(ids, ids.is_valid()))
+            return np.unique(numbers[(numbers >= 0) & (numbers < num_subpartitions)])
+        ids = subpartitions_of_keys(keys, partitioner, num_subpartitions)
+        return np.unique(ids).astype(np.int64)
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.keys.schema, self.keys.serialize().to_pybytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyFilter) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash((self.columns, self.keys.num_rows))
+
+    def __str__(self) -> str:
+        names = ", ".join(as_sql(Column(name)) for name in self.columns)
+        shown = [
+            "(" + ", ".join(str(column[row]) for column in self.keys.columns) + ")"
+            for row in range(min(self.keys.num_rows, _SHOWN_KEYS))
+        ]
+        if self.keys.num_rows > _SHOWN_KEYS:
+            shown.append(f"... {self.keys.num_rows - _SHOWN_KEYS:,} more")
+        return f"keys ({names}): {', '.join(shown)}"
+
+
+def bind_keys(keys: Keys, schema: pa.Schema, partitioner: object) -> KeyFilter:
+    """Return the rows of given keys as a filter.
+
+    Parameters
+    ----------
+    keys
+        A table, or a dict of values, of exactly the key columns of the partitioner.
+    schema
+        The data schema of the shuffle.
+    partitioner
+        What assigned the rows: by the hash or ranges of keys, or by a column.
+
+    Raises
+    ------
+    OptionError
+        The keys are no table or mapping, or no keys decide the subpartition of a row.
+    SchemaError
+        A key column is missing or surplus, a value is of another type or does not fit the stored
+        one, or columns have different lengths.
+    """
+    batch = stored_keys(keys, _keys_of(partitioner), schema)
+    conditions = []
+    is_exact = batch.num_columns == 1 or batch.num_rows == 1
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if comparable_type(column.type) is None:
+            is_exact = False
+        else:
+            conditions.append(_one_of(Column(name), column))
+    types = tuple(field.type for field in batch.schema)
+    by_name = Filter(all_of(conditions), tuple(batch.schema.names), types)
+    return KeyFilter(batch, by_name, is_exact)
+
+
+def _one_of(column: Column, values: pa.Array) -> Expression:
+    """Return the condition that a column has one of the values, null like any other."""
+    found: list[Expression] = [IsNull(column)] if values.null_count else []
+    different = distinct(comparable(keep(values, values.is_valid())))
+    if len(different) == 1:
+        found.append(Comparison("=", column, Literal(different[0])))
+    elif len(different):
+        found.append(IsIn(column, different))
+    return any_of(found)
+
+
+def subpartition_of(
+    keys: Mapping[str, Any], partitioner: object, schema: pa.Schema, num_subpartitions: int
+) -> int:
+    """Return the subpartition of one key, a value for each key column.
+
+    Raises what :func:`bind_keys` does, and SchemaError for a value that a column of subpartitions
+    cannot have.
+    """
+    one_each = isinstance(keys, Mapping)
+    columns = {name: [value] for name, value in keys.items()} if one_each else keys
+    batch = stored_keys(columns, _keys_of(partitioner), schema)
+    assert isinstance(partitioner, Partitioner)
+    return int(subpartitions_of_keys(batch, partitioner, num_subpartitions)[0])
+
+
+def subpartitions_of_keys(
+    keys: pa.RecordBatch, partitioner: Partitioner, num_subpartitions: int
+) -> Int32Array:
+    """Return the subpartition of each key."""
+    if not keys.num_rows:
+        return np.empty(0, np.int32)
+    return partitioner.bind(keys.schema, num_subpartitions, 0)(keys).astype(np.int32, copy=False)
+
+
+def _keys_of(partitioner: object) -> tuple[str, ...]:
+    known = partitioner if isinstance(partitioner, Partitioner | Mapping) else None
+    names = key_columns(known)
+    if names:
+        return names
+    kind = known.describe() if isinstance(known, Partitioner) else known
+    msg = (
+        f"keys: the shuffle is partitioned by {dict(kind or {}).get('kind')!r}, so that no key "
+        "says where its rows are; give a filter instead"
+    )
+    raise OptionError(msg)
+
+
+# Values in the stored types ----------------------------------------------------------------------
+
+
+def stored_keys(keys: Keys, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    """Return keys, one a row, as the key columns ``names`` in the types of a data schema.
+
+    Values are cast where that changes none. Text is read as a value of the stored type; apart from
+    that, a number is no text and no date. A timestamp without time zone is UTC where the stored one
+    has a zone. Raises what :func:`bind_keys` does.
+    """
+    if not isinstance(keys, pa.Table | pa.RecordBatch | Mapping):
+        msg = (
+            f"keys is {type(keys).__name__}: expected a pyarrow table or record batch, or a dict "
+            "of columns"
+        )
+        raise OptionError(msg)
+    given = list(keys) if isinstance(keys, Mapping) else keys.schema.names
+    for name in names:
+        if name not in given:
+            raise SchemaError(f"keys: {missing_column(name, given, 'key column')}")
+    surplus = [name for name in given if name not in names or given.count(name) > 1]
+    if surplus:
+        msg = (
+            f"keys: column {surplus[0]!r} is not a key column, or is given twice; the key columns "
+            f"are {', '.join(names)}"
+        )
+        raise SchemaError(msg)
+    # Any column may have a null: such a key has no row where the shuffle has none.
+    target = pa.schema([pa.field(name, schema.field(name).type) for name in names])
+    single = {name for name in names if _is_single(keys[name])}
+    columns = [
+        _as_stored([keys[field.name]] if field.name in single else keys[field.name], field)
+        for field in target
+    ]
+    lengths = {len(c) for c, name in zip(columns, names, strict=True) if name not in single}
+    if len(lengths) > 1:
+        msg = f"keys: columns of different lengths: {', '.join(map(str, sorted(lengths)))}"
+        raise SchemaError(msg)
+    num_keys = lengths.pop() if lengths else 1
+    columns = [
+        take(column, to_arrow(np.zeros(num_keys, np.int64))) if name in single else column
+        for column, name in zip(columns, names, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _is_single(column: Any) -> bool:  # noqa: ANN401  from the user
+    """Whether a column of keys is one value."""
+    if isinstance(column, str | bytes | bytearray | Mapping | pa.Scalar):
+        return True
+    return not isinstance(column, pa.Array | pa.ChunkedArray) and not hasattr(column, "__len__")
+
+
+def _as_stored(column: Any, field: pa.Field) -> pa.Array:  # noqa: ANN401  from the user
+    """Return a column of keys in its stored type; SchemaError where a value does not fit."""
+    try:
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        given = column if isinstance(column, pa.Array) else pa.array(column)
+        plain = data_schema(pa.schema([("key", given.type)])).field(0).type
+        given = convert(given, plain)
+        if not _is_of_kind(given.type, field.type):
+            raise ValueError(f"values are {given.type}")  # noqa: TRY301
+        return cast_exactly(given, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        msg = f"keys: column {field.name!r} does not fit the stored type {field.type}: {error}"
+        raise SchemaError(msg) from error
+
+
+def _is_of_kind(given: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether values may be meant as values of a stored type."""
+    if pt.is_null(given) or pt.is_string(given) or given.equals(stored):
+        return True
+    return _kind(given) == _kind(stored)
+
+
+def _kind(type_: pa.DataType) -> str:
+    if pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_):
+        return "number"
+    if pt.is_date(type_) or pt.is_timestamp(type_):
+        return "moment"
+    for is_of, kind in (
+        (pt.is_boolean, "boolean"), (pt.is_time, "time"), (pt.is_duration, "duration"),
+        (pt.is_binary, "bytes"), (pt.is_fixed_size_binary, "bytes"), (pt.is_string, "text"),
+    ):  # fmt: skip
+        if is_of(type_):
+            return kind
+    return "nested"

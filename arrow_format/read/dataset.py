@@ -1,0 +1,118 @@
+"""A shuffle as a dataset of PyArrow, for those that push columns and filters into one: DuckDB.
+
+PyArrow has no interface for datasets of others. As Lance does, this is a subclass with a scanner of
+its own, which DuckDB, Polars and PyArrow's own methods call. What passes it by and reads files
+finds one that refuses, so nothing is taken for an empty dataset.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow.dataset as ds
+
+from arrow_format.arrays.selection import keep
+from arrow_format.errors import OptionError
+from arrow_format.read.readable import restricted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from arrow_format.read.readable import Readable
+
+
+class _RefusingFile(io.RawIOBase):
+    """A file that cannot be read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return 0
+
+    def seek(self, *_: int) -> NoReturn:
+        msg = (
+            "PyArrow reads the files of this dataset, and a shuffle has none that it can read: "
+            "take its to_table() or scanner() first"
+        )
+        raise OptionError(msg)
+
+
+_FORMAT = ds.IpcFileFormat()
+
+_REFUSING = _FORMAT.make_fragment(_RefusingFile())
+"""One for all: PyArrow keeps the frames in which a fragment is made, and what they refer to."""
+
+
+class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
+    """Rows of a shuffle, read at each scan with the columns and the filter of that scan.
+
+    A filter finds the rows for which Spark finds it true; one that a shuffle does not take is
+    evaluated by PyArrow. Scans keep the order of rows. It can be pickled.
+
+    Raises
+    ------
+    OptionError
+        From joins, sorting and unions of datasets, which read files: take a table first.
+    """
+
+    def __init__(self, rows: Readable) -> None:
+        super().__init__([_REFUSING], rows.schema_of(), _FORMAT)
+        self._rows = rows
+
+    def __reduce__(self) -> tuple[Callable[..., ShuffleDataset], tuple[Readable]]:
+        return type(self), (self._rows,)
+
+    def __repr__(self) -> str:
+        return f"<ShuffleDataset of {self._rows!r}>"
+
+    def scanner(
+        self,
+        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> ds.Scanner:
+        """Return a scanner, to be used once; parameters of :meth:`pyarrow.dataset.Dataset.scanner`.
+
+        Raises
+        ------
+        SchemaError
+            The shuffle has no such column.
+        """
+        rows, all_pushed = restricted(self._rows, [] if filter is None else [filter])
+        # An expression does not tell the columns that it needs.
+        names = columns if all_pushed and isinstance(columns, list | tuple) else None
+        reader = rows.read(columns=names)
+        batches = iter(reader) if all_pushed else _matching(reader, filter)
+        return ds.Scanner.from_batches(batches, schema=reader.schema, columns=columns, **options)
+
+    def filter(self, expression: pc.Expression) -> ShuffleDataset:
+        """Return the rows that match, as a dataset.
+
+        Raises
+        ------
+        OptionError, SchemaError
+            The expression is no filter of a shuffle.
+        """
+        return type(self)(self._rows.where(expression))
+
+    def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: ANN401
+        """Return the number of rows; decodes only what a filter needs."""
+        return int(self.scanner([], filter, **options).count_rows())
+
+
+def _matching(
+    batches: Iterator[pa.RecordBatch], condition: pc.Expression
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        answer = ds.Scanner.from_batches(
+            [batch], schema=batch.schema, columns={"": condition}
+        ).to_table()
+        yield keep(batch, answer.column(0).combine_chunks())

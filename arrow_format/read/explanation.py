@@ -1,0 +1,157 @@
+"""What a read keeps and what it skips, step by step, and why; for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.read.explain import PlannedGroup, ReadPlan, plan_group
+from arrow_format.read.subpartition_reader import files_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.read.chunk_reader import ChunkReader
+    from arrow_format.read.plan import ChunkRead
+    from arrow_format.read.selection import Selection
+    from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How many of some units a read keeps, of all that it would read without a filter."""
+
+    what: str
+    """``subpartitions``, ``versions``, ``files``, ``regions``, ``chunks`` or ``bytes``."""
+    kept: int
+    total: int
+    why: str
+    """What decides; empty without a filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadExplanation:
+    """What a read keeps, what it skips, and why; ``str`` shows it as a table."""
+
+    filter: str | None
+    """The condition; None where all rows are read."""
+    columns: tuple[str, ...]
+    """Columns that are delivered."""
+    deciding: tuple[str, ...]
+    """Columns of the filter, decoded first; the others only of chunks in which a row is kept."""
+    num_columns: int
+    """Columns that the shuffle has."""
+    steps: tuple[Kept, ...]
+    """From the coarse to the fine."""
+    plan: ReadPlan
+    """The byte ranges that are read."""
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.columns):,} of {self.num_columns:,} columns"]
+        if self.filter is not None:
+            lines = [f"where {self.filter}", lines[0]]
+            lines += [f"decoded first: {', '.join(self.deciding)}"] if self.deciding else []
+        width = max(len(f"{step.total:,}") for step in self.steps)
+        return "\n".join(
+            lines
+            + [
+                f"{s.what:<13} {s.kept:>{width},} of {s.total:>{width},}  {s.why}".rstrip()
+                for s in self.steps
+            ]
+        )
+
+
+class Counts:
+    """Counts what readers plan."""
+
+    def __init__(self, num_files: int) -> None:
+        self.files: NDArray[np.bool_] = np.zeros(num_files, np.bool_)
+        """Whether each file, in reading order, has a chunk to read."""
+        self.regions: set[tuple[int, int]] = set()
+        self.chunks: dict[tuple[int, int, int], int] = {}
+        """Bytes by file, region and number."""
+        self.of_opened: set[tuple[int, int, int]] = set()
+        """The same of all that would be read of the files opened."""
+
+    def planned(
+        self, reader: SortMergeSubpartitionReader
+    ) -> Iterable[tuple[ChunkReader, list[ChunkRead]]]:
+        """Yield the chunks of a reader by file, and count them."""
+        for source, planned in reader.planned():
+            chunks, file = list(planned), source.order
+            self.files[file] |= bool(chunks)
+            self.regions |= {(file, chunk.region) for chunk in chunks}
+            self.chunks |= {(file, chunk.region, chunk.chunk): chunk.length for chunk in chunks}
+            every = source.plan(0, len(source.index.regions), reader.first, reader.end)
+            self.of_opened |= {(file, chunk.region, chunk.chunk) for chunk in every}
+            yield source, chunks
+
+
+def explain(
+    snapshot: Snapshot,
+    selection: Selection | None,
+    asked: list[int] | None,
+    columns: Sequence[str],
+    readers: Iterable[SortMergeSubpartitionReader],
+) -> ReadExplanation:
+    """Explain a read; opens the indexes of the files that it reads.
+
+    ``asked`` are the subpartitions asked for, ascending, all when None; ``readers`` read what
+    ``selection`` leaves of them, in order.
+    """
+    newest, outputs = snapshot.newest, snapshot.map_outputs
+    files = list(files_of(outputs))
+    counts = Counts(len(files))
+    groups: list[PlannedGroup] = [
+        plan_group(reader.first, reader.end, counts.planned(reader)) for reader in readers
+    ]
+    wanted = np.arange(newest.num_subpartitions) if asked is None else np.array(asked, np.int64)
+    first, end = (outputs.of_files(f"{side}_subpartition") for side in ("first", "end"))
+    asked_of = np.searchsorted(wanted, end) > np.searchsorted(wanted, first)
+    version_of = np.array([file.output.position.version for file in files if file.output.position])
+    plan = ReadPlan(tuple(groups))
+    left = wanted if selection is None else selection.among(wanted.tolist()) or ()
+    keys = statistics = ""
+    deciding: tuple[str, ...] = ()
+    if selection is not None:
+        deciding = selection.where.columns
+        keys = (
+            "the filter asks for keys"
+            if selection.subpartitions is not None
+            else ("the filter asks for no keys")
+        )
+        statistics = f"statistics of {', '.join(deciding)}" if deciding else "the filter itself"
+
+    def of_files(values: NDArray[np.int64]) -> int:
+        return int(values[asked_of].sum())
+
+    steps = (
+        Kept("subpartitions", len(left), len(wanted), keys),
+        Kept(
+            "versions",
+            len(np.unique(version_of[counts.files])),
+            len(np.unique(version_of[asked_of])),
+            statistics and "those of the files",
+        ),
+        Kept("files", int(counts.files.sum()), int(asked_of.sum()), statistics),
+        Kept(
+            "regions",
+            len(counts.regions),
+            of_files(outputs.of_files("num_regions")),
+            statistics and "those of the chunks",
+        ),
+        Kept(
+            "chunks",
+            len(counts.chunks),
+            len(counts.of_opened),
+            statistics and f"{statistics}; of the files that were opened",
+        ),
+        Kept("bytes", sum(counts.chunks.values()), of_files(outputs.of_files("data_bytes")), ""),
+    )
+    text = None if selection is None else str(selection.where)
+    return ReadExplanation(text, tuple(columns), deciding, len(newest.data_schema), steps, plan)

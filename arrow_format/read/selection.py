@@ -1,0 +1,86 @@
+"""What a filter leaves of a version to be read, from the coarse to the fine. Pure.
+
+Subpartitions by the keys that the filter asks for, files by what the log knows of them, chunks by
+what an index knows. A region is left out where all of its chunks are. Only then are rows decoded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.keys.partitioner import partitioner_from_description
+from arrow_format.read.partitioned_file import chunk_rows
+from arrow_format.read.plan import adjacent_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.model import Int64Array
+    from arrow_format.read.partitioned_file import PartitionedFileReader
+    from arrow_format.read.plan import ChunkRead
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a filter leaves of one version."""
+
+    where: RowFilter
+    subpartitions: Int64Array | None
+    """Those that rows can be in, ascending; None for all."""
+    files: NDArray[np.bool_]
+    """Whether each file, in reading order, can have rows."""
+    share: float
+    """Of the bytes of all data files, those in files that can have rows."""
+
+    def ranges(self, first: int, end: int) -> tuple[tuple[int, int], ...]:
+        """Return the subpartitions of ``[first, end)`` to be read, as the fewest ranges."""
+        if self.subpartitions is None:
+            return ((first, end),)
+        lo, hi = np.searchsorted(self.subpartitions, (first, end))
+        return adjacent_ranges(self.subpartitions[lo:hi])
+
+    def among(self, wanted: list[int] | None) -> list[int] | None:
+        """Return those of ascending subpartitions, all when None, that are to be read."""
+        if self.subpartitions is None:
+            return wanted
+        left = self.subpartitions
+        if wanted is not None:
+            left = np.intersect1d(left, np.array(wanted, np.int64), assume_unique=True)
+        numbers: list[int] = left.tolist()
+        return numbers
+
+
+def select(where: RowFilter, snapshot: Snapshot) -> Selection:
+    """Return what a filter leaves of a version by what its log knows."""
+    newest, outputs = snapshot.newest, snapshot.map_outputs
+    partitioner = partitioner_from_description(newest.partitioner)
+    possible = None
+    # Rows that every subpartition reads count for each of them, whatever their keys.
+    if partitioner is not None and not snapshot.num_broadcast_rows:
+        possible = where.subpartitions(partitioner, newest.data_schema, newest.num_subpartitions)
+    statistics = outputs.file_statistics(where.columns, newest.data_schema)
+    files = where.may_match(statistics, outputs.of_files("num_rows"))
+    stored = outputs.of_files("data_bytes")
+    return Selection(where, possible, files, int(stored[files].sum()) / max(int(stored.sum()), 1))
+
+
+def select_chunks(
+    chunks: Iterable[ChunkRead], where: RowFilter, index: PartitionedFileReader, schema: pa.Schema
+) -> Iterator[ChunkRead]:
+    """Yield those of some chunks of a file in which a row can match; ``schema`` is read with."""
+    can_match = where.may_match(
+        index.chunk_statistics(where.columns, schema), chunk_rows(index.regions)
+    )
+    num_chunks = [len(region.chunks) for region in index.regions]
+    first_chunk = np.cumsum([0, *num_chunks])
+    for chunk in chunks:
+        if can_match[first_chunk[chunk.region] + chunk.chunk]:
+            yield chunk

@@ -1,0 +1,157 @@
+"""The rows of one version: which subpartitions are read together, and in which order they come.
+
+Source: FLIP-148, I/O scheduler; the order is that of writing, or of the sort keys.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from itertools import chain, starmap
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.arrays.batches import ORDERING_BYTES, HeldRuns, in_subpartition_order
+from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.estimates import estimate_raw_bytes
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.plan import group_adjacent
+from arrow_format.read.scheduler import ReadScheduler
+from arrow_format.read.sorted_reader import sorted_rows
+from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+from arrow_format.read.totals import totals_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from arrow_format.arrays.batches import Rows
+    from arrow_format.log.snapshot import Snapshot
+    from arrow_format.model import Int64Array
+    from arrow_format.options import ReadOptions
+    from arrow_format.read.selection import Selection
+    from arrow_format.storage.open import Storage
+
+
+class VersionReader:
+    """Reads rows of a version; all its readers share one memory budget and one cache of indexes.
+
+    ``options`` bound both. It may be used by several threads, and in a forked process, where it
+    begins anew.
+    """
+
+    def __init__(self, storage: Storage, snapshot: Snapshot, options: ReadOptions) -> None:
+        self._storage = storage
+        self._snapshot = snapshot
+        self._options = options
+        self._known_totals: tuple[Int64Array, Int64Array] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._indexes = IndexCache(self._storage, self._options.index_bytes)
+        self._scheduler = ReadScheduler(
+            ReadBufferPool(self._options.fetched_bytes), mapped=self._options.memory_map
+        )
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            # After a fork: threads that do not exist here may hold the locks forever.
+            self._begin()
+
+    @property
+    def indexes(self) -> IndexCache:
+        """Indexes of the version's files."""
+        self._check_process()
+        return self._indexes
+
+    @property
+    def scheduler(self) -> ReadScheduler:
+        """Fetches chunks for all readers."""
+        self._check_process()
+        return self._scheduler
+
+    @property
+    def totals(self) -> tuple[Int64Array, Int64Array]:
+        """Rows and bytes of each subpartition; without a filter."""
+        # No cached_property: up to Python 3.11 one lock serves all shuffles, and a process forked
+        # while a thread holds it would deadlock.
+        if self._known_totals is None:
+            self._known_totals = totals_of(self._snapshot, self._storage.root, self.indexes)
+        return self._known_totals
+
+    def groups(
+        self, asked: list[int] | None, selection: Selection | None = None
+    ) -> list[tuple[int, int]]:
+        """Return ranges ``[first, end)`` of subpartitions that fit into memory together.
+
+        ``asked`` are the subpartitions to read, ascending, all when None. With a selection a range
+        may have others between them, of which no row can match.
+        """
+        rows, stored = self.totals
+        weights = estimate_raw_bytes(self._snapshot, rows, stored) + ORDERING_BYTES * rows
+        if selection is None or selection.subpartitions is None:
+            return group_adjacent(weights, self._options.group_bytes, asked)
+        is_possible = np.zeros(len(weights), np.bool_)
+        is_possible[selection.subpartitions] = True
+        weights = np.where(is_possible, weights, 0)
+        wanted = None if asked is None else np.union1d(asked, np.flatnonzero(~is_possible)).tolist()
+        groups = group_adjacent(weights, self._options.group_bytes, wanted)
+        return [group for group in groups if selection.ranges(*group)]
+
+    def ordered(
+        self,
+        first: int,
+        end: int,
+        columns: Sequence[str] | None,
+        *,
+        regions: range | None = None,
+        selection: Selection | None = None,
+    ) -> Iterator[Rows]:
+        """Yield the rows of a group of subpartitions, by subpartition, then by the sort keys.
+
+        The group was sized by the average row. Where its rows are much larger, its subpartitions
+        are read one by one: then there is nothing to put in order, and so nothing to hold.
+        """
+        hold_bytes = 2 * self._options.group_bytes
+        reader = partial(self.reader, regions=regions, selection=selection)
+        sort_by = self._snapshot.newest.sort_by
+        if sort_by:
+            yield from sorted_rows(reader, first, end, sort_by, columns, hold_bytes=hold_bytes)
+            return
+        if end - first > 1:
+            held = HeldRuns(hold_bytes)
+            for run in reader(first, end, columns):
+                if not held.add(run):
+                    break
+            else:
+                yield from in_subpartition_order(held.runs)
+                return
+            del held, run
+        ranges = [(first, end)] if selection is None else selection.ranges(first, end)
+        for subpartition in chain.from_iterable(starmap(range, ranges)):
+            yield from reader(subpartition, subpartition + 1, columns)
+
+    def reader(
+        self,
+        first: int,
+        end: int,
+        columns: Sequence[str] | None = None,
+        *,
+        regions: range | None = None,
+        selection: Selection | None = None,
+    ) -> SortMergeSubpartitionReader:
+        """Return a reader of the subpartitions ``[first, end)`` that does not order them."""
+        return SortMergeSubpartitionReader(
+            self._storage,
+            self._snapshot.newest,
+            self._snapshot.map_outputs,
+            first,
+            end,
+            columns=columns,
+            regions=regions,
+            selection=selection,
+            indexes=self.indexes,
+            scheduler=self.scheduler,
+            oldest_needed=self._snapshot.oldest_needed,
+        )

@@ -1,0 +1,204 @@
+"""Filters as values, literals next to the values of a column, and rows that pass."""
+
+import datetime as dt
+import pickle
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.filters.filter import bind_filter
+
+NAN = float("nan")
+C = pc.field("c")
+
+
+def passing(filter_, values, type_, **options):
+    """Return the values that pass; rows before and behind show that slices are read right."""
+    rows = pa.array([None, *values, None], type_).slice(1, len(values))
+    bound = bind_filter(filter_, pa.schema([("c", type_)]), **options)
+    mask = bound.mask([rows] * len(bound.columns), len(rows))
+    return [value for value, passes in zip(rows.to_pylist(), mask, strict=True) if passes]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "filter_", "expected"),
+    [
+        (pa.int8(), [-128, 2, 3, None], C < 2.5, [-128, 2]),
+        (pa.int8(), [2, 3, None], C == 2.5, []),
+        (pa.int8(), [2, 3, None], C != 2.5, [2, 3]),
+        (pa.int8(), [-128, 127, None], C < 128, [-128, 127]),
+        (pa.int8(), [-128, 127, None], C >= 128, []),
+        (pa.int8(), [-128, 127, None], -Decimal(10**30) <= C, [-128, 127]),
+        (pa.int8(), [-128, 127, None], ~(C <= NAN), []),
+        (pa.uint64(), [0, 2**64 - 1], C > -1, [0, 2**64 - 1]),
+        (pa.uint64(), [0, 2**64 - 1], C < 2.0**64, [0]),  # its double is 2**64
+        (pa.int64(), [2**53, 2**53 + 1, 2**53 + 2], C == 2.0**53, [2**53, 2**53 + 1]),
+        (pa.int64(), [2**53, 2**53 + 1, 2**53 + 2], C == 2**53, [2**53]),
+        (pa.int64(), [2**53, 2**53 + 1, 5], C.isin([2.0**53, 5.5]), [2**53, 2**53 + 1]),
+        (pa.float32(), [0.1, 0.5], C == 0.1, []),
+        (pa.float32(), [0.5, 2.0], C.isin([0.5, 0.1]), [0.5]),
+        (pa.float32(), [1.0, float("inf")], C < 1e300, [1.0]),
+        (pa.float64(), [9007199254740992.0], C == 2**53 + 1, [9007199254740992.0]),
+        (pa.float64(), [0.1], Decimal("0.1") == C, [0.1]),
+        (pa.float16(), [np.float16(1), np.float16(2), None], C > 1.5, [2.0]),
+        (pa.decimal128(5, 2), [Decimal("1.50"), Decimal("1.51")], Decimal("1.505") < C,
+         [Decimal("1.51")]),
+        (pa.decimal128(5, 2), [Decimal("999.99")], C < 1e300, [Decimal("999.99")]),
+        (pa.decimal32(5, 2), [Decimal("1.50"), Decimal("2.00")], C.isin([1.5, 2]),
+         [Decimal("1.50"), Decimal("2.00")]),
+        (pa.decimal256(50, 2), [Decimal("1.50"), None], C == 1.5, [Decimal("1.50")]),
+        (pa.string(), ["a", "é", "z", "\U0001f600"], C > "z", ["é", "\U0001f600"]),
+        (pa.binary(), [b"\x7f", b"\x80", b""], C > b"\x7f", [b"\x80"]),
+        (pa.binary(2), [b"ab", b"ac", None], C > b"ab\x00", [b"ac"]),
+        (pa.binary(2), [b"ab", b"ac", None], C.isin([b"ab", b"a"]), [b"ab"]),
+        (pa.date32(), [dt.date(2024, 1, 1), dt.date(2024, 1, 2)],
+         dt.datetime(2024, 1, 1, 12) < C, [dt.date(2024, 1, 2)]),
+        (pa.date64(), [dt.date(2024, 1, 1), dt.date(2024, 1, 2)], dt.date(2024, 1, 1) == C,
+         [dt.date(2024, 1, 1)]),
+        (pa.timestamp("s"), [dt.datetime(2024, 1, 1)], dt.datetime(2024, 1, 1, 0, 0, 0, 1) > C,
+         [dt.datetime(2024, 1, 1)]),
+        (pa.timestamp("s"), [dt.datetime(2024, 1, 1)], dt.date(2023, 12, 31) < C,
+         [dt.datetime(2024, 1, 1)]),
+        (pa.timestamp("us"), [dt.datetime(2024, 1, 1)],
+         dt.datetime(2024, 1, 1, tzinfo=dt.UTC) == C, [dt.datetime(2024, 1, 1)]),
+        (pa.timestamp("ns"), [0], pa.scalar(2**62, pa.timestamp("s")) > C,
+         [dt.datetime(1970, 1, 1)]),
+        (pa.time32("s"), [dt.time(1), dt.time(2)], dt.time(1, 0, 0, 5) >= C, [dt.time(1)]),
+        (pa.duration("s"), [dt.timedelta(1), None], dt.timedelta(1) == C, [dt.timedelta(1)]),
+        (pa.bool_(), [True, False, None], C > False, [True]),
+        (pa.bool_(), [True, False, None], C.isin([True]), [True]),
+        (pa.null(), [None], C == 1, []),
+        (pa.null(), [None], C.is_null(), [None]),
+        (pa.list_(pa.int8()), [[1], None], C.is_valid(), [[1]]),
+    ],
+)  # fmt: skip
+def test_comparisons_keep_their_meaning(type_, values, filter_, expected):
+    assert passing(filter_, values, type_) == expected
+
+
+def test_nan_and_zeros_compare_as_in_spark():
+    values = [1.0, NAN, -0.0, 0.0, None, float("inf")]
+
+    def bits(found):
+        return [np.float64(value).tobytes() for value in found]
+
+    for type_ in (pa.float64(), pa.float32()):
+        assert bits(passing(C == NAN, values, type_)) == bits([NAN])
+        assert bits(passing(C > 1.0, values, type_)) == bits([NAN, float("inf")])
+        assert bits(passing(C <= NAN, values, type_)) == bits([1, NAN, -0.0, 0.0, float("inf")])
+        assert bits(passing(C == 0.0, values, type_)) == bits([-0.0, 0.0])
+        assert bits(passing(C.isin([0.0, NAN]), values, type_)) == bits([NAN, -0.0, 0.0])
+        assert bits(passing(~C.isin([0.0, NAN]), values, type_)) == bits([1, float("inf")])
+
+
+def test_in_with_nulls_and_without_values():
+    values = [1, 2, None]
+    assert passing(C.isin([1, None]), values, pa.int32()) == [1]
+    assert passing(~C.isin([1, None]), values, pa.int32()) == []
+    assert passing(~C.isin([1]), values, pa.int32()) == [2]
+    assert passing(C.isin([]), values, pa.int32()) == []
+    assert passing(~C.isin([]), values, pa.int32()) == values
+
+
+def test_dates_and_local_times_are_instants_of_the_time_zone():
+    """At 2 o'clock on 2024-03-31 clocks in Berlin were put forward to 3."""
+    zoned = pa.timestamp("us", "UTC")
+    berlin = {"time_zone": "Europe/Berlin"}
+    midnight = dt.datetime(2024, 3, 30, 23, tzinfo=dt.UTC)
+    assert len(passing(dt.date(2024, 3, 31) == C, [midnight], zoned, **berlin)) == 1
+    skipped = dt.datetime(2024, 3, 31, 1, 30, tzinfo=dt.UTC)
+    assert len(passing(dt.datetime(2024, 3, 31, 2, 30) == C, [skipped], zoned, **berlin)) == 1
+    twice = dt.datetime(2024, 10, 27, 0, 30, tzinfo=dt.UTC)
+    assert len(passing(dt.datetime(2024, 10, 27, 2, 30) == C, [twice], zoned, **berlin)) == 1
+    day = [dt.date(2024, 3, 31)]
+    assert passing(midnight == C, day, pa.date32(), **berlin) == day
+    assert passing(midnight == C, day, pa.date32()) == []
+    assert passing(midnight + dt.timedelta(hours=1) <= C, day, pa.date32(), **berlin) == []
+    assert passing(midnight == C, day, pa.date32(), time_zone="+01:00") == day
+
+
+@pytest.mark.parametrize(
+    ("filter_", "type_", "says"),
+    [
+        (C == "1", pa.int32(), "does not compare with '1' of type string"),
+        (C == 1, pa.string(), "does not compare with 1 of type int64"),
+        (C == b"a", pa.string(), "does not compare with X'61'"),
+        (C == True, pa.int32(), "does not compare with TRUE"),  # noqa: E712
+        (C == 1, pa.date32(), "does not compare with 1"),
+        (pa.scalar([1]) == C, pa.int32(), "does not compare with"),
+        (C == 1, pa.list_(pa.int32()), "do not compare"),
+        (C == 1, pa.month_day_nano_interval(), "do not compare; leave it out"),
+        (dt.datetime(2024, 1, 1, tzinfo=dt.UTC) == C, pa.timestamp("us"), "TIMESTAMP_NTZ"),
+        (pc.field("d") == 1, pa.int32(), "column 'd' is not there"),
+    ],
+)
+def test_what_does_not_compare(filter_, type_, says):
+    with pytest.raises(SchemaError, match=says):
+        bind_filter(filter_, pa.schema([("c", type_)]), time_zone="Europe/Berlin")
+
+
+def test_a_filter_of_another_type():
+    with pytest.raises(OptionError, match=r"filter=\[\('a', '=', 1\)\] is list"):
+        bind_filter([("a", "=", 1)], pa.schema([("a", pa.int32())]))
+
+
+def test_a_time_beyond_python_calendar():
+    late = pa.scalar(2**62, pa.timestamp("us"))
+    with pytest.raises(OptionError, match="the years 1 to 9999"):
+        bind_filter(
+            late == C, pa.schema([("c", pa.timestamp("us", "UTC"))]), time_zone="Asia/Tokyo"
+        )
+    assert "4611686018427387904 timestamp[us]" in str(
+        bind_filter(late == C, pa.schema([("c", pa.timestamp("us"))]))
+    )
+
+
+def test_filters_are_values():
+    schema = pa.schema([("s", pa.string()), ("c", pa.int32()), ("d", pa.int32())])
+    bound = bind_filter("c IN (1, 2) AND s = 'a'", schema)
+    assert bound.columns == ("s", "c")
+    assert bind_filter(bound, schema) is bound
+    again = pickle.loads(pickle.dumps(bound))
+    assert again == bound
+    assert hash(again) == hash(bound)
+    assert bound != bind_filter("c IN (1, 3) AND s = 'a'", schema)
+    assert bound != bind_filter("c IN (1, 2) AND s = 'a'", schema.set(1, pa.field("c", pa.int64())))
+    assert bound != "c IN (1, 2) AND s = 'a'"
+
+
+def test_long_lists_are_cut_for_people_only():
+    schema = pa.schema([("c", pa.int32())])
+    bound = [bind_filter(C.isin(range(last)), schema) for last in (1_000, 1_001)]
+    assert str(bound[0]) == f"c IN ({', '.join(map(str, range(12)))}, ... 988 more)"
+    assert bound[0] != bound[1]
+
+
+def test_columns_of_different_types():
+    schema = pa.schema(
+        [("i", pa.int32()), ("l", pa.int64()), ("x", pa.float64()), ("m", pa.decimal128(38, 0)),
+         ("w", pa.decimal128(38, 38))]
+    )  # fmt: skip
+    columns = {
+        "i": pa.array([1, 2, None], pa.int32()),
+        "l": pa.array([1, 3, 1], pa.int64()),
+        "x": pa.array([1.0, NAN, NAN]),
+        "m": pa.array([Decimal(1), Decimal(2), Decimal(3)], pa.decimal128(38, 0)),
+        "w": pa.array([Decimal(0), Decimal("0.5"), None], pa.decimal128(38, 38)),
+    }
+    for text, expected in [
+        ("i = l", [True, False, False]),
+        ("i < x", [False, True, False]),
+        ("x >= l", [True, True, True]),
+        ("m = i", [True, True, False]),
+        ("w < m", [True, True, False]),
+        ("i <=> w", [False, False, True]),
+        ("i != i", [False, False, False]),
+        ("i <=> i", [True, True, True]),
+    ]:
+        bound = bind_filter(text, schema)
+        found = bound.mask([columns[name] for name in bound.columns], 3)
+        assert found.tolist() == expected, text

@@ -1,0 +1,140 @@
+"""Keys given by a user: which rows have them, and in which subpartitions."""
+
+import datetime as dt
+import pickle
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import BroadcastPartitioner, HashPartitioner, RangePartitioner
+from arrow_format.errors import OptionError, SchemaError
+from arrow_format.filters.keys import bind_keys, stored_keys, subpartition_of
+from arrow_format.keys.partitioner import ColumnPartitioner
+from tests.support.column_statistics import statistics_of
+
+NAN = float("nan")
+SCHEMA = pa.schema(
+    [
+        ("k", pa.int32()),
+        ("s", pa.string()),
+        ("x", pa.float64()),
+        ("d", pa.date32()),
+        ("m", pa.decimal128(5, 2)),
+        ("p", pa.struct([("a", pa.int32())])),
+    ]
+)
+ROWS = pa.table(
+    {
+        "k": [1, 1, 2, None],
+        "s": ["a", "b", "b", "a"],
+        "x": [0.0, -0.0, NAN, None],
+        "d": [dt.date(2024, 1, 1)] * 4,
+        "m": [Decimal("1.50")] * 4,
+        "p": [{"a": 1}, {"a": None}, None, {"a": 1}],
+    },
+    schema=SCHEMA,
+)
+
+
+def rows_of(keys, *names):
+    bound = bind_keys(keys, SCHEMA, HashPartitioner(*names))
+    assert bound.columns == names
+    columns = [ROWS[name].combine_chunks() for name in names]
+    mask = bound.mask(columns)
+    assert pickle.loads(pickle.dumps(bound)).mask(columns).tolist() == mask.tolist()
+    return np.flatnonzero(mask).tolist()
+
+
+def test_rows_of_keys():
+    assert rows_of({"k": 1}, "k") == [0, 1]
+    assert rows_of({"k": [1, None]}, "k") == [0, 1, 3]
+    assert rows_of({"k": []}, "k") == []
+    assert rows_of({"k": [1, 2], "s": ["b", "b"]}, "k", "s") == [1, 2]
+    assert rows_of({"s": ["b", "a"], "k": [1, None]}, "k", "s") == [1, 3]
+    assert rows_of({"k": [1, 2], "s": "b"}, "k", "s") == [1, 2]
+    assert rows_of({"k": 1, "s": "b"}, "k", "s") == [1]
+    assert rows_of({"x": 0}, "x") == [0, 1]
+    assert rows_of({"x": [NAN, None]}, "x") == [2, 3]
+    assert rows_of({"p": [{"a": 1}, None]}, "p") == [0, 2, 3]
+    assert rows_of({"p": {"a": None}, "k": 1}, "p", "k") == [1]
+    assert rows_of(pa.table({"k": [2, 7]}), "k") == [2]
+    assert rows_of({"k": np.array([2, 7])}, "k") == [2]
+    assert rows_of({"d": "2024-01-01", "m": 1.5}, "d", "m") == [0, 1, 2, 3]
+
+
+def test_keys_skip_units():
+    bound = bind_keys({"k": [1, 9], "s": "b"}, SCHEMA, HashPartitioner("k", "s"))
+    units = [pa.array([2, 3], pa.int32()), pa.array([1, 1], pa.int32())]
+    texts = [pa.array(["b", "b"]), pa.array(["b", "b"])]
+    statistics = {"k": statistics_of(units), "s": statistics_of(texts)}
+    num_rows = np.array([2, 2])
+    assert bound.may_match(statistics, num_rows).tolist() == [False, True]
+    # Two keys: that both columns have a value of theirs does not say that a row has a key.
+    assert bound.all_match(statistics, num_rows).tolist() == [False, False]
+    one = bind_keys({"k": 1}, SCHEMA, HashPartitioner("k"))
+    assert one.all_match(statistics, num_rows).tolist() == [False, True]
+
+
+def test_subpartitions_of_keys():
+    by_k = HashPartitioner("k")
+    bound = bind_keys({"k": [1, 2, 1, None]}, SCHEMA, by_k)
+    each = {subpartition_of({"k": key}, by_k, SCHEMA, 50) for key in (1, 2, None)}
+    assert bound.subpartitions(by_k, SCHEMA, 50).tolist() == sorted(each)
+    assert bound.subpartitions(HashPartitioner("s"), SCHEMA, 50) is None
+    assert bound.subpartitions({"kind": "own"}, SCHEMA, 50) is None
+    assert bind_keys({"k": []}, SCHEMA, by_k).subpartitions(by_k, SCHEMA, 50).tolist() == []
+    ranges = RangePartitioner("k", bounds=[10, 20])
+    assert bind_keys({"k": [20, 21]}, SCHEMA, ranges).subpartitions(ranges, SCHEMA, 3).tolist() == [
+        1, 2,
+    ]  # fmt: skip
+    by_column = ColumnPartitioner("k")
+    numbers = bind_keys({"k": [3, -1, 99, None]}, SCHEMA, by_column)
+    assert numbers.subpartitions(by_column, SCHEMA, 10).tolist() == [3]
+    with pytest.raises(SchemaError, match="holds subpartition 99"):
+        subpartition_of({"k": 99}, by_column, SCHEMA, 10)
+
+
+def test_keys_are_values():
+    by_k = HashPartitioner("k")
+    some, same, other = (bind_keys({"k": keys}, SCHEMA, by_k) for keys in ([1, 2], [1, 2], [1, 3]))
+    assert some == same
+    assert hash(some) == hash(same)
+    assert some != other
+    assert str(some) == "keys (k): (1), (2)"
+    assert str(bind_keys({"k": range(9)}, SCHEMA, by_k)) == "keys (k): (0), (1), (2), ... 6 more"
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "says"),
+    [
+        ({}, SchemaError, "key column 'k' is not there"),
+        ({"k": 1}, SchemaError, "key column 's' is not there"),
+        ({"k": 1, "s": "a", "x": 1}, SchemaError, "column 'x' is not a key column"),
+        ({"k": [1, 2], "s": ["a"]}, SchemaError, "different lengths: 1, 2"),
+        ({"k": 2.5, "s": "a"}, SchemaError, "column 'k' does not fit the stored type int32"),
+        ({"k": 2**40, "s": "a"}, SchemaError, "column 'k' does not fit"),
+        ({"k": "x", "s": "a"}, SchemaError, "column 'k' does not fit"),
+        ({"k": True, "s": "a"}, SchemaError, "values are bool"),
+        ({"k": dt.date(2024, 1, 1), "s": "a"}, SchemaError, "values are date32"),
+        ({"k": 1, "s": 17}, SchemaError, "column 's' does not fit .* values are int64"),
+        ({"k": [1, "a"], "s": "a"}, SchemaError, "column 'k' does not fit"),
+        ([("k", 1)], OptionError, "keys is list"),
+        (None, OptionError, "keys is NoneType"),
+    ],
+)
+def test_keys_that_do_not_fit(keys, error, says):
+    with pytest.raises(error, match=says):
+        bind_keys(keys, SCHEMA, HashPartitioner("k", "s"))
+
+
+def test_a_time_of_day_is_not_cut_off():
+    with pytest.raises(SchemaError, match="would be truncated"):
+        stored_keys({"d": dt.datetime(2024, 1, 1, 5)}, ["d"], SCHEMA)
+
+
+def test_keys_that_decide_nothing():
+    for partitioner in (BroadcastPartitioner(), {"kind": "own"}):
+        with pytest.raises(OptionError, match="no key says where its rows are"):
+            bind_keys({"k": 1}, SCHEMA, partitioner)
