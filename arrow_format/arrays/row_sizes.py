@@ -32,6 +32,8 @@ OFFSET_BYTES = 4
 
 def has_items(type_: pa.DataType) -> bool:
     """Whether a row of a stored type may hold several values, at any depth."""
+    if not type_.num_fields:  # of most columns, and asked for each chunk
+        return False
     if pt.is_struct(type_):
         return any(has_items(field.type) for field in type_)
     return bool(pt.is_list(type_) or pt.is_map(type_) or pt.is_fixed_size_list(type_))

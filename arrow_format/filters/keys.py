@@ -66,8 +66,7 @@ class KeyFilter:
     def mask(self, columns: Sequence[pa.Array], num_rows: int | None = None) -> NDArray[np.bool_]:
         """Return which rows have one of the keys; ``columns`` as :attr:`columns` names them."""
         if self.is_exact:
-            by_name = dict(zip(self.columns, columns, strict=True))
-            return self.filter.mask([by_name[name] for name in self.filter.columns], num_rows)
+            return self.filter.mask(columns, num_rows)
         return rows_with_keys(self.keys, columns)
 
     def may_match(
@@ -94,11 +93,9 @@ class KeyFilter:
         if isinstance(partitioner, ColumnPartitioner):  # what is no subpartition is nowhere
             ids = keys.column(0).cast(pa.int64(), safe=False)
             numbers = to_numpy(keep(ids, ids.is_valid()))
-            keep_ids = (numbers >= 0) & (numbers < num_subpartitions)
-            return np.unique(numbers[keep_ids])
-        return np.unique(subpartitions_of_keys(keys, partitioner, num_subpartitions)).astype(
-            np.int64
-        )
+            return np.unique(numbers[(numbers >= 0) & (numbers < num_subpartitions)])
+        ids = subpartitions_of_keys(keys, partitioner, num_subpartitions)
+        return np.unique(ids).astype(np.int64)
 
     def _identity(self) -> tuple[object, ...]:
         return self.keys.schema, self.keys.serialize().to_pybytes()
@@ -172,8 +169,9 @@ def subpartition_of(
     Raises what :func:`bind_keys` does, and SchemaError for a value that a column of subpartitions
     cannot have.
     """
-    one = {name: [value] for name, value in keys.items()}
-    batch = stored_keys(one, _keys_of(partitioner), schema)
+    one_each = isinstance(keys, Mapping)
+    columns = {name: [value] for name, value in keys.items()} if one_each else keys
+    batch = stored_keys(columns, _keys_of(partitioner), schema)
     assert isinstance(partitioner, Partitioner)
     return int(subpartitions_of_keys(batch, partitioner, num_subpartitions)[0])
 
@@ -207,7 +205,8 @@ def stored_keys(keys: Keys, names: Sequence[str], schema: pa.Schema) -> pa.Recor
     """Return keys, one a row, as the key columns ``names`` in the types of a data schema.
 
     Values are cast where that changes none. Text is read as a value of the stored type; apart from
-    that, a number is no text and no date. Raises what :func:`bind_keys` does.
+    that, a number is no text and no date. A timestamp without time zone is UTC where the stored one
+    has a zone. Raises what :func:`bind_keys` does.
     """
     if not isinstance(keys, pa.Table | pa.RecordBatch | Mapping):
         msg = (

@@ -4,6 +4,9 @@ Of a column of whole numbers, ``x < 2.5`` is ``x < 3``, and ``x = 2.5`` holds fo
 compares in a type that several values of the column are equal in, as long integers with a double,
 the values next to it enclose all of these. Pure.
 
+One difference is meant: where an integer is compared with a decimal beyond all long integers, Spark
+takes the answer for true of nulls too (``DecimalPrecision``); here it is null, as for other values.
+
 Source: Spark, ``AnsiTypeCoercion`` (types of the two sides of a comparison).
 """
 

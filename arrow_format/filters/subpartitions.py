@@ -88,13 +88,11 @@ def _between_bounds(bounds: pa.Array, order: str, applies: np.ndarray) -> Column
     """Return what is known of a key in each range, where its bounds apply; a unit is one row."""
     num_ranges = len(bounds) + 1
     inside = np.arange(num_ranges)
-    none = np.zeros(num_ranges, np.bool_)
     before = take(bounds, to_arrow(inside - 1, (inside == 0) | ~applies))
     after = take(bounds, to_arrow(inside, (inside == len(bounds)) | ~applies))
-    null_before, null_after = none.copy(), none.copy()
     valid = validity(bounds)
     is_null = np.zeros(len(bounds), np.bool_) if valid is None else ~valid
-    null_before[1:], null_after[:-1] = is_null, is_null
+    null_before, null_after = np.append(False, is_null), np.append(is_null, False)
     first, last = inside == 0, inside == len(bounds)
     if puts_nulls_first(order):
         only_nulls, may_have_nulls = null_after, first | null_before

@@ -6,8 +6,9 @@ Damage raises :class:`CorruptShuffleError`; the caller adds the file, region and
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import zstandard
@@ -61,25 +62,29 @@ class FrameEncoder:
         return EncodedChunk(b"".join([header, *frames]), sum(raw_lengths), Encoding.FRAMES)
 
 
-class OpenChunk(Protocol):
+class OpenChunk(ABC):
     """A chunk that was verified, whose columns are decoded when they are asked for.
 
-    It may reference the stored bytes: drop it, and take what is to be kept from :meth:`columns`.
+    Arrays may be views of the stored bytes, or of each other's frames.
     """
 
+    schema: pa.Schema
+    """That of the decoder."""
     num_rows: int
 
+    @abstractmethod
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
-        """Decode columns, each anew with every call.
-
-        ``positions`` are those of the decoder's schema; a column has its type. Arrays may be views
-        of the stored bytes.
+        """Decode columns at some positions of :attr:`schema`, anew with every call.
 
         Raises
         ------
         CorruptShuffleError
             The columns are not of the shuffle's schema.
         """
+
+    def batch(self) -> pa.RecordBatch:
+        """Decode all columns of :attr:`schema`; raises as :meth:`columns`."""
+        return batch_of(self.columns(range(len(self.schema))), self.schema, self.num_rows)
 
 
 class ChunkDecoder:
@@ -93,12 +98,13 @@ class ChunkDecoder:
     """Bytes by which a row is larger than what is stored of it, at least."""
 
     def __init__(self, schema: pa.Schema, columns: Sequence[int] | None = None) -> None:
-        self._stored = schema
-        self._columns = [*range(len(schema))] if columns is None else [*columns]
-        self.schema = pa.schema([schema.field(i) for i in self._columns])
+        self.stored = schema
+        self.columns = [*range(len(schema))] if columns is None else [*columns]
+        self.is_whole = self.columns == [*range(len(schema))]
+        self.schema = pa.schema([schema.field(i) for i in self.columns])
         """Of the batches that are returned."""
-        self._unpacker = Unpacker(schema)
-        self._layout = LayoutCheck(schema)
+        self.unpacker = Unpacker(schema)
+        self.layout = LayoutCheck(schema)
 
     def open(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
@@ -120,11 +126,10 @@ class ChunkDecoder:
             raise FormatVersionError(msg)
         try:
             if encoding == Encoding.IPC:
-                return _Message(stored, self._stored, self._columns, self._layout, num_rows)
-            table = FrameTable(stored, len(self._stored), num_rows=num_rows, raw_length=raw_length)
+                return _Message(stored, self, num_rows)
+            return _Frames(stored, self, num_rows, raw_length)
         except _DAMAGE as error:
             raise _not_of_this_schema(error) from error
-        return _Frames(stored, table, self._columns, self._unpacker, num_rows, raw_length)
 
     def decode(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
@@ -136,15 +141,13 @@ class ChunkDecoder:
         chunk = self.open(
             stored, encoding=encoding, raw_length=raw_length, crc32=crc32, num_rows=num_rows
         )
-        batch = self.batch(chunk)
-        if encoding == Encoding.IPC and 2 * batch.nbytes < stored.size:
-            # A few small columns must not pin the whole chunk.
+        batch = chunk.batch()
+        is_view = encoding == Encoding.IPC and not self.is_whole
+        if is_view and 2 * batch.nbytes < stored.size:
+            # A few small columns must not pin the whole chunk: readers hold rows of many chunks,
+            # and count the columns' bytes. Next to the CRC of all columns the copy costs little.
             return copied(batch)
         return batch
-
-    def batch(self, chunk: OpenChunk) -> pa.RecordBatch:
-        """Return all columns of :attr:`schema` of an open chunk."""
-        return batch_of(chunk.columns(range(len(self.schema))), self.schema, chunk.num_rows)
 
 
 def batch_of(columns: Sequence[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
@@ -161,49 +164,42 @@ def _not_of_this_schema(error: Exception) -> CorruptShuffleError:
     return CorruptShuffleError(f"not a record batch of the shuffle's schema ({error})")
 
 
-class _Message:
+class _Message(OpenChunk):
     """An Arrow IPC message: all columns are views of it."""
 
-    def __init__(
-        self,
-        stored: pa.Buffer,
-        schema: pa.Schema,
-        columns: Sequence[int],
-        layout: LayoutCheck,
-        num_rows: int,
-    ) -> None:
+    def __init__(self, stored: pa.Buffer, decoder: ChunkDecoder, num_rows: int) -> None:
         if is_compressed(memoryview(stored)):
             msg = "its buffers are compressed, and say themselves how large they would become"
             raise ValueError(msg)
-        self._batch = pa.ipc.read_record_batch(stored, schema)
-        if self._batch.num_rows != num_rows:
-            msg = f"{self._batch.num_rows} rows where the index says {num_rows}"
+        batch = pa.ipc.read_record_batch(stored, decoder.stored)
+        if batch.num_rows != num_rows:
+            msg = f"{batch.num_rows} rows where the index says {num_rows}"
             raise ValueError(msg)
-        layout.check(stored, columns)
-        self._columns = columns
+        decoder.layout.check(stored, None if decoder.is_whole else decoder.columns)
+        self._batch = batch if decoder.is_whole else batch.select(decoder.columns)
+        self.schema = decoder.schema
         self.num_rows = num_rows
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
-        return [self._batch.column(self._columns[i]) for i in positions]
+        return [self._batch.column(i) for i in positions]
+
+    def batch(self) -> pa.RecordBatch:
+        return self._batch
 
 
-class _Frames:
+class _Frames(OpenChunk):
     """Frames of packed columns."""
 
     def __init__(
-        self,
-        stored: pa.Buffer,
-        table: FrameTable,
-        columns: Sequence[int],
-        unpacker: Unpacker,
-        num_rows: int,
-        raw_length: int,
+        self, stored: pa.Buffer, decoder: ChunkDecoder, num_rows: int, raw_length: int
     ) -> None:
+        num_columns = len(decoder.stored)
+        self._table = FrameTable(stored, num_columns, num_rows=num_rows, raw_length=raw_length)
         self._stored = stored
-        self._table = table
-        self._columns = columns
-        self._unpacker = unpacker
+        self._columns = decoder.columns
+        self._unpacker = decoder.unpacker
         self._raw_length = raw_length
+        self.schema = decoder.schema
         self.num_rows = num_rows
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:

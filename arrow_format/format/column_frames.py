@@ -12,6 +12,7 @@ The frames follow. Each is one zstd frame of the packed columns that it holds, i
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,10 +20,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
     import pyarrow as pa
-
-    from arrow_format.model import Int64Array
 
 MIN_FRAME_BYTES = 4096
 """Columns of fewer raw bytes share frames: a frame costs some microseconds and some bytes."""
@@ -71,7 +69,7 @@ class Selection(NamedTuple):
     """What to decompress for some columns, and where they are in the result."""
 
     extents: list[tuple[int, int]]
-    """Bytes ``[start, stop)`` of the chunk; all of them together are whole frames."""
+    """Bytes ``[start, stop)`` of the chunk, ascending and not adjacent: whole frames."""
     num_bytes: int
     """Raw bytes of those frames."""
     sections: list[tuple[int, int, int]]
@@ -82,65 +80,58 @@ class FrameTable:
     """The header of a stored chunk, checked: frames fill the chunk, and columns the frames.
 
     Raises ValueError for a header that says otherwise, or has other rows or raw bytes than the
-    index. That frames have the raw bytes stated is left to the decompressor.
+    index. That frames have the raw bytes stated is left to the decompressor. Plain integers: for
+    few columns they are much faster than arrays, and for many no slower.
     """
 
     def __init__(
         self, stored: pa.Buffer, num_columns: int, *, num_rows: int, raw_length: int
     ) -> None:
-        self._stored_bytes: int = stored.size
-        self._raw_length = raw_length
         head = 2 + 2 * num_columns
-        numbers = np.frombuffer(stored, _NUMBER, stored.size // _NUMBER.itemsize)
-        if len(numbers) < head:
+        most = stored.size // _NUMBER.itemsize
+        if most < head:
             msg = f"{stored.size} bytes are too few for {num_columns} columns"
             raise ValueError(msg)
-        found_rows, num_frames = numbers[:2].tolist()
+        found_rows, num_frames, *numbers = np.frombuffer(stored, _NUMBER, head).tolist()
         if found_rows != num_rows:
             msg = f"{found_rows} rows where the index says {num_rows}"
             raise ValueError(msg)
-        if len(numbers) - head < num_frames:
+        if most - head < num_frames:
             msg = f"{stored.size} bytes are too few for {num_frames} frames"
             raise ValueError(msg)
-        self._first = _NUMBER.itemsize * (head + num_frames)
-        self._frame_of = numbers[2 : 2 + num_columns]
-        self._raw_lengths = numbers[2 + num_columns : head].astype(np.int64)
-        self._lengths = numbers[head : head + num_frames]
-        if num_columns and int(self._frame_of.max()) >= num_frames:
-            msg = f"a column is in frame {self._frame_of.max()} of {num_frames}"
+        self._frame_of = numbers[:num_columns]
+        self._raw_lengths = numbers[num_columns:]
+        if num_columns and max(self._frame_of) >= num_frames:
+            msg = f"a column is in frame {max(self._frame_of)} of {num_frames}"
             raise ValueError(msg)
-        raw_bytes = int(self._raw_lengths.sum())
-        if raw_bytes != raw_length:
-            msg = f"columns of {raw_bytes} bytes where the index says {raw_length}"
+        if sum(self._raw_lengths) != raw_length:
+            msg = f"columns of {sum(self._raw_lengths)} bytes where the index says {raw_length}"
             raise ValueError(msg)
-        end = self._first + int(self._lengths.sum(dtype=np.int64))
-        if end != stored.size:
-            msg = f"frames end at byte {end} of {stored.size}"
+        lengths = np.frombuffer(stored, _NUMBER, num_frames, _NUMBER.itemsize * head).tolist()
+        self._edges = [*accumulate(lengths, initial=_NUMBER.itemsize * (head + num_frames))]
+        if self._edges[-1] != stored.size:
+            msg = f"frames end at byte {self._edges[-1]} of {stored.size}"
             raise ValueError(msg)
+        self._contents = [0] * num_frames
+        self._starts = []
+        for frame, length in zip(self._frame_of, self._raw_lengths, strict=True):
+            self._starts.append(self._contents[frame])
+            self._contents[frame] += length
 
     def select(self, columns: Sequence[int]) -> Selection:
         """Return what to decompress for the columns at some positions, and where they will be."""
-        if len(columns) == len(self._frame_of):
-            extents = [(self._first, self._stored_bytes)]
-            lengths = self._raw_lengths
-        else:
-            is_wanted = np.zeros(len(self._lengths), np.bool_)
-            is_wanted[self._frame_of[columns]] = True
-            ends = self._first + np.cumsum(self._lengths, dtype=np.int64)
-            begins = ends - self._lengths
-            extents = list(zip(begins[is_wanted].tolist(), ends[is_wanted].tolist(), strict=True))
-            # Columns of other frames take no bytes of the result.
-            lengths = np.where(is_wanted[self._frame_of], self._raw_lengths, 0)
-        starts = _starts(self._frame_of, lengths)[columns]
-        stops = starts + lengths[columns]
-        sections = list(zip(columns, starts.tolist(), stops.tolist(), strict=True))
-        return Selection(extents, int(lengths.sum()), sections)
-
-
-def _starts(frame_of: npt.NDArray[np.uint32], lengths: Int64Array) -> Int64Array:
-    """Byte at which each column begins, where frames follow each other."""
-    order = np.argsort(frame_of, kind="stable")
-    ordered = lengths[order]
-    starts = np.empty_like(lengths)
-    starts[order] = np.cumsum(ordered) - ordered
-    return starts
+        extents: list[tuple[int, int]] = []
+        begins: dict[int, int] = {}
+        num_bytes = 0
+        for frame in sorted({self._frame_of[i] for i in columns}):
+            start, stop = self._edges[frame : frame + 2]
+            if extents and extents[-1][1] == start:
+                start = extents.pop()[0]
+            extents.append((start, stop))
+            begins[frame] = num_bytes
+            num_bytes += self._contents[frame]
+        sections = []
+        for i in columns:
+            start = begins[self._frame_of[i]] + self._starts[i]
+            sections.append((i, start, start + self._raw_lengths[i]))
+        return Selection(extents, num_bytes, sections)

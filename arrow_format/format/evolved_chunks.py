@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 from arrow_format.arrays.row_fit import RowFit
 from arrow_format.arrays.schema_evolution import has_same_columns
-from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.format.chunk_codec import ChunkDecoder, OpenChunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
-
-    from arrow_format.format.chunk_codec import OpenChunk
 
 
 class EvolvedChunkDecoder(ChunkDecoder):
@@ -41,12 +39,13 @@ class EvolvedChunkDecoder(ChunkDecoder):
         return _EvolvedChunk(chunk, self._fit)
 
 
-class _EvolvedChunk:
+class _EvolvedChunk(OpenChunk):
     """An open chunk whose columns are brought to the later schema."""
 
     def __init__(self, chunk: OpenChunk, fit: RowFit) -> None:
         self._chunk = chunk
         self._fit = fit
+        self.schema = fit.schema
         self.num_rows = chunk.num_rows
 
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:

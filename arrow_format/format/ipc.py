@@ -251,10 +251,13 @@ class LayoutCheck:
         ``columns`` are their positions; all when None.
         """
         batch = pa.ipc.read_record_batch(message, self._schema)
-        for i in range(batch.num_columns) if columns is None else columns:
-            # Each buffer must have the bytes of its values; and where there are offsets, those
-            # must lead inside. Without offsets, the full check would look at no more.
-            batch.column(i).validate(full=self._has_offsets[i])
+        # Each buffer must have the bytes of its values; and where there are offsets, those must
+        # lead inside. Without offsets, the full check would look at no more.
+        if columns is None:
+            batch.validate(full=any(self._has_offsets))
+        else:
+            for i in columns:
+                batch.column(i).validate(full=self._has_offsets[i])
 
 
 def byte_schema(schema: pa.Schema) -> pa.Schema:

@@ -118,7 +118,7 @@ class _Reader:
 
     def __init__(self, content: pa.Buffer, spare: int) -> None:
         self._content = content
-        self._octets = np.frombuffer(content, np.uint8)
+        self._view = memoryview(content)
         self._spare = spare
         """Bytes that arrays may still take besides the chunk."""
         self._position = self._stop = 0
@@ -129,7 +129,7 @@ class _Reader:
         if position > stop:
             msg = f"a column of {stop - start} bytes is shorter than its headers"
             raise ValueError(msg)
-        self._headers = NODE.iter_unpack(self._octets[start:position].data)
+        self._headers = NODE.iter_unpack(self._view[start:position])
         self._position, self._stop = position, stop
 
     def end(self) -> None:
@@ -202,7 +202,7 @@ class _Reader:
             return None
         num_bytes = length * width
         start = self._take(num_bytes)
-        return self._octets[start : start + num_bytes].view(_UNSIGNED[width])
+        return np.frombuffer(self._view, _UNSIGNED[width], length, start)
 
     def _numbers(self, node: _Node, length: int, width: int, base: int) -> pa.Buffer:
         codes = self._codes(length, width)
@@ -230,7 +230,9 @@ class _Reader:
         if codes is None:
             return pa.py_buffer(np.full(length, base / 10.0**digits))
         integers = np.add(codes, base, dtype=np.int64) if base else codes
-        return pa.py_buffer(np.divide(integers, 10.0**digits, dtype=np.float64))
+        values = integers.astype(np.float64)
+        values /= 10.0**digits
+        return pa.py_buffer(values)
 
     def _offsets(self, length: int, width: int, base: int) -> tuple[pa.Buffer, int]:
         codes = self._codes(length, width)

@@ -74,7 +74,8 @@ def delete_rows(
         Directory or URI of the shuffle, which must be partitioned by the hash or ranges of keys.
     keys
         The keys, one per row: exactly the key columns of the partitioner, as a table, record batch
-        or dict of columns. Values are cast to the stored types, where none changes by that. A null
+        or dict of columns; a single value in a dict goes with all of the others. Values are cast to
+        the stored types, where none changes by that; a number is no timestamp. A null
         is a key like any other, NaN equals NaN, and -0.0 equals 0.0. Without rows nothing happens.
     expected_version
         Delete only if no rows were added or taken away after this version, retries included.

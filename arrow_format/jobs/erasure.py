@@ -69,7 +69,7 @@ class ErasureStatus:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the last byte of the rows is gone, but for range bounds."""
+        """Whether the last byte of the rows is gone, but for bounds of ranges and in the log."""
         return not (
             self.versions
             or self.tags

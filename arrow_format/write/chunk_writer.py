@@ -25,7 +25,7 @@ WRITE_BYTES = 4 << 20
 NODES_PER_CHUNK = 16
 """A chunk of more columns than this closes later in proportion: each costs some microseconds."""
 
-MOST_TIMES = 8
+MOST_TIMES = 4
 """... but at this many times ``chunk_bytes`` at the latest."""
 
 MAX_EXPANSION = 4
@@ -142,11 +142,7 @@ def closing_bytes(schema: pa.Schema, chunk_bytes: int) -> int:
     What is inside of a column counts as a column more.
     """
     nodes = sum(num_nodes(type_) for type_ in schema.types)
-    return (
-        chunk_bytes
-        * min(max(nodes, NODES_PER_CHUNK), MOST_TIMES * NODES_PER_CHUNK)
-        // (NODES_PER_CHUNK)
-    )
+    return int(chunk_bytes * min(max(nodes / NODES_PER_CHUNK, 1), MOST_TIMES))
 
 
 def open_chunk_writer(

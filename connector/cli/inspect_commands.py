@@ -89,7 +89,7 @@ def head(
     version: VersionOption = None,
 ) -> None:
     """Show the first rows of a shuffle, of a subpartition, of a condition or of a key."""
-    from arrow_format.jobs.receipt import count_of
+    from arrow_format.read.presentation import count_of
     from arrow_format.read.shuffle import open_shuffle
     from connector.cli.tables import show_rows
 

@@ -33,6 +33,12 @@ WRITE_AGAINST_PARQUET = {200: Target(at_least=1.5)}
 READ_AGAINST_IPC = Target(at_least=0.7)
 """Speed of a verified read of everything, against an IPC file of the same codec in input order."""
 
+FEW_OF_LINEITEM = Target(at_most=0.35)
+"""Time of two of sixteen columns of codec zstd, against all."""
+
+FEW_OF_WIDE = Target(at_most=0.15)
+"""Time of 20 of 300 columns of codec zstd, against all."""
+
 LANE_AGAINST_PARQUET = Target(at_least=5)
 """Speed of ``write_shuffle`` of Parquet files, against Spark reading, repartitioning and writing
 them."""

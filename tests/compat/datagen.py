@@ -281,8 +281,9 @@ def wide() -> None:
     golden.commit("errorifexists", [pa.table(columns)])
 
 
-def types(name: str) -> None:
-    Golden(name, 3, ColumnPartitioner("p")).commit("errorifexists", [every_type()])
+def types(name: str, **options: Any) -> None:
+    golden = Golden(name, 3, ColumnPartitioner("p"), **options)
+    golden.commit("errorifexists", [every_type()])
 
 
 def other_types(name: str, **options: Any) -> None:
@@ -325,6 +326,26 @@ def merged() -> None:
         shutil.copy(
             golden.directory / "expected-2.arrow", golden.directory / f"expected-{version}.arrow"
         )
+
+
+def statistics() -> None:
+    """Bounds that are cut, absent, unknown of a part, and of none of the columns."""
+    texts = ["a text of more than sixteen", "\U0010ffff" * 17, "é" * 16, None]
+    tables = [
+        pa.table({"id": pa.array(ids), "text": pa.array(texts[: len(ids)]), "x": pa.array(numbers)})
+        for ids, numbers in (
+            ([1, 2, 3, 4], [float("inf"), -0.0, None, 1.5]),
+            ([5, 6], [1.0, float("-inf")]),
+            ([7], [0.5]),
+        )
+    ]
+    golden = Golden("statistics", 3, HashPartitioner("id"), chunk_bytes=1)
+    for table, chosen in zip(tables, ("all", ("text",), ()), strict=True):
+        golden.options = replace(golden.options, statistics=chosen)
+        golden.commit("append", [table])
+    policy = MergePolicy(rewrite="never")
+    merge_shuffle(golden.directory / "shuffle", policy=policy, options=golden.options)
+    shutil.copy(golden.directory / "expected-3.arrow", golden.directory / "expected-4.arrow")
 
 
 def collected() -> None:
@@ -508,7 +529,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (1_000, lambda: regions("regions_zstd", "zstd", 64)),
     (2_000, lambda: regions("regions_none", "none", 256)),
     (3_000, versions),
-    (4_000, lambda: types("types")),
+    (4_000, lambda: types("types", statistics="all")),
     (5_000, many_subpartitions),
     (6_000, noise),
     (7_000, no_rows),
@@ -521,7 +542,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (16_000, results),
     (17_000, waiting),
     # What a reader that was written from the specification alone found no example of.
-    (18_000, lambda: other_types("other_types_none", codec="none")),
+    (18_000, lambda: other_types("other_types_none", codec="none", statistics="all")),
     (19_000, lambda: other_types("other_types_zstd")),
     (20_000, constants),
     (21_000, large_rows),
@@ -530,6 +551,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (24_000, lambda: ended("ended", begins_again=True)),
     (25_000, lambda: ended("gone", begins_again=False)),
     (26_000, roots),
+    (27_000, statistics),
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from arrow_format import open_shuffle
 from arrow_format.errors import CorruptShuffleError, ResultReleasedError, ShuffleNotFoundError
+from arrow_format.format.statistics import UNKNOWN
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import decode_entry
@@ -135,6 +136,25 @@ def test_the_files_have_what_they_are_kept_for():
     assert regions_of("v1/no_rows") == []
     ((region,),) = regions_of("v1/many_subpartitions")
     assert region.ranks.max() > 1 << 16
+
+
+def test_statistics_that_are_cut_absent_and_unknown():
+    path = HERE / "v1/statistics/shuffle"
+    for version, names in ((1, ["id", "text", "x"]), (2, ["text"]), (3, [])):
+        file = open_shuffle(path, version).map_outputs[-1].files[0]
+        assert file.statistics.field("column").to_pylist() == names
+    shuffle = open_shuffle(path)
+    ((file,),) = (output.files for output in shuffle.map_outputs)
+    index = PartitionedFileReader(shuffle.storage, file)
+    known = index.chunk_statistics(["text", "x"], shuffle.schema)
+    assert index.metadata.statistics == ("id", "text", "x")
+    is_unknown = known["x"].null_count == UNKNOWN
+    assert is_unknown.any()
+    assert not is_unknown.all()
+    assert {len(text) for text in known["text"].maximum.to_pylist() if text} == {16}
+    assert (known["text"].maximum.is_null().to_numpy(False) & (known["text"].null_count == 0)).any()
+    bounds = shuffle.map_outputs.file_statistics(["text"], shuffle.schema)["text"]
+    assert bounds.null_count.tolist() == [UNKNOWN]
 
 
 def test_what_expired_and_what_was_fenced_is_known():
@@ -282,4 +302,4 @@ def test_every_index_is_an_arrow_file_that_says_how_to_read_its_data():
 
 def test_the_golden_files_are_small():
     size = sum(path.stat().st_size for path in HERE.rglob("v*/**/*") if path.is_file())
-    assert size < 850_000
+    assert size < 950_000

@@ -23,6 +23,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A row is in the subpartition where `df.repartition(n, *keys)` puts it, for every "
             "type that can be a key"
         ),
+        "filters": (
+            "A read with a filter gives exactly the rows for which Spark's three-valued logic "
+            "finds it true, whatever the history of the shuffle and the columns with statistics"
+        ),
+        "lookups": "A lookup gives all rows of the given keys, and no others",
         "row order": "Rows of a subpartition come back by version, map task, region and arrival",
         "sort order": "With `sort_by`, rows come back in that order, which is Spark's",
         "range bounds": (

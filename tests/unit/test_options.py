@@ -18,6 +18,9 @@ def test_defaults_are_those_of_the_contract():
     assert (options.local_dirs, options.write_order, options.sync) == ((), "rotated", True)
     assert options.rewrite == "never", "a write costs no more than was asked for"
     assert not options.schema_evolution, "a mistyped name must not become a column"
+    assert options.statistics is None
+    for given, kept in (("all", "all"), ("day", ("day",)), (["a", "b"], ("a", "b")), ((), ())):
+        assert WriteOptions(statistics=given).statistics == kept
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,8 @@ def test_defaults_are_those_of_the_contract():
         ("rewrite", "merge", "rewrite='merge': expected one of 'never', 'auto', 'always'"),
         ("sync", 1, "sync=1: expected True or False"),
         ("schema_evolution", "true", "schema_evolution='true': expected True or False"),
+        ("statistics", (1,), r"statistics=\(1,\): expected 'all', or names of columns"),
+        ("statistics", False, "statistics=False: expected 'all'"),
         ("local_dirs", ("tmp",), "local_dirs=.*expected a tuple of different absolute directories"),
         ("local_dirs", ("/tmp", "/tmp"), "local_dirs=.*expected a tuple of different absolute"),
         ("local_dirs", ("/tmp", "/tmp/"), "local_dirs=.*expected a tuple of different absolute"),

@@ -3,7 +3,7 @@
 import pytest
 
 from arrow_format import OptionError
-from connector.options.text import parse_bounds, parse_sort_keys
+from connector.options.text import parse_bounds, parse_sort_keys, parse_statistics
 
 UP, DOWN = "ascending", "descending"
 
@@ -56,3 +56,18 @@ def test_bounds():
     for text in ("", "{}", "5", "[1,"):
         with pytest.raises(OptionError, match=r"option rangeBounds=.*expected a JSON list with a"):
             parse_bounds("rangeBounds", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        ("all", "all"),
+        ("ALL", "all"),
+        ("none", ()),
+        ("day, price", ("day", "price")),
+        ('["none"]', ("none",)),
+        ('["a,b"]', ("a,b",)),
+    ],
+)
+def test_columns_with_statistics(text, chosen):
+    assert parse_statistics("statistics", text) == chosen

@@ -1,0 +1,145 @@
+"""A read with a filter gives the rows of the whole read for which Spark's logic says true."""
+
+import shutil
+import tempfile
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arrow_format import (
+    BROADCAST,
+    BroadcastPartitioner,
+    HashPartitioner,
+    RangePartitioner,
+    RoundRobinPartitioner,
+    WriteOptions,
+    collect_garbage,
+    merge_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.filters.filter import bind_filter
+from tests.support.filter_model import SCHEMA, conditions, rows_of, table_of, truth
+from tests.support.guarantees import guarantee
+
+
+class SomeBroadcast:
+    """By ``i``; every subpartition reads the rows of which it is null."""
+
+    def describe(self):
+        return {"kind": "some broadcast"}
+
+    def check(self, schema):
+        assert "i" in schema.names
+
+    def bind(self, schema, num_subpartitions, map_task):
+        del schema, map_task
+
+        def assign(batch):
+            known = batch["i"].fill_null(BROADCAST)
+            ids = known.to_numpy().astype(np.int32)
+            return np.where(
+                batch["i"].is_null().to_numpy(False), BROADCAST, ids % num_subpartitions
+            )
+
+        return assign
+
+
+def tables():
+    return st.builds(rows_of, st.integers(0, 2**32), st.integers(1, 40)).map(table_of)
+
+
+steps = st.one_of(
+    tables().map(lambda rows: ("append", rows)),
+    tables().map(lambda rows: ("overwrite", rows)),
+    st.just(("merge", None)),
+    st.just(("collect", None)),
+)
+partitioners = st.sampled_from(
+    [
+        HashPartitioner("i"), HashPartitioner("s", "b"), RoundRobinPartitioner(), "range",
+        BroadcastPartitioner(), SomeBroadcast(),
+    ]
+)  # fmt: skip
+some_columns = st.none() | st.lists(st.sampled_from(SCHEMA.names), unique=True)
+
+
+@st.composite
+def histories(draw):
+    """How a shuffle is written: arguments of all writes, its first rows, and what comes then."""
+    first, partitioner = draw(tables()), draw(partitioners)
+    n = draw(st.integers(1, 9))
+    if partitioner == "range":
+        sample = RangePartitioner("x", ("s", "descending"))
+        partitioner = sample.with_sample(first.to_batches()[0], n)
+    options = WriteOptions(
+        sync=False,
+        codec=draw(st.sampled_from(["zstd", "none"])),
+        chunk_bytes=draw(st.sampled_from([4096, 1 << 16])),
+        sort_buffer_bytes=1 << 20,
+        statistics=draw(st.sampled_from([None, "all", (), ("x", "s")])),
+    )
+    sort_by = draw(st.sampled_from([(), ("x",), (("s", "descending"), "i")]))
+    arguments = {
+        "num_subpartitions": n, "partitioner": partitioner, "sort_by": sort_by, "options": options,
+    }  # fmt: skip
+    return arguments, [("append", first), *draw(st.lists(steps, max_size=3))]
+
+
+@contextmanager
+def written(history):
+    arguments, steps = history
+    path = Path(tempfile.mkdtemp())
+    try:
+        for step, rows in steps:
+            if step == "merge":
+                merge_shuffle(path)
+            elif step == "collect":
+                collect_garbage(path, retention=timedelta(0))
+            else:
+                write_shuffle(rows.to_batches(), path, mode=step, **arguments)
+        yield open_shuffle(path)
+    finally:
+        shutil.rmtree(path)
+
+
+@guarantee("filters")
+@settings(max_examples=40)
+@given(histories(), conditions, some_columns, st.data())
+def test_a_filtered_read_is_the_whole_read_filtered(history, condition, columns, data):
+    with written(history) as shuffle:
+        n = shuffle.num_subpartitions
+        asked = data.draw(st.none() | st.lists(st.integers(0, n - 1), max_size=4))
+        bound = bind_filter(condition, shuffle.schema, time_zone="Europe/Berlin")
+        whole = shuffle.read(asked, with_subpartition=True).read_all()
+        passes = pa.array([truth(condition, row) is True for row in whole.to_pylist()], pa.bool_())
+        expected = whole.filter(passes)
+        if columns is not None:
+            expected = expected.select([*columns, "_subpartition"])
+        filtered = shuffle.where(bound)
+        found = filtered.read(asked, columns, with_subpartition=True).read_all()
+        assert repr(found.to_pylist()) == repr(expected.to_pylist())  # a NaN is no NaN to ==
+        steps = {step.what: step for step in filtered.explain(asked, columns).steps}
+        assert all(step.kept <= step.total for step in steps.values())
+        assert expected.num_rows == 0 or steps["chunks"].kept
+
+
+@guarantee("lookups")
+@given(histories(), st.data())
+def test_a_lookup_is_the_rows_of_the_keys(history, data):
+    history[0]["partitioner"] = HashPartitioner("s", "b")
+    with written(history) as shuffle:
+        whole = shuffle.read().read_all()
+        rows = st.lists(st.integers(0, whole.num_rows - 1), max_size=3)
+        keys = whole.select(["s", "b"]).take(pa.array(data.draw(rows), pa.int64()))
+        wanted = {tuple(row.values()) for row in keys.to_pylist()}
+        expected = [row for row in whole.to_pylist() if (row["s"], row["b"]) in wanted]
+        assert repr(shuffle.lookup(keys).read_all().to_pylist()) == repr(expected)
+        for row in keys.to_pylist():
+            subpartition = shuffle.subpartition(shuffle.subpartition_of(**row), ["s", "b"])
+            assert row in subpartition.read_all().to_pylist()
