@@ -48,6 +48,8 @@ MAX_BUCKETS = 1_000
 DRAIN = "mapInArrow drain"
 REPARTITION = "repartition, Parquet"
 BUCKET_BY = "bucketBy table"
+FEW = "l_shipdate BETWEEN '1994-03-01' AND '1994-03-25'"
+"""Keeps 1 % of the rows, spread over all subpartitions and chunks."""
 OWN_SHUFFLE = "repartition -> noop"
 READ_PARQUET = "read.parquet"
 
@@ -65,6 +67,16 @@ def write_label(codec: str, *, sync: bool = True) -> str:
 def read_label(codec: str) -> str:
     """Label of our read."""
     return f"read_shuffle {codec}"
+
+
+def filter_label(codec: str) -> str:
+    """Label of our read of few rows."""
+    return f"read_shuffle(filter=) {codec}"
+
+
+def where_label(codec: str) -> str:
+    """Label of our read of all rows, of which Spark keeps few."""
+    return f"read_shuffle.where {codec}"
 
 
 def round_trip_label(codec: str) -> str:
@@ -199,6 +211,13 @@ def read_lines(case: str, codecs: Iterable[str], timings: Mapping[str, Timing]) 
     return [compare(case, "time", "Parquet", timing, parquet, target) for timing in ours]
 
 
+def filter_lines(case: str, codecs: Iterable[str], timings: Mapping[str, Timing]) -> list[Line]:
+    """Lines on reading few rows, from the timings of one case."""
+    pairs = [(timings[filter_label(codec)], timings[where_label(codec)]) for codec in codecs]
+    target = targets.FILTER_AGAINST_WHERE
+    return [compare(case, "speed", "where", ours, all_rows, target) for ours, all_rows in pairs]
+
+
 def round_trip_lines(case: str, codecs: Iterable[str], timings: Mapping[str, Timing]) -> list[Line]:
     """Lines on writing and reading once, from the timings of one case."""
     sparks, target = timings[OWN_SHUFFLE], targets.ROUND_TRIP_AGAINST_SHUFFLE
@@ -289,7 +308,15 @@ class _Cases:
             actions[read_label(codec)] = lambda _, path=path: to_noop(
                 connector.read_shuffle(self.spark, path)
             )
-        self.part.lines += read_lines(case, self.settings.codecs, self.measure(case, actions))
+            actions[filter_label(codec)] = lambda _, path=path: to_noop(
+                connector.read_shuffle(self.spark, path, filter=FEW)
+            )
+            actions[where_label(codec)] = lambda _, path=path: to_noop(
+                connector.read_shuffle(self.spark, path).where(FEW)
+            )
+        timings = self.measure(case, actions)
+        self.part.lines += read_lines(case, self.settings.codecs, timings)
+        self.part.lines += filter_lines(case, self.settings.codecs, timings)
         shutil.rmtree(kept)
 
     def round_trips(self, n: int) -> None:

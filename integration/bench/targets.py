@@ -52,6 +52,9 @@ KEPT_JOIN_AGAINST_SQL = Target(at_least=4)
 AGGREGATE_AGAINST_APPLY = Target(at_least=5)
 """Speed of ``aggregate_shuffle`` of a kept shuffle, against ``groupBy(k).applyInArrow``."""
 
+FILTER_AGAINST_WHERE = Target(at_least=5)
+"""Speed of ``read_shuffle(filter=)`` that keeps 1 % of the rows, against reading and filtering."""
+
 READ_AGAINST_PARQUET = Target(at_most=1)
 """Time of a coalesced read, against ``spark.read.parquet`` of the same rows."""
 
