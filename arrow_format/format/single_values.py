@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def to_binaries(values: pa.Array) -> pa.BinaryArray:
     """Return values of a flat type, each as the bytes that Arrow has for it; a boolean as one."""
     type_ = values.type
-    if pt.is_string(type_) or pt.is_binary(type_):
+    if pt.is_string(type_) or pt.is_binary(type_) or pt.is_fixed_size_binary(type_):
         return values.cast(pa.binary())
     if pt.is_boolean(type_):
         values = values.cast(pa.uint8())

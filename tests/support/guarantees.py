@@ -60,7 +60,7 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
         "erased bytes": (
             "After a deletion and a collection no file holds the rows, and the receipt says so no "
-            "earlier"
+            "earlier; old entries of the log keep bounds of columns that have statistics"
         ),
     },
     "Commits": {

@@ -41,6 +41,11 @@ def test_values_are_read_as_a_wider_type(narrow, wide, cells):
     assert from_binaries(to_binaries(values), wide).to_pylist() == values.cast(wide).to_pylist()
 
 
+def test_values_of_no_bytes_come_back():
+    values = pa.array([b"", None, b""], pa.binary(0))
+    assert from_binaries(to_binaries(values), pa.binary(0)).to_pylist() == values.to_pylist()
+
+
 def test_values_of_several_widths_in_one_column():
     mixed = pa.concat_arrays(
         [to_binaries(pa.array([-3, None], pa.int16())), to_binaries(pa.array([1 << 40]))]

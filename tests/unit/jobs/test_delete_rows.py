@@ -134,8 +134,10 @@ def decoded_bytes(*directories):
             metadata.data_schema,
             chunk_rows(regions),
         )
-        for column in statistics.values():
-            parts += [str(column.minimum).encode(), str(column.maximum).encode()]
+        parts += [
+            repr([column.minimum.to_pylist(), column.maximum.to_pylist()]).encode()
+            for column in statistics.values()
+        ]
         name = index_path.name.removesuffix(INDEX_SUFFIX)
         file = PartitionedFile(name, 0, len(regions), metadata.data_bytes, 0, 0, 0)
         storage = PosixStorage(str(index_path.parent))
@@ -642,6 +644,26 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
         assert needle not in raw_bytes(tmp_path)
     assert open_shuffle(tmp_path / "x").num_rows == 5 * 400
     assert str(NEEDLE) not in receipt.to_json()
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merges):
+    options = replace(NONE, statistics="all")
+    for start in (0, 400):
+        write_shuffle(
+            with_needle(start), tmp_path, keys="k", num_subpartitions=N, mode="append",
+            options=options,
+        )  # fmt: skip
+    if merges:
+        merge_shuffle(tmp_path)
+    assert str(NEEDLE).encode() in decoded_bytes(tmp_path)
+    delete_rows(tmp_path, {"k": [NEEDLE]}, options=options)
+    collect_garbage(tmp_path, retention=NOW)
+    assert str(NEEDLE).encode() not in decoded_bytes(tmp_path)
+    shuffle = open_shuffle(tmp_path)
+    assert shuffle.verify().ok
+    largest = shuffle.map_outputs.file_statistics(["k"], shuffle.schema)["k"].maximum
+    assert max(largest.to_pylist()) == max(shuffle.read().read_all()["k"].to_pylist())
 
 
 def test_old_versions_that_were_overwritten_may_hold_the_rows_too(tmp_path):
