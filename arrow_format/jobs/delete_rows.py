@@ -16,6 +16,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
 from arrow_format.filters.keys import Keys, stored_keys, subpartitions_of_keys
@@ -180,6 +181,7 @@ class _Deletion:
             tags={},
             pending=(),
             bound_columns=self._bound_columns(),
+            statistics_columns=self._statistics_columns(),
             files=(),
         )
         if not len(self._keys):
@@ -298,6 +300,17 @@ class _Deletion:
             return ()
         bounds = partitioner.fitted(self._newest.data_schema).bounds
         return () if bounds is None else self._keys.columns_with_values_of(bounds)
+
+    def _statistics_columns(self) -> tuple[str, ...]:
+        if not len(self._keys):
+            return ()
+        outputs, schema = self._shuffle.snapshot.map_outputs, self._newest.data_schema
+        statistics = outputs.file_statistics(self._keys.names, schema)
+        bounds = {
+            name: pa.concat_arrays([known.minimum, known.maximum])
+            for name, known in statistics.items()
+        }
+        return self._keys.columns_with_values_of(pa.record_batch(bounds))
 
 
 def _files_of(outputs: Iterable[MapOutput]) -> tuple[HoldingFile, ...]:

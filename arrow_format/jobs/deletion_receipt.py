@@ -64,6 +64,9 @@ class DeletionReceipt:
     bound_columns
         Key columns of which a deleted value is a bound of the range partitioner. Bounds are in the
         log and in every index until the shuffle is overwritten with others.
+    statistics_columns
+        Key columns of which a deleted value is the smallest or largest of a file, and as such in an
+        old entry of the log until its segment is removed.
     files
         Files that held the rows or may have: the replaced ones, and those that only earlier
         versions and tags name.
@@ -83,6 +86,7 @@ class DeletionReceipt:
     tags: Mapping[str, Natural]
     pending: tuple[Natural, ...]
     bound_columns: tuple[str, ...]
+    statistics_columns: tuple[str, ...]
     files: tuple[HoldingFile, ...]
 
     def to_json(self) -> str:
@@ -135,6 +139,11 @@ class DeletionReceipt:
             yield (
                 f"  bounds     values of {', '.join(self.bound_columns)} are bounds of the range "
                 "partitioner, in the log and the indexes; overwrite the shuffle with other bounds"
+            )
+        if self.statistics_columns:
+            yield (
+                f"  statistics values of {', '.join(self.statistics_columns)} are bounds of files "
+                "in old entries of the log, until their segment is removed"
             )
         if not self.files:
             return

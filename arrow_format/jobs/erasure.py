@@ -51,6 +51,8 @@ class ErasureStatus:
         As in the receipt: versions up to this one were appended while the deletion ran.
     bound_columns
         As in the receipt, while the shuffle still has range bounds.
+    statistics_columns
+        As in the receipt.
     files
         Absolute paths or URIs of files of the receipt that exist.
     unreachable
@@ -64,6 +66,7 @@ class ErasureStatus:
     flushed: tuple[int, ...]
     unsearched_version: int
     bound_columns: tuple[str, ...]
+    statistics_columns: tuple[str, ...]
     files: tuple[str, ...]
     unreachable: tuple[str, ...]
 
@@ -111,6 +114,11 @@ class ErasureStatus:
             yield (
                 f"  bounds     values of {', '.join(self.bound_columns)} are range bounds; "
                 "overwrite the shuffle with other bounds"
+            )
+        if self.statistics_columns:
+            yield (
+                f"  statistics values of {', '.join(self.statistics_columns)} were bounds of "
+                "files, and are in old entries of the log until their segment is removed"
             )
 
 
@@ -180,6 +188,7 @@ def _status(log: LogReader, receipt: DeletionReceipt, view: LogView) -> ErasureS
         flushed=tuple(number for number in receipt.pending if number not in waiting),
         unsearched_version=receipt.unsearched_version,
         bound_columns=receipt.bound_columns if has_bounds else (),
+        statistics_columns=receipt.statistics_columns,
         files=(),
         unreachable=(),
     )

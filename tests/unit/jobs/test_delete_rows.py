@@ -657,9 +657,13 @@ def test_bounds_of_new_files_are_those_of_the_rows_that_are_left(tmp_path, merge
     if merges:
         merge_shuffle(tmp_path)
     assert str(NEEDLE).encode() in decoded_bytes(tmp_path)
-    delete_rows(tmp_path, {"k": [NEEDLE]}, options=options)
+    receipt = delete_rows(tmp_path, {"k": [NEEDLE]}, options=options)
+    assert receipt.statistics_columns == ("k",)
+    assert "values of k are bounds of files" in str(receipt)
     collect_garbage(tmp_path, retention=NOW)
+    assert erasure_status(tmp_path, receipt).statistics_columns == ("k",)
     assert str(NEEDLE).encode() not in decoded_bytes(tmp_path)
+    assert delete_rows(tmp_path, {"k": [NEEDLE]}).statistics_columns == ()
     shuffle = open_shuffle(tmp_path)
     assert shuffle.verify().ok
     largest = shuffle.map_outputs.file_statistics(["k"], shuffle.schema)["k"].maximum
