@@ -6,6 +6,7 @@ minimum, maximum and null count. Its schema follows from the index, which names 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 _LEVEL = 3
+_ZSTD = pa.Codec("zstd")
 
 _MAX_BYTES, _MAX_RATIO = 64 << 20, 1000
 """A section decompresses to no more than this, or than so many times its length."""
@@ -87,18 +89,25 @@ def _columns(section: memoryview, types: Sequence[pa.DataType], num_chunks: int)
     if not 0 < stated <= max(_MAX_BYTES, _MAX_RATIO * len(section)):
         msg = f"a frame of {len(section)} bytes that states {stated}"
         raise ValueError(msg)
-    message = pa.Codec("zstd").decompress(section, stated)
+    message = _ZSTD.decompress(section, stated)
     if is_compressed(memoryview(message)):
         msg = "buffers are compressed inside of a frame"
         raise ValueError(msg)
-    stored = [each for type_ in types for each in (type_, type_, pa.int64())]
-    schema = pa.schema([(str(i), type_) for i, type_ in enumerate(stored)])
+    schema, layout = _stored(tuple(types))
     batch = pa.ipc.read_record_batch(message, schema)
     if batch.num_rows != num_chunks:
         msg = f"{batch.num_rows} rows for {num_chunks} chunks"
         raise ValueError(msg)
-    LayoutCheck(schema).check(message)
+    layout.check(message)
     for column in batch.columns:
         if pt.is_string(column.type):  # decimals of too many digits are no damage
             column.validate(full=True)
     return list(batch.columns)
+
+
+@lru_cache(64)
+def _stored(types: tuple[pa.DataType, ...]) -> tuple[pa.Schema, LayoutCheck]:
+    """Return schema and check of messages with columns of these types, mostly the same ones."""
+    fields = [each for type_ in types for each in (type_, type_, pa.int64())]
+    schema = pa.schema([(str(i), type_) for i, type_ in enumerate(fields)])
+    return schema, LayoutCheck(schema)

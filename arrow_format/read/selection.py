@@ -75,12 +75,12 @@ def select(where: RowFilter, snapshot: Snapshot) -> Selection:
 def select_chunks(
     chunks: Iterable[ChunkRead], where: RowFilter, index: PartitionedFileReader, schema: pa.Schema
 ) -> Iterator[ChunkRead]:
-    """Yield those of some chunks of a file in which a row can match; ``schema`` is read with."""
+    """Return those of some chunks of a file in which a row can match; ``schema`` is read with."""
+    planned = list(chunks)
+    if len(planned) < 2:  # reading it costs no more than comparing it
+        return iter(planned)
     can_match = where.may_match(
         index.chunk_statistics(where.columns, schema), chunk_rows(index.regions)
     )
-    num_chunks = [len(region.chunks) for region in index.regions]
-    first_chunk = np.cumsum([0, *num_chunks])
-    for chunk in chunks:
-        if can_match[first_chunk[chunk.region] + chunk.chunk]:
-            yield chunk
+    first_chunk = np.cumsum([0, *(len(region.chunks) for region in index.regions)])
+    return (chunk for chunk in planned if can_match[first_chunk[chunk.region] + chunk.chunk])

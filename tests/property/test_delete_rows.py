@@ -101,7 +101,9 @@ def test_deletions_are_those_of_pandas(program, codec, sort_by, kind):
     names = [f"k{i}" for i in range(len(types))]
     fields = [pa.field(name, type_) for name, type_ in zip(names, types, strict=True)]
     schema = pa.schema([*fields, ("v", pa.int64()), ("s", pa.int64())])
-    options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=4_096, chunk_bytes=64)
+    options = WriteOptions(
+        sync=False, codec=codec, sort_buffer_bytes=4_096, chunk_bytes=64, statistics="all"
+    )
     bounds = pa.table([pa.array([None], field.type) for field in fields], names)
     partitioner = {
         "hash": HashPartitioner(names),

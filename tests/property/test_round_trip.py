@@ -24,6 +24,7 @@ OPTIONS = st.builds(
     codec=st.sampled_from(["zstd", "none"]),
     sort_buffer_bytes=st.sampled_from([1 << 10, 1 << 12, 1 << 20]),
     chunk_bytes=st.sampled_from([1, 64, 1_000, 256 << 10]),
+    statistics=st.sampled_from([None, "all"]),
     write_order=st.sampled_from(["rotated", "natural"]),
 )
 NUMBERS = st.sampled_from([1, 2, 3, 7, 100, 20_000, 65_537])

@@ -142,6 +142,7 @@ def test_every_version_is_what_arrow_makes_of_its_rows(data, sorted_by_w, by_key
                 sync=False,
                 schema_evolution=evolves,
                 codec=data.draw(st.sampled_from(["zstd", "none"])),
+                statistics=data.draw(st.sampled_from([None, "all", ("k",)])),
                 chunk_bytes=data.draw(st.sampled_from([1, 64, 1 << 18])),
                 sort_buffer_bytes=data.draw(st.sampled_from([1 << 10, 1 << 20])),
             )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from arrow_format.read.shuffle import Shuffle
 
 N = 6
-TINY = WriteOptions(sync=False, sort_buffer_bytes=4_096, chunk_bytes=300)
+TINY = WriteOptions(sync=False, sort_buffer_bytes=4_096, chunk_bytes=300, statistics="all")
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
 NEVER, ALWAYS = MergePolicy(rewrite="never"), MergePolicy(rewrite="always")
 POLICIES = pytest.mark.parametrize("policy", [NEVER, ALWAYS], ids=["append", "rewrite"])
