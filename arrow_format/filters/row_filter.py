@@ -5,7 +5,7 @@ Apart from the filters so that those that read rows do not know how a filter cam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array
 
 
+@runtime_checkable
 class RowFilter(Protocol):
     """A question about rows, bound to a schema; immutable, picklable, with a readable ``str``."""
 

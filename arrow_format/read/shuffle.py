@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import as_batches, in_batches_of
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
+from arrow_format.filters.row_filter import RowFilter
 from arrow_format.log.changes import changes_of, read_as
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
@@ -39,10 +37,12 @@ from arrow_format.storage.open import Place, Storage, open_storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     from arrow_format.arrays.batches import Rows
     from arrow_format.arrays.spark_schema_evolution import Schemas
     from arrow_format.filters.keys import Keys
-    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.snapshot import Snapshot, VersionSpan
     from arrow_format.log.version_names import VersionName
@@ -172,7 +172,7 @@ class Shuffle(VersionFacts, AtHand):
         if self._selection is not None:
             msg = f"the shuffle is filtered already, by {self.filter}: give one filter for both"
             raise OptionError(msg)
-        if isinstance(filter, str | pc.Expression):
+        if not isinstance(filter, RowFilter):
             filter = bind_filter(filter, self.schema, time_zone=time_zone)
         filtered = Shuffle(self._storage, self._snapshot, self._options)
         filtered._reader = self._reader

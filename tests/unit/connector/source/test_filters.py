@@ -90,6 +90,12 @@ def test_a_filter_that_does_not_fit_is_refused_before_any_task(path, condition, 
             read()
 
 
+@pytest.mark.parametrize("filter", [5, ["k = 1"], {"k": 1}])
+def test_what_is_no_filter_is_refused(path, filter):
+    with pytest.raises(OptionError, match=r"^filter=.* is (int|list|dict): expected a pyarrow.com"):
+        restricted(open_shuffle(path), filter)
+
+
 def test_keys_and_a_filter_are_not_given_together(path):
     with pytest.raises(OptionError, match=r"^filter and keys: give one of them"):
         restricted(open_shuffle(path), "k < 3", {"k": 3})
