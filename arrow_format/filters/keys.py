@@ -13,7 +13,7 @@ from pyarrow import types as pt
 from arrow_format.arrays.buffers import to_arrow, to_numpy
 from arrow_format.arrays.conversion import convert
 from arrow_format.arrays.selection import keep, take
-from arrow_format.arrays.stored_types import data_schema, missing_column
+from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.comparison import comparable, comparable_type, distinct
 from arrow_format.filters.expression import (
@@ -215,9 +215,13 @@ def stored_keys(keys: Keys, names: Sequence[str], schema: pa.Schema) -> pa.Recor
         )
         raise OptionError(msg)
     given = list(keys) if isinstance(keys, Mapping) else keys.schema.names
-    for name in names:
-        if name not in given:
-            raise SchemaError(f"keys: {missing_column(name, given, 'key column')}")
+    missing = [name for name in names if name not in given]
+    if missing:
+        msg = (
+            f"keys: key column {missing[0]!r} is missing; the key columns are {', '.join(names)}, "
+            f"given are {', '.join(map(str, given)) or 'none'}"
+        )
+        raise SchemaError(msg)
     surplus = [name for name in given if name not in names or given.count(name) > 1]
     if surplus:
         msg = (

@@ -47,6 +47,19 @@ CALL_BYTES = 4 << 10
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::([0-9]{1,2})|([0-9]{2}))?")
 
+_SHORT_ZONES = {
+    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka", "CAT": "Africa/Harare", "CNT": "America/St_Johns",
+    "CST": "America/Chicago", "CTT": "Asia/Shanghai", "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "IET": "America/Indiana/Indianapolis", "IST": "Asia/Kolkata", "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia", "NET": "Asia/Yerevan", "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
+}  # fmt: skip
+"""Short names that Spark accepts and Python does not know. Source: Java's ``ZoneId.SHORT_IDS``."""
+
 Path = str | os.PathLike[str]
 
 
@@ -117,12 +130,12 @@ def session_time_zone(spark: SparkSession) -> str:
 
 
 def python_time_zone(zone: str) -> str:
-    """Return a time zone of Spark, ``GMT+8``, ``+8``, ``+0530``, ``+5:3``, ``Z``, as in Python."""
+    """Return a time zone of Spark, ``GMT+8``, ``+0530``, ``+5:3``, ``Z``, ``PST``, as in Python."""
     if zone in ("Z", "UT"):
         return "UTC"
     offset = _OFFSET.fullmatch(zone)
     if offset is None:
-        return zone
+        return _SHORT_ZONES.get(zone, zone)
     sign, hours, minutes, joined = offset.groups()
     return f"{sign}{int(hours):02}:{int(minutes or joined or 0):02}"
 

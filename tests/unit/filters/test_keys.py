@@ -109,8 +109,8 @@ def test_keys_are_values():
 @pytest.mark.parametrize(
     ("keys", "error", "says"),
     [
-        ({}, SchemaError, "key column 'k' is not there"),
-        ({"k": 1}, SchemaError, "key column 's' is not there"),
+        ({}, SchemaError, "key column 'k' is missing"),
+        ({"k": 1}, SchemaError, "key column 's' is missing"),
         ({"k": 1, "s": "a", "x": 1}, SchemaError, "column 'x' is not a key column"),
         ({"k": [1, 2], "s": ["a"]}, SchemaError, "different lengths: 1, 2"),
         ({"k": 2.5, "s": "a"}, SchemaError, "column 'k' does not fit the stored type int32"),

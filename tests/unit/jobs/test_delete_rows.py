@@ -359,7 +359,7 @@ def test_a_deletion_adds_no_rows_for_who_follows_the_shuffle(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "error", "says"),
     [
-        ({"key": [1]}, SchemaError, "'k' is not there"),
+        ({"key": [1]}, SchemaError, "'k' is missing"),
         ({"k": [1], "v": [1]}, SchemaError, "'v' is not a key column"),
         ({"k": ["x"]}, SchemaError, "does not fit the stored type int64"),
         ({"k": [1.5]}, SchemaError, "does not fit"),

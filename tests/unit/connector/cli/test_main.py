@@ -338,7 +338,7 @@ class TestHead:
             (["--where", "x = 3"], "column 'x' is not there; columns are k, name, price"),
             (["--where", "k > and"], "does not parse: line 1, column 5, at 'and'"),
             (["--key", "k"], "--key 'k': expected a name and a value, such as customer=17"),
-            (["--key", "name=a"], "key column 'k' is not there"),
+            (["--key", "name=a"], "key column 'k' is missing"),
             (["--key", "k=x"], "column 'k' does not fit the stored type int64"),
             (["--key", "k=1", "--where", "k = 1"], "--key and --where: give one of them"),
         ],

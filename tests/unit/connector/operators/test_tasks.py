@@ -106,6 +106,8 @@ def test_a_filter_that_does_not_fit_names_its_side(tmp_path):
         *[(zone, "+08:00") for zone in ("+8", "+08", "+8:0", "+08:00", "GMT+8", "UTC+8", "UT+08")],
         *[(zone, "-05:30") for zone in ("-0530", "-5:30", "-05:30", "UTC-0530", "GMT-5:30")],
         ("+5:3", "+05:03"),
+        ("PST", "America/Los_Angeles"),
+        ("JST", "Asia/Tokyo"),
     ],
 )
 def test_time_zones_of_spark_as_python_writes_them(zone, expected):
