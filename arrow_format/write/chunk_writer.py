@@ -13,6 +13,7 @@ from arrow_format.format.ipc import keep_batches
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import num_nodes
 from arrow_format.model import Encoding
+from arrow_format.options import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:
     from arrow_format.options import WriteOptions
@@ -142,7 +143,8 @@ def closing_bytes(schema: pa.Schema, chunk_bytes: int) -> int:
     What is inside of a column counts as a column more.
     """
     nodes = sum(num_nodes(type_) for type_ in schema.types)
-    return int(chunk_bytes * min(max(nodes / NODES_PER_CHUNK, 1), MOST_TIMES))
+    times = min(max(nodes / NODES_PER_CHUNK, 1), MOST_TIMES)
+    return min(int(chunk_bytes * times), MAX_CHUNK_BYTES)
 
 
 def open_chunk_writer(

@@ -109,8 +109,6 @@ ROWS = {
     "columns": 10_000, "huge": 1_000_000, "nullable bools": 30_000, "dictionary": 3_000,
     "list<bool>": 20_000, "list<bool>?": 20_000, "list<int8>": 8_000, "list<float>": 2_000,
 }[shape]
-# Of very many columns, chunks are packed only when they are large.
-CHUNK = 4 << 20 if shape == "nullable bools" else 256 << 10
 made = [batch(ROWS) for _ in range(1 if shape in ("huge", "dictionary") else 4)]
 messages = [] if shape == "dictionary" else [(b.serialize(), b.schema) for b in made]
 largest = max(b.nbytes for b in made)
@@ -131,9 +129,7 @@ def stream(num_bytes):
 def write(batches, name):
     return write_shuffle(
         batches, path + name, num_subpartitions=20_000, keys="k",
-        options=WriteOptions(
-            sync=False, codec=codec, sort_buffer_bytes=BUFFER, chunk_bytes=CHUNK
-        ),
+        options=WriteOptions(sync=False, codec=codec, sort_buffer_bytes=BUFFER),
     )
 
 write([next(stream(1)).slice(0, 8)], "/warm")

@@ -12,6 +12,7 @@ from arrow_format.write.chunk_writer import closing_bytes
 def test_wide_tables_have_larger_chunks_up_to_a_bound(num_columns, expected):
     schema = pa.schema([(f"c{i}", pa.int64()) for i in range(num_columns)])
     assert closing_bytes(schema, 1_000) == expected
+    assert closing_bytes(schema, 4 << 20) == 4 << 20
 
 
 def test_what_is_inside_of_a_column_counts_as_a_column():
