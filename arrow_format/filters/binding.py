@@ -58,6 +58,39 @@ def bind(
     return without_outer_nots(_Binder(schema, zone, casts_text).condition(expression))
 
 
+def _joined_values(operands: list[Expression]) -> list[Expression]:
+    """Return operands of an ``or`` with the values of each column in one list.
+
+    A list is searched once; comparisons are made one after the other.
+    """
+    values: dict[str, list[pa.Array]] = {}
+    for operand in operands:
+        known = _values(operand)
+        if known is not None:
+            values.setdefault(known[0].name, []).append(known[1])
+    lists = {
+        name: IsIn(Column(name), distinct(pa.concat_arrays(arrays)))
+        for name, arrays in values.items()
+        if len(arrays) > 1
+    }
+    others = [
+        operand
+        for operand in operands
+        if (known := _values(operand)) is None or known[0].name not in lists
+    ]
+    return [*lists.values(), *others]
+
+
+def _values(operand: Expression) -> tuple[Column, pa.Array] | None:
+    """Return the column that a bound condition compares for equality, and the values."""
+    match operand:
+        case Comparison("=", Column() as column, Literal(value)):
+            return column, pa.repeat(value, 1)
+        case IsIn(Column() as column, values):
+            return column, values
+    return None
+
+
 class _Binder:
     def __init__(self, schema: pa.Schema, zone: dt.tzinfo, casts_text: bool) -> None:
         self._schema = schema
@@ -68,7 +101,7 @@ class _Binder:
         if isinstance(expression, And):
             return all_of(map(self.condition, expression.operands))
         if isinstance(expression, Or):
-            return any_of(map(self.condition, expression.operands))
+            return any_of(_joined_values([*map(self.condition, expression.operands)]))
         if isinstance(expression, Not):
             return Not(self.condition(expression.operand))
         if isinstance(expression, Comparison):
@@ -107,7 +140,9 @@ class _Binder:
         stored = self._field(column.name).type
         type_ = comparable_type(stored)
         if type_ is None:
-            why = "compare fields of a column of its own" if stored.num_fields else "leave it out"
+            why = "leave it out"
+            if stored.num_fields:
+                why = "store what decides as a column of its own, and compare that"
             msg = f"filter: values of column {column.name!r}, {stored}, do not compare; {why}"
             raise SchemaError(msg)
         return type_

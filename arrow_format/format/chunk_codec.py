@@ -106,7 +106,7 @@ class ChunkDecoder:
         self.unpacker = Unpacker(schema)
         self.layout = LayoutCheck(schema)
 
-    def open(
+    def open_chunk(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
     ) -> OpenChunk:
         """Verify a chunk, and return it with no column decoded.
@@ -136,9 +136,9 @@ class ChunkDecoder:
     ) -> pa.RecordBatch:
         """Verify and decode one chunk; an uncompressed one may be a view of ``stored``.
 
-        Raises as :meth:`open`, and CorruptShuffleError for columns of another schema.
+        Raises as :meth:`open_chunk`, and CorruptShuffleError for columns of another schema.
         """
-        chunk = self.open(
+        chunk = self.open_chunk(
             stored, encoding=encoding, raw_length=raw_length, crc32=crc32, num_rows=num_rows
         )
         batch = chunk.batch()

@@ -29,11 +29,11 @@ class EvolvedChunkDecoder(ChunkDecoder):
         self.schema = self._fit.schema
         self.added_row_bytes = self._fit.added_row_bytes
 
-    def open(
+    def open_chunk(
         self, stored: pa.Buffer, *, encoding: int, raw_length: int, crc32: int, num_rows: int
     ) -> OpenChunk:
         """Verify a chunk; its columns will be those of the later schema."""
-        chunk = super().open(
+        chunk = super().open_chunk(
             stored, encoding=encoding, raw_length=raw_length, crc32=crc32, num_rows=num_rows
         )
         return _EvolvedChunk(chunk, self._fit)

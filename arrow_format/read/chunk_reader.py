@@ -110,13 +110,13 @@ class ChunkReader:
         with self.located(chunk):
             return self._decoder.decode(stored, **self._stated(chunk))
 
-    def open(self, chunk: ChunkRead, stored: pa.Buffer) -> OpenChunk:
+    def open_chunk(self, chunk: ChunkRead, stored: pa.Buffer) -> OpenChunk:
         """Verify a chunk, and return it with no column decoded.
 
         Its positions are those of the decoder's schema. Decode columns within :meth:`located`.
         """
         with self.located(chunk):
-            return self._decoder.open(stored, **self._stated(chunk))
+            return self._decoder.open_chunk(stored, **self._stated(chunk))
 
     @contextmanager
     def located(self, chunk: ChunkRead) -> Iterator[None]:
@@ -213,7 +213,7 @@ class ChunkReader:
     ) -> tuple[pa.RecordBatch | None, Int64Array]:
         """Return a chunk, and which of its wanted rows a filter keeps; no chunk if it is none."""
         lo, num_rows = chunk.first_row, chunk.end_row - chunk.first_row
-        opened = self.open(chunk, stored)
+        opened = self.open_chunk(chunk, stored)
         with self.located(chunk):
             deciding = opened.columns(tested.positions)
             mask = tested.where.mask([array.slice(lo, num_rows) for array in deciding], num_rows)

@@ -15,6 +15,10 @@ from arrow_format.errors import CorruptShuffleError
 from arrow_format.read.plan import coalesce_adjacent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
 
@@ -52,6 +56,31 @@ def estimate_raw_bytes(snapshot: Snapshot, rows: Int64Array, stored: Int64Array)
     larger = np.minimum(np.ceil(np.maximum(by_rows, by_bytes)), LARGEST_ESTIMATE)
     estimate: Int64Array = larger.astype(np.int64)
     return estimate
+
+
+def estimate_column_share(snapshot: Snapshot, names: Iterable[str]) -> float:
+    """Estimate which part of the bytes of rows in Arrow some columns have; from 0 to 1.
+
+    Columns of fixed width have their width. What all rows take besides counts as that of any other
+    column: a text may have all of it.
+    """
+    schema = snapshot.newest.data_schema
+    row_bytes = snapshot.raw_bytes / max(snapshot.num_rows, 1)
+    widths = {field.name: _fixed_width(field.type) for field in schema}
+    known = sum(width for width in widths.values() if width is not None)
+    wanted = [widths[name] for name in set(names)]
+    num_bytes = sum(width for width in wanted if width is not None)
+    if None in wanted:
+        num_bytes += max(row_bytes - known, 0)
+    return min(num_bytes / row_bytes, 1) if row_bytes else 1
+
+
+def _fixed_width(type_: pa.DataType) -> float | None:
+    """Bytes of a value with its validity; None where they differ."""
+    try:
+        return float(type_.bit_width + 1) / 8
+    except ValueError:
+        return None
 
 
 def estimate_region_bytes(snapshot: Snapshot, root: str) -> Int64Array:

@@ -252,7 +252,7 @@ class Shuffle(VersionFacts, AtHand):
         schema = self.schema_of(columns, with_subpartition=with_subpartition)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for group in self._reader.groups(asked, self._selection):
+            for group in self._groups(asked, columns):
                 yield from as_batches(
                     self._ordered(*group, columns),
                     schema,
@@ -284,7 +284,7 @@ class Shuffle(VersionFacts, AtHand):
             Read these regions only, numbered through the version in reading order; all when None.
         """
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
-        for group in self._reader.groups(asked, self._selection):
+        for group in self._groups(asked, columns):
             yield from self._ordered(*group, columns, regions)
 
     def plan(
@@ -324,9 +324,15 @@ class Shuffle(VersionFacts, AtHand):
             return self.where(filter).explain(subpartitions, columns)
         names = self.schema_of(columns).names
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
-        groups = self._reader.groups(asked, self._selection)
+        groups = self._groups(asked, columns)
         readers = (self.reader(first, end, columns) for first, end in groups)
         return explain(self._snapshot, self._selection, asked, names, readers)
+
+    def _groups(
+        self, asked: list[int] | None, columns: Sequence[str] | None
+    ) -> list[tuple[int, int]]:
+        names = None if columns is None else self.schema_of(columns).names
+        return self._reader.groups(asked, names, self._selection)
 
     def _ordered(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 
 from arrow_format.arrays.batches import ORDERING_BYTES, HeldRuns, in_subpartition_order
 from arrow_format.read.buffer_pool import ReadBufferPool
-from arrow_format.read.estimates import estimate_raw_bytes
+from arrow_format.read.estimates import estimate_column_share, estimate_raw_bytes
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.plan import group_adjacent
 from arrow_format.read.scheduler import ReadScheduler
@@ -23,7 +23,7 @@ from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 from arrow_format.read.totals import totals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.log.snapshot import Snapshot
@@ -81,15 +81,25 @@ class VersionReader:
         return self._known_totals
 
     def groups(
-        self, asked: list[int] | None, selection: Selection | None = None
+        self,
+        asked: list[int] | None,
+        columns: Iterable[str] | None,
+        selection: Selection | None = None,
     ) -> list[tuple[int, int]]:
-        """Return ranges ``[first, end)`` of subpartitions that fit into memory together.
+        """Return ranges ``[first, end)`` of subpartitions whose rows fit into memory together.
 
-        ``asked`` are the subpartitions to read, ascending, all when None. With a selection a range
-        may have others between them, of which no row can match.
+        ``asked`` are the subpartitions to read, ascending, all when None; ``columns`` those to
+        deliver, all when None. With a selection a range may have others between them, of which no
+        row can match.
         """
         rows, stored = self.totals
-        weights = estimate_raw_bytes(self._snapshot, rows, stored) + ORDERING_BYTES * rows
+        weights = estimate_raw_bytes(self._snapshot, rows, stored)
+        if columns is not None:
+            names = {*columns, *(name for name, _ in self._snapshot.newest.sort_by)}
+            names.update(() if selection is None else selection.where.columns)
+            share = estimate_column_share(self._snapshot, names)
+            weights = np.ceil(weights * share).astype(np.int64)
+        weights = weights + ORDERING_BYTES * rows
         if selection is None or selection.subpartitions is None:
             return group_adjacent(weights, self._options.group_bytes, asked)
         is_possible = np.zeros(len(weights), np.bool_)

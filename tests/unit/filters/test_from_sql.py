@@ -143,8 +143,20 @@ def test_conditions_nested_too_deeply():
 
 
 def test_many_conditions_side_by_side():
-    text = " OR ".join(f"i = {number}" for number in range(1_200))
+    text = " OR ".join(f"i > {number}" for number in range(1_200))
     assert len(bind_filter(text, SCHEMA).expression.operands) == 1_200
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        ("i = 1 OR i = 2 OR s = 'a' OR i IN (7, 2)", "i IN (1, 2, 7) OR s = 'a'"),
+        ("NOT (i = 1 OR i = 2)", "i NOT IN (1, 2)"),
+        ("i = 1 OR s = 'a'", "i = 1 OR s = 'a'"),
+    ],
+)
+def test_values_of_one_column_are_searched_together(text, joined):
+    assert str(bind_filter(text, SCHEMA)) == joined
 
 
 def test_an_unknown_time_zone():

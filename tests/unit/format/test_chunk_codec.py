@@ -66,7 +66,7 @@ def test_a_chunk_that_does_not_shrink_grows_by_little():
 
 
 def opened(chunk, rows, schema, columns=None):
-    return ChunkDecoder(schema, columns).open(
+    return ChunkDecoder(schema, columns).open_chunk(
         pa.py_buffer(chunk.payload),
         encoding=chunk.encoding,
         raw_length=chunk.raw_length,

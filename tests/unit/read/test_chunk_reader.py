@@ -19,13 +19,13 @@ def test_an_open_chunk_is_verified_and_its_errors_say_which_it_is(tmp_path, code
     source = ChunkReader(PartitionedFileReader(storage, file), ChunkDecoder(SCHEMA, [1]))
     ((chunk, batch),) = source.decoded(source.plan(0, 1))
     (stored,) = storage.get_ranges(source.path, [(chunk.offset, chunk.length)])
-    opened = source.open(chunk, stored)
+    opened = source.open_chunk(chunk, stored)
     with source.located(chunk):
         (column,) = opened.columns([0])
     assert opened.schema.equals(batch.schema)
     assert column.equals(batch.column(0))
     with pytest.raises(CorruptShuffleError, match=r"f\.shuffle\.data .*region 0, chunk 0 at byte"):
-        source.open(chunk, stored.slice(1))
+        source.open_chunk(chunk, stored.slice(1))
     with (
         pytest.raises(CorruptShuffleError, match=r"chunk 0 at byte .*: torn"),
         source.located(chunk),
