@@ -56,7 +56,7 @@ def write_days(rows: str, out: str, parquet: str, num_subpartitions: int) -> dic
 
 def read_shuffle(path: str, filter: str | None) -> dict[str, Any]:
     """Open the shuffle and read the rows of a filter; ``num_bytes`` are those read from files."""
-    open_shuffle(path).subpartition(0).read_all()  # loads the code
+    open_shuffle(path).where(filter).subpartition(0).read_all()  # loads the code
     before = bytes_read()
     with timed() as answer:
         num_rows = sum(batch.num_rows for batch in open_shuffle(path).read(filter=filter))
