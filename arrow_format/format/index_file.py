@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from arrow_format.model import (
     ChunkTable,
     Encoding,
     PartitionedFileMetadata,
+    PrefixSums,
     Region,
     RegionKind,
     check_format_version,
@@ -31,6 +33,8 @@ from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
 _TRAILER = struct.Struct("<8sQII")
 _TRAILER_MAGIC = b"ASHFIDX1"
@@ -52,20 +56,28 @@ _CHUNK_TYPES = {
     "crc32": pa.uint32(),
 }
 
-INDEX_SCHEMA = pa.schema(
-    [
-        pa.field("kind", pa.uint8(), nullable=False),
-        pa.field("num_rows", pa.int64(), nullable=False),
-        pa.field("first_subpartition", pa.int32(), nullable=False),
-        pa.field("ranks", pa.list_(pa.field("item", pa.int32(), nullable=False))),
-        pa.field("row_offsets", pa.list_(pa.field("item", pa.int32(), nullable=False)), False),
-        *(
-            pa.field(f"chunk_{name}", pa.list_(pa.field("item", dtype, nullable=False)), False)
-            for name, dtype in _CHUNK_TYPES.items()
-        ),
-    ]
-)
-"""Columns of an index, one row per region in file order."""
+_COUNT_TYPES = (pa.uint8(), pa.uint16(), pa.uint32())
+
+
+def _list_field(name: str, dtype: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    return pa.field(name, pa.list_(pa.field("item", dtype, nullable=False)), nullable)
+
+
+INDEX_SCHEMAS = {
+    (gap_type, row_type): pa.schema(
+        [
+            pa.field("kind", pa.uint8(), nullable=False),
+            pa.field("num_rows", pa.int64(), nullable=False),
+            pa.field("first_subpartition", pa.int32(), nullable=False),
+            _list_field("rank_gaps", gap_type, nullable=True),
+            _list_field("rank_rows", row_type),
+            *(_list_field(f"chunk_{name}", dtype) for name, dtype in _CHUNK_TYPES.items()),
+        ]
+    )
+    for gap_type, row_type in product(_COUNT_TYPES, repeat=2)
+}
+"""Columns of an index, one row per region in file order, by the item types of the two columns of
+counts: a file has the narrowest that fit it."""
 
 
 class _Version(msgspec.Struct):
@@ -80,21 +92,20 @@ def encode_index(
     ``statistics`` are those of all chunks, see :mod:`arrow_format.format.statistics_section`.
     """
     header = msgspec.json.encode(metadata, enc_hook=to_json)
-    schema = INDEX_SCHEMA.with_metadata({_KEY: header})
+    gaps = _lists([None if r.rank_gaps is None else r.rank_gaps.values for r in regions])
+    rows = _lists([region.rank_rows.values for region in regions])
+    schema = INDEX_SCHEMAS[gaps.type.value_type, rows.type.value_type]
     columns = [
         to_arrow(np.array([int(region.kind) for region in regions], np.uint8)),
         to_arrow(np.array([region.num_rows for region in regions], np.int64)),
         to_arrow(np.array([region.first_subpartition for region in regions], np.int32)),
-        _lists([region.ranks for region in regions], pa.int32()),
-        _lists([region.row_offsets for region in regions], pa.int32()),
-        *(
-            _lists([getattr(region.chunks, name) for region in regions], dtype)
-            for name, dtype in _CHUNK_TYPES.items()
-        ),
+        gaps,
+        rows,
+        *(_lists([getattr(region.chunks, name) for region in regions]) for name in _CHUNK_TYPES),
     ]
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        # The arrays carry INDEX_SCHEMA's types up to the nullability of list items.
+    with pa.ipc.new_file(sink, schema.with_metadata({_KEY: header})) as writer:
+        # The arrays carry the schema's types up to the nullability of list items.
         writer.write_batch(
             pa.RecordBatch.from_arrays(
                 [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
@@ -107,17 +118,18 @@ def encode_index(
     return body + trailer + footer
 
 
-def _lists(values: Sequence[Any], dtype: pa.DataType) -> pa.ListArray:
+def _lists(values: Sequence[NDArray[Any] | None]) -> pa.ListArray:
+    """Return lists of the widest type among the arrays; None is null."""
     present = [v for v in values if v is not None]
     ends = np.cumsum([0, *(0 if v is None else len(v) for v in values)])
-    flat = np.concatenate(present) if present else np.empty(0)
+    flat = np.concatenate(present) if present else np.empty(0, np.uint8)
     offsets = to_arrow(
         ends.astype(np.int32),
         mask=np.array([*(v is None for v in values), False])
         if len(present) < len(values)
         else None,
     )
-    return pa.ListArray.from_arrays(offsets, to_arrow(flat).cast(dtype))
+    return pa.ListArray.from_arrays(offsets, to_arrow(flat))
 
 
 def _split_footer(file: bytes) -> tuple[bytes, bytes]:
@@ -175,7 +187,7 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         version = msgspec.json.decode(header, type=_Version).format_version
         check_format_version(version, "index")
         metadata = msgspec.json.decode(header, type=PartitionedFileMetadata, dec_hook=from_json)
-        fits = reader.schema.equals(INDEX_SCHEMA) and len(batches) == 1
+        fits = len(batches) == 1 and any(map(reader.schema.equals, INDEX_SCHEMAS.values()))
         if fits:
             batches[0].validate(full=True)
             _check_nulls(batches[0])
@@ -204,10 +216,10 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
 
 def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
     column = dict(zip(batch.schema.names, batch.columns, strict=True))
-    ranks = _views(column["ranks"])
-    row_offsets = _views(column["row_offsets"])
+    rank_gaps = _views(column["rank_gaps"])
+    rank_rows = _views(column["rank_rows"])
     chunks = {name: _views(column[f"chunk_{name}"]) for name in _CHUNK_TYPES}
-    has_ranks = column["ranks"].is_valid().to_pylist()
+    has_gaps = column["rank_gaps"].is_valid().to_pylist()
     scalars = zip(
         column["kind"].to_pylist(),
         column["num_rows"].to_pylist(),
@@ -228,8 +240,8 @@ def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
                 RegionKind(kind),
                 num_rows,
                 first,
-                ranks(i) if has_ranks[i] else None,
-                row_offsets(i),
+                PrefixSums(rank_gaps(i)) if has_gaps[i] else None,
+                PrefixSums(rank_rows(i)),
                 table,
             )
         )
@@ -249,21 +261,12 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
     n = metadata.num_subpartitions
     for number, region in enumerate(regions):
         chunks = region.chunks
-        offsets = region.row_offsets
-        num_ranks = 1 if region.kind is RegionKind.BROADCAST else n
-        if region.ranks is not None:
-            num_ranks = len(region.ranks)
         lengths = {len(getattr(chunks, name)) for name in _CHUNK_TYPES}
-        unicast = region.kind is RegionKind.UNICAST
         sound = (
             n >= 1
             and 0 <= region.first_subpartition < n
-            and (unicast or (region.ranks is None and region.first_subpartition == 0))
             and 0 < region.num_rows < 1 << 31
-            and len(offsets) == num_ranks + 1
-            and offsets[0] == 0
-            and offsets[-1] == region.num_rows
-            and bool((offsets[1:] > offsets[:-1]).all())
+            and _ranks_are_sound(region, n)
             and lengths == {len(chunks)}
             and len(chunks) > 0
             and chunks.first_row[0] == 0
@@ -276,9 +279,6 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
             and int(chunks.offset[0]) >= end
             and bool((chunks.offset[1:] >= chunks.offset[:-1] + chunks.length[:-1]).all())
         )
-        if sound and region.ranks is not None:
-            ranks = region.ranks
-            sound = bool((ranks[1:] > ranks[:-1]).all()) and ranks[0] >= 0 and ranks[-1] < n
         if sound:
             end = int(chunks.offset[-1] + chunks.length[-1])
             sound = end <= metadata.data_bytes
@@ -286,6 +286,21 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
             msg = f"region {number} of the index contradicts itself or its data file's length"
             raise CorruptShuffleError(msg)
         _check_sizes(number, region)
+
+
+def _ranks_are_sound(region: Region, num_subpartitions: int) -> bool:
+    gaps, rows = region.rank_gaps, region.rank_rows
+    if region.kind is RegionKind.BROADCAST:
+        return gaps is None and len(rows) == 0 and region.first_subpartition == 0
+    if rows.total != region.num_rows:
+        return False
+    if gaps is None:
+        return len(rows) == num_subpartitions
+    return (
+        len(gaps) == len(rows)
+        and gaps.total <= num_subpartitions
+        and bool(gaps.values.all() and rows.values.all())
+    )
 
 
 def _check_sizes(number: int, region: Region) -> None:
