@@ -115,7 +115,9 @@ class PrefixSums:
         self.values = values
         starts = np.arange(0, len(values), _BLOCK)
         self._before_blocks = np.zeros(len(starts) + 1, np.int64)
-        np.add.reduceat(values, starts, dtype=np.int64).cumsum(out=self._before_blocks[1:])
+        # NumPy sums unsigned numbers as uint64 three times as fast as it does as int64.
+        sums = np.add.reduceat(values, starts, dtype=np.uint64).astype(np.int64)
+        sums.cumsum(out=self._before_blocks[1:])
 
     @staticmethod
     def of(values: npt.NDArray[Any]) -> PrefixSums:

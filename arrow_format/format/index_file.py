@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import to_arrow, to_numpy
+from arrow_format.arrays.buffers import text_offsets, to_arrow, to_numpy, validity
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.ipc import check_stream, from_json, to_json
 from arrow_format.model import (
@@ -32,7 +32,7 @@ from arrow_format.model import (
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -111,11 +111,11 @@ def encode_index(
                 [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
             )
         )
-    file = sink.getvalue().to_pybytes()
-    body, footer = _split_footer(file)
-    body += statistics
+    file: bytes = sink.getvalue().to_pybytes()
+    end = _footer_start(file)
+    body = file[:end] + statistics
     trailer = _TRAILER.pack(_TRAILER_MAGIC, len(body), zlib.crc32(body), len(statistics))
-    return body + trailer + footer
+    return body + trailer + file[end:]
 
 
 def _lists(values: Sequence[NDArray[Any] | None]) -> pa.ListArray:
@@ -132,25 +132,24 @@ def _lists(values: Sequence[NDArray[Any] | None]) -> pa.ListArray:
     return pa.ListArray.from_arrays(offsets, to_arrow(flat))
 
 
-def _split_footer(file: bytes) -> tuple[bytes, bytes]:
-    """Split a file at the end of its stream; the rest is Arrow's footer, its length and magic."""
+def _footer_start(file: bytes) -> int:
+    """Return where Arrow's footer, its length and magic begin."""
     tail = len(_IPC_MAGIC) + 4
     if len(file) < tail + 8 or not file.endswith(_IPC_MAGIC) or not file.startswith(_IPC_MAGIC):
         msg = f"index of {len(file)} bytes is not an Arrow IPC file"
         raise CorruptShuffleError(msg)
-    (footer_bytes,) = struct.unpack_from("<i", file, len(file) - tail)
+    footer_bytes: int = struct.unpack_from("<i", file, len(file) - tail)[0]
     start = len(file) - tail - footer_bytes
     if footer_bytes < 0 or start < 8:
         msg = f"index of {len(file)} bytes states a footer of {footer_bytes} bytes"
         raise CorruptShuffleError(msg)
-    return file[:start], file[start:]
+    return start
 
 
 def statistics_section(file: bytes) -> memoryview:
     """Return the bytes of a verified index file that have the statistics of its chunks."""
-    checked, _ = _split_footer(file)
-    end = len(checked) - _TRAILER.size
-    _, _, _, num_bytes = _TRAILER.unpack_from(checked, end)
+    end = _footer_start(file) - _TRAILER.size
+    _, _, _, num_bytes = _TRAILER.unpack_from(file, end)
     return memoryview(file)[end - num_bytes : end]
 
 
@@ -164,12 +163,12 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
     FormatVersionError
         A newer version wrote it.
     """
-    checked, _ = _split_footer(file)
-    if len(checked) < _TRAILER.size + 8:
+    end = _footer_start(file) - _TRAILER.size
+    if end < 8:
         msg = f"index of {len(file)} bytes is too short"
         raise CorruptShuffleError(msg)
-    body = memoryview(checked)[: -_TRAILER.size]
-    magic, length, crc32, statistics_bytes = _TRAILER.unpack_from(checked, len(body))
+    body = memoryview(file)[:end]
+    magic, length, crc32, statistics_bytes = _TRAILER.unpack_from(file, end)
     if (
         magic != _TRAILER_MAGIC
         or length != len(body)
@@ -190,7 +189,7 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         fits = len(batches) == 1 and any(map(reader.schema.equals, INDEX_SCHEMAS.values()))
         if fits:
             batches[0].validate(full=True)
-            _check_nulls(batches[0])
+            regions = _regions(batches[0])
     except (
         pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError,
     ) as error:  # fmt: skip
@@ -200,59 +199,48 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         shape = f"{len(batches)} batches of {len(reader.schema)} columns"
         msg = f"index has {shape}, expected one batch with the format's columns"
         raise CorruptShuffleError(msg)
-    regions = _regions(batches[0])
     _check_regions(metadata, regions)
     return metadata, regions
 
 
-def _check_nulls(batch: pa.RecordBatch) -> None:
-    """Refuse nulls that the schema does not allow, which Arrow does not check."""
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        inside = column.values.null_count if pa.types.is_list(field.type) else 0
-        if inside or (column.null_count and not field.nullable):
+def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
+    columns = batch.columns
+    for field, column in zip(batch.schema, columns, strict=True):
+        if column.null_count and not field.nullable:  # which Arrow does not check
             msg = f"column {field.name} has nulls"
             raise ValueError(msg)
-
-
-def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
-    column = dict(zip(batch.schema.names, batch.columns, strict=True))
-    rank_gaps = _views(column["rank_gaps"])
-    rank_rows = _views(column["rank_rows"])
-    chunks = {name: _views(column[f"chunk_{name}"]) for name in _CHUNK_TYPES}
-    has_gaps = column["rank_gaps"].is_valid().to_pylist()
-    scalars = zip(
-        column["kind"].to_pylist(),
-        column["num_rows"].to_pylist(),
-        column["first_subpartition"].to_pylist(),
-        strict=True,
-    )
-    regions = []
-    for i, (kind, num_rows, first) in enumerate(scalars):
+    kinds, *numbers = (to_numpy(column).tolist() for column in columns[:3])
+    for number, kind in enumerate(kinds):
         if kind not in iter(RegionKind):
             msg = (
-                f"region {i} has kind {kind}, which this version does not know; read it with a "
-                "newer arrow-shuffle"
+                f"region {number} has kind {kind}, which this version does not know; read it with "
+                "a newer arrow-shuffle"
             )
             raise FormatVersionError(msg)
-        table = ChunkTable(**{name: view(i) for name, view in chunks.items()})
-        regions.append(
-            Region(
-                RegionKind(kind),
-                num_rows,
-                first,
-                PrefixSums(rank_gaps(i)) if has_gaps[i] else None,
-                PrefixSums(rank_rows(i)),
-                table,
-            )
+    gaps, rows, *chunks = map(_views, columns[3:])
+    return tuple(
+        Region(
+            kind,
+            num_rows,
+            first,
+            None if rank_gaps is None else PrefixSums(rank_gaps),
+            PrefixSums(rank_rows),
+            ChunkTable(*table),
         )
-    return tuple(regions)
+        for kind, num_rows, first, rank_gaps, rank_rows, *table in zip(
+            map(RegionKind, kinds), *numbers, gaps, rows, *chunks, strict=True
+        )
+    )
 
 
-def _views(column: pa.ListArray) -> Callable[[int], Any]:
-    """Return a function from a row to its list as a NumPy view."""
-    offsets = to_numpy(column.offsets)
+def _views(column: pa.ListArray) -> list[Any]:
+    """Return each list as a view, None where it is null; null items raise ArrowInvalid."""
     values = to_numpy(column.values)
-    return lambda i: values[offsets[i] : offsets[i + 1]]
+    views = [values[start:end] for start, end in pairwise(text_offsets(column).tolist())]
+    present = validity(column)
+    if present is None:
+        return views
+    return [view if valid else None for view, valid in zip(views, present, strict=True)]
 
 
 def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> None:
@@ -272,10 +260,9 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
             and chunks.first_row[0] == 0
             and bool((chunks.first_row[1:] > chunks.first_row[:-1]).all())
             and chunks.first_row[-1] < region.num_rows
-            and bool((chunks.offset % 8 == 0).all())
+            and bool(((chunks.offset % 8 == 0) & (chunks.length > 0)).all())
             # Compared separately first, so that no sum can overflow.
-            and bool((chunks.offset <= metadata.data_bytes).all())
-            and bool(((chunks.length > 0) & (chunks.length <= metadata.data_bytes)).all())
+            and max(chunks.offset.max(), chunks.length.max()) <= metadata.data_bytes
             and int(chunks.offset[0]) >= end
             and bool((chunks.offset[1:] >= chunks.offset[:-1] + chunks.length[:-1]).all())
         )

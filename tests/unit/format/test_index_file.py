@@ -188,15 +188,37 @@ def test_a_broadcast_region_has_neither_ranks_nor_rotation():
             decode_index(encode_index(METADATA, [wrong]))
 
 
-def test_a_region_kind_of_the_future_says_so():
+def index_with(name, values):
+    """INDEX with other values in a column."""
     body, _, _ = _parts(INDEX)
     reader = pa.ipc.open_stream(body[8:])
-    batch = reader.read_next_batch().set_column(0, INDEX_SCHEMA.field(0), pa.array([0, 9, 1], "u1"))
+    at = INDEX_SCHEMA.get_field_index(name)
+    column = pa.array(values, INDEX_SCHEMA.types[at])
+    batch = reader.read_next_batch().set_column(at, INDEX_SCHEMA.field(at), column)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, reader.schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(reader.schema.metadata))
+    return rebuilt(b"ARROW1\0\0" + sink.getvalue().to_pybytes())
+
+
+def test_a_region_kind_of_the_future_says_so():
     with pytest.raises(FormatVersionError, match="region 1 has kind 9"):
-        decode_index(rebuilt(b"ARROW1\0\0" + sink.getvalue().to_pybytes()))
+        decode_index(index_with("kind", [0, 9, 1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("kind", [0, None, 0]),
+        ("rank_rows", [[1, 1, 0, 6, 1], None, [6]]),
+        ("rank_rows", [[1, 1, None, 6, 1], [3, 1], [6]]),
+        ("rank_gaps", [None, [2, None], [4]]),
+        ("chunk_encoding", [[1, None], [1], [0]]),
+    ],
+)
+def test_nulls_are_refused_where_the_format_has_none(name, values):
+    with pytest.raises(CorruptShuffleError, match=r"not of this format.* null"):
+        decode_index(index_with(name, values))
 
 
 def test_a_foreign_arrow_file_with_our_trailer():
