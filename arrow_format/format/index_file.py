@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import struct
 import zlib
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.buffers import to_arrow, to_numpy
+from arrow_format.arrays.buffers import text_offsets, to_arrow, to_numpy, validity
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.ipc import check_stream, from_json, to_json
 from arrow_format.model import (
     ChunkTable,
     Encoding,
     PartitionedFileMetadata,
+    PrefixSums,
     Region,
     RegionKind,
     check_format_version,
@@ -30,7 +32,9 @@ from arrow_format.model import (
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 _TRAILER = struct.Struct("<8sQII")
 _TRAILER_MAGIC = b"ASHFIDX1"
@@ -52,20 +56,28 @@ _CHUNK_TYPES = {
     "crc32": pa.uint32(),
 }
 
-INDEX_SCHEMA = pa.schema(
-    [
-        pa.field("kind", pa.uint8(), nullable=False),
-        pa.field("num_rows", pa.int64(), nullable=False),
-        pa.field("first_subpartition", pa.int32(), nullable=False),
-        pa.field("ranks", pa.list_(pa.field("item", pa.int32(), nullable=False))),
-        pa.field("row_offsets", pa.list_(pa.field("item", pa.int32(), nullable=False)), False),
-        *(
-            pa.field(f"chunk_{name}", pa.list_(pa.field("item", dtype, nullable=False)), False)
-            for name, dtype in _CHUNK_TYPES.items()
-        ),
-    ]
-)
-"""Columns of an index, one row per region in file order."""
+_COUNT_TYPES = (pa.uint8(), pa.uint16(), pa.uint32())
+
+
+def _list_field(name: str, dtype: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    return pa.field(name, pa.list_(pa.field("item", dtype, nullable=False)), nullable)
+
+
+INDEX_SCHEMAS = {
+    (gap_type, row_type): pa.schema(
+        [
+            pa.field("kind", pa.uint8(), nullable=False),
+            pa.field("num_rows", pa.int64(), nullable=False),
+            pa.field("first_subpartition", pa.int32(), nullable=False),
+            _list_field("rank_gaps", gap_type, nullable=True),
+            _list_field("rank_rows", row_type),
+            *(_list_field(f"chunk_{name}", dtype) for name, dtype in _CHUNK_TYPES.items()),
+        ]
+    )
+    for gap_type, row_type in product(_COUNT_TYPES, repeat=2)
+}
+"""Columns of an index, one row per region in file order, by the item types of the two columns of
+counts: a file has the narrowest that fit it."""
 
 
 class _Version(msgspec.Struct):
@@ -80,65 +92,64 @@ def encode_index(
     ``statistics`` are those of all chunks, see :mod:`arrow_format.format.statistics_section`.
     """
     header = msgspec.json.encode(metadata, enc_hook=to_json)
-    schema = INDEX_SCHEMA.with_metadata({_KEY: header})
+    gaps = _lists([None if r.rank_gaps is None else r.rank_gaps.values for r in regions])
+    rows = _lists([region.rank_rows.values for region in regions])
+    schema = INDEX_SCHEMAS[gaps.type.value_type, rows.type.value_type]
     columns = [
         to_arrow(np.array([int(region.kind) for region in regions], np.uint8)),
         to_arrow(np.array([region.num_rows for region in regions], np.int64)),
         to_arrow(np.array([region.first_subpartition for region in regions], np.int32)),
-        _lists([region.ranks for region in regions], pa.int32()),
-        _lists([region.row_offsets for region in regions], pa.int32()),
-        *(
-            _lists([getattr(region.chunks, name) for region in regions], dtype)
-            for name, dtype in _CHUNK_TYPES.items()
-        ),
+        gaps,
+        rows,
+        *(_lists([getattr(region.chunks, name) for region in regions]) for name in _CHUNK_TYPES),
     ]
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        # The arrays carry INDEX_SCHEMA's types up to the nullability of list items.
+    with pa.ipc.new_file(sink, schema.with_metadata({_KEY: header})) as writer:
+        # The arrays carry the schema's types up to the nullability of list items.
         writer.write_batch(
             pa.RecordBatch.from_arrays(
                 [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
             )
         )
-    file = sink.getvalue().to_pybytes()
-    body, footer = _split_footer(file)
-    body += statistics
+    file: bytes = sink.getvalue().to_pybytes()
+    end = _footer_start(file)
+    body = file[:end] + statistics
     trailer = _TRAILER.pack(_TRAILER_MAGIC, len(body), zlib.crc32(body), len(statistics))
-    return body + trailer + footer
+    return body + trailer + file[end:]
 
 
-def _lists(values: Sequence[Any], dtype: pa.DataType) -> pa.ListArray:
+def _lists(values: Sequence[NDArray[Any] | None]) -> pa.ListArray:
+    """Return lists of the widest type among the arrays; None is null."""
     present = [v for v in values if v is not None]
     ends = np.cumsum([0, *(0 if v is None else len(v) for v in values)])
-    flat = np.concatenate(present) if present else np.empty(0)
+    flat = np.concatenate(present) if present else np.empty(0, np.uint8)
     offsets = to_arrow(
         ends.astype(np.int32),
         mask=np.array([*(v is None for v in values), False])
         if len(present) < len(values)
         else None,
     )
-    return pa.ListArray.from_arrays(offsets, to_arrow(flat).cast(dtype))
+    return pa.ListArray.from_arrays(offsets, to_arrow(flat))
 
 
-def _split_footer(file: bytes) -> tuple[bytes, bytes]:
-    """Split a file at the end of its stream; the rest is Arrow's footer, its length and magic."""
+def _footer_start(file: bytes) -> int:
+    """Return where Arrow's footer, its length and magic begin."""
     tail = len(_IPC_MAGIC) + 4
     if len(file) < tail + 8 or not file.endswith(_IPC_MAGIC) or not file.startswith(_IPC_MAGIC):
         msg = f"index of {len(file)} bytes is not an Arrow IPC file"
         raise CorruptShuffleError(msg)
-    (footer_bytes,) = struct.unpack_from("<i", file, len(file) - tail)
+    footer_bytes: int = struct.unpack_from("<i", file, len(file) - tail)[0]
     start = len(file) - tail - footer_bytes
     if footer_bytes < 0 or start < 8:
         msg = f"index of {len(file)} bytes states a footer of {footer_bytes} bytes"
         raise CorruptShuffleError(msg)
-    return file[:start], file[start:]
+    return start
 
 
 def statistics_section(file: bytes) -> memoryview:
     """Return the bytes of a verified index file that have the statistics of its chunks."""
-    checked, _ = _split_footer(file)
-    end = len(checked) - _TRAILER.size
-    _, _, _, num_bytes = _TRAILER.unpack_from(checked, end)
+    end = _footer_start(file) - _TRAILER.size
+    _, _, _, num_bytes = _TRAILER.unpack_from(file, end)
     return memoryview(file)[end - num_bytes : end]
 
 
@@ -152,12 +163,12 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
     FormatVersionError
         A newer version wrote it.
     """
-    checked, _ = _split_footer(file)
-    if len(checked) < _TRAILER.size + 8:
+    end = _footer_start(file) - _TRAILER.size
+    if end < 8:
         msg = f"index of {len(file)} bytes is too short"
         raise CorruptShuffleError(msg)
-    body = memoryview(checked)[: -_TRAILER.size]
-    magic, length, crc32, statistics_bytes = _TRAILER.unpack_from(checked, len(body))
+    body = memoryview(file)[:end]
+    magic, length, crc32, statistics_bytes = _TRAILER.unpack_from(file, end)
     if (
         magic != _TRAILER_MAGIC
         or length != len(body)
@@ -175,10 +186,10 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         version = msgspec.json.decode(header, type=_Version).format_version
         check_format_version(version, "index")
         metadata = msgspec.json.decode(header, type=PartitionedFileMetadata, dec_hook=from_json)
-        fits = reader.schema.equals(INDEX_SCHEMA) and len(batches) == 1
+        fits = len(batches) == 1 and any(map(reader.schema.equals, INDEX_SCHEMAS.values()))
         if fits:
             batches[0].validate(full=True)
-            _check_nulls(batches[0])
+            regions = _regions(batches[0])
     except (
         pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError,
     ) as error:  # fmt: skip
@@ -188,59 +199,48 @@ def decode_index(file: bytes) -> tuple[PartitionedFileMetadata, tuple[Region, ..
         shape = f"{len(batches)} batches of {len(reader.schema)} columns"
         msg = f"index has {shape}, expected one batch with the format's columns"
         raise CorruptShuffleError(msg)
-    regions = _regions(batches[0])
     _check_regions(metadata, regions)
     return metadata, regions
 
 
-def _check_nulls(batch: pa.RecordBatch) -> None:
-    """Refuse nulls that the schema does not allow, which Arrow does not check."""
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        inside = column.values.null_count if pa.types.is_list(field.type) else 0
-        if inside or (column.null_count and not field.nullable):
+def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
+    columns = batch.columns
+    for field, column in zip(batch.schema, columns, strict=True):
+        if column.null_count and not field.nullable:  # which Arrow does not check
             msg = f"column {field.name} has nulls"
             raise ValueError(msg)
-
-
-def _regions(batch: pa.RecordBatch) -> tuple[Region, ...]:
-    column = dict(zip(batch.schema.names, batch.columns, strict=True))
-    ranks = _views(column["ranks"])
-    row_offsets = _views(column["row_offsets"])
-    chunks = {name: _views(column[f"chunk_{name}"]) for name in _CHUNK_TYPES}
-    has_ranks = column["ranks"].is_valid().to_pylist()
-    scalars = zip(
-        column["kind"].to_pylist(),
-        column["num_rows"].to_pylist(),
-        column["first_subpartition"].to_pylist(),
-        strict=True,
-    )
-    regions = []
-    for i, (kind, num_rows, first) in enumerate(scalars):
+    kinds, *numbers = (to_numpy(column).tolist() for column in columns[:3])
+    for number, kind in enumerate(kinds):
         if kind not in iter(RegionKind):
             msg = (
-                f"region {i} has kind {kind}, which this version does not know; read it with a "
-                "newer arrow-shuffle"
+                f"region {number} has kind {kind}, which this version does not know; read it with "
+                "a newer arrow-shuffle"
             )
             raise FormatVersionError(msg)
-        table = ChunkTable(**{name: view(i) for name, view in chunks.items()})
-        regions.append(
-            Region(
-                RegionKind(kind),
-                num_rows,
-                first,
-                ranks(i) if has_ranks[i] else None,
-                row_offsets(i),
-                table,
-            )
+    gaps, rows, *chunks = map(_views, columns[3:])
+    return tuple(
+        Region(
+            kind,
+            num_rows,
+            first,
+            None if rank_gaps is None else PrefixSums(rank_gaps),
+            PrefixSums(rank_rows),
+            ChunkTable(*table),
         )
-    return tuple(regions)
+        for kind, num_rows, first, rank_gaps, rank_rows, *table in zip(
+            map(RegionKind, kinds), *numbers, gaps, rows, *chunks, strict=True
+        )
+    )
 
 
-def _views(column: pa.ListArray) -> Callable[[int], Any]:
-    """Return a function from a row to its list as a NumPy view."""
-    offsets = to_numpy(column.offsets)
+def _views(column: pa.ListArray) -> list[Any]:
+    """Return each list as a view, None where it is null; null items raise ArrowInvalid."""
     values = to_numpy(column.values)
-    return lambda i: values[offsets[i] : offsets[i + 1]]
+    views = [values[start:end] for start, end in pairwise(text_offsets(column).tolist())]
+    present = validity(column)
+    if present is None:
+        return views
+    return [view if valid else None for view, valid in zip(views, present, strict=True)]
 
 
 def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region]) -> None:
@@ -249,36 +249,23 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
     n = metadata.num_subpartitions
     for number, region in enumerate(regions):
         chunks = region.chunks
-        offsets = region.row_offsets
-        num_ranks = 1 if region.kind is RegionKind.BROADCAST else n
-        if region.ranks is not None:
-            num_ranks = len(region.ranks)
         lengths = {len(getattr(chunks, name)) for name in _CHUNK_TYPES}
-        unicast = region.kind is RegionKind.UNICAST
         sound = (
             n >= 1
             and 0 <= region.first_subpartition < n
-            and (unicast or (region.ranks is None and region.first_subpartition == 0))
             and 0 < region.num_rows < 1 << 31
-            and len(offsets) == num_ranks + 1
-            and offsets[0] == 0
-            and offsets[-1] == region.num_rows
-            and bool((offsets[1:] > offsets[:-1]).all())
+            and _ranks_are_sound(region, n)
             and lengths == {len(chunks)}
             and len(chunks) > 0
             and chunks.first_row[0] == 0
             and bool((chunks.first_row[1:] > chunks.first_row[:-1]).all())
             and chunks.first_row[-1] < region.num_rows
-            and bool((chunks.offset % 8 == 0).all())
+            and bool(((chunks.offset % 8 == 0) & (chunks.length > 0)).all())
             # Compared separately first, so that no sum can overflow.
-            and bool((chunks.offset <= metadata.data_bytes).all())
-            and bool(((chunks.length > 0) & (chunks.length <= metadata.data_bytes)).all())
+            and max(chunks.offset.max(), chunks.length.max()) <= metadata.data_bytes
             and int(chunks.offset[0]) >= end
             and bool((chunks.offset[1:] >= chunks.offset[:-1] + chunks.length[:-1]).all())
         )
-        if sound and region.ranks is not None:
-            ranks = region.ranks
-            sound = bool((ranks[1:] > ranks[:-1]).all()) and ranks[0] >= 0 and ranks[-1] < n
         if sound:
             end = int(chunks.offset[-1] + chunks.length[-1])
             sound = end <= metadata.data_bytes
@@ -286,6 +273,21 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
             msg = f"region {number} of the index contradicts itself or its data file's length"
             raise CorruptShuffleError(msg)
         _check_sizes(number, region)
+
+
+def _ranks_are_sound(region: Region, num_subpartitions: int) -> bool:
+    gaps, rows = region.rank_gaps, region.rank_rows
+    if region.kind is RegionKind.BROADCAST:
+        return gaps is None and len(rows) == 0 and region.first_subpartition == 0
+    if rows.total != region.num_rows:
+        return False
+    if gaps is None:
+        return len(rows) == num_subpartitions
+    return (
+        len(gaps) == len(rows)
+        and gaps.total <= num_subpartitions
+        and bool(gaps.values.all() and rows.values.all())
+    )
 
 
 def _check_sizes(number: int, region: Region) -> None:

@@ -35,7 +35,7 @@ def subpartition_totals(
     for region in regions:
         ids, counts = region.subpartition_rows(num_subpartitions)
         rows[ids] += counts
-        edges = region.row_offsets.astype(np.int64)
+        edges = region.row_offsets
         prorated = (
             _bytes_before(region, edges, region.chunks.length)
             + spare * (before + edges) // num_rows
@@ -50,7 +50,8 @@ def subpartition_totals(
 
 def subpartition_range(regions: Iterable[Region], num_subpartitions: int) -> tuple[int, int]:
     """Return the range ``[first, end)`` of subpartitions that have rows in regions of one file."""
-    ids = [region.subpartition_rows(num_subpartitions)[0] for region in regions]
+    listed = [region.subpartition_rows(num_subpartitions) for region in regions]
+    ids = [subpartitions[counts > 0] for subpartitions, counts in listed]
     first = min((int(present.min()) for present in ids), default=0)
     return first, max((int(present.max()) + 1 for present in ids), default=0)
 
@@ -72,9 +73,7 @@ def subpartition_arrow_bytes(
     sizes = np.zeros(num_subpartitions)
     for region, raw_bytes in regions:
         ids, _ = region.subpartition_rows(num_subpartitions)
-        before = _bytes_before(
-            region, region.row_offsets.astype(np.int64), region.chunks.raw_length
-        )
+        before = _bytes_before(region, region.row_offsets, region.chunks.raw_length)
         sizes[ids] += np.diff(before) * (raw_bytes / int(before[-1]))
     return np.ceil(sizes).astype(np.int64)
 

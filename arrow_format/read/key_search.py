@@ -102,8 +102,9 @@ def _holds_wanted(region: Region, wanted: NDArray[np.bool_]) -> NDArray[np.bool_
         return np.ones(len(starts), np.bool_)
     ids, counts = region.subpartition_rows(len(wanted))
     at = np.flatnonzero(wanted[ids] & (counts > 0))
-    first = np.searchsorted(starts, region.row_offsets[at], side="right") - 1
-    end = np.searchsorted(starts, region.row_offsets[at + 1], side="left")
+    offsets = region.row_offsets
+    first = np.searchsorted(starts, offsets[at], side="right") - 1
+    end = np.searchsorted(starts, offsets[at + 1], side="left")
     edges = np.zeros(len(starts) + 1, np.int64)
     np.add.at(edges, first, 1)
     np.add.at(edges, end, -1)

@@ -121,8 +121,8 @@ class PartitionedFileWriter:
     def index_bytes(self) -> int:
         """Approximate bytes that the regions written so far take in memory and in the index."""
         return sum(
-            region.row_offsets.nbytes
-            + (0 if region.ranks is None else region.ranks.nbytes)
+            region.rank_rows.values.nbytes
+            + (0 if region.rank_gaps is None else region.rank_gaps.values.nbytes)
             + len(region.chunks) * (37 + _STATISTICS_BYTES * len(self._statistics))
             for region in self._regions
         )

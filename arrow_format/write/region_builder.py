@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.errors import ShuffleError
-from arrow_format.model import ChunkTable, Region, RegionKind
+from arrow_format.model import ChunkTable, PrefixSums, Region, RegionKind
 
 if TYPE_CHECKING:
     from arrow_format.model import Int32Array
@@ -84,15 +84,37 @@ class RegionBuilder:
     def build(self) -> Region:
         """Return the region, which has at least one row."""
         ranks = np.concatenate(self._ranks)
-        all_ranks = self._kind is RegionKind.BROADCAST or len(ranks) == self._num_subpartitions
-        return Region(
+        ends = np.concatenate([np.zeros(1, np.int32), *self._ends])
+        return region_of(
             self._kind,
-            self.num_rows,
             self._first_subpartition,
-            None if all_ranks else ranks,
-            np.concatenate([np.zeros(1, np.int32), *self._ends]),
+            ranks,
+            np.diff(ends),
             chunk_table(self._chunks),
+            self._num_subpartitions,
         )
+
+
+def region_of(
+    kind: RegionKind,
+    first_subpartition: int,
+    ranks: Int32Array,
+    rank_rows: Int32Array,
+    chunks: ChunkTable,
+    num_subpartitions: int,
+) -> Region:
+    """Return a region with rows of some ranks, ascending; it lists all when that is smaller."""
+    num_rows = int(rank_rows.sum(dtype=np.int64))
+    gaps = None
+    if kind is RegionKind.BROADCAST:
+        rank_rows = rank_rows[:0]
+    elif 2 * len(ranks) >= num_subpartitions:
+        all_rows = np.zeros(num_subpartitions, np.int32)
+        all_rows[ranks] = rank_rows
+        rank_rows = all_rows
+    else:
+        gaps = PrefixSums.of(np.diff(ranks, prepend=-1))
+    return Region(kind, num_rows, first_subpartition, gaps, PrefixSums.of(rank_rows), chunks)
 
 
 def chunk_table(rows: list[ChunkRow]) -> ChunkTable:

@@ -172,16 +172,13 @@ def region_statistics(
 def chunk_parts(chunks: ChunkReader, number: int) -> Iterator[Part]:
     """Yield the rows of a region, a chunk at a time, in the order in which they are stored."""
     region = chunks.index.regions[number]
-    offsets = region.row_offsets
     for chunk, batch in chunks.decoded(chunks.plan(number, number + 1)):
         start, stop = region.chunk_rows(chunk.chunk)
-        first = int(np.searchsorted(offsets, start, side="right")) - 1
-        end = int(np.searchsorted(offsets, stop, side="left"))
-        ranks = np.arange(first, end, dtype=np.int32)
-        if region.ranks is not None:
-            ranks = region.ranks[first:end]
-        rows = (np.clip(offsets[first : end + 1], start, stop) - start).astype(np.int32)
-        yield batch, Clustering(region.first_subpartition, None, ranks, rows)
+        ranks, edges = region.ranks_of_rows(start, stop)
+        present = np.flatnonzero(np.diff(edges))
+        rows = (np.append(edges[present], stop) - start).astype(np.int32)
+        listed = ranks[present].astype(np.int32)
+        yield batch, Clustering(region.first_subpartition, None, listed, rows)
 
 
 def _batches(

@@ -84,11 +84,10 @@ def test_a_range_is_one_extent_or_two(storage, first_subpartition, kind):
     _, writer = write_file(storage, [(ids, first_subpartition)], 10)
     (region,) = writer.regions
     if kind == "broadcast":
-        from arrow_format.model import Region
+        from arrow_format.model import PrefixSums, Region
 
-        region = Region(
-            RegionKind.BROADCAST, 55, 0, None, np.array([0, 55], np.int32), region.chunks
-        )
+        none = PrefixSums(np.empty(0, np.uint8))
+        region = Region(RegionKind.BROADCAST, 55, 0, None, none, region.chunks)
     for first in range(10):
         for end in range(first + 1, 11):
             extents = region.row_extents(first, end, 10)

@@ -45,7 +45,7 @@ from arrow_format.log.entry import check_entry, decode_entry
 from arrow_format.log.framing import from_frame
 from arrow_format.log.state import VersionShape
 from arrow_format.log.totals import decode_totals, encode_totals
-from arrow_format.model import Encoding, Transaction
+from arrow_format.model import Encoding, PrefixSums, Transaction
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
 from tests.support.hostile import (
@@ -670,17 +670,17 @@ def test_chunks_that_no_writer_makes(tmp_path, changes, message):
         decode_index(index_with(file.read_bytes(), **changes))
 
 
-def test_offsets_that_wrap_around_are_refused(tmp_path):
-    """Differences of int32 wrap: 0, 2**31 - 1, -2**31 + 10, -1, 50 would all seem to ascend."""
+def test_counts_that_wrap_around_are_refused(tmp_path):
+    """Sums of uint32 would wrap to the 4 rows that the region has."""
     from dataclasses import replace
 
     write_tasks(tmp_path / "s", [[numbered([0, 1, 2, 3])]], 4)
     (file,) = tmp_path.rglob("*.index")
     metadata, (region,) = decode_index(file.read_bytes())
-    offsets = np.array([0, (1 << 31) - 1, -(1 << 31) + 10, -1, 4], np.int32)
-    assert (np.diff(offsets) > 0).all()
+    rows = np.array([1 << 31, 1 << 31, 1, 3], np.uint32)
+    assert rows.sum(dtype=np.uint32) == region.num_rows
     with pytest.raises(CorruptShuffleError, match="contradicts itself"):
-        decode_index(encode_index(metadata, [replace(region, row_offsets=offsets)]))
+        decode_index(encode_index(metadata, [replace(region, rank_rows=PrefixSums(rows))]))
 
 
 @pytest.mark.parametrize(

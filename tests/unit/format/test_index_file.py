@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 from arrow_format.errors import CorruptShuffleError, FormatVersionError
-from arrow_format.format.index_file import INDEX_SCHEMA, decode_index, encode_index
-from arrow_format.model import ChunkTable, Region, RegionKind
+from arrow_format.format.index_file import INDEX_SCHEMAS, decode_index, encode_index
+from arrow_format.model import ChunkTable, PrefixSums, Region, RegionKind
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import metadata_of
 
 N = 5
+INDEX_SCHEMA = INDEX_SCHEMAS[pa.uint8(), pa.uint8()]
 
 
 def chunks(rows):
@@ -26,21 +27,25 @@ def chunks(rows):
     return ChunkTable(*(np.array(c, t) for c, t in zip(columns, types, strict=True)))
 
 
-def region(offsets, ranks=None, first=0, rows=None, kind=RegionKind.UNICAST, table=None):
+def sums(values):
+    return PrefixSums.of(np.array(values, np.int64))
+
+
+def region(rows, gaps=None, first=0, num_rows=None, kind=RegionKind.UNICAST, table=None):
     return Region(
         kind,
-        offsets[-1] if rows is None else rows,
+        sum(rows) if num_rows is None else num_rows,
         first,
-        None if ranks is None else np.array(ranks, np.int32),
-        np.array(offsets, np.int32),
+        None if gaps is None else sums(gaps),
+        sums(rows),
         chunks([(0, 8, 5, 30, 1, 7)]) if table is None else table,
     )
 
 
 REGIONS = (
-    region([0, 1, 2, 4, 8, 9], table=chunks([(0, 8, 20, 30, 1, 2**32 - 1), (4, 32, 7, 7, 0, 0)])),
-    region([0, 3, 4], ranks=[1, 4], first=2, table=chunks([(0, 40, 8, 100, 1, 12)])),
-    region([0, 6], ranks=[3], first=4, table=chunks([(0, 48, 3, 3, 0, 5)])),
+    region([1, 1, 0, 6, 1], table=chunks([(0, 8, 20, 30, 1, 2**32 - 1), (4, 32, 7, 7, 0, 0)])),
+    region([3, 1], gaps=[2, 3], first=2, table=chunks([(0, 40, 8, 100, 1, 12)])),
+    region([6], gaps=[4], first=4, table=chunks([(0, 48, 3, 3, 0, 5)])),
 )
 METADATA = metadata_of(N, data_bytes=56, sort_by=(("a", "ascending"), ("b", "descending")))
 INDEX = encode_index(METADATA, REGIONS)
@@ -53,8 +58,8 @@ def plain(value):
             r.kind,
             r.num_rows,
             r.first_subpartition,
-            None if r.ranks is None else r.ranks.tolist(),
-            r.row_offsets.tolist(),
+            None if r.rank_gaps is None else r.rank_gaps.values.tolist(),
+            r.rank_rows.values.tolist(),
             [getattr(r.chunks, name).tolist() for name in ChunkTable.__dataclass_fields__],
         )
         for r in value
@@ -81,7 +86,7 @@ def test_round_trip():
 
 def test_types_are_those_of_the_model():
     _, (first, second, _) = decode_index(INDEX)
-    assert first.row_offsets.dtype == second.ranks.dtype == np.int32
+    assert first.rank_rows.values.dtype == second.rank_gaps.values.dtype == np.uint8
     assert [getattr(first.chunks, name).dtype for name in ChunkTable.__dataclass_fields__] == [
         np.int64, np.int64, np.int64, np.int64, np.uint8, np.uint32,
     ]  # fmt: skip
@@ -97,12 +102,37 @@ def test_plain_arrow_and_polars_open_it():
     table = pa.ipc.open_file(INDEX).read_all()
     assert table.schema.equals(INDEX_SCHEMA)
     assert table["num_rows"].to_pylist() == [9, 4, 6]
-    assert table["ranks"].to_pylist() == [None, [1, 4], [3]]
+    assert table["rank_gaps"].to_pylist() == [None, [2, 3], [4]]
     assert table["chunk_crc32"].to_pylist() == [[2**32 - 1, 0], [12], [5]]
     described = json.loads(table.schema.metadata[b"arrow_shuffle"])
     assert described["num_subpartitions"] == N
     assert described["data_bytes"] == 56
-    assert pl.read_ipc(INDEX)["row_offsets"].to_list() == [[0, 1, 2, 4, 8, 9], [0, 3, 4], [0, 6]]
+    assert pl.read_ipc(INDEX)["rank_rows"].to_list() == [[1, 1, 0, 6, 1], [3, 1], [6]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [(255, pa.uint8()), (256, pa.uint16()), (1 << 16, pa.uint32()), ((1 << 31) - 1, pa.uint32())],
+)
+def test_counts_take_the_bytes_that_the_largest_of_a_file_needs(rows, expected):
+    table = chunks([(0, 48, 3, 10, 1, 5)])
+    large = region([rows], gaps=[1], table=replace(table, encoding=np.array([9], np.uint8)))
+    file = encode_index(METADATA, [REGIONS[0], large])
+    schema = pa.ipc.open_file(file).schema
+    assert schema.equals(INDEX_SCHEMAS[pa.uint8(), expected])
+    _, found = decode_index(file)
+    assert plain(found) == plain([REGIONS[0], large])
+    assert found[1].row_extents(0, 1, N) == ((0, rows),)
+
+
+def test_an_index_of_twenty_thousand_subpartitions_takes_a_byte_for_each():
+    n = 20_000
+    metadata = replace(METADATA, num_subpartitions=n)
+    rest = len(encode_index(metadata, [region([1], gaps=[1])]))
+    all_listed = region(np.bincount(np.random.default_rng(0).integers(0, n, n), minlength=n))
+    assert len(encode_index(metadata, [all_listed])) <= rest + n + 64
+    few_listed = region(np.ones(n // 100, int), gaps=np.full(n // 100, 100))
+    assert len(encode_index(metadata, [few_listed])) <= rest + 2 * n // 100 + 128
 
 
 @guarantee("noticed damage")
@@ -145,27 +175,50 @@ def test_the_first_format_version_is_1():
 
 def test_a_broadcast_region_has_neither_ranks_nor_rotation():
     table = chunks([(0, 48, 3, 10, 1, 5)])
-    broadcast = region([0, 6], kind=RegionKind.BROADCAST, table=table)
+    broadcast = region([], num_rows=6, kind=RegionKind.BROADCAST, table=table)
     _, (found,) = decode_index(encode_index(METADATA, [broadcast]))
-    assert (found.kind, found.num_rows, found.ranks) == (RegionKind.BROADCAST, 6, None)
+    assert plain([found]) == plain([broadcast])
+    assert found.row_offsets.tolist() == [0, 6]
     for wrong in (
         replace(broadcast, first_subpartition=1),
-        replace(broadcast, ranks=np.array([0], np.int32)),
-        replace(broadcast, row_offsets=np.array([0, 3, 6], np.int32)),
+        replace(broadcast, rank_gaps=sums([])),
+        replace(broadcast, rank_rows=sums([3, 3])),
     ):
         with pytest.raises(CorruptShuffleError, match="region 0 of the index contradicts itself"):
             decode_index(encode_index(METADATA, [wrong]))
 
 
-def test_a_region_kind_of_the_future_says_so():
+def index_with(name, values):
+    """INDEX with other values in a column."""
     body, _, _ = _parts(INDEX)
     reader = pa.ipc.open_stream(body[8:])
-    batch = reader.read_next_batch().set_column(0, INDEX_SCHEMA.field(0), pa.array([0, 9, 1], "u1"))
+    at = INDEX_SCHEMA.get_field_index(name)
+    column = pa.array(values, INDEX_SCHEMA.types[at])
+    batch = reader.read_next_batch().set_column(at, INDEX_SCHEMA.field(at), column)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, reader.schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(reader.schema.metadata))
+    return rebuilt(b"ARROW1\0\0" + sink.getvalue().to_pybytes())
+
+
+def test_a_region_kind_of_the_future_says_so():
     with pytest.raises(FormatVersionError, match="region 1 has kind 9"):
-        decode_index(rebuilt(b"ARROW1\0\0" + sink.getvalue().to_pybytes()))
+        decode_index(index_with("kind", [0, 9, 1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("kind", [0, None, 0]),
+        ("rank_rows", [[1, 1, 0, 6, 1], None, [6]]),
+        ("rank_rows", [[1, 1, None, 6, 1], [3, 1], [6]]),
+        ("rank_gaps", [None, [2, None], [4]]),
+        ("chunk_encoding", [[1, None], [1], [0]]),
+    ],
+)
+def test_nulls_are_refused_where_the_format_has_none(name, values):
+    with pytest.raises(CorruptShuffleError, match=r"not of this format.* null"):
+        decode_index(index_with(name, values))
 
 
 def test_a_foreign_arrow_file_with_our_trailer():
@@ -188,29 +241,34 @@ def test_a_foreign_arrow_file_with_our_trailer():
 @pytest.mark.parametrize(
     "contradiction",
     [
-        region([0, 1, 2, 4, 8]),  # too few offsets for n ranks
-        region([0, 1], ranks=[1, 4]),
-        region([0, 2, 1], ranks=[1, 4]),
-        region([0, 1, 1], ranks=[1, 4]),
-        region([1, 2, 3], ranks=[1, 4]),
-        region([0, 1, 2], ranks=[4, 1]),
-        region([0, 1, 2], ranks=[1, 1]),
-        region([0, 1, 2], ranks=[-1, 1]),
-        region([0, 1, 2], ranks=[1, N]),
-        region([0, 1], ranks=[1], rows=2),
-        region([0, 0], ranks=[1], rows=0),
-        region([0, 1], ranks=[1], first=-1),
-        region([0, 1], ranks=[1], first=N),
-        region([0, 2], ranks=[1], table=chunks([(1, 8, 5, 5, 0, 0)])),
-        region([0, 2], ranks=[1], table=chunks([(0, 8, 5, 5, 0, 0), (2, 16, 5, 5, 0, 0)])),
-        region([0, 2], ranks=[1], table=chunks([(0, 8, 5, 5, 0, 0), (0, 16, 5, 5, 0, 0)])),
-        region([0, 2], ranks=[1], table=chunks([(0, 9, 5, 5, 0, 0)])),
-        region([0, 2], ranks=[1], table=chunks([(0, 8, 0, 5, 0, 0)])),
-        region([0, 2], ranks=[1], table=chunks([(0, -8, 5, 5, 0, 0)])),
-        region([0, 2], ranks=[1], table=chunks([(0, 8, 49, 5, 0, 0)])),  # past the end of the data
-        region([0, 2], ranks=[1], table=chunks([(0, 8, 9, 5, 0, 0), (1, 16, 9, 5, 0, 0)])),
-        region([0, 2], ranks=[1], table=chunks([(0, 16, 5, 5, 0, 0), (1, 8, 5, 5, 0, 0)])),
-        region([0, 2], ranks=[1], table=ChunkTable(*(np.empty(0, t) for t in ["i8"] * 4 + ["u1", "u4"]))),  # noqa: E501
+        region([1, 1, 2, 4]),  # too few for n ranks
+        region([1, 1, 2, 4, 1, 1]),
+        region([1], gaps=[2, 3]),
+        region([1, 1], gaps=[2]),
+        region([1, 0], gaps=[2, 3]),
+        region([1, 1], gaps=[2, 0]),
+        region([1, 1], gaps=[0, 1]),
+        region([1, 1], gaps=[2, N - 1]),
+        region([1, 1], gaps=[(1 << 32) - 1, 2]),  # 1 as an unsigned number of 32 bits
+        region([], gaps=[], num_rows=1),
+        region([], num_rows=1),
+        region([1], gaps=[2], num_rows=2),
+        region([(1 << 32) - 1, 2], gaps=[2, 3], num_rows=1),
+        region([1 << 31], gaps=[2]),
+        region([0], gaps=[2]),
+        region([0] * N),
+        region([1], gaps=[2], first=-1),
+        region([1], gaps=[2], first=N),
+        region([2], gaps=[2], table=chunks([(1, 8, 5, 5, 0, 0)])),
+        region([2], gaps=[2], table=chunks([(0, 8, 5, 5, 0, 0), (2, 16, 5, 5, 0, 0)])),
+        region([2], gaps=[2], table=chunks([(0, 8, 5, 5, 0, 0), (0, 16, 5, 5, 0, 0)])),
+        region([2], gaps=[2], table=chunks([(0, 9, 5, 5, 0, 0)])),
+        region([2], gaps=[2], table=chunks([(0, 8, 0, 5, 0, 0)])),
+        region([2], gaps=[2], table=chunks([(0, -8, 5, 5, 0, 0)])),
+        region([2], gaps=[2], table=chunks([(0, 8, 49, 5, 0, 0)])),  # past the end of the data
+        region([2], gaps=[2], table=chunks([(0, 8, 9, 5, 0, 0), (1, 16, 9, 5, 0, 0)])),
+        region([2], gaps=[2], table=chunks([(0, 16, 5, 5, 0, 0), (1, 8, 5, 5, 0, 0)])),
+        region([2], gaps=[2], table=ChunkTable(*(np.empty(0, t) for t in ["i8"] * 4 + ["u1", "u4"]))),  # noqa: E501
     ],
 )  # fmt: skip
 def test_contradictions_are_refused_behind_a_good_checksum(contradiction):
@@ -219,16 +277,16 @@ def test_contradictions_are_refused_behind_a_good_checksum(contradiction):
 
 
 def test_regions_must_follow_each_other():
-    one = region([0, 1], ranks=[1], table=chunks([(0, 24, 8, 8, 0, 0)]))
-    two = region([0, 1], ranks=[1], table=chunks([(0, 24, 8, 8, 0, 0)]))
+    one = region([1], gaps=[2], table=chunks([(0, 24, 8, 8, 0, 0)]))
+    two = region([1], gaps=[2], table=chunks([(0, 24, 8, 8, 0, 0)]))
     with pytest.raises(CorruptShuffleError, match="region 1 of the index"):
         decode_index(encode_index(METADATA, [one, two]))
 
 
 def test_arrow_offsets_that_leave_their_buffer_are_refused():
     body, _, _ = _parts(INDEX)
-    # The offsets of `row_offsets`: 0, 6, 9, 11 as little-endian int32.
-    at = body.find(struct.pack("<4i", 0, 6, 9, 11))
+    # The offsets of `rank_rows`: 0, 5, 7, 8 as little-endian int32.
+    at = body.find(struct.pack("<4i", 0, 5, 7, 8))
     assert at > 0
     damaged = bytearray(body)
     struct.pack_into("<i", damaged, at + 12, 1 << 30)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.model import ChunkTable, Region, RegionKind
+from arrow_format.model import PrefixSums, Region, RegionKind
 from arrow_format.read.plan import ChunkRead, group_adjacent, merge_reads, plan_chunks
 from arrow_format.write.clustering import cluster, cut_chunks
+from arrow_format.write.region_builder import RegionBuilder
 
 
 def make_region(ids, n, first, target_rows, start):
@@ -18,9 +19,13 @@ def make_region(ids, n, first, target_rows, start):
     firsts = cut_chunks(found, n, len(ids) * 100, target_rows * 100)
     lengths = np.diff(np.append(firsts, len(ids))) * 100
     offsets = start + np.concatenate([[0], np.cumsum((lengths + 7) // 8 * 8)[:-1]]).astype(np.int64)
-    zeros = np.zeros(len(firsts), np.int64)
-    table = ChunkTable(firsts, offsets, lengths, lengths, zeros.astype("u1"), zeros.astype("u4"))
-    return Region(RegionKind.UNICAST, len(ids), first, found.ranks, found.row_offsets, table)
+    builder = RegionBuilder(RegionKind.UNICAST, n)
+    builder.add(found, len(ids))
+    for row, offset, length in zip(
+        firsts.tolist(), offsets.tolist(), lengths.tolist(), strict=True
+    ):
+        builder.add_chunk((row, offset, length, length, 0, 0))
+    return builder.build()
 
 
 @st.composite
@@ -94,7 +99,8 @@ def test_a_plan_names_every_wanted_row_once(case):
 
 def test_a_broadcast_region_is_wanted_whole_by_every_range():
     table = make_region([0] * 9, 1, 0, 4, 8).chunks
-    region = Region(RegionKind.BROADCAST, 9, 0, None, np.array([0, 9], np.int32), table)
+    none = PrefixSums(np.empty(0, np.uint8))
+    region = Region(RegionKind.BROADCAST, 9, 0, None, none, table)
     for first, end in ((0, 1), (4, 5), (0, 5)):
         assert region.row_extents(first, end, 5) == ((0, 9),)
         assert sum(r.end_row - r.first_row for r in plan_chunks([region], first, end, 5)) == 9

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.format.totals import arrow_bytes, subpartition_arrow_bytes
-from arrow_format.model import ChunkTable, Region, RegionKind
+from arrow_format.model import ChunkTable, RegionKind
+from arrow_format.write import region_builder
 from arrow_format.write.rewrite_plan import (
     RegionRun,
     RegionSlice,
@@ -19,17 +20,15 @@ def region_of(counts, first=0, raw_bytes=None, kind=RegionKind.UNICAST):
     """A region of one chunk with so many rows of each rank."""
     counts = np.asarray(counts)
     num_rows = int(counts.sum())
-    ranks = np.flatnonzero(counts).astype(np.int32)
+    ranks = np.flatnonzero(counts)
     zero = np.array([0], np.int64)
     raw = np.array([num_rows * 10 if raw_bytes is None else raw_bytes], np.int64)
     table = ChunkTable(zero, zero, raw, raw, zero.astype(np.uint8), zero.astype(np.uint32))
-    ends = np.cumsum([0, *counts[ranks]]).astype(np.int32)
-    return Region(kind, num_rows, first, ranks, ends, table)
+    return region_builder.region_of(kind, first, ranks, counts[ranks], table, len(counts))
 
 
 def broadcast(num_rows):
-    region = region_of([num_rows], kind=RegionKind.BROADCAST)
-    return Region(region.kind, num_rows, 0, None, region.row_offsets, region.chunks)
+    return region_of([num_rows], kind=RegionKind.BROADCAST)
 
 
 ONE = region_of([1, 1])
