@@ -83,6 +83,6 @@ def rows_with_keys(keys: pa.RecordBatch, columns: Sequence[pa.Array]) -> NDArray
 
 
 def _share_a_value(left: pa.Array, right: pa.Array) -> bool:
-    left, right = left.drop_null(), right.drop_null()
+    left, right = left.drop_null(), right.cast(left.type).drop_null()  # of another zone
     numbers, _ = key_numbers([pa.concat_arrays([left, right])])
     return bool(np.isin(numbers[len(left) :], numbers[: len(left)]).any())

@@ -86,3 +86,11 @@ def test_values_in_common_by_column():
     among, _ = key_set(pa.array([1, None]), pa.array(["x", "y"]))
     other = pa.record_batch({"k0": pa.array([2, None]), "k1": ["z", "y"]})
     assert among.columns_with_values_of(other) == ("k1",)
+
+
+def test_values_of_another_time_zone_are_shared():
+    moment = datetime(2020, 1, 1, tzinfo=UTC)
+    among, _ = key_set(pa.array([moment, None], pa.timestamp("us", "Europe/Berlin")))
+    for value, names in ((moment, ("k0",)), (datetime(2021, 1, 1, tzinfo=UTC), ())):
+        others = pa.record_batch({"k0": pa.array([value], pa.timestamp("us", "UTC"))})
+        assert among.columns_with_values_of(others) == names
