@@ -1,0 +1,151 @@
+"""What a read with a filter opens and reads, and what it says of it."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from arrow_format import (
+    RangePartitioner,
+    WriteOptions,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.errors import OptionError, SchemaError
+from tests.support.recording_storage import RecordingStorage
+
+N = 8
+DAYS = 5
+ROWS = 400
+OPTIONS = WriteOptions(sync=False, chunk_bytes=1024, statistics="all")
+
+
+def day(number):
+    """Rows of one day: keys 0 to 39, and numbers that ascend over all days."""
+    return pa.record_batch(
+        {
+            "k": pa.array([i % 40 for i in range(ROWS)], pa.int64()),
+            "day": pa.array([number] * ROWS, pa.int32()),
+            "v": pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64()),
+            "s": [f"text {i}" for i in range(ROWS)],
+        }
+    )
+
+
+@pytest.fixture(scope="module", params=["zstd", "none"])
+def path(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("days") / "shuffle"
+    for number in range(DAYS):
+        write_shuffle(
+            [day(number)], path, num_subpartitions=N, keys="k", mode="append",
+            options=WriteOptions(
+                sync=False, codec=request.param, chunk_bytes=1024, statistics="all"
+            ),
+        )  # fmt: skip
+    return path
+
+
+@pytest.fixture
+def storage(path):
+    return RecordingStorage(str(path))
+
+
+def steps(explanation):
+    return {step.what: (step.kept, step.total) for step in explanation.steps}
+
+
+def test_files_that_cannot_match_are_not_opened(storage):
+    shuffle = open_shuffle(storage)
+    storage.others.clear()
+    rows = shuffle.read(filter="day = 3").read_all()
+    assert rows.num_rows == ROWS
+    assert len({path for path, _ in storage.rounds}) == 1
+    assert len(storage.others) == 1  # one index
+
+
+def test_a_second_lookup_reads_no_index(storage):
+    shuffle = open_shuffle(storage)
+    assert shuffle.lookup({"k": 17}).read_all().num_rows == DAYS * ROWS // 40
+    storage.others.clear()
+    assert shuffle.lookup({"k": [3, 17]}).read_all().num_rows == 2 * DAYS * ROWS // 40
+    assert storage.others == []
+
+
+def test_a_lookup_reads_the_subpartition_of_its_key_only(storage):
+    shuffle = open_shuffle(storage)
+    shuffle.lookup({"k": 17}).read_all()
+    of_key = storage.ranges.copy()
+    storage.rounds.clear()
+    assert shuffle.subpartition(shuffle.subpartition_of(k=17)).read_all().num_rows
+    assert sum(length for _, length in of_key) <= sum(length for _, length in storage.ranges)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+def test_chunks_that_cannot_match_are_not_read(tmp_path, codec):
+    rows = pa.table({"k": pa.repeat(1, 20_000), "v": range(20_000)})
+    options = WriteOptions(sync=False, chunk_bytes=4096, codec=codec)
+    write_shuffle(rows, tmp_path, num_subpartitions=2, keys="k", sort_by="v", options=options)
+    storage = RecordingStorage(str(tmp_path))
+    shuffle = open_shuffle(storage)
+    found = shuffle.read(filter=pc.field("v") < 20).read_all()
+    assert found["v"].to_pylist() == list(range(20))
+    assert 4 * sum(length for _, length in storage.ranges) < shuffle.num_bytes
+    kept, total = steps(shuffle.explain(filter="v < 20"))["chunks"]
+    assert 0 < kept < total / 4
+
+
+def test_ranges_are_planned_by_the_filter(tmp_path):
+    partitioner = RangePartitioner("v", bounds=[100, 200, 300])
+    write_shuffle([day(0)], tmp_path, num_subpartitions=4, partitioner=partitioner, options=OPTIONS)
+    shuffle = open_shuffle(tmp_path)
+    filtered = shuffle.where("v BETWEEN 120 AND 150")
+    assert filtered.candidates() == [1]
+    assert filtered.candidates([0, 2]) == []
+    assert filtered.read([0, 2]).read_all().num_rows == 0
+    assert filtered.read().read_all()["v"].to_pylist() == list(range(120, 151))
+
+
+def test_explain_says_what_is_kept_and_skipped(storage):
+    shuffle = open_shuffle(storage)
+    found = shuffle.explain(filter="day = 3 AND k = 17", columns=["v"])
+    kept = steps(found)
+    assert kept["subpartitions"] == (1, N)
+    assert kept["versions"] == (1, DAYS)
+    assert kept["files"] == (1, DAYS)
+    assert kept["regions"] == (1, DAYS)
+    assert kept["bytes"][0] < kept["bytes"][1] == shuffle.num_bytes
+    assert str(found).splitlines()[:3] == [
+        "where day = 3 AND k = 17", "1 of 4 columns", "decoded first: k, day",
+    ]  # fmt: skip
+    whole = steps(shuffle.explain())
+    assert all(kept == total for what, (kept, total) in whole.items() if what != "bytes")
+
+
+def test_a_filter_that_nothing_matches_reads_nothing(storage):
+    shuffle = open_shuffle(storage)
+    storage.others.clear()
+    assert shuffle.read(filter="day > 100").read_all().num_rows == 0
+    assert storage.rounds == []
+    assert storage.others == []
+    assert steps(shuffle.explain(filter="false"))["files"][0] == 0
+
+
+def test_two_filters_are_refused(path):
+    filtered = open_shuffle(path).where("k = 1")
+    with pytest.raises(OptionError, match=r"filtered already, by k = 1: give one filter for both"):
+        filtered.where("k = 2")
+    assert filtered.where(None) is filtered
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"filter": "nope = 1"}, SchemaError, "column 'nope' is not there"),
+        ({"filter": "k = 'x'"}, SchemaError, "the text 'x' it is compared with"),
+        ({"filter": "k ="}, OptionError, "line 1, column 3"),
+        ({"filter": 5}, OptionError, "filter=5 is int"),
+        ({"batch_size": 0}, OptionError, "batch_size=0: expected a whole number of rows, from 1"),
+    ],
+)
+def test_what_cannot_be_asked_for(path, given, error, says):
+    with pytest.raises(error, match=says):
+        open_shuffle(path).read(**given)
