@@ -377,8 +377,8 @@ class WriteOptions:
     statistics
         Columns whose minimum, maximum and null count are stored for each file, region and chunk, so
         that filters skip what cannot match: names, ``"all"`` that can have some (no nested ones),
-        ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times; those cost
-        little.
+        ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times that are no
+        hashed keys; those cost little.
     """
 
     sort_buffer_bytes: int = 128 << 20

@@ -50,10 +50,14 @@ def subpartition_totals(
 
 def subpartition_range(regions: Iterable[Region], num_subpartitions: int) -> tuple[int, int]:
     """Return the range ``[first, end)`` of subpartitions that have rows in regions of one file."""
-    listed = [region.subpartition_rows(num_subpartitions) for region in regions]
-    ids = [subpartitions[counts > 0] for subpartitions, counts in listed]
-    first = min((int(present.min()) for present in ids), default=0)
-    return first, max((int(present.max()) + 1 for present in ids), default=0)
+    first, end = num_subpartitions, 0
+    for (
+        region
+    ) in regions:  # one at a time: all together would take 16 bytes for each of their ranks
+        ids, counts = region.subpartition_rows(num_subpartitions)
+        present = ids[counts > 0]
+        first, end = min(first, int(present.min())), max(end, int(present.max()) + 1)
+    return min(first, end), end
 
 
 def arrow_bytes(regions: Iterable[Region], raw_bytes: int) -> list[int]:

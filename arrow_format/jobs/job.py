@@ -18,7 +18,7 @@ from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.statistics import chosen_columns
-from arrow_format.keys.partitioner import Partitioner, check_description
+from arrow_format.keys.partitioner import HashPartitioner, Partitioner, check_description
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
@@ -159,7 +159,8 @@ def begin_job(
     sort_by = check_sort_by(stored, sort_by)
     range_keys = partitioner.keys if isinstance(partitioner, RangePartitioner) else ()
     keys = [name for name, _ in (*sort_by, *range_keys)]
-    statistics = chosen_columns(options.statistics, stored, keys)
+    hashed = partitioner.keys if isinstance(partitioner, HashPartitioner) else ()
+    statistics = chosen_columns(options.statistics, stored, keys, hashed)
     storage = open_storage(path)
     view = CommitLog(storage).view()
     check_local_dirs(storage.root, options.local_dirs)

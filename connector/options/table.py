@@ -83,7 +83,8 @@ WRITE_OPTIONS = (
     Option("statistics", parse_statistics, "WriteOptions.statistics",
            "columns whose minimum, maximum and null count are stored per file and chunk, so that "
            'filters skip what cannot match: `a,b` or `["a","b"]`, `all`, or `none`',
-           default="sort and range keys, numbers, dates and times", may_be_empty=True),
+           default="sort and range keys; numbers, dates and times but for hashed keys",
+           may_be_empty=True),
     Option("localDirs", parse_names, "WriteOptions.local_dirs",
            "absolute directories on other disks, `/d1,/d2`, over which map outputs are spread as "
            "well", default="none", may_be_empty=True),

@@ -155,7 +155,7 @@ def test_more_memory_reads_more_at_once(tmp_path):
     write_shuffle(rows_of(3_000_000), tmp_path / "x", num_subpartitions=50, keys="k")
     few = open_shuffle(tmp_path / "x", options=ReadOptions(memory_bytes=96 << 20))
     many = open_shuffle(tmp_path / "x", options=ReadOptions(memory_bytes=512 << 20))
-    assert len(few._groups(None)) > 3 * len(many._groups(None))
+    assert len(few._reader.groups(None, None)) > 3 * len(many._reader.groups(None, None))
     assert few.read().read_all().equals(many.read().read_all())
 
 

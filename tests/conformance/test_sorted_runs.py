@@ -164,7 +164,7 @@ def reading(way):
             patch.setattr("arrow_format.keys.merge_runs.MIN_ROWS", 10)
             patch.setattr("arrow_format.read.subpartition_reader.MIN_SLICE_BYTES", 2_000)
             # Puts them together, so that it is the reader who finds out that they are too large.
-            patch.setattr("arrow_format.read.shuffle.group_adjacent", all_in_one_group)
+            patch.setattr("arrow_format.read.version_reader.group_adjacent", all_in_one_group)
         yield
 
 

@@ -60,7 +60,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
         "erased bytes": (
             "After a deletion and a collection no file holds the rows, and the receipt says so no "
-            "earlier; old entries of the log keep bounds of columns that have statistics"
+            "earlier; old entries of the log keep bounds of columns that have statistics, by "
+            "default not of keys that are hashed"
         ),
     },
     "Commits": {

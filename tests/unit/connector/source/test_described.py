@@ -15,7 +15,9 @@ def test_a_long_list_of_subpartitions_is_cut():
 
 
 def named(spark, storage, version=1):
-    shuffle = SimpleNamespace(storage=storage, path=storage.root, version=version, span=None)
+    shuffle = SimpleNamespace(
+        storage=storage, path=storage.root, version=version, span=None, filter=None
+    )
     return described_format(spark, shuffle, None)
 
 
