@@ -237,7 +237,7 @@ def test_a_filter_that_does_not_fit_is_an_error_before_any_task(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({}, "key column 'k' is not there"),
+        ({}, "key column 'k' is missing"),
         ({"k": 1, "i": 2}, "column 'i' is not a key column"),
         ({"k": 1.5}, "column 'k' does not fit the stored type int64"),
     ],
