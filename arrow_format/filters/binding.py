@@ -2,7 +2,7 @@
 
 The result has a normal form. ``Not`` is only in front of what is neither ``And`` nor ``Or``.
 Comparisons are ``=``, ``<`` or ``<=`` of a column and a value that is not null, or of two columns;
-one that equals itself stands for what is true wherever it has a value.
+one that equals itself is what is true wherever it has a value.
 ``IsIn`` has distinct values in ascending order, and none is null. Pure.
 """
 
@@ -151,7 +151,7 @@ class _Binder:
     def _operand(expression: Expression) -> Column:
         if isinstance(expression, Column):
             return expression
-        msg = f"filter: {as_sql(expression)} stands where the name of a column is expected"
+        msg = f"filter: {as_sql(expression)} is where the name of a column is expected"
         raise OptionError(msg)
 
     def _is_null(self, operand: Expression) -> Expression:

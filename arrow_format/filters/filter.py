@@ -15,7 +15,7 @@ from arrow_format.filters.from_sql import from_sql
 from arrow_format.filters.rows import rows_that_pass, truth_of
 from arrow_format.filters.spark_text import zone_of
 from arrow_format.filters.subpartitions import subpartitions_of
-from arrow_format.filters.units import Possible, possible
+from arrow_format.filters.units import possible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,20 +65,8 @@ class Filter:
         num_rows
             Rows of each unit.
         """
-        return self._possible(statistics, num_rows).true
-
-    def all_match(
-        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
-    ) -> NDArray[np.bool_]:
-        """Return for each unit of rows whether surely all pass; parameters as :meth:`may_match`."""
-        found = self._possible(statistics, num_rows)
-        return ~(found.false | found.null)
-
-    def _possible(
-        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
-    ) -> Possible:
         types = dict(zip(self.columns, self.types, strict=True))
-        return possible(self.expression, statistics, types, num_rows)
+        return possible(self.expression, statistics, types, num_rows).true
 
     def subpartitions(
         self, partitioner: object, schema: pa.Schema, num_subpartitions: int

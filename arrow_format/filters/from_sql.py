@@ -108,14 +108,14 @@ def _place(text: str, line: int | None, end: int | None, token: str, why: str) -
 
 
 class _Reader:
-    """Turns sqlglot's tree into ours; nodes are told by the names of their classes."""
+    """Turns sqlglot's tree into ours; nodes are known by the names of their classes."""
 
     def __init__(self, schema: pa.Schema, zone: dt.tzinfo) -> None:
         self._schema = schema
         self._zone = zone
 
     def condition(self, node: Any) -> Expression:  # noqa: ANN401  sqlglot's
-        """Return a condition, or the column or value that stands in its place."""
+        """Return a condition, or the column or value in its place."""
         kind = type(node).__name__
         if kind in ("And", "Or"):
             operands = [self.condition(part) for part in _operands(node)]

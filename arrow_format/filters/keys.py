@@ -75,13 +75,6 @@ class KeyFilter:
         """Return for each unit of rows whether one may have a key; as of a ``Filter``."""
         return self.filter.may_match(statistics, num_rows)
 
-    def all_match(
-        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
-    ) -> NDArray[np.bool_]:
-        """Return for each unit of rows whether surely all have a key; as of a ``Filter``."""
-        surely = self.filter.all_match(statistics, num_rows)
-        return surely if self.is_exact else np.zeros_like(surely)
-
     def subpartitions(
         self, partitioner: object, schema: pa.Schema, num_subpartitions: int
     ) -> Int64Array | None:

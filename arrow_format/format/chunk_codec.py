@@ -74,7 +74,7 @@ class OpenChunk(ABC):
 
     @abstractmethod
     def columns(self, positions: Sequence[int]) -> list[pa.Array]:
-        """Decode columns at some positions of :attr:`schema`, anew with every call.
+        """Decode columns at some positions of :attr:`schema`, again with every call.
 
         Raises
         ------

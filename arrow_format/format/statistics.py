@@ -28,7 +28,7 @@ UNKNOWN = -1
 """Null count of a unit of which nothing is known."""
 
 MOST_CHOSEN = 32
-"""Columns that have statistics when nobody chose them; Delta has as many."""
+"""Columns that have statistics where the writer chose none; Delta has as many."""
 
 
 @dataclass(frozen=True, slots=True)

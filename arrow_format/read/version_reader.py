@@ -37,7 +37,7 @@ class VersionReader:
     """Reads rows of a version; all its readers share one memory budget and one cache of indexes.
 
     ``options`` bound both. It may be used by several threads, and in a forked process, where it
-    begins anew.
+    begins with an empty cache.
     """
 
     def __init__(self, storage: Storage, snapshot: Snapshot, options: ReadOptions) -> None:
@@ -92,6 +92,9 @@ class VersionReader:
         deliver, all when None. With a selection a range may have others between them, of which no
         row can match.
         """
+        left = asked if selection is None else selection.among(asked)
+        if left is not None and len(left) <= 1:  # nothing to weigh, so no totals of all are needed
+            return [(subpartition, subpartition + 1) for subpartition in left]
         rows, stored = self.totals
         weights = estimate_raw_bytes(self._snapshot, rows, stored)
         if columns is not None:

@@ -1,7 +1,7 @@
 """Filters that travel as an option and are no text: PyArrow's expressions and keys, as Arrow IPC.
 
-Apart from the other texts because no user writes these. IPC and not pickle: whoever can set an
-option of a DataFrame must not be able to run code in the process that reads it.
+Apart from the other texts because no user writes these. IPC and not pickle: a user who can set
+an option of a DataFrame must not be able to run code in the process that reads it.
 """
 
 from __future__ import annotations

@@ -70,6 +70,18 @@ def test_a_second_lookup_reads_no_index(storage):
     assert storage.others == []
 
 
+def test_one_subpartition_is_read_without_the_totals_of_all(storage):
+    shuffle = open_shuffle(storage)
+    whole = shuffle.read(with_subpartition=True).read_all()
+    for subpartition in (0, N - 1):
+        expected = whole.filter(pc.field("_subpartition") == subpartition).drop(["_subpartition"])
+        alone = open_shuffle(storage)
+        assert alone.subpartition(subpartition).read_all().equals(expected)
+        assert alone._reader._known_totals is None
+    alone.lookup({"k": 17}).read_all()
+    assert alone._reader._known_totals is None
+
+
 def test_a_lookup_reads_the_subpartition_of_its_key_only(storage):
     shuffle = open_shuffle(storage)
     shuffle.lookup({"k": 17}).read_all()
