@@ -154,21 +154,11 @@ class ChunkReader:
         less than half of the chunk is copied, so that it does not keep all of it in memory; without
         ``may_keep_chunk`` every part is.
         """
-        region = self.index.regions[chunk.region]
         lo, hi = chunk.first_row, chunk.end_row
         wanted = batch.slice(lo, hi - lo)
         if 2 * (hi - lo) < batch.num_rows or (not may_keep_chunk and hi - lo < batch.num_rows):
             wanted = copied(wanted)
-        del batch
-        if region.kind is RegionKind.BROADCAST:
-            for subpartition in range(first, end):
-                yield Rows(wanted, np.full(wanted.num_rows, subpartition, np.int32))
-        else:
-            n = self.index.metadata.num_subpartitions
-            start = int(region.chunks.first_row[chunk.chunk])
-            rows = [Rows(wanted, region.subpartitions_of_rows(start + lo, start + hi, n))]
-            del wanted  # a suspended frame would keep it while its consumer works
-            yield rows.pop()
+        return self._runs(chunk, wanted, None, first, end)
 
     def matching_rows_of(
         self,
@@ -185,28 +175,38 @@ class ChunkReader:
         The columns that decide are decoded first, the others only if a row is kept.
         """
         batch, rows = self._matching(chunk, stored, tested)
-        del stored  # a suspended frame would keep it while its consumer works
         if batch is None:
-            return
-        lo, hi = chunk.first_row, chunk.end_row
-        if len(rows) == hi - lo:
-            parts = self.rows_of(chunk, batch, first, end, may_keep_chunk=may_keep_chunk)
-            del batch
-            yield from parts
-            return
+            return iter(())
+        if len(rows) < chunk.end_row - chunk.first_row:
+            kept = take(batch, to_arrow(rows + chunk.first_row))
+            return self._runs(chunk, kept, rows, first, end)
+        if 2 * batch.nbytes < stored.size:
+            batch = copied(batch)  # a few small columns must not pin the whole chunk
+        return self.rows_of(chunk, batch, first, end, may_keep_chunk=may_keep_chunk)
+
+    def _runs(
+        self,
+        chunk: ChunkRead,
+        wanted: pa.RecordBatch,
+        rows: Int64Array | None,
+        first: int,
+        end: int,
+    ) -> Iterator[Rows]:
+        """Yield rows of a chunk with their subpartitions, those of ``[first, end)``.
+
+        ``rows`` are their positions among the rows that are wanted of it; all of these when None.
+        """
         region = self.index.regions[chunk.region]
-        kept = take(batch, to_arrow(rows + lo))
-        del batch
         if region.kind is RegionKind.BROADCAST:
             for subpartition in range(first, end):
-                yield Rows(kept, np.full(kept.num_rows, subpartition, np.int32))
-        else:
-            n = self.index.metadata.num_subpartitions
-            start = int(region.chunks.first_row[chunk.chunk])
-            ids = region.subpartitions_of_rows(start + lo, start + hi, n)
-            parts = iter([Rows(kept, ids[rows])])
-            del kept
-            yield from parts
+                yield Rows(wanted, np.full(wanted.num_rows, subpartition, np.int32))
+            return
+        n = self.index.metadata.num_subpartitions
+        start = int(region.chunks.first_row[chunk.chunk])
+        ids = region.subpartitions_of_rows(start + chunk.first_row, start + chunk.end_row, n)
+        run = [Rows(wanted, ids if rows is None else ids[rows])]
+        del wanted  # a suspended frame would keep it while its consumer works
+        yield run.pop()
 
     def _matching(
         self, chunk: ChunkRead, stored: pa.Buffer, tested: Tested

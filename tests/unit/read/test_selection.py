@@ -108,6 +108,18 @@ def test_chunks_that_cannot_match_are_not_read(tmp_path, codec):
     assert total >= 4
 
 
+@pytest.mark.parametrize("filter_", [None, "k >= 0", "k < 39"])
+def test_a_few_columns_do_not_pin_their_chunk(tmp_path, filter_):
+    rows = pa.table({f"c{i}": range(20_000) for i in range(30)} | {"k": pa.repeat(7, 20_000)})
+    options = WriteOptions(sync=False, codec="none")
+    write_shuffle(rows, tmp_path, num_subpartitions=1, keys="k", options=options)
+    (run, *_) = open_shuffle(tmp_path).where(filter_).reader(0, 1, ["c3"])
+    buffer = run.batch.column(0).buffers()[1]
+    while buffer.parent is not None:
+        buffer = buffer.parent
+    assert buffer.size < 2 * run.batch.nbytes
+
+
 def test_ranges_are_planned_by_the_filter(tmp_path):
     partitioner = RangePartitioner("v", bounds=[100, 200, 300])
     write_shuffle([day(0)], tmp_path, num_subpartitions=4, partitioner=partitioner, options=OPTIONS)
