@@ -1,6 +1,6 @@
 """The receipt of a committed write: a value that users keep, and how it prints.
 
-Apart from commits, since every task of Spark and every command prints sizes without committing.
+Apart from commits, since a process that keeps or prints a receipt need not load what commits.
 """
 
 from __future__ import annotations

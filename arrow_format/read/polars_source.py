@@ -1,4 +1,7 @@
-"""A shuffle as a lazy frame of Polars, which asks it for less: an IO plugin."""
+"""A shuffle as a lazy frame of Polars, which asks it for less: an IO plugin.
+
+Apart from the other ways at hand because it imports Polars, which is optional.
+"""
 
 from __future__ import annotations
 
