@@ -11,7 +11,7 @@ from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import text_offsets, to_arrow
 from arrow_format.arrays.gather import gathered
-from arrow_format.arrays.row_sizes import MAX_ITEMS, most_items
+from arrow_format.arrays.row_sizes import MAX_ITEMS, columns_with_items, most_items
 from arrow_format.arrays.selection import joined, take
 from arrow_format.errors import OptionError
 
@@ -46,6 +46,8 @@ class HeldRuns:
         self._charged_bytes = 0
         """Upper bound of the bytes buffered, with :data:`ORDERING_BYTES` per row."""
         self._num_items = 0
+        self._with_items: list[int] | None = None
+        """Columns of lists: the same of every run, and slow to find in a wide table."""
 
     def add(self, run: Rows) -> bool:
         """Buffer a run; return False when all of them together are too much."""
@@ -58,7 +60,9 @@ class HeldRuns:
             self._charged_bytes = sum(
                 kept.batch.nbytes + ORDERING_BYTES * kept.batch.num_rows for kept in self.runs
             )
-        self._num_items += most_items(run.batch)
+        if self._with_items is None:
+            self._with_items = columns_with_items(run.batch.schema)
+        self._num_items += most_items(run.batch, self._with_items)
         can_be_joined = self._num_items <= MAX_ITEMS or len(self.runs) == 1
         return can_be_joined and self._charged_bytes <= self._max_bytes
 
@@ -179,10 +183,8 @@ def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> 
     is_first = np.ones(len(ids), np.bool_)  # of its extent
     np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
     starts = np.flatnonzero(is_first)
-    if bool((ids[starts[1:]] >= ids[starts[:-1]]).all()):
-        batch = joined(batches)
-        del batches
-    elif len(ids) >= slice_rows * (len(starts) + len(batches)):
+    is_ordered = bool((ids[starts[1:]] >= ids[starts[:-1]]).all())
+    if not is_ordered and len(ids) >= slice_rows * (len(starts) + len(batches)):
         # An extent that continues in the next run is two slices.
         is_first[(np.cumsum(sizes) - sizes)[sizes > 0]] = True
         starts = np.flatnonzero(is_first)
@@ -193,10 +195,13 @@ def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> 
         del slices
         ids = ids[_positions(starts, order, len(ids))]
     else:
-        order = np.argsort(ids[starts], kind="stable")
-        rows = _positions(starts, order, len(ids))
-        batch, ids = _gathered(batches, starts, order, rows), ids[rows]
+        # In one call: of wide tables, one for each column of each batch would be half of the time.
+        batch = joined(batches)
         del batches
+        if not is_ordered:
+            order = np.argsort(ids[starts], kind="stable")
+            rows = _positions(starts, order, len(ids))
+            batch, ids = _gathered(batch, starts, order, rows), ids[rows]
     yield Rows(batch, ids)
 
 
@@ -226,24 +231,17 @@ def _slices(
 
 
 def _gathered(
-    batches: list[pa.RecordBatch], starts: Int64Array, order: Int64Array, rows: Int32Array
+    batch: pa.RecordBatch, starts: Int64Array, order: Int64Array, rows: Int32Array
 ) -> pa.RecordBatch:
-    """Gather ``rows``, which are the extents from ``starts`` in another order.
-
-    Column by column, so that only one is in memory three times.
-    """
-    schema = batches[0].schema
+    """Gather ``rows``, which are the extents from ``starts`` in another order."""
     indices, extents = to_arrow(rows), to_arrow(order)
-    columns = []
-    for i, field in enumerate(schema):
-        column = pa.concat_arrays([batch.column(i) for batch in batches])
-        if pt.is_string(field.type) or pt.is_binary(field.type):
-            columns.append(_gathered_texts(column, starts, extents, rows, indices))
-        else:
-            columns.append(gathered(column, indices))
-    if not columns:
-        return joined(batches)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    columns = [
+        _gathered_texts(column, starts, extents, rows, indices)
+        if pt.is_string(column.type) or pt.is_binary(column.type)
+        else gathered(column, indices)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
 
 
 def _gathered_texts(

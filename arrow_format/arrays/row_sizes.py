@@ -44,9 +44,18 @@ def num_items(array: pa.Array) -> int:
     return int(_sizes_before(array, np.array([0, len(array)], np.int64), in_bytes=False)[-1])
 
 
-def most_items(batch: pa.RecordBatch) -> int:
-    """Return the :func:`num_items` of the column that has most."""
-    columns = (i for i, field in enumerate(batch.schema) if has_items(field.type))
+def columns_with_items(schema: pa.Schema) -> list[int]:
+    """Return the positions of the columns of which a row may hold several values."""
+    return [i for i, type_ in enumerate(schema.types) if has_items(type_)]
+
+
+def most_items(batch: pa.RecordBatch, columns: Iterable[int] | None = None) -> int:
+    """Return the :func:`num_items` of the column that has most.
+
+    ``columns`` are the :func:`columns_with_items`, for a caller that knows them.
+    """
+    if columns is None:
+        columns = columns_with_items(batch.schema)
     return max((num_items(batch.column(i)) for i in columns), default=0)
 
 

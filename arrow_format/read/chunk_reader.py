@@ -139,6 +139,10 @@ class ChunkReader:
             "num_rows": stop - start,
         }
 
+    def is_view(self, chunk: ChunkRead) -> bool:
+        """Whether the columns of a chunk are views of what was read, once it is decoded."""
+        return int(self.index.regions[chunk.region].chunks.encoding[chunk.chunk]) == Encoding.IPC
+
     def rows_of(
         self,
         chunk: ChunkRead,
@@ -146,16 +150,19 @@ class ChunkReader:
         first: int,
         end: int,
         *,
+        batch_start: int = 0,
         may_keep_chunk: bool = True,
     ) -> Iterator[Rows]:
         """Yield the rows that subpartitions ``[first, end)`` want of a decoded chunk.
+
+        ``batch`` has its rows from ``batch_start`` on.
 
         A unicast chunk makes one run, a broadcast chunk one for each subpartition. A run that is
         less than half of the chunk is copied, so that it does not keep all of it in memory; without
         ``may_keep_chunk`` every part is.
         """
         lo, hi = chunk.first_row, chunk.end_row
-        wanted = batch.slice(lo, hi - lo)
+        wanted = batch.slice(lo - batch_start, hi - lo)
         if 2 * (hi - lo) < batch.num_rows or (not may_keep_chunk and hi - lo < batch.num_rows):
             wanted = copied(wanted)
         return self._runs(chunk, wanted, None, first, end)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.options import ReadOptions
     from arrow_format.read.explain import ReadPlan
+    from arrow_format.read.kept_chunks import KeptChunks
     from arrow_format.read.selection import Selection
     from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
 
@@ -252,9 +253,11 @@ class Shuffle(VersionFacts, AtHand):
         schema = self.schema_of(columns, with_subpartition=with_subpartition)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for group in self._groups(asked, columns):
+            groups = self._groups(asked, columns)
+            kept = self._reader.kept_chunks(groups)
+            for group in groups:
                 yield from as_batches(
-                    self._ordered(*group, columns),
+                    self._ordered(*group, columns, kept=kept),
                     schema,
                     with_subpartition=with_subpartition,
                     min_rows=BATCH_ROWS,
@@ -284,8 +287,10 @@ class Shuffle(VersionFacts, AtHand):
             Read these regions only, numbered through the version in reading order; all when None.
         """
         asked = check_subpartitions(subpartitions, self.num_subpartitions)
-        for group in self._groups(asked, columns):
-            yield from self._ordered(*group, columns, regions)
+        groups = self._groups(asked, columns)
+        kept = self._reader.kept_chunks(groups)
+        for group in groups:
+            yield from self._ordered(*group, columns, regions, kept)
 
     def plan(
         self, subpartitions: int | Iterable[int] | None = None, columns: Sequence[str] | None = None
@@ -340,8 +345,11 @@ class Shuffle(VersionFacts, AtHand):
         end: int,
         columns: Sequence[str] | None,
         regions: range | None = None,
+        kept: KeptChunks | None = None,
     ) -> Iterator[Rows]:
-        return self._reader.ordered(first, end, columns, regions=regions, selection=self._selection)
+        return self._reader.ordered(
+            first, end, columns, regions=regions, selection=self._selection, kept=kept
+        )
 
     def reader(
         self,

@@ -17,6 +17,7 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_expired
 from arrow_format.read.chunk_reader import ChunkReader, Tested
 from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks
 from arrow_format.read.plan import ChunkRead, plan_ranges
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
@@ -88,6 +89,9 @@ class SortMergeSubpartitionReader:
         Reads for this and for other readers of the same version; one of its own when None.
     oldest_needed
         Oldest version whose expiry may remove files that are read; the version itself when None.
+    kept
+        What readers of the same columns decoded of chunks and left for the next one. They are
+        iterated one after the other, each at most once. Nothing is kept when None.
 
     Raises
     ------
@@ -113,7 +117,9 @@ class SortMergeSubpartitionReader:
         indexes: IndexCache | None = None,
         scheduler: ReadScheduler | None = None,
         oldest_needed: int | None = None,
+        kept: KeptChunks | None = None,
     ) -> None:
+        self._kept = kept
         self._storage = storage
         self._oldest_needed = oldest_needed or version.version
         self._indexes = indexes or IndexCache(storage)
@@ -142,7 +148,7 @@ class SortMergeSubpartitionReader:
         return pa.schema([self._data_schema.field(i) for i in self._columns])
 
     def __iter__(self) -> Iterator[Rows]:
-        return self._rows(self.planned())
+        return self._rows(self.planned(), self._kept)
 
     def runs(self, max_bytes: int, row_bytes: int = 0) -> list[Iterator[Rows]]:
         """Return the rows of each region as an iterator of its own, in reading order.
@@ -223,22 +229,45 @@ class SortMergeSubpartitionReader:
         )
         return regions[first_region:end_region]
 
-    def _rows(self, plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]]) -> Iterator[Rows]:
+    def _rows(
+        self,
+        plan: Iterable[tuple[ChunkReader, Iterable[ChunkRead]]],
+        kept: KeptChunks | None = None,
+    ) -> Iterator[Rows]:
+        aside = KeptAside({} if kept is None else kept.take())
         with (
             translate_expired(self._storage, self._oldest_needed),
-            self._scheduler.add_reader(plan) as fetched,
+            self._scheduler.add_reader(aside.left_to_read(plan)) as fetched,
         ):
             for source, chunk, stored in fetched:
+                yield from self._rows_aside(aside.before((source.order, chunk.offset)), kept)
                 if self._tested is None:
-                    batch = source.decode(chunk, stored)
-                    rows = source.rows_of(chunk, batch, self.first, self.end)
-                    del batch  # not to be kept while the consumer works on the rows
+                    decoded = KeptChunk(source.decode(chunk, stored), 0)
+                    rows = self._rows_left(source, chunk, decoded, kept)
+                    del decoded  # not to be kept while the consumer works on the rows
                 else:
                     rows = source.matching_rows_of(
                         chunk, stored, self.first, self.end, self._tested
                     )
                 del stored
                 yield from rows
+            yield from self._rows_aside(aside.before(), kept)
+
+    def _rows_aside(
+        self, found: Iterable[tuple[ChunkReader, ChunkRead, KeptChunk]], kept: KeptChunks | None
+    ) -> Iterator[Rows]:
+        for source, chunk, decoded in found:
+            yield from self._rows_left(source, chunk, decoded, kept)
+
+    def _rows_left(
+        self, source: ChunkReader, chunk: ChunkRead, decoded: KeptChunk, kept: KeptChunks | None
+    ) -> Iterator[Rows]:
+        """Rows wanted of a decoded chunk; those behind them are kept."""
+        if kept is not None:
+            kept.keep(source, chunk, decoded, self.end)
+        return source.rows_of(
+            chunk, decoded.batch, self.first, self.end, batch_start=decoded.first_row
+        )
 
     def _slices(
         self, source: ChunkReader, chunks: Iterable[ChunkRead], slice_bytes: int, row_bytes: int

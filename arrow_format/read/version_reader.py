@@ -16,6 +16,7 @@ from arrow_format.arrays.batches import ORDERING_BYTES, HeldRuns, in_subpartitio
 from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.estimates import estimate_column_share, estimate_raw_bytes
 from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.kept_chunks import KeptChunks
 from arrow_format.read.plan import group_adjacent
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.sorted_reader import sorted_rows
@@ -112,6 +113,10 @@ class VersionReader:
         groups = group_adjacent(weights, self._options.group_bytes, wanted)
         return [group for group in groups if selection.ranges(*group)]
 
+    def kept_chunks(self, groups: Sequence[tuple[int, int]]) -> KeptChunks | None:
+        """Return what readers of groups, in their order, keep for the next; None for one group."""
+        return KeptChunks(self._options.group_bytes, groups[-1][1]) if len(groups) > 1 else None
+
     def ordered(
         self,
         first: int,
@@ -120,6 +125,7 @@ class VersionReader:
         *,
         regions: range | None = None,
         selection: Selection | None = None,
+        kept: KeptChunks | None = None,
     ) -> Iterator[Rows]:
         """Yield the rows of a group of subpartitions, by subpartition, then by the sort keys.
 
@@ -127,7 +133,7 @@ class VersionReader:
         are read one by one: then there is nothing to put in order, and so nothing to hold.
         """
         hold_bytes = 2 * self._options.group_bytes
-        reader = partial(self.reader, regions=regions, selection=selection)
+        reader = partial(self.reader, regions=regions, selection=selection, kept=kept)
         sort_by = self._snapshot.newest.sort_by
         if sort_by:
             yield from sorted_rows(reader, first, end, sort_by, columns, hold_bytes=hold_bytes)
@@ -153,6 +159,7 @@ class VersionReader:
         *,
         regions: range | None = None,
         selection: Selection | None = None,
+        kept: KeptChunks | None = None,
     ) -> SortMergeSubpartitionReader:
         """Return a reader of the subpartitions ``[first, end)`` that does not order them."""
         return SortMergeSubpartitionReader(
@@ -167,4 +174,5 @@ class VersionReader:
             indexes=self.indexes,
             scheduler=self.scheduler,
             oldest_needed=self._snapshot.oldest_needed,
+            kept=kept,
         )
