@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 SLICE_ROWS = 400
 """Average rows of an extent from which on joining slices is faster than gathering rows."""
 
+JOINED_BYTES = 1 << 20
+"""Columns of about so many bytes are joined in one call, and gathered while the processor's cache
+has them: a call for each column of each batch is slow, and so is memory that was not just used."""
+
 ORDERING_BYTES = 8
 """Bytes per row while rows are ordered, besides its own: subpartition and position."""
 
@@ -183,8 +187,10 @@ def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> 
     is_first = np.ones(len(ids), np.bool_)  # of its extent
     np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
     starts = np.flatnonzero(is_first)
-    is_ordered = bool((ids[starts[1:]] >= ids[starts[:-1]]).all())
-    if not is_ordered and len(ids) >= slice_rows * (len(starts) + len(batches)):
+    if bool((ids[starts[1:]] >= ids[starts[:-1]]).all()):
+        batch = joined(batches)
+        del batches
+    elif len(ids) >= slice_rows * (len(starts) + len(batches)):
         # An extent that continues in the next run is two slices.
         is_first[(np.cumsum(sizes) - sizes)[sizes > 0]] = True
         starts = np.flatnonzero(is_first)
@@ -195,13 +201,10 @@ def in_subpartition_order(runs: list[Rows], *, slice_rows: int = SLICE_ROWS) -> 
         del slices
         ids = ids[_positions(starts, order, len(ids))]
     else:
-        # In one call: of wide tables, one for each column of each batch would be half of the time.
-        batch = joined(batches)
+        order = np.argsort(ids[starts], kind="stable")
+        rows = _positions(starts, order, len(ids))
+        batch, ids = _gathered(batches, starts, order, rows), ids[rows]
         del batches
-        if not is_ordered:
-            order = np.argsort(ids[starts], kind="stable")
-            rows = _positions(starts, order, len(ids))
-            batch, ids = _gathered(batch, starts, order, rows), ids[rows]
     yield Rows(batch, ids)
 
 
@@ -231,17 +234,27 @@ def _slices(
 
 
 def _gathered(
-    batch: pa.RecordBatch, starts: Int64Array, order: Int64Array, rows: Int32Array
+    batches: list[pa.RecordBatch], starts: Int64Array, order: Int64Array, rows: Int32Array
 ) -> pa.RecordBatch:
-    """Gather ``rows``, which are the extents from ``starts`` in another order."""
+    """Gather ``rows``, which are the extents from ``starts`` in another order.
+
+    A few columns at a time, so that no more are in memory three times.
+    """
+    schema = batches[0].schema
+    if not len(schema):
+        return joined(batches)
     indices, extents = to_arrow(rows), to_arrow(order)
-    columns = [
-        _gathered_texts(column, starts, extents, rows, indices)
-        if pt.is_string(column.type) or pt.is_binary(column.type)
-        else gathered(column, indices)
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch
+    step = max(JOINED_BYTES // (8 * len(rows)), 1)
+    columns = []
+    for first in range(0, len(schema), step):
+        some = range(first, min(first + step, len(schema)))
+        columns += [
+            _gathered_texts(column, starts, extents, rows, indices)
+            if pt.is_string(column.type) or pt.is_binary(column.type)
+            else gathered(column, indices)
+            for column in pa.concat_batches([batch.select(some) for batch in batches]).columns
+        ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _gathered_texts(

@@ -43,10 +43,12 @@ _MOST_PER_BYTE = 16
 
 
 class Unpacker:
-    """Unpacks columns of one data schema; what follows from the types alone is computed once."""
+    """Unpacks columns of one data schema; what follows from their types alone is computed once."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._nodes = [(_node_of(type_), NODE.size * num_nodes(type_)) for type_ in schema.types]
+        self._schema = schema
+        self._nodes: dict[int, tuple[_Node, int]] = {}
+        """Of the columns that were unpacked: a wide table has many that nobody reads."""
 
     def unpack(
         self,
@@ -64,7 +66,11 @@ class Unpacker:
         reader = _Reader(content, MOST_FROM_NOTHING + _MOST_PER_BYTE * raw_length)
         arrays = []
         for column, start, stop in sections:
-            node, header_bytes = self._nodes[column]
+            known = self._nodes.get(column)
+            if known is None:
+                type_ = self._schema.field(column).type
+                known = self._nodes[column] = _node_of(type_), NODE.size * num_nodes(type_)
+            node, header_bytes = known
             reader.begin(start, start + header_bytes, stop)
             arrays.append(reader.array(node, num_rows))
             reader.end()

@@ -139,10 +139,6 @@ class ChunkReader:
             "num_rows": stop - start,
         }
 
-    def is_view(self, chunk: ChunkRead) -> bool:
-        """Whether the columns of a chunk are views of what was read, once it is decoded."""
-        return int(self.index.regions[chunk.region].chunks.encoding[chunk.chunk]) == Encoding.IPC
-
     def rows_of(
         self,
         chunk: ChunkRead,

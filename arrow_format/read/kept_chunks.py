@@ -28,6 +28,20 @@ class KeptChunk:
     batch: pa.RecordBatch
     first_row: int
     """Row of the chunk at which they begin."""
+    pinned_bytes: int
+    """Bytes of memory that they keep."""
+
+
+def pinned_bytes(batch: pa.RecordBatch, stored: pa.Buffer) -> int:
+    """Return the bytes of memory that a chunk keeps, decoded from what was read.
+
+    If it is a view, these are all that was read together with it.
+    """
+    ours = [buffer for buffer in batch.column(0).buffers() if buffer] if batch.num_columns else []
+    begin, end = stored.address, stored.address + stored.size
+    if not any(begin <= buffer.address < end for buffer in ours):
+        return int(batch.get_total_buffer_size())
+    return int(stored.size if stored.parent is None else stored.parent.size)
 
 
 class KeptChunks:
@@ -53,12 +67,12 @@ class KeptChunks:
         num_left = batch.num_rows - first_left
         if not num_left or end >= self._end or self._num_bytes >= self._max_bytes:
             return
-        # A view would pin the chunk for a few rows, or the bytes that were read with it.
-        if 2 * num_left < batch.num_rows or (rows.first_row == 0 and source.is_view(chunk)):
-            rows = KeptChunk(copied(batch.slice(first_left)), chunk.end_row)
-        num_bytes = rows.batch.get_total_buffer_size()
-        if self._num_bytes + num_bytes <= self._max_bytes:
-            self._num_bytes += num_bytes
+        share = num_left / batch.num_rows * batch.get_total_buffer_size()
+        if 2 * share < rows.pinned_bytes:  # a view would pin all of it for a few rows
+            left = copied(batch.slice(first_left))
+            rows = KeptChunk(left, chunk.end_row, left.get_total_buffer_size())
+        if self._num_bytes + rows.pinned_bytes <= self._max_bytes:
+            self._num_bytes += rows.pinned_bytes
             self._kept[source.order, chunk.offset] = rows
 
     def take(self) -> dict[tuple[int, int], KeptChunk]:

@@ -17,7 +17,7 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_expired
 from arrow_format.read.chunk_reader import ChunkReader, Tested
 from arrow_format.read.index_cache import IndexCache
-from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks
+from arrow_format.read.kept_chunks import KeptAside, KeptChunk, KeptChunks, pinned_bytes
 from arrow_format.read.plan import ChunkRead, plan_ranges
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.selection import select_chunks
@@ -242,9 +242,10 @@ class SortMergeSubpartitionReader:
             for source, chunk, stored in fetched:
                 yield from self._rows_aside(aside.before((source.order, chunk.offset)), kept)
                 if self._tested is None:
-                    decoded = KeptChunk(source.decode(chunk, stored), 0)
+                    batch = source.decode(chunk, stored)
+                    decoded = KeptChunk(batch, 0, pinned_bytes(batch, stored))
                     rows = self._rows_left(source, chunk, decoded, kept)
-                    del decoded  # not to be kept while the consumer works on the rows
+                    del batch, decoded  # not to be kept while the consumer works on the rows
                 else:
                     rows = source.matching_rows_of(
                         chunk, stored, self.first, self.end, self._tested

@@ -115,7 +115,7 @@ class VersionReader:
 
     def kept_chunks(self, groups: Sequence[tuple[int, int]]) -> KeptChunks | None:
         """Return what readers of groups, in their order, keep for the next; None for one group."""
-        return KeptChunks(self._options.group_bytes, groups[-1][1]) if len(groups) > 1 else None
+        return KeptChunks(2 * self._options.group_bytes, groups[-1][1]) if len(groups) > 1 else None
 
     def ordered(
         self,

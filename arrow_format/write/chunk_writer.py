@@ -16,7 +16,7 @@ from arrow_format.model import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from arrow_format.options import WriteOptions
+    from arrow_format.options import Codec, WriteOptions
     from arrow_format.storage.open import ByteSource, ObjectWriter
     from arrow_format.write.region_builder import ChunkRow
 
@@ -26,8 +26,9 @@ WRITE_BYTES = 4 << 20
 NODES_PER_CHUNK = 16
 """A chunk of more columns than this closes later in proportion: each costs some microseconds."""
 
-MOST_TIMES = 4
-"""... but at this many times ``chunk_bytes`` at the latest."""
+MOST_TIMES = {"zstd": 4, "none": 8}
+"""... but at this many times ``chunk_bytes`` at the latest, by codec: bytes that are not compressed
+are those of the rows in memory, and of fewer rows."""
 
 MAX_EXPANSION = 4
 """A chunk whose rows take more than this many times its bytes in memory is cut as if it had a
@@ -137,13 +138,13 @@ class ChunkWriter(Protocol[Rows]):
         """Write what follows the last chunk."""
 
 
-def closing_bytes(schema: pa.Schema, chunk_bytes: int) -> int:
+def closing_bytes(schema: pa.Schema, chunk_bytes: int, codec: Codec) -> int:
     """Return the raw bytes at which a chunk closes: ``chunk_bytes``, but more of wide tables.
 
     What is inside of a column counts as a column more.
     """
     nodes = sum(num_nodes(type_) for type_ in schema.types)
-    times = min(max(nodes / NODES_PER_CHUNK, 1), MOST_TIMES)
+    times = min(max(nodes / NODES_PER_CHUNK, 1), MOST_TIMES[codec])
     return min(int(chunk_bytes * times), MAX_CHUNK_BYTES)
 
 

@@ -80,7 +80,7 @@ class PartitionedFileWriter:
         self._storage = storage
         self._options = options
         self._metadata = metadata
-        self._chunk_bytes = closing_bytes(metadata.data_schema, options.chunk_bytes)
+        self._chunk_bytes = closing_bytes(metadata.data_schema, options.chunk_bytes, options.codec)
         self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
         self._regions: list[Region] = []
         # Of the chunks of each region.
