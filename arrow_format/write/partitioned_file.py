@@ -151,18 +151,6 @@ class PartitionedFileWriter:
         """
         self.write_region_in_parts([(batch, clustering)])
 
-    def write_broadcast_region(self, batch: pa.RecordBatch) -> None:
-        """Append a region of rows that every subpartition reads; they are stored once.
-
-        Raises
-        ------
-        ClosedError
-            The file is finished or was released.
-        """
-        offsets = np.array([0, batch.num_rows], np.int32)
-        clustering = Clustering(0, None, None, offsets)
-        self.write_region_in_parts([(batch, clustering)], RegionKind.BROADCAST)
-
     def write_region_in_parts(
         self,
         parts: Iterable[tuple[pa.RecordBatch, Clustering]],
