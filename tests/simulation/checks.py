@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.explorer import Found
 
-WHOLE_STATES, MOST_STATES = 200, 450
+WHOLE_STATES, MOST_STATES = 200, 280
 """Per scenario, with any number of preemptions, and in all; `make simulate` goes on."""
 
 LEAST_SCHEDULES = 50_000

@@ -14,11 +14,13 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 from unittest import mock
 
 from arrow_format import concurrency, process_identity
 from arrow_format.jobs import cleanup
+from arrow_format.log import reader
 from arrow_format.process_identity import ProcessIdentity
 from arrow_format.streaming import lease
 from tests.simulation.files import INTERRUPTED, Answer, Call
@@ -225,4 +227,7 @@ def virtual_world() -> Iterator[None]:
         stack.enter_context(mock.patch.object(concurrency, "ThreadPoolExecutor", _executor))
         for module, name in ((lease, "_released"), (cleanup, "_committing")):
             stack.enter_context(mock.patch.object(module, name, _SetOfProcess(name)))
+        # A function of the bytes: most readers of an exploration see those that others saw.
+        decode_entry = lru_cache(maxsize=1_000)(reader.decode_entry)
+        stack.enter_context(mock.patch.object(reader, "decode_entry", decode_entry))
         yield
