@@ -18,6 +18,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.job import begin_job, run_map_task
 from connector.map_task import STATUS_SCHEMA, ShuffleMapTask, begin_spark_job, status_to_row
 from connector.spark_types import arrow_schema_of, spark_schema_of
+from connector.task_process import begin_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +66,7 @@ class DatasetMapTask(ShuffleMapTask):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the map outputs of the numbers that arrive and yield their statuses."""
-        pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
+        begin_task()
         context = TaskContext.get()
         attempt = 0 if context is None else context.attemptNumber()
         for batch in batches:

@@ -23,6 +23,7 @@ from arrow_format.model import MapStatus
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
 from connector.spark_types import arrow_schema_of, check_keys, check_sort_keys, stored_schema
+from connector.task_process import begin_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -109,7 +110,7 @@ def begin_spark_job(
 
 def run_spark_task(job: ShuffleJob, batches: Iterable[pa.RecordBatch]) -> MapStatus:
     """Write the batches of the current Spark task; raises OptionError outside of one."""
-    pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
+    begin_task()
     context = TaskContext.get()
     if context is None:
         msg = "ShuffleMapTask runs inside a Spark task; use df.mapInArrow(task, ...)"

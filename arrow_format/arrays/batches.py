@@ -16,7 +16,7 @@ from arrow_format.arrays.selection import joined, take
 from arrow_format.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from arrow_format.model import Int32Array, Int64Array
 
@@ -32,13 +32,20 @@ ORDERING_BYTES = 8
 """Bytes per row while rows are ordered, besides its own: subpartition and position."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rows:
     """Rows from one chunk."""
 
     batch: pa.RecordBatch
-    subpartitions: Int32Array
-    """Subpartition of each row."""
+    ids: Int32Array | Callable[[], Int32Array]
+    """As :attr:`subpartitions`, or what returns them: not all who read rows need to know."""
+
+    @property
+    def subpartitions(self) -> Int32Array:
+        """Subpartition of each row."""
+        if callable(self.ids):
+            self.ids = self.ids()
+        return self.ids
 
 
 class HeldRuns:

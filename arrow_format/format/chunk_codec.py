@@ -49,6 +49,10 @@ class FrameEncoder:
         )
         self._compressor = zstandard.ZstdCompressor(compression_params=parameters)
 
+    def compressed_bytes(self, content: memoryview) -> int:
+        """Return the bytes of a frame of some content."""
+        return len(self._compressor.compress(content))
+
     def encode(self, columns: Sequence[bytes], num_rows: int) -> EncodedChunk:
         """Compress the packed columns of a chunk."""
         raw_lengths = [len(column) for column in columns]

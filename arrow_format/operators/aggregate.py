@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import rebatched
-from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.conversion import canonical_floats
 from arrow_format.operators.aggregate_functions import IN_ORDER
 from arrow_format.operators.hash_passes import HashPass, in_passes
@@ -56,8 +55,7 @@ def aggregate_range(
     """
     if group_bytes is None:
         group_bytes = shuffle.options.working_set_bytes
-    weights = to_numpy(shuffle.raw_bytes)
-    rows = to_numpy(shuffle.subpartition_rows)
+    rows, weights = shuffle.weights(plan.columns)
     is_ordered = bool(shuffle.sort_by) and any(
         aggregation.function in IN_ORDER for aggregation in plan.aggregations
     )

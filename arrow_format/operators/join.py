@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.batches import rebatched
-from arrow_format.arrays.buffers import no_rows, to_numpy
+from arrow_format.arrays.buffers import no_rows
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.operators.hash_join import Indexed, join_blocks
@@ -123,8 +123,7 @@ class _Side:
         self._block_bytes = block_bytes
         self.is_broadcast = is_broadcast(shuffle)
         self.has_broadcast_rows = has_broadcast_rows(shuffle)
-        self.weights = to_numpy(shuffle.raw_bytes)
-        self.rows = to_numpy(shuffle.subpartition_rows)
+        self.rows, self.weights = shuffle.weights(columns)
         self.index_weights = self.weights + INDEX_ROW_BYTES * self.rows
         self.schema = shuffle.schema_of(columns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -206,8 +207,9 @@ class ChunkReader:
             return
         n = self.index.metadata.num_subpartitions
         start = int(region.chunks.first_row[chunk.chunk])
-        ids = region.subpartitions_of_rows(start + chunk.first_row, start + chunk.end_row, n)
-        run = [Rows(wanted, ids if rows is None else ids[rows])]
+        first_row, end_row = start + chunk.first_row, start + chunk.end_row
+        ids = partial(region.subpartitions_of_rows, first_row, end_row, n)
+        run = [Rows(wanted, ids if rows is None else ids()[rows])]
         del wanted  # a suspended frame would keep it while its consumer works
         yield run.pop()
 

@@ -47,6 +47,15 @@ class Selection:
         lo, hi = np.searchsorted(self.subpartitions, (first, end))
         return adjacent_ranges(self.subpartitions[lo:hi])
 
+    def weighed(self, weights: Int64Array) -> Int64Array:
+        """Return what is left of weights of all subpartitions, as far as that is known."""
+        left: Int64Array = np.ceil(weights * self.share).astype(np.int64)
+        if self.subpartitions is not None:
+            kept = left[self.subpartitions]
+            left = np.zeros_like(left)
+            left[self.subpartitions] = kept
+        return left
+
     def among(self, wanted: list[int] | None) -> list[int] | None:
         """Return those of ascending subpartitions, all when None, that are to be read."""
         if self.subpartitions is None:

@@ -21,7 +21,6 @@ from arrow_format.log.version_names import parse_version_name, resolve_version
 from arrow_format.options import check_read_options
 from arrow_format.read.at_hand import AtHand
 from arrow_format.read.estimates import (
-    estimate_raw_bytes,
     estimate_read_bytes,
     estimate_region_bytes,
 )
@@ -133,10 +132,12 @@ class Shuffle(VersionFacts, AtHand):
         share = 1.0 if self._selection is None else self._selection.share
         return to_arrow(estimate_read_bytes(self._snapshot, self._reader.totals[1], share))
 
-    @property
-    def raw_bytes(self) -> pa.Int64Array:
-        """Estimated bytes in Arrow of the rows that a reader of each subpartition gets."""
-        return to_arrow(estimate_raw_bytes(self._snapshot, *self._reader.totals))
+    def weights(self, columns: Sequence[str] | None = None) -> tuple[Int64Array, Int64Array]:
+        """Estimate the rows that a reader of each subpartition decodes, and their bytes in Arrow.
+
+        ``columns`` are those to deliver, all when None. Without a filter the rows are exact.
+        """
+        return self._reader.weights(columns, self._selection)
 
     @property
     def region_bytes(self) -> Int64Array:
@@ -175,8 +176,8 @@ class Shuffle(VersionFacts, AtHand):
             raise OptionError(msg)
         if not isinstance(filter, RowFilter):
             filter = bind_filter(filter, self.schema, time_zone=time_zone)
-        filtered = Shuffle(self._storage, self._snapshot, self._options)
-        filtered._reader = self._reader
+        filtered = Shuffle.__new__(Shuffle)
+        vars(filtered).update(vars(self))
         filtered._selection = select(filter, self._snapshot)
         return filtered
 

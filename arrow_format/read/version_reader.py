@@ -81,6 +81,25 @@ class VersionReader:
             self._known_totals = totals_of(self._snapshot, self._storage.root, self.indexes)
         return self._known_totals
 
+    def weights(
+        self, columns: Iterable[str] | None, selection: Selection | None = None
+    ) -> tuple[Int64Array, Int64Array]:
+        """Estimate rows of each subpartition that a reader decodes, and their bytes in Arrow.
+
+        ``columns`` are those to deliver, all when None. With a selection, only rows count that are
+        in its subpartitions, and its share of the files.
+        """
+        rows, stored = self.totals
+        raw = estimate_raw_bytes(self._snapshot, rows, stored)
+        tested = () if selection is None else selection.where.columns
+        share = 1.0
+        if columns is not None:
+            share = estimate_column_share(self._snapshot, {*columns, *tested})
+        if selection is not None:
+            rows = selection.weighed(rows)
+            raw = selection.weighed(raw)
+        return rows, np.ceil(raw * share).astype(np.int64)
+
     def groups(
         self,
         asked: list[int] | None,
@@ -96,20 +115,15 @@ class VersionReader:
         left = asked if selection is None else selection.among(asked)
         if left is not None and len(left) <= 1:  # nothing to weigh, so no totals of all are needed
             return [(subpartition, subpartition + 1) for subpartition in left]
-        rows, stored = self.totals
-        weights = estimate_raw_bytes(self._snapshot, rows, stored)
-        if columns is not None:
-            names = {*columns, *(name for name, _ in self._snapshot.newest.sort_by)}
-            names.update(() if selection is None else selection.where.columns)
-            share = estimate_column_share(self._snapshot, names)
-            weights = np.ceil(weights * share).astype(np.int64)
-        weights = weights + ORDERING_BYTES * rows
+        sort_keys = [name for name, _ in self._snapshot.newest.sort_by]
+        rows, raw = self.weights(columns and [*columns, *sort_keys], selection)
+        weights = raw + ORDERING_BYTES * rows
         if selection is None or selection.subpartitions is None:
             return group_adjacent(weights, self._options.group_bytes, asked)
-        is_possible = np.zeros(len(weights), np.bool_)
-        is_possible[selection.subpartitions] = True
-        weights = np.where(is_possible, weights, 0)
-        wanted = None if asked is None else np.union1d(asked, np.flatnonzero(~is_possible)).tolist()
+        wanted = asked
+        if asked is not None:  # what lies between and weighs nothing parts no groups
+            others = np.setdiff1d(np.arange(len(weights)), selection.subpartitions)
+            wanted = np.union1d(asked, others).tolist()
         groups = group_adjacent(weights, self._options.group_bytes, wanted)
         return [group for group in groups if selection.ranges(*group)]
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.jobs.cleanup import abort_after
@@ -221,8 +220,8 @@ def _job(
 def _latest(shuffle: Shuffle, keys: tuple[str, ...], max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the latest row of each key, a few subpartitions at a time."""
     capacity_bytes = max_bytes // 3
-    rows = to_numpy(shuffle.subpartition_rows)
-    weights = to_numpy(shuffle.raw_bytes) + KEY_BYTES * rows
+    rows, raw_bytes = shuffle.weights()
+    weights = raw_bytes + KEY_BYTES * rows
     for first, end in group_adjacent(weights, capacity_bytes, None):
         if not rows[first:end].any():
             continue

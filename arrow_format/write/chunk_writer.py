@@ -209,7 +209,7 @@ class _ZstdChunks:
         sink.write(DATA_MAGIC)
 
     def prepare(self, batch: pa.RecordBatch) -> tuple[PackedRows, int]:
-        rows = PackedRows(batch)
+        rows = PackedRows(batch, self._encoder.compressed_bytes)
         return rows, max(rows.num_bytes, batch.nbytes // MAX_EXPANSION)
 
     def write(self, rows: PackedRows, start: int, stop: int, first_row: int) -> ChunkRow:

@@ -22,6 +22,7 @@ from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
 from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
 from connector.options.text import INTERVALS, parse_duration
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS
+from connector.task_process import begin_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -130,7 +131,7 @@ class BufferedOutput:
         StorageError, OutOfDiskError
             Rows could not be spilled.
         """
-        pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
+        begin_task()
         if not self._is_buffered:
             yield from batches
             return

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from arrow_format.arrays.batches import rebatched
@@ -27,10 +26,12 @@ from arrow_format.read.plan import adjacent_ranges, check_subpartitions
 from arrow_format.read.shuffle import Shuffle, open_shuffle
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS, partition_bytes
 from connector.spark_types import arrow_schema_of
+from connector.task_process import begin_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
+    import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
@@ -208,7 +209,7 @@ class GroupTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the groups whose numbers arrive."""
-        pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
+        begin_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self._run(self.groups[number])

@@ -30,6 +30,7 @@ from arrow_format.streaming.result_request import await_result
 from connector.options.source import parse_read_options
 from connector.options.stream import parse_schema_options
 from connector.spark_types import spark_schema_from_json, spark_schema_of
+from connector.task_process import begin_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -248,7 +249,7 @@ def read_ranges(
     ``schema`` is that of the batches as Spark takes them: the ``columns`` of the shuffle, and last
     the subpartition if it has one column more.
     """
-    pa.set_cpu_count(1)  # a Spark task owns one core; Arrow would take them all
+    begin_task()
     with_subpartition = len(columns) < len(schema)
     stored = pa.schema([shuffle.schema.field(name) for name in columns])
 

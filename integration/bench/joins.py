@@ -35,8 +35,9 @@ REVENUE = "sum(l_extendedprice * (1 - l_discount)) AS revenue"
 
 SQL = "Spark SQL, sort-merge join"
 WHOLE = "lane shuffles + join_shuffles"
-KEPT = "join_shuffles, kept"
-KEPT_ROWS = "join_shuffles, kept, all rows to the JVM"
+KEPT = "join_shuffles, kept with all columns"
+KEPT_FEW = "join_shuffles, kept with five columns"
+KEPT_ROWS = "join_shuffles, kept with all columns, all rows to the JVM"
 APPLY = "groupBy.applyInArrow"
 SQL_AGGREGATE = "Spark SQL, groupBy.agg"
 AGGREGATE = "aggregate_shuffle, kept"
@@ -45,8 +46,11 @@ AGGREGATE = "aggregate_shuffle, kept"
 def join_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
     """Lines on the query with a join, for one number of subpartitions."""
     goals = {
-        WHOLE: targets.JOIN_AGAINST_SQL, KEPT: targets.KEPT_JOIN_AGAINST_SQL, KEPT_ROWS: None,
-    }  # fmt: skip
+        WHOLE: targets.JOIN_AGAINST_SQL,
+        KEPT: targets.KEPT_JOIN_AGAINST_SQL,
+        KEPT_FEW: None,
+        KEPT_ROWS: None,
+    }
     return [
         compare(case, "speed", "Spark SQL", timings[label], timings[SQL], goal)
         for label, goal in goals.items()
@@ -71,7 +75,8 @@ def run(settings: Settings) -> Part:
     part.notes += [
         f"local[2], {LINEITEM_PARTS} input files each, one session, one warm-up round; both sides "
         "with adaptive execution, Spark's joins without broadcast",
-        f"columns {', '.join(ITEMS + ORDERS)}; our writes fsync, Spark's shuffle files do not",
+        f"columns {', '.join(ITEMS + ORDERS)}, of shuffles that are kept with all columns or these "
+        "five, and written with these; our writes fsync, Spark's shuffle files do not",
     ]
     with session(settings, {"spark.sql.autoBroadcastJoinThreshold": "-1"}) as spark:
         for n in settings.numbers:
@@ -85,11 +90,11 @@ def _joins(
 ) -> None:
     import connector
 
-    def write(out: Path) -> None:
+    def write(out: Path, *, all_columns: bool = False) -> None:
         for name, source, columns in (("items", items, ITEMS), ("orders", others, ORDERS)):
             connector.write_shuffle(
                 ds.dataset(source), out / name, num_subpartitions=n, keys=columns[0],
-                columns=list(columns), spark=spark,
+                columns=None if all_columns else list(columns), spark=spark,
             )  # fmt: skip
 
     def joined(out: Path, **how: Any) -> DataFrame:  # noqa: ANN401
@@ -112,10 +117,11 @@ def _joins(
         write(out)
         return summed(out)
 
-    kept = settings.scratch / f"kept-{n}"
-    write(kept)
+    kept, kept_few = (settings.scratch / f"kept-{columns}-{n}" for columns in ("all", "few"))
+    write(kept, all_columns=True)
+    write(kept_few)
     expected = list(map(tuple, sql(kept)))
-    for revenue in (summed(kept), _revenue(joined(kept))):
+    for revenue in (summed(kept), summed(kept_few), _revenue(joined(kept))):
         if list(map(tuple, revenue)) != expected:
             msg = f"n = {n:,}: the join gives another revenue than Spark SQL"
             raise RuntimeError(msg)
@@ -124,6 +130,7 @@ def _joins(
         SQL: sql,
         WHOLE: whole,
         KEPT: lambda _: summed(kept),
+        KEPT_FEW: lambda _: summed(kept_few),
         KEPT_ROWS: lambda _: _revenue(joined(kept)),
     }
     case = f"join, n = {n:,}"

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.arrays.stored_types import data_schema, normalise
+from arrow_format.format.chunk_codec import FrameEncoder
 from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.format.packed_encoder import PackedRows
 from arrow_format.format.packed_layout import NODE, num_nodes
@@ -185,6 +186,49 @@ def test_floats_under_nulls_do_not_matter():
     batch = pa.record_batch([pa.concat_arrays([pa.array([1.5] * 1200), array])], names=["c"])
     assert len(PackedRows(batch).columns(0, 2400)[0]) < 3 * 2400
     assert there_and_back(batch).equals(batch)
+
+
+RANDOM = np.random.default_rng(1)
+IDS = np.arange(1 << 15)
+SOME_IDS = np.sort(RANDOM.choice(1 << 20, 1 << 15, replace=False))
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        (IDS, pa.int64()),
+        (IDS - 5000, pa.decimal128(15, 2)),
+        (IDS * 0.5, pa.float64()),
+        (SOME_IDS, pa.int64()),
+        (SOME_IDS / 100, pa.float64()),
+        (SOME_IDS // 40, pa.int32()),
+        (SOME_IDS % 50_000 * 0.5, pa.float64()),
+        (np.repeat(RANDOM.integers(0, 60_000, 1 << 14), 2), pa.int32()),
+        (np.repeat(RANDOM.integers(0, 1 << 31, 1 << 14), 2), pa.int64()),
+        (RANDOM.integers(0, 200, 1 << 15), pa.int64()),
+        (RANDOM.integers(0, 10_000, 1 << 15), pa.int64()),
+        (RANDOM.integers(0, 1_000_000, 1 << 15), pa.decimal128(15, 2)),
+        (RANDOM.integers(0, 10_000, 1 << 15) / 100, pa.float64()),
+        (RANDOM.integers(0, 100, 1 << 15) * 1000, pa.int64()),
+    ],
+)
+def test_packed_numbers_compress_to_no_more_than_plain_ones(values, type_):
+    if pa.types.is_decimal(type_):
+        array = pa.array([Decimal(value).scaleb(-2) for value in values.tolist()], type_)
+        values = values.astype(np.int64)
+    else:
+        array = pa.array(values).cast(type_)
+        values = array.to_numpy()
+    batch = pa.record_batch([array], names=["c"])
+    encoder = FrameEncoder(1, 256 << 10)
+    narrow, chosen = (
+        encoder.compressed_bytes(memoryview(rows.columns(0, len(values))[0]))
+        for rows in (PackedRows(batch), PackedRows(batch, encoder.compressed_bytes))
+    )
+    plain = encoder.compressed_bytes(memoryview(values.tobytes()))
+    assert chosen <= 1.05 * min(narrow, plain)
+    packed = PackedRows(batch, encoder.compressed_bytes).columns(0, len(values))
+    assert unpacked(batch.schema, packed, len(values)).equals(batch)
 
 
 def test_lengths_that_add_up_to_more_than_offsets_reach_are_refused():

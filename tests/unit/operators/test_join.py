@@ -387,10 +387,29 @@ def test_the_side_whose_rows_and_index_are_less_is_held(tmp_path):
         table = pa.table({"k": np.arange(rows), name: ["x" * size] * rows})
         write_shuffle(table, tmp_path / name, num_subpartitions=1, keys="k", options=FAST)
     many, few = (open_shuffle(tmp_path / name) for name in ("many", "few"))
-    sides = [range_join._Side(shuffle, ["k"], 1) for shuffle in (many, few)]
+    sides = [
+        range_join._Side(shuffle, ["k", name], 1)
+        for shuffle, name in ((many, "many"), (few, "few"))
+    ]
     assert sides[0].weights.sum() < 3 * sides[1].weights.sum()
     ((held, *_),) = range_join._groups((sides[0], sides[1]), 1 << 20, 1 << 20, None)
     assert held == 1
+
+
+def test_a_side_weighs_what_is_decoded_of_it(tmp_path):
+    table = pa.table({"k": np.arange(2_000), "v": np.arange(2_000), "t": ["x" * 300] * 2_000})
+    write_shuffle(table, tmp_path / "s", num_subpartitions=4, keys="k", options=FAST)
+    shuffle = open_shuffle(tmp_path / "s")
+    (rows, whole), (_, narrow) = shuffle.weights(), shuffle.weights(["k", "v"])
+    assert rows.sum() == 2_000
+    assert 16 * 2_000 <= narrow.sum() < 20 * 2_000 < 300 * 2_000 < whole.sum()
+    filtered = shuffle.where("k = 7")
+    (subpartition,) = filtered.candidates()
+    rows_left, left = filtered.weights(["v"])
+    assert np.flatnonzero(rows_left).tolist() == np.flatnonzero(left).tolist() == [subpartition]
+    assert left[subpartition] == narrow[subpartition]  # the key is decoded to be compared
+    nothing, _ = shuffle.where("v < 0").weights()
+    assert not nothing.any()
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_damage_is_found_where_it_is_read(tmp_path):
         [reader.read_all() for _, (reader,) in turns]
 
 
-def test_raw_bytes_see_large_rows(tmp_path):
+def test_weights_see_large_rows(tmp_path):
     texts = ["x"] * 1_000 + ["".join(map(chr, range(33, 120))) * 2_000] * 20
     table = pa.table({"k": [*range(1_000), *[7] * 20], "t": texts})
     write_shuffle(
@@ -229,5 +229,7 @@ def test_raw_bytes_see_large_rows(tmp_path):
     )  # fmt: skip
     shuffle = open_shuffle(tmp_path / "s")
     sizes = [shuffle.subpartition(i).read_all().nbytes for i in range(8)]
-    assert int(np.argmax(shuffle.raw_bytes)) == int(np.argmax(sizes))
-    assert max(shuffle.raw_bytes.to_pylist()) > 0.5 * max(sizes)
+    rows, raw_bytes = shuffle.weights()
+    assert rows.tolist() == shuffle.subpartition_rows.to_pylist()
+    assert int(np.argmax(raw_bytes)) == int(np.argmax(sizes))
+    assert int(raw_bytes.max()) > 0.5 * max(sizes)
