@@ -344,7 +344,8 @@ class WriteOptions:
     chunk_bytes
         Raw bytes at which a chunk closes at the next subpartition boundary. A table of more than 16
         columns has larger chunks in proportion, of 4 times as many bytes at most, and with codec
-        ``none`` of 8 times.
+        ``none`` of 8 times. A region of fewer than 16 chunks has smaller ones, of a quarter as many
+        bytes at least.
     local_dirs
         Absolute directories on other disks. Map outputs are spread round-robin over them and the
         shuffle's own directory. Tasks, commit and readers must all be able to access them. A

@@ -181,11 +181,13 @@ class ChunkReader:
         batch, rows = self._matching(chunk, stored, tested)
         if batch is None:
             return iter(())
-        if len(rows) < chunk.end_row - chunk.first_row:
+        num_wanted = chunk.end_row - chunk.first_row
+        if len(rows) < num_wanted:
             kept = take(batch, to_arrow(rows + chunk.first_row))
             return self._runs(chunk, kept, rows, first, end)
-        if 2 * batch.nbytes < stored.size:
-            batch = copied(batch)  # a few small columns must not pin the whole chunk
+        # A few small columns must not pin the whole chunk; few rows are copied below.
+        if 2 * num_wanted >= batch.num_rows and 2 * batch.nbytes < stored.size:
+            batch = copied(batch)
         return self.rows_of(chunk, batch, first, end, may_keep_chunk=may_keep_chunk)
 
     def _runs(
@@ -201,15 +203,20 @@ class ChunkReader:
         ``rows`` are their positions among the rows that are wanted of it; all of these when None.
         """
         region = self.index.regions[chunk.region]
-        if region.kind is RegionKind.BROADCAST:
+        if region.kind is RegionKind.BROADCAST and end - first > 1:
             for subpartition in range(first, end):
                 yield Rows(wanted, np.full(wanted.num_rows, subpartition, np.int32))
             return
-        n = self.index.metadata.num_subpartitions
-        start = int(region.chunks.first_row[chunk.chunk])
-        first_row, end_row = start + chunk.first_row, start + chunk.end_row
-        ids = partial(region.subpartitions_of_rows, first_row, end_row, n)
-        run = [Rows(wanted, ids if rows is None else ids()[rows])]
+        ids: Int32Array | Callable[[], Int32Array]
+        if end - first == 1:  # as in a lookup, which has little else to do
+            ids = np.full(wanted.num_rows, first, np.int32)
+        else:
+            n = self.index.metadata.num_subpartitions
+            start = int(region.chunks.first_row[chunk.chunk])
+            first_row, end_row = start + chunk.first_row, start + chunk.end_row
+            ids = partial(region.subpartitions_of_rows, first_row, end_row, n)
+            ids = ids if rows is None else ids()[rows]
+        run = [Rows(wanted, ids)]
         del wanted  # a suspended frame would keep it while its consumer works
         yield run.pop()
 

@@ -112,7 +112,7 @@ class PartitionedFileReader:
     def chunk_statistics(
         self, names: Iterable[str], schema: pa.Schema
     ) -> dict[str, ColumnStatistics]:
-        """Return what is known of columns in each chunk, in file order.
+        """Return what is known of columns in each chunk, in file order; others are left out.
 
         Parameters
         ----------
@@ -127,17 +127,14 @@ class PartitionedFileReader:
         CorruptShuffleError
             The index has other statistics than it says.
         """
-        stored, statistics = self.metadata.data_schema, self.statistics
-        num_rows = chunk_rows(self.regions)
+        stored = self.metadata.data_schema.names
         columns = {}
         for name in names:
             type_ = schema.field(name).type
-            if name in statistics:
-                columns[name] = statistics[name].of_type(type_)
-            elif name in stored.names:
-                columns[name] = ColumnStatistics.unknown(type_, num_rows)
-            else:
-                columns[name] = ColumnStatistics.all_null(type_, num_rows)
+            if name in self.metadata.statistics:
+                columns[name] = self.statistics[name].of_type(type_)
+            elif name not in stored:
+                columns[name] = ColumnStatistics.all_null(type_, chunk_rows(self.regions))
         return columns
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from arrow_format.read.open_files import DataFile
+from arrow_format.read.open_files import MAX_OPEN_FILES, DataFile
 from arrow_format.read.plan import ChunkRead, RangeRead, merge_reads
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ReadQueue(Generic[FileT]):
         return self.error is None and self.position != END and not self.is_closed
 
     def plan(self, max_bytes: int, *, max_gap_bytes: int) -> list[tuple[FileT, list[RangeRead]]]:
-        """Take the next reads off the plan: of one file, or of a few where each costs a round trip.
+        """Take the next reads off the plan, of a few files: handing over each alone costs more.
 
         Together they have at most ``max_bytes``, unless the first chunk has more. Chunks with at
         most ``max_gap_bytes`` unwanted bytes between them are read together. Raises StopIteration
@@ -100,7 +100,8 @@ class ReadQueue(Generic[FileT]):
             gap = chunk.offset - end if is_same else 0
             num_bytes += gap if 0 < gap <= max_gap_bytes else 0
             is_full = num_bytes + chunk.length > max_bytes
-            if is_full or not (is_same or len(taken) < file.storage.max_requests):
+            max_files = max(file.storage.max_requests, MAX_OPEN_FILES)
+            if is_full or not (is_same or len(taken) < max_files):
                 self._ahead.appendleft((next_file, chunk))
                 break
             if not is_same:

@@ -88,8 +88,9 @@ def select_chunks(
     planned = list(chunks)
     if len(planned) < 2:  # reading it costs no more than comparing it
         return iter(planned)
-    can_match = where.may_match(
-        index.chunk_statistics(where.columns, schema), chunk_rows(index.regions)
-    )
+    known = index.chunk_statistics(where.columns, schema)
+    if not known:  # as of keys that are only hashed: there is nothing to compare
+        return iter(planned)
+    can_match = where.may_match(known, chunk_rows(index.regions))
     first_chunk = np.cumsum([0, *(len(region.chunks) for region in index.regions)])
     return (chunk for chunk in planned if can_match[first_chunk[chunk.region] + chunk.chunk])

@@ -152,7 +152,7 @@ class PosixStorage:
 
     def read(self, path: str, *, num_bytes: int | None = None) -> bytes:
         with contextlib.closing(PosixReader(self._base, path)) as reader:
-            check_length(self._root / path, reader.num_bytes, num_bytes)
+            check_length(f"{self.root}/{path}", reader.num_bytes, num_bytes)
             (whole,) = reader.get_ranges([(0, reader.num_bytes)])
             return bytes(whole.to_pybytes())
 
@@ -297,7 +297,7 @@ class PosixReader:
     """
 
     def __init__(self, root: Root, path: str) -> None:
-        self._path = root.path / path
+        self._path = f"{root}/{path}"  # no Path: a lookup opens hundreds of files
         with os_errors("read it", self._path):
             self._handle = open_file(root, path)
 
@@ -308,7 +308,7 @@ class PosixReader:
 
     def get_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         with os_errors("read it", self._path), _missing_if_stale():
-            _check_ranges(ranges, self.num_bytes, self._path)
+            _check_ranges(ranges, os.fstat(self._handle).st_size, self._path)
             return [_pread(self._handle, offset, length, self._path) for offset, length in ranges]
 
     def close(self) -> None:
@@ -340,14 +340,14 @@ class MappedReader:
         self._whole = pa.py_buffer(b"")
 
 
-def _check_ranges(ranges: Sequence[tuple[int, int]], num_bytes: int, path: Path) -> None:
+def _check_ranges(ranges: Sequence[tuple[int, int]], num_bytes: int, path: Path | str) -> None:
     """Refuse ranges outside the file before anything is allocated: damage may name any length."""
     for offset, length in ranges:
         if offset < 0 or length < 0 or offset + length > num_bytes:
             raise truncated_error(path, num_bytes, offset + length)
 
 
-def _pread(handle: int, offset: int, length: int, path: Path) -> pa.Buffer:
+def _pread(handle: int, offset: int, length: int, path: Path | str) -> pa.Buffer:
     buffer = pa.allocate_buffer(length)
     view = memoryview(buffer)
     done = 0
@@ -414,7 +414,7 @@ def _missing_if_stale() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def os_errors(what: str, path: Path) -> Iterator[None]:
+def os_errors(what: str, path: Path | str) -> Iterator[None]:
     """Turn an OSError into one of this project, with what was tried and where."""
     try:
         yield

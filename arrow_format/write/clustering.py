@@ -1,9 +1,9 @@
 """Lays out a region: clusters its rows by subpartition, then cuts them into chunks; pure.
 
-:func:`cluster` sorts, :func:`cut_chunks` cuts by average size, :func:`cut_to_size` halves what
-turns out too large. Source: FLIP-148, appendix (bucket sort by subpartition index); here a radix
-sort of the ids and one permutation for all columns, which with sort keys also orders the rows of
-each subpartition.
+:func:`cluster` sorts, :func:`cut_chunks` cuts by average size into chunks of
+:func:`region_chunk_bytes`, :func:`cut_to_size` halves what turns out too large. Source: FLIP-148,
+appendix (bucket sort by subpartition index); here a radix sort of the ids and one permutation for
+all columns, which with sort keys also orders the rows of each subpartition.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 SPLIT_CHUNK_BYTES = 1 << 20
 """A subpartition with more raw bytes than this shares no chunk; its chunks have at most as many."""
+
+SMALL_REGION_CHUNKS = 16
+"""A region of fewer chunks gets smaller ones: a reader of one key decodes a chunk of every region,
+and appended shuffles have many small ones."""
+
+MOST_PARTS = 4
+"""... but of no less than this part of what a chunk has otherwise: each costs its overhead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,14 @@ def _stable_argsort(
     high = (ranks >> 16).astype(np.uint16)[order]
     order = order[np.argsort(high, kind="stable")]
     return order, ranks[order]
+
+
+def region_chunk_bytes(num_bytes: int, chunk_bytes: int) -> int:
+    """Return the raw bytes at which chunks close in a region of ``num_bytes``.
+
+    That is ``chunk_bytes``, or a 16th of the region if that is less, but a quarter at least.
+    """
+    return min(chunk_bytes, max(num_bytes // SMALL_REGION_CHUNKS, chunk_bytes // MOST_PARTS, 1))
 
 
 def cut_chunks(

@@ -32,7 +32,7 @@ from arrow_format.model import (
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
 from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows, chunk_rows
 from arrow_format.write.chunk_writer import GatheringSink, closing_bytes, open_chunk_writer
-from arrow_format.write.clustering import Clustering, cut_chunks, cut_to_size
+from arrow_format.write.clustering import Clustering, cut_chunks, cut_to_size, region_chunk_bytes
 from arrow_format.write.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
@@ -188,7 +188,8 @@ class PartitionedFileWriter:
                 raise ShuffleError(msg) from error
             self._raw_bytes += batch.nbytes
             rows, num_bytes = self._chunks.prepare(batch)
-            first_rows = cut_chunks(clustering, n, num_bytes, self._chunk_bytes)
+            chunk_bytes = region_chunk_bytes(num_bytes, self._chunk_bytes)
+            first_rows = cut_chunks(clustering, n, num_bytes, chunk_bytes)
             starts = []
             for start, stop in cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):
                 builder.add_chunk(self._chunks.write(rows, start, stop, part_start + start))

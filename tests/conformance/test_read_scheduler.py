@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from arrow_format.errors import ClosedError, CorruptShuffleError, StorageError
 from arrow_format.options import WriteOptions
 from arrow_format.read.buffer_pool import ReadBufferPool
+from arrow_format.read.open_files import MAX_OPEN_FILES
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.read.plan import ChunkRead, plan_chunks
 from arrow_format.read.read_queue import ReadQueue
@@ -492,7 +493,7 @@ def test_what_was_taken_back_is_planned_again_in_its_place():
     assert queue.take_back() == 30
     assert (queue.ready_bytes, queue.position, queue.next_bytes) == (0, (0, 10), 10)
     assert queue.take() is None
-    [(file, reads)] = queue.plan(1_000, max_gap_bytes=0)
+    [(file, reads)] = queue.plan(20, max_gap_bytes=0)
     assert (file, [c.offset for r in reads for c in r.chunks]) == (a, [10, 20])
     [(file, reads)] = queue.plan(1_000, max_gap_bytes=0)
     assert (file, [c.offset for r in reads for c in r.chunks]) == (b, [0, 10])
@@ -504,7 +505,7 @@ def test_what_was_taken_back_is_planned_again_in_its_place():
     lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), min_size=1, max_size=30),
     max_bytes=st.integers(1, 100),
     max_gap=st.integers(0, 20),
-    max_requests=st.integers(1, 4),
+    max_requests=st.integers(1, MAX_OPEN_FILES + 1),
 )
 def test_a_round_keeps_to_its_bytes_and_takes_what_it_can(
     lengths, max_bytes, max_gap, max_requests
@@ -514,15 +515,15 @@ def test_a_round_keeps_to_its_bytes_and_takes_what_it_can(
         offset += gap
         chunks.append(ChunkRead(0, number, 0, 1, offset, length))
         offset += length
-    files = [unwritten_source(number, max_requests) for number in range(3)]
+    files = [unwritten_source(number, max_requests) for number in range(MAX_OPEN_FILES + 2)]
     queue = ReadQueue([(file, chunks) for file in files])
     found = []
-    while len(found) < 3 * len(chunks):
+    while len(found) < len(files) * len(chunks):
         planned = queue.plan(max_bytes, max_gap_bytes=max_gap)
         taken = [(file, chunk) for file, rs in planned for r in rs for chunk in r.chunks]
         num_bytes = sum(read.length for _, reads in planned for read in reads)
         assert num_bytes <= max_bytes or len(taken) == 1
-        assert len(planned) <= max_requests
+        assert len(planned) <= max(max_requests, MAX_OPEN_FILES)
         found += taken
     assert found == [(file, chunk) for file in files for chunk in chunks]
 

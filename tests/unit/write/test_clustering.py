@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, Clustering, cluster, cut_chunks
+from arrow_format.write.clustering import (
+    SPLIT_CHUNK_BYTES,
+    Clustering,
+    cluster,
+    cut_chunks,
+    region_chunk_bytes,
+)
 
 
 @st.composite
@@ -172,3 +178,15 @@ def test_a_chunk_closes_at_the_first_boundary_past_the_target():
 def test_the_wrap_is_a_boundary():
     clustering = cluster(np.array([3, 4, 0, 1, 2], np.int32), 5, 3)
     assert cut_chunks(clustering, 5, 50, 4 << 20).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "expected"),
+    [(0, 256), (4_096, 256), (4_128, 258), (8_000, 500), (16_384, 1_024), (1 << 30, 1_024)],
+)
+def test_chunks_of_a_small_region_are_smaller(num_bytes, expected):
+    assert region_chunk_bytes(num_bytes, 1_024) == expected
+
+
+def test_a_chunk_closes_at_a_byte_or_more():
+    assert region_chunk_bytes(0, 1) == 1
