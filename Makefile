@@ -1,7 +1,9 @@
 # Every target works alone in a fresh clone: the virtual environment is made on the way.
 
 PYTHON ?= python3
-VENV   := .venv
+# Another minor version of Spark, with an environment of its own: make integration SPARK=4.1
+SPARK  ?=
+VENV   := .venv$(if $(SPARK),-spark-$(SPARK))
 STAMP  := $(VENV)/.stamp
 BIN    := $(CURDIR)/$(VENV)/bin
 PY     := $(BIN)/python
@@ -97,14 +99,15 @@ docs: $(STAMP) ## Check the links and code blocks of README and docs/
 	"$(PY)" -m tests.check_docs
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) $(LOWEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) .venv-spark-* $(LOWEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	    .import_linter_cache bench-output build dist spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml | python
 	@echo "Installing into $(VENV), this takes a minute ..."
 	@"$(ANY_PY)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
-	@"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[dev]' \
+	    $(if $(SPARK),'pyspark[connect]==$(SPARK).*')
 	@touch $@
 
 # Lower bounds are read as they are written: "name[extra]>=1.2" becomes name==1.2.

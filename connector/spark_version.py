@@ -150,9 +150,10 @@ def refuse_missing_types(schema_json: object, path: str = "") -> None:
     if isinstance(schema_json, str):
         for pattern, version in FIRST_WITH:
             if version > SPARK and pattern.fullmatch(schema_json):
+                first = ".".join(map(str, version))
                 msg = (
                     f"column {path!r} has type {schema_json}, which {HERE} lacks: use PySpark "
-                    f"{_text(version)} or newer, read other columns, or read it without Spark"
+                    f"{first} or newer, read other columns, or read it without Spark"
                 )
                 raise SchemaError(msg)
     elif isinstance(schema_json, dict):
@@ -161,10 +162,6 @@ def refuse_missing_types(schema_json: object, path: str = "") -> None:
             refuse_missing_types(field["type"], prefix + field["name"])
         for inside in ("element", "key", "value"):
             refuse_missing_types(schema_json.get(f"{inside}Type"), prefix + inside)
-
-
-def _text(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
 
 
 # Streams -----------------------------------------------------------------------------------------

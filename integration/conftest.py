@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from connector.spark_version import SPARK
 from integration.programs.cluster import Cluster, running_cluster, session_settings
 from tests.support.azure_server import azure
 from tests.support.s3_server import s3
@@ -32,6 +33,13 @@ __all__ = ["azure", "s3"]
 _SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}
 
 _logs = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pass what older versions of Spark leave open themselves."""
+    if SPARK < (4, 2):
+        config.addinivalue_line("filterwarnings", "ignore::ResourceWarning")
+        config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.hookimpl(tryfirst=True)
