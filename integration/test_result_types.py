@@ -327,6 +327,7 @@ def follow(spark, path, target, checkpoint, consumer, **options):
 
 
 @guarantee("consumed once")
+@spark_versions.ADMISSION_CONTROL
 def test_a_stream_consumes_each_version_once_and_lets_them_go(spark, tmp_path):
     path = tmp_path / "s"
     for start in range(0, 30, 10):

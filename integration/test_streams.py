@@ -475,6 +475,8 @@ def test_one_stream_behind_another(pipe: Pipe) -> None:
     pipe.forget_last_commit()
     add(path, 30)
     run()
+    if not ADMISSION_CONTROL:
+        run()  # a query with an end has one batch, which was the forgotten one
     assert transactions(pipe.sink) == [*batches, len(batches)]
     assert ids_in(pipe.sink) == ids_in(path)
     query = json.loads((pipe.checkpoint / "metadata").read_text())["id"]
