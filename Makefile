@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate format lint typecheck \
-    check docs clean python java integration-session integration-processes
+    check docs clean outcomes python java integration-session integration-processes
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ integration-session:
 
 integration-processes:
 	"$(PY)" -m pytest integration -m processes $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
+
+outcomes: java $(STAMP) ## Record how the integration tests end on a version of Spark (SPARK=4.1)
+	-@$(MAKE) --no-print-directory integration ARGS="--outcomes docs/reference/spark-versions"
+	"$(PY)" -m tests.support.reference_pages
 
 torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; ROUND=7 repeats one)
 	"$(PY)" -m integration.torture $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
