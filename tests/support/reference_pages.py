@@ -122,14 +122,12 @@ OUTCOMES = ROOT / "docs" / "reference" / "spark-versions"
 def versions_page() -> str:
     """Return the page of Spark versions: how the integration tests ended on each."""
     recorded: dict[str, dict[str, Counter[str]]] = {}
-    for file in sorted(OUTCOMES.glob("*.json")):
-        tests = recorded.setdefault(file.stem.partition("-")[0], {})
-        for name, counts in json.loads(file.read_text(encoding="utf-8")).items():
+    for record in sorted(OUTCOMES.glob("*.json")):
+        tests = recorded.setdefault(record.stem.partition("-")[0], {})
+        for name, counts in json.loads(record.read_text(encoding="utf-8")).items():
             tests.setdefault(name, Counter()).update(counts)
     lines = [
-        NOTE.format(
-            source="what `make outcomes SPARK=4.1` records, or the documents of the tests,"
-        ),
+        NOTE.format(source="the tests, and run `make outcomes`,"),
         "",
         "# Versions of Spark",
         "",
