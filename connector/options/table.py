@@ -278,7 +278,7 @@ def known_options(
     path = known.get("path")
     if not path:
         msg = (
-            "no path was given; use load(path) or save(path). In SQL, Spark 4.3 does not hand the "
+            "no path was given; use load(path) or save(path). In SQL, Spark does not hand the "
             "OPTIONS of a table on: give them as in INSERT INTO t WITH (path '...') and SELECT ... "
             "FROM t WITH (path '...'), or use CREATE TEMPORARY VIEW t ... USING arrow_shuffle "
             "OPTIONS (path '...')"
