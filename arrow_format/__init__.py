@@ -15,8 +15,9 @@ _HOME = {
     "arrow_format.arrays.batch_stream": "BatchReader",
     "arrow_format.errors": """
         ArithmeticOverflowError BackPressureTimeoutError ClosedError CommitConflictError
-        ConsumerError CorruptShuffleError FormatVersionError OptionError OutOfDiskError
-        RequestTimeoutError ResultFailedError ResultReleasedError SchemaError ShuffleError
+        ConsumerError CorruptShuffleError FormatVersionError MissingPackageError OptionError
+        OutOfDiskError RequestTimeoutError ResultFailedError ResultReleasedError SchemaError
+        ShuffleError
         ShuffleExistsError ShuffleNotFoundError ShuffleOverwrittenError StorageError
         UnsettledCommitError
     """,
