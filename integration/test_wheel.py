@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from arrow_format import __version__
@@ -55,10 +56,10 @@ class Environment:
         assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         return done.stdout
 
-    def install(self, what: str) -> None:
+    def install(self, *what: str) -> None:
         """Install with pip, which takes the dependencies from its registry."""
         pip = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        self.run(*pip, what)
+        self.run(*pip, *what)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def without_spark(
     printed = environment.run("python", "-c", WITHOUT_SPARK, "rows")
     commands = [["--version"], ["inspect", "rows"], ["verify", "rows"]]
     shown = [environment.run("arrow-shuffle", *command) for command in commands]
-    environment.install(f"{wheel}[spark]")
+    environment.install(f"{wheel}[spark]", f"pyspark=={pyspark.__version__}")
     return environment, printed.splitlines(), "".join(shown)
 
 

@@ -117,6 +117,7 @@ def where(
 def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:
     """Return the schema of a result; text is DDL, ``k bigint, v double``, that Spark parses."""
     if isinstance(schema, str):
+        require("pandas", "df.mapInArrow of PySpark")
         # On Connect too, where this process has no JVM to parse it.
         return spark.range(0).mapInArrow(lambda batches: batches, schema).schema
     if not isinstance(schema, StructType):
