@@ -26,9 +26,14 @@ def needed_by(what: str) -> Iterator[None]:
         raise _missing(error.name, what) from None
 
 
+def is_installed(package: str) -> bool:
+    """Whether an optional package can be imported; imports nothing."""
+    return find_spec(package) is not None
+
+
 def require(package: str, what: str) -> None:
     """Raise :class:`MissingPackageError` if an optional package is missing; import nothing."""
-    if find_spec(package) is None:
+    if not is_installed(package):
         raise _missing(package, what)
 
 
