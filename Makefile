@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate format lint typecheck \
-    check docs clean outcomes python java integration-session integration-processes
+    check docs dist outcomes release clean python java integration-session integration-processes
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,17 @@ check: lint typecheck test ## Run lint, typecheck and test
 
 docs: $(STAMP) ## Check the links and code blocks of README and docs/
 	"$(PY)" -m tests.check_docs
+
+dist: $(STAMP) ## Build sdist and wheel into dist/, and check them
+	rm -rf dist
+	"$(PY)" -m build --outdir dist
+	"$(PY)" -m twine check --strict dist/*
+	"$(PY)" -m tests.check_dist dist
+
+release: dist ## Check, tag and upload this commit as a release (INDEX=testpypi)
+	"$(PY)" -m tests.check_dist dist --release
+	"$(PY)" -m twine upload --repository $(or $(INDEX),pypi) dist/*
+	git tag "v$$("$(PY)" -c 'import arrow_format; print(arrow_format.__version__)')"
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) .venv-spark-* $(LOWEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache \

@@ -47,6 +47,7 @@ ADVICE = {
         "Cast, rename or drop the column that the message names ([types](../guide/types.md))."
     ),
     "OptionError": "The message names the option and what it allows.",
+    "MissingPackageError": "Install the extra that the message names.",
     "ArithmeticOverflowError": "Cast the column that the message names to a larger type.",
     "StorageError": "Check permissions, credentials, disk and network, then repeat the operation.",
     "UnsettledCommitError": (
