@@ -1,7 +1,9 @@
 # Every target works alone in a fresh clone: the virtual environment is made on the way.
 
 PYTHON ?= python3
-VENV   := .venv
+# Another minor version of Spark, with an environment of its own: make integration SPARK=4.1
+SPARK  ?=
+VENV   := .venv$(if $(SPARK),-spark-$(SPARK))
 STAMP  := $(VENV)/.stamp
 BIN    := $(CURDIR)/$(VENV)/bin
 PY     := $(BIN)/python
@@ -24,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate format lint typecheck \
-    check docs clean python java integration-session integration-processes
+    check docs dist outcomes release clean python java integration-session integration-processes
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +59,10 @@ integration-session:
 
 integration-processes:
 	"$(PY)" -m pytest integration -m processes $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
+
+outcomes: java $(STAMP) ## Record how the integration tests end on a version of Spark (SPARK=4.1)
+	-@$(MAKE) --no-print-directory integration ARGS="--outcomes docs/reference/spark-versions"
+	"$(PY)" -m tests.support.reference_pages
 
 torture: java $(STAMP) ## Kill processes at random moments (ROUNDS=300 SEED=1; ROUND=7 repeats one)
 	"$(PY)" -m integration.torture $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
@@ -96,15 +102,27 @@ check: lint typecheck test ## Run lint, typecheck and test
 docs: $(STAMP) ## Check the links and code blocks of README and docs/
 	"$(PY)" -m tests.check_docs
 
+dist: $(STAMP) ## Build sdist and wheel into dist/, and check them
+	rm -rf dist
+	"$(PY)" -m build --outdir dist
+	"$(PY)" -m twine check --strict dist/*
+	"$(PY)" -m tests.check_dist dist
+
+release: dist ## Check, tag and upload this commit as a release (INDEX=testpypi)
+	"$(PY)" -m tests.check_dist dist --release
+	"$(PY)" -m twine upload --repository $(or $(INDEX),pypi) dist/*
+	git tag "v$$("$(PY)" -c 'import arrow_format; print(arrow_format.__version__)')"
+
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) $(LOWEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) .venv-spark-* $(LOWEST) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	    .import_linter_cache bench-output build dist spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml | python
 	@echo "Installing into $(VENV), this takes a minute ..."
 	@"$(ANY_PY)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
-	@"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@"$(PY)" -m pip install --quiet --disable-pip-version-check -e '.[dev]' \
+	    $(if $(SPARK),'pyspark[connect]==$(SPARK).*')
 	@touch $@
 
 # Lower bounds are read as they are written: "name[extra]>=1.2" becomes name==1.2.

@@ -9,14 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "arrow_format.arrays.batch_stream": "BatchReader",
     "arrow_format.errors": """
         ArithmeticOverflowError BackPressureTimeoutError ClosedError CommitConflictError
-        ConsumerError CorruptShuffleError FormatVersionError OptionError OutOfDiskError
-        RequestTimeoutError ResultFailedError ResultReleasedError SchemaError ShuffleError
+        ConsumerError CorruptShuffleError FormatVersionError MissingPackageError OptionError
+        OutOfDiskError RequestTimeoutError ResultFailedError ResultReleasedError SchemaError
+        ShuffleError
         ShuffleExistsError ShuffleNotFoundError ShuffleOverwrittenError StorageError
         UnsettledCommitError
     """,

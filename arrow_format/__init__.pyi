@@ -6,6 +6,7 @@ from arrow_format.errors import CommitConflictError as CommitConflictError
 from arrow_format.errors import ConsumerError as ConsumerError
 from arrow_format.errors import CorruptShuffleError as CorruptShuffleError
 from arrow_format.errors import FormatVersionError as FormatVersionError
+from arrow_format.errors import MissingPackageError as MissingPackageError
 from arrow_format.errors import OptionError as OptionError
 from arrow_format.errors import OutOfDiskError as OutOfDiskError
 from arrow_format.errors import RequestTimeoutError as RequestTimeoutError

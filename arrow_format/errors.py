@@ -59,6 +59,10 @@ class OptionError(ShuffleError):
     """An option or argument has a bad value, or is not supported yet."""
 
 
+class MissingPackageError(OptionError, ImportError):
+    """An optional package is not installed; ``name`` is its name, the message has the extra."""
+
+
 class ArithmeticOverflowError(ShuffleError):
     """A sum or mean does not fit into the type of the result."""
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from arrow_format import __version__
+from arrow_format.extras import is_installed, needed_by
 
 _HOME = {
     "arrow_format.jobs.delete_rows": "delete_rows",
@@ -36,8 +37,12 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _MODULE_OF:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(_MODULE_OF[name]), name)
+    with needed_by(f"connector.{name}"):
+        return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    # help() takes every name that is listed here.
+    spark = is_installed("pyspark")
+    names = [name for name in __all__ if spark or _MODULE_OF[name].startswith("arrow_format.")]
+    return sorted([*names, "__version__"])

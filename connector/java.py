@@ -16,7 +16,7 @@ import sys
 from arrow_format.errors import ShuffleError
 
 MINIMUM_JAVA = 17
-"""Oldest major version that Spark 4.3 runs on."""
+"""Oldest major version that Spark 4 runs on."""
 
 VECTOR_MODULE = "jdk.incubator.vector"
 """Spark adds this module to every JVM, which does not start without it."""

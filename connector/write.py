@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.extras import require
 from arrow_format.jobs.cleanup import abort_after
 from arrow_format.jobs.commit import receipt_of
 from arrow_format.jobs.target import open_target, settle_bounds
@@ -120,6 +121,7 @@ def write_shuffle(
     pyspark.errors.PySparkException
         A task failed; the files of this write are removed.
     """
+    require("pandas", "df.mapInArrow of PySpark")
     check_mode(mode)
     storage = open_storage(path, storage_options)
     chosen = choose_partitioner(keys, partitioner)

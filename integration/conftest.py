@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from connector.spark_version import SPARK
 from integration.programs.cluster import Cluster, running_cluster, session_settings
+from integration.programs.outcomes import Outcomes
 from tests.support.azure_server import azure
 from tests.support.s3_server import s3
 from tests.support.spark_session import mark_spark, spark_session
@@ -32,6 +34,21 @@ __all__ = ["azure", "s3"]
 _SETTINGS = session_settings() | {"spark.task.maxFailures": "2"}
 
 _logs = pytest.StashKey[Path]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--outcomes DIRECTORY``, see ``make outcomes``."""
+    parser.addoption("--outcomes", type=Path, help="record here how the tests of each file ended")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record outcomes if asked to; let pass what older versions of Spark leave open themselves."""
+    if (directory := config.getoption("--outcomes")) is not None:
+        part = "session" if config.option.markexpr.startswith("not") else "processes"
+        config.pluginmanager.register(Outcomes(directory.absolute(), part))
+    if SPARK < (4, 2):
+        config.addinivalue_line("filterwarnings", "ignore::ResourceWarning")
+        config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import connector
@@ -27,6 +28,8 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.storage.open import open_storage
+from connector.spark_version import ADMISSION_CONTROL
+from tests.support import spark_versions
 from tests.support.consumers import ConsumerRegistry
 from tests.support.guarantees import guarantee
 from tests.support.spark_session import QUICK_START
@@ -324,6 +327,7 @@ def follow(spark, path, target, checkpoint, consumer, **options):
 
 
 @guarantee("consumed once")
+@spark_versions.ADMISSION_CONTROL
 def test_a_stream_consumes_each_version_once_and_lets_them_go(spark, tmp_path):
     path = tmp_path / "s"
     for start in range(0, 30, 10):
@@ -339,6 +343,15 @@ def test_a_stream_consumes_each_version_once_and_lets_them_go(spark, tmp_path):
     assert values(connector.read_shuffle(spark, tmp_path / "all")) == list(range(40))
 
 
+@pytest.mark.skipif(ADMISSION_CONTROL, reason="this PySpark tells that a batch has ended")
+def test_a_stream_that_could_not_release_a_result_is_refused(spark, tmp_path):
+    write_by_function(numbers(spark, 0, 10), tmp_path / "s", result_type="BLOCKING")
+    with pytest.raises(StreamingQueryException, match=r"connector.consume, or use PySpark 4.2"):
+        follow(spark, tmp_path / "s", tmp_path / "out", tmp_path / "c", "a")
+    assert connector.read_shuffle(spark, tmp_path / "s").count() == 10
+
+
+@spark_versions.ADMISSION_CONTROL
 def test_a_blocking_result_goes_when_a_stream_has_consumed_it(spark, tmp_path):
     path = tmp_path / "s"
     write_by_function(numbers(spark, 0, 10), path, result_type="BLOCKING")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from arrow_format.errors import ClosedError, ShuffleError
+from arrow_format.extras import needed_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -147,7 +148,8 @@ class BatchReader:
 
     def read_pandas(self, **options: Any) -> Any:  # noqa: ANN401
         """Return the remaining rows as a pandas DataFrame; options of ``Table.to_pandas``."""
-        return self.read_all().to_pandas(**options)
+        with needed_by("a pandas DataFrame"):
+            return self.read_all().to_pandas(**options)
 
     def cast(self, target_schema: pa.Schema) -> BatchReader:
         """Return a reader of the same rows in other types.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from arrow_format.errors import OptionError
+from arrow_format.extras import needed_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -122,18 +122,15 @@ class AtHand(ABC):
 
         Raises
         ------
+        MissingPackageError
+            Polars is not installed.
         OptionError
-            Polars is not installed. While reading: a subpartition is out of range.
+            While reading: a subpartition is out of range.
         ShuffleError
             While reading, as for :meth:`read`; Polars may raise it as an error of its own.
         """
-        try:
+        with needed_by("to_polars()"):
             from arrow_format.read.polars_source import lazy_frame
-        except ModuleNotFoundError as error:
-            if error.name != "polars":
-                raise
-            msg = "to_polars() needs Polars: pip install 'arrow-shuffle[polars]'"
-            raise OptionError(msg) from error
         return lazy_frame(self, subpartitions)
 
     def to_dataset(self) -> ds.Dataset:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError, ShuffleError, StorageError
+from arrow_format.extras import needed_by
 from arrow_format.storage.options import StorageOptions
 from arrow_format.storage.protocol import ObjectExistsError, ObjectNotFoundError
 
@@ -77,15 +78,9 @@ def parse_uri(uri: str) -> tuple[str, str, str]:
 
 
 def obstore() -> Any:  # noqa: ANN401
-    """Return the library; raises :class:`OptionError` where it is not installed."""
-    try:
+    """Return the library; raises :class:`MissingPackageError` where it is not installed."""
+    with needed_by("an object store"):
         return importlib.import_module("obstore")
-    except ImportError:
-        msg = (
-            "object stores need the package obstore, which is not installed: "
-            "pip install 'arrow-shuffle[object-stores]'"
-        )
-        raise OptionError(msg) from None
 
 
 def connect(scheme: str, bucket: str, options: StorageOptions) -> Any:  # noqa: ANN401

@@ -20,6 +20,7 @@ from arrow_format.arrays.batches import rebatched
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.extras import require
 from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.options import check_integer, check_read_options
 from arrow_format.read.plan import adjacent_ranges, check_subpartitions
@@ -117,6 +118,7 @@ def where(
 def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:
     """Return the schema of a result; text is DDL, ``k bigint, v double``, that Spark parses."""
     if isinstance(schema, str):
+        require("pandas", "df.mapInArrow of PySpark")
         # On Connect too, where this process has no JVM to parse it.
         return spark.range(0).mapInArrow(lambda batches: batches, schema).schema
     if not isinstance(schema, StructType):
@@ -157,6 +159,7 @@ def run_in_groups(
     A group has about ``target_partition_bytes`` on disk, of all shuffles together. Only those of
     ``candidates``, ascending, yield anything; any may where it is None.
     """
+    require("pandas", "df.mapInArrow of PySpark")
     check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
     weights = group_weights(shuffles)
     wanted = check_subpartitions(subpartitions, len(weights))

@@ -19,6 +19,7 @@ from connector.options.table import (
     build,
     known_options,
 )
+from connector.spark_version import refuse_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -176,4 +177,7 @@ def parse_schema_options(options: Mapping[str, str]) -> ScanOptions:
 
 
 def _source_options(known: Mapping[str, str]) -> SourceOptions:
-    return build(SourceOptions, known, scan=scan_options(known), limits=build(StepLimits, known))
+    limits = build(StepLimits, known)
+    if not limits.are_none:
+        refuse_limits()
+    return build(SourceOptions, known, scan=scan_options(known), limits=limits)

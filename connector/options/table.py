@@ -278,10 +278,12 @@ def known_options(
     path = known.get("path")
     if not path:
         msg = (
-            "no path was given; use load(path) or save(path). In SQL, Spark 4.3 does not hand the "
-            "OPTIONS of a table on: give them as in INSERT INTO t WITH (path '...') and SELECT ... "
-            "FROM t WITH (path '...'), or use CREATE TEMPORARY VIEW t ... USING arrow_shuffle "
-            "OPTIONS (path '...')"
+            "no path was given; use load(path) or save(path). Spark does not hand the OPTIONS of a "
+            "table on: give them where it is used, as in INSERT INTO t WITH (path '...'), SELECT "
+            "... FROM t WITH (path '...'), spark.read.option('path', '...').table('t') and "
+            "df.writeTo('t').option('path', '...').append(), or use CREATE TEMPORARY VIEW t ... "
+            "USING arrow_shuffle OPTIONS (path '...'). Instead of CREATE TABLE t ... AS SELECT: "
+            "df.writeTo('t').using('arrow_shuffle').option('path', '...').create()"
         )
         raise OptionError(msg)
     if scheme_of(path) is None and not path.startswith("/"):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from arrow_format.arrays.batches import as_batches
@@ -30,6 +29,7 @@ from arrow_format.streaming.result_request import await_result
 from connector.options.source import parse_read_options
 from connector.options.stream import parse_schema_options
 from connector.spark_types import spark_schema_from_json, spark_schema_of
+from connector.spark_version import to_arrow_schema
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ShuffleSourceReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         parsed = parse_read_options(options)
         self._options = parsed
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = to_arrow_schema(schema)
         if parsed.request.consumer is not None:
             msg = (
                 "option consumer: a batch read cannot know when its rows have been consumed. Use "

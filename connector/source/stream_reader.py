@@ -15,15 +15,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import ConsumerError, OptionError, SchemaError
@@ -54,6 +45,16 @@ from connector.source.reader import (
     restricted_by,
     storage_of,
     stored_columns,
+)
+from connector.spark_version import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    refuse_blocking_consumer,
+    to_arrow_schema,
 )
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scan = parsed.scan
         self._storage = storage_of(parsed.scan)
         self._schema = schema
-        self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        self._arrow_schema = to_arrow_schema(schema)
         with_subpartition = parsed.scan.with_subpartition
         self._columns = stored_columns(schema.names, with_subpartition=with_subpartition)
         self._target: int | None = None
@@ -181,12 +182,19 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The newest version at the last poll."""
         self._idle: tuple[StreamOffset, int, str] | None = None
         """Where the last poll began, and the newest entry then, if it found nothing."""
+        self._initial: dict[str, Any] | None = None
+        """The first offset, where Spark asks for the last one before it."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins: at option or consumer.
 
         Raises ConsumerError if another process is working as this consumer.
         """
+        if self._initial is None:
+            self._initial = self._first_offset().to_json()
+        return self._initial
+
+    def _first_offset(self) -> StreamOffset:
         consumer = self._active_consumer()
         self._await_result()
         log = CommitLog(self._storage)
@@ -212,7 +220,7 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = consumer.register(first.version)
             if known != first.version or consumer.has_consumed:
                 first = log.read(partial(self._after, log, known)) if known else StreamOffset(0)
-        return first.to_json()
+        return first
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return one of the limits; Spark takes one, and :meth:`latestOffset` keeps to all."""
@@ -225,18 +233,23 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(limits.max_bytes)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
         """Return where the batch that begins at ``start`` ends; ``start`` if nothing was added.
 
+        Without ``start``, from a Spark that does not tell, the batch ends at the newest version.
         After an idle poll it waits before it polls a store again. The limits of the options hold
         besides ``limit``, unless Spark asks for everything. Raises CorruptShuffleError if the
         shuffle was deleted and written again, ShuffleNotFoundError if it was deleted or versions
         expired before they were read.
         """
+        if start is None:
+            return self._newest_offset().to_json()
         seen = StreamOffset.from_json(start)
         self._check_resumed(seen)
         limits = StepLimits()
-        if not isinstance(limit, ReadAllAvailable):
+        if limit is not None and not isinstance(limit, ReadAllAvailable):
             limits = self._options.limits.tightened(_limits_of(limit))
         if self._target is None:  # a query with an end stops when nothing is new
             self._polls.wait()
@@ -249,6 +262,24 @@ class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # the next batch.
             self._record(seen.version)
         return start
+
+    def _newest_offset(self) -> StreamOffset:
+        """Return the newest version, or the last answer if nothing was added since."""
+        if self._options.starting_version is None:
+            self.initialOffset()  # before the newest version is another one
+        self._await_result()
+        self._polls.wait()
+        log = CommitLog(self._storage)
+        newest = log.read(partial(self._newest, log))
+        kind = newest.result.type
+        if self._scan.request.consumer and kind.is_blocking and not kind.is_persistent:
+            refuse_blocking_consumer(log.root)
+        last, end = self._newest_polled, StreamOffset(newest.version, newest.commit_id)
+        if last is not None and newest.content_version <= last.version < newest.version:
+            end = last  # nothing to read, such as a merge
+        self._polls.record(found=end != last)
+        self._newest_polled = end
+        return end
 
     def _poll(self, seen: StreamOffset, limits: StepLimits) -> LogEntry | None:
         log = CommitLog(self._storage)

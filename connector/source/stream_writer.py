@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from arrow_format.errors import OptionError, ShuffleError
 from arrow_format.jobs.cleanup import abort_job
@@ -27,6 +27,7 @@ from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last
 from connector.map_task import run_spark_task, status_from_row, status_to_row
 from connector.options.stream import parse_sink_options
 from connector.source.writer import begin_target_job
+from connector.spark_version import DataSourceStreamArrowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,11 +1,14 @@
-"""Reference pages that are made from the code: errors and guarantees.
+"""Reference pages that are made from the code and test runs: errors, guarantees, Spark versions.
 
 ``python -m tests.support.reference_pages`` writes them; ``make docs`` fails when one is stale.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
+from collections import Counter
 from pathlib import Path
 
 from arrow_format import errors
@@ -44,6 +47,7 @@ ADVICE = {
         "Cast, rename or drop the column that the message names ([types](../guide/types.md))."
     ),
     "OptionError": "The message names the option and what it allows.",
+    "MissingPackageError": "Install the extra that the message names.",
     "ArithmeticOverflowError": "Cast the column that the message names to a larger type.",
     "StorageError": "Check permissions, credentials, disk and network, then repeat the operation.",
     "UnsettledCommitError": (
@@ -112,9 +116,58 @@ def guarantees_page() -> str:
     return "\n".join([*lines, ""])
 
 
+OUTCOMES = ROOT / "docs" / "reference" / "spark-versions"
+"""What ``make outcomes`` recorded: a file for each version and part of the integration tests."""
+
+
+def versions_page() -> str:
+    """Return the page of Spark versions: how the integration tests ended on each."""
+    recorded: dict[str, dict[str, Counter[str]]] = {}
+    for record in sorted(OUTCOMES.glob("*.json")):
+        tests = recorded.setdefault(record.stem.partition("-")[0], {})
+        for name, counts in json.loads(record.read_text(encoding="utf-8")).items():
+            tests.setdefault(name, Counter()).update(counts)
+    lines = [
+        NOTE.format(source="the tests, and run `make outcomes`,"),
+        "",
+        "# Versions of Spark",
+        "",
+        "How the integration tests ended on each version of PySpark. What an older version lacks is"
+        " skipped there, and",
+        "refused by a message that names the first version that has it. Notes are below the table.",
+        "",
+        f"| What is tested | {' | '.join(recorded)} |",
+        f"|---|{'---|' * len(recorded)}",
+    ]
+    notes: list[str] = []
+    for file in sorted({name for tests in recorded.values() for name in tests}):
+        cells = [
+            _cell(tests[file], notes) if file in tests else "not run" for tests in recorded.values()
+        ]
+        lines.append(f"| {_subject(ROOT / file)} (`{file}`) | {' | '.join(cells)} |")
+    lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
+    return "\n".join(lines)
+
+
+def _cell(counts: Counter[str], notes: list[str]) -> str:
+    texts = [f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed") if counts[outcome]]
+    for reason, number in counts.items():
+        if reason not in ("passed", "failed"):
+            notes += [reason] if reason not in notes else []
+            texts.append(f"{number} skipped ({notes.index(reason) + 1})")
+    return ", ".join(texts)
+
+
+def _subject(file: Path) -> str:
+    """Return the first sentence of a test file, up to a colon."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or file.stem
+    return text.splitlines()[0].rstrip(".").replace("``", "`")
+
+
 PAGES = {
     "docs/reference/errors.md": errors_page,
     "docs/reference/guarantees.md": guarantees_page,
+    "docs/reference/spark-versions.md": versions_page,
 }
 """Generated pages, and what makes each of them."""
 

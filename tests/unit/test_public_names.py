@@ -1,7 +1,8 @@
-"""The two packages as a user of Python sees them: their names, their version, their help."""
+"""The packages as a user of Python sees them: their names, their version, their help."""
 
 import ast
 import dataclasses
+import importlib
 import importlib.metadata
 import inspect
 import re
@@ -11,11 +12,12 @@ from typing import get_args
 import pytest
 
 import arrow_format
+import arrow_shuffle
 import connector
 from arrow_format.operators.join_plan import KINDS, JoinKind
 from arrow_format.options import ResultPartitionType, ResultTypeName
 
-PACKAGES = [arrow_format, connector]
+PACKAGES = [arrow_format, arrow_shuffle, connector]
 
 
 def dataclasses_of(package):
@@ -72,8 +74,7 @@ def test_choices_are_those_that_are_taken():
     assert get_args(ResultTypeName) == tuple(ResultPartitionType.__members__)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_type_checkers_are_told_the_same_names_from_the_same_modules(package):
+def told_by_stub(package):
     stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     told = {
         alias.asname: node.module
@@ -82,4 +83,17 @@ def test_type_checkers_are_told_the_same_names_from_the_same_modules(package):
         for alias in node.names
     }
     told.pop("__version__", None)
-    assert told == package._MODULE_OF
+    return told
+
+
+@pytest.mark.parametrize("package", [arrow_format, connector])
+def test_type_checkers_are_told_the_same_names_from_the_same_modules(package):
+    assert told_by_stub(package) == package._MODULE_OF
+
+
+def test_type_checkers_are_told_the_names_of_both():
+    told = told_by_stub(arrow_shuffle)
+    assert sorted(told) == arrow_shuffle.__all__
+    for name, module in told.items():
+        thing = getattr(importlib.import_module(module), name)
+        assert thing is getattr(arrow_shuffle, name), name

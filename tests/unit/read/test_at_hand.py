@@ -2,8 +2,6 @@
 
 import gc
 import pickle
-import subprocess
-import sys
 import weakref
 from dataclasses import dataclass, field
 
@@ -201,18 +199,6 @@ def test_polars_finds_damage(tmp_path):
     errors = CorruptShuffleError, pl.exceptions.ComputeError
     with pytest.raises(errors, match=r"CRC-32 of \d+ bytes is not"):
         lazy.collect()
-
-
-def test_without_polars():
-    code = (
-        "import sys; sys.modules['polars'] = None\n"
-        "from arrow_format.read.at_hand import AtHand\n"
-        "AtHand.to_polars(None)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (
-        "OptionError: to_polars() needs Polars: pip install 'arrow-shuffle[polars]'" in done.stderr
-    )
 
 
 def test_duckdb_asks_a_dataset_for_columns_and_rows(asked):

@@ -1,0 +1,36 @@
+"""The one package that users import: all public names of ``connector`` and ``arrow_format``.
+
+A name is the same object in both. Where the two packages have a function each of one name
+(``write_shuffle``, ``consume``), the one here calls the one that the arguments belong to. Names are
+loaded on first use, so that pyspark and pandas are imported only by what needs them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import arrow_format
+import connector
+from arrow_format import __version__
+
+_OF_BOTH = ("consume", "write_shuffle")
+"""Functions that ``connector`` and ``arrow_format`` both have."""
+
+__all__ = sorted({*arrow_format.__all__, *connector.__all__})
+"""``__init__.pyi`` has the same names for type checkers; a test compares them."""
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _OF_BOTH:
+        return getattr(import_module("arrow_shuffle.by_argument"), name)
+    if name in arrow_format.__all__:
+        return getattr(arrow_format, name)
+    if name in connector.__all__:
+        return getattr(connector, name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return sorted({*dir(arrow_format), *dir(connector)})

@@ -1,0 +1,201 @@
+"""Functions that ``connector`` and ``arrow_format`` both have; the first argument says whose."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import arrow_format
+import connector
+from arrow_format.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    from pyspark.sql import DataFrame, SparkSession
+
+    from arrow_format.arrays.batch_stream import BatchReader
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.options import ReadOptions, WriteMode, WriteOptions
+    from arrow_format.storage.open import Place
+    from arrow_format.streaming.consumption import Consumption
+    from connector.read import SparkConsumption
+
+
+class ArrowStream(Protocol):
+    """Rows of a pandas or Polars frame, or of any other table with an Arrow C stream."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+@overload
+def write_shuffle(
+    source: DataFrame,
+    path: Place,
+    *,
+    num_subpartitions: int,
+    keys: str | Sequence[str] | None = None,
+    partitioner: Partitioner | None = None,
+    sort_by: Sequence[str | tuple[str, str]] = (),
+    mode: WriteMode = "errorifexists",
+    options: WriteOptions | None = None,
+    expected_version: int | None = None,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+@overload
+def write_shuffle(
+    source: ds.Dataset,
+    path: Place,
+    *,
+    num_subpartitions: int,
+    keys: str | Sequence[str] | None = None,
+    partitioner: Partitioner | None = None,
+    sort_by: Sequence[str | tuple[str, str]] = (),
+    mode: WriteMode = "errorifexists",
+    options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    num_map_tasks: int | None = None,
+    expected_version: int | None = None,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+@overload
+def write_shuffle(
+    source: ArrowStream | pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
+    path: Place,
+    *,
+    num_subpartitions: int,
+    keys: str | Sequence[str] | None = None,
+    partitioner: Partitioner | None = None,
+    sort_by: Sequence[str | tuple[str, str]] = (),
+    mode: WriteMode = "errorifexists",
+    for_spark: bool = True,
+    options: WriteOptions | None = None,
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+def write_shuffle(
+    source: Any,
+    path: Place,
+    *,
+    num_subpartitions: int,
+    keys: str | Sequence[str] | None = None,
+    partitioner: Partitioner | None = None,
+    sort_by: Sequence[str | tuple[str, str]] = (),
+    mode: WriteMode = "errorifexists",
+    options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    num_map_tasks: int | None = None,
+    for_spark: bool | None = None,
+    expected_version: int | None = None,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt:
+    """Write a shuffle and commit it: a Spark job for a DataFrame or dataset, else this process.
+
+    Parameters
+    ----------
+    source
+        A Spark DataFrame, or a ``pyarrow.dataset.Dataset`` of files, which Spark's tasks read: see
+        :func:`connector.write_shuffle`. Or rows in memory, such as a ``pyarrow.Table``, a reader,
+        record batches, or a frame of pandas or Polars, which this process writes without Spark: see
+        :func:`arrow_format.write_shuffle`.
+    path, num_subpartitions, keys, partitioner, sort_by, mode, options, expected_version
+        As these functions have them.
+    columns, filter, num_map_tasks
+        Of a dataset only, as :func:`connector.write_shuffle` has them.
+    spark
+        Of a dataset only: the session that runs the tasks; the active one when None.
+    for_spark
+        Of rows in memory only: whether types that Spark lacks are stored as types that it reads,
+        which they are by default.
+    storage_options
+        Of an object store: credentials, region, endpoint, as obstore names them.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was written. With mode ``ignore`` and an existing shuffle, that of its newest version.
+
+    Raises
+    ------
+    MissingPackageError
+        The source needs pyspark or pandas, which is not installed.
+    ShuffleError
+        As these functions raise.
+    """
+    common: dict[str, Any] = {
+        "num_subpartitions": num_subpartitions,
+        "keys": keys,
+        "partitioner": partitioner,
+        "sort_by": sort_by,
+        "mode": mode,
+        "options": options,
+        "expected_version": expected_version,
+        "storage_options": storage_options,
+    }
+    of_tasks: dict[str, Any] = {
+        "columns": columns,
+        "filter": filter,
+        "num_map_tasks": num_map_tasks,
+        "spark": spark,
+    }
+    if hasattr(source, "mapInArrow") or _is_dataset(source):
+        if for_spark is not None:
+            msg = f"for_spark={for_spark!r}: only for rows in memory; Spark writes its own types"
+            raise OptionError(msg)
+        return connector.write_shuffle(source, path, **common, **of_tasks)
+    for name, value in of_tasks.items():
+        if value is not None:
+            msg = (
+                f"{name}: only for a pyarrow dataset of files, and source is "
+                f"{type(source).__name__}, which this process writes as it is; leave it out"
+            )
+            raise OptionError(msg)
+    for_spark = True if for_spark is None else for_spark
+    return arrow_format.write_shuffle(source, path, **common, for_spark=for_spark)
+
+
+def _is_dataset(source: object) -> bool:
+    """Whether a source is a dataset of PyArrow; to import those would import pandas."""
+    datasets = sys.modules.get("pyarrow.dataset")
+    return datasets is not None and isinstance(source, datasets.Dataset)
+
+
+@overload
+def consume(
+    spark: SparkSession,
+    path: Place,
+    *,
+    consumer: str,
+    request_timeout: str | float = 0.0,
+    allow_empty: bool = False,
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> SparkConsumption: ...
+@overload
+def consume(
+    path: Place,
+    *,
+    consumer: str,
+    request_timeout: float = 0.0,
+    allow_empty: bool = False,
+    options: ReadOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Consumption: ...
+def consume(*place: Any, **request: Any) -> SparkConsumption | Consumption:
+    """Request a result as a consumer; wait for it if it does not exist yet.
+
+    ``consume(spark, path, consumer=...)`` reads it with Spark, see :func:`connector.consume`.
+    ``consume(path, consumer=...)`` reads it in this process, see :func:`arrow_format.consume`.
+    Parameters, result and errors are theirs.
+    """
+    if len(place) + ("spark" in request) + ("path" in request) > 1:
+        return connector.consume(*place, **request)
+    return arrow_format.consume(*place, **request)

@@ -1,0 +1,121 @@
+"""The package that users import: the names of both others, and which function is called."""
+
+import subprocess
+import sys
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+import arrow_format
+import arrow_shuffle
+import connector
+from arrow_format import OptionError, SchemaError, ShuffleError
+
+BY_ARGUMENT = {"consume", "write_shuffle"}
+COLUMNS = {"k": [3, 1, 2], "v": [0.5, 1.5, 2.5]}
+
+
+def test_every_public_name_is_the_same_object():
+    names = {*arrow_format.__all__, *connector.__all__}
+    assert set(arrow_shuffle.__all__) == names
+    for package in (arrow_format, connector):
+        for name in set(package.__all__) - BY_ARGUMENT:
+            assert getattr(arrow_shuffle, name) is getattr(package, name), name
+
+
+def test_functions_of_one_name_in_both_are_called_by_argument():
+    both = set(arrow_format.__all__) & set(connector.__all__)
+    differing = {n for n in both if getattr(arrow_format, n) is not getattr(connector, n)}
+    assert differing == BY_ARGUMENT
+    for name in BY_ARGUMENT:
+        assert getattr(arrow_shuffle, name).__module__ == "arrow_shuffle.by_argument"
+
+
+def test_the_import_is_light():
+    code = (
+        "import sys, arrow_shuffle\n"
+        "arrow_shuffle.OptionError, arrow_shuffle.WriteOptions, dir(arrow_shuffle)\n"
+        "print(*{m.partition('.')[0] for m in sys.modules} & {'pandas', 'pyspark', 'polars'})\n"
+        "import arrow_shuffle.by_argument\n"
+        "print(*{m.partition('.')[0] for m in sys.modules} & {'pandas', 'pyspark', 'polars'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pa.table(COLUMNS),
+        pa.table(COLUMNS).to_batches(),
+        pa.table(COLUMNS).to_reader(),
+        pd.DataFrame(COLUMNS),
+        pl.DataFrame(COLUMNS),
+    ],
+    ids=lambda source: f"{type(source).__module__}.{type(source).__name__}",
+)
+def test_rows_in_memory_are_written_here(tmp_path, source):
+    receipt = arrow_shuffle.write_shuffle(source, tmp_path / "s", num_subpartitions=2, keys="k")
+    assert receipt.num_rows == 3
+    rows = arrow_shuffle.open_shuffle(tmp_path / "s").to_table()
+    assert rows.sort_by("v").to_pydict() == COLUMNS
+
+
+def test_for_spark_is_passed_on(tmp_path):
+    table = pa.table({"k": [1], "v": pa.array([1], pa.uint8())})
+    for for_spark, stored in ((None, pa.int16()), (True, pa.int16()), (False, pa.uint8())):
+        path = tmp_path / str(for_spark)
+        arrow_shuffle.write_shuffle(table, path, num_subpartitions=1, keys="k", for_spark=for_spark)
+        assert arrow_shuffle.open_shuffle(path).schema.field("v").type == stored
+    with pytest.raises(OptionError, match=r"for_spark=''"):
+        arrow_shuffle.write_shuffle(table, path, num_subpartitions=1, keys="k", for_spark="")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"columns": ["k"]}, {"filter": ds.field("k") > 1}, {"num_map_tasks": 2}, {"spark": object()}],
+)
+def test_what_is_for_datasets_is_refused_of_rows_in_memory(tmp_path, given):
+    with pytest.raises(OptionError, match=f"^{next(iter(given))}: only for a pyarrow dataset"):
+        arrow_shuffle.write_shuffle(
+            pa.table(COLUMNS), tmp_path / "s", num_subpartitions=1, keys="k", **given
+        )
+    assert not (tmp_path / "s").exists()
+
+
+def test_what_is_for_rows_in_memory_is_refused_of_a_dataset(tmp_path):
+    source = ds.dataset(pa.table(COLUMNS))
+    with pytest.raises(OptionError, match=r"^for_spark=False: only for rows in memory"):
+        arrow_shuffle.write_shuffle(
+            source, tmp_path / "s", num_subpartitions=1, keys="k", for_spark=False
+        )
+
+
+def test_a_dataset_is_written_by_the_connector(tmp_path):
+    # Refused by the connector: for lack of a session, or where a test has left one, of files.
+    with pytest.raises(ShuffleError, match=r"session|dataset of files"):
+        arrow_shuffle.write_shuffle(
+            ds.dataset(pa.table(COLUMNS)), tmp_path / "s", num_subpartitions=1, keys="k"
+        )
+
+
+def test_no_rows_at_all_are_refused_as_arrow_format_does(tmp_path):
+    with pytest.raises(SchemaError, match="batches is int"):
+        arrow_shuffle.write_shuffle(3, tmp_path / "s", num_subpartitions=1, keys="k")
+
+
+def test_a_consumer_without_a_session_reads_here(tmp_path):
+    path = tmp_path / "s"
+    arrow_shuffle.write_shuffle(pa.table(COLUMNS), path, num_subpartitions=1, keys="k")
+    for place in ((path,), ()):
+        named = {} if place else {"path": path}
+        with arrow_shuffle.consume(*place, **named, consumer="c") as consumption:
+            assert isinstance(consumption, arrow_shuffle.Consumption)
+    session = object()
+    for place, named in (((session, path), {}), ((session,), {"path": path})):
+        consumption = arrow_shuffle.consume(*place, **named, consumer="s")
+        assert isinstance(consumption, arrow_shuffle.SparkConsumption)
+        consumption.__exit__(None, None, None)
