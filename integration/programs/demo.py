@@ -22,8 +22,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from arrow_format import ShuffleError, WriteOptions, open_shuffle
+import arrow_shuffle
 from arrow_format.read.presentation import format_bytes
+from arrow_shuffle import ShuffleError, WriteOptions, open_shuffle
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import inspect_shuffle, region_bytes
 from connector.java import require_java
@@ -205,13 +206,11 @@ def stderr_to(path: Path) -> Iterator[None]:
 
 def write(story: Story, rows: DataFrame, plan: Plan, path: str) -> ShuffleReceipt:
     """Write one shuffle through mapInArrow, one of two ways."""
-    import connector
-
     n = plan.num_subpartitions
     how = f'keys="{plan.key}", num_subpartitions={n}'
     if not plan.through_hook:
-        story.code(f'connector.write_shuffle(rows, ".../{plan.name}", {how})')
-        return connector.write_shuffle(
+        story.code(f'arrow_shuffle.write_shuffle(rows, ".../{plan.name}", {how})')
+        return arrow_shuffle.write_shuffle(
             rows,
             path,
             keys=plan.key,
@@ -220,15 +219,15 @@ def write(story: Story, rows: DataFrame, plan: Plan, path: str) -> ShuffleReceip
             options=plan.options,
         )
     story.code(
-        f'task = connector.ShuffleMapTask(".../{plan.name}", schema=rows.schema, {how}, ...)',
+        f'task = arrow_shuffle.ShuffleMapTask(".../{plan.name}", schema=rows.schema, {how}, ...)',
         "statuses = rows.mapInArrow(task, task.status_schema).collect()",
-        "connector.commit_shuffle(task, statuses)",
+        "arrow_shuffle.commit_shuffle(task, statuses)",
     )
-    task = connector.ShuffleMapTask(
+    task = arrow_shuffle.ShuffleMapTask(
         path, schema=rows.schema, keys=plan.key, num_subpartitions=n, options=plan.options
     )
     statuses = rows.mapInArrow(task, task.status_schema).collect()
-    return connector.commit_shuffle(task, statuses, mode="overwrite")
+    return arrow_shuffle.commit_shuffle(task, statuses, mode="overwrite")
 
 
 def show_written(story: Story, receipt: ShuffleReceipt, plan: Plan) -> None:
@@ -326,7 +325,7 @@ def compare_duckdb(
         names, found = answer.columns, answer.fetchall()
     took = time.perf_counter() - started
     story.code(
-        f'rows = arrow_format.open_shuffle(".../{plan.name}").subpartition({one})',
+        f'rows = arrow_shuffle.open_shuffle(".../{plan.name}").subpartition({one})',
         'duckdb.sql("SELECT ... FROM rows")',
     )
     story.table(names, found)

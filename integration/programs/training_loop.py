@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_shuffle import WriteOptions, open_shuffle, write_shuffle
 from integration.programs.datasets import flights
 
 if TYPE_CHECKING:

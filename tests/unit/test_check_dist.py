@@ -5,7 +5,14 @@ from email.message import EmailMessage
 import pytest
 
 from arrow_format import __version__
-from tests.check_dist import PACKAGES, files_of_packages, main, problems, wheel_problems
+from tests.check_dist import (
+    PACKAGES,
+    files_of_packages,
+    main,
+    problems,
+    release_problems,
+    wheel_problems,
+)
 
 INFO = f"arrow_shuffle-{__version__}.dist-info"
 LICENSE = f"{INFO}/licenses/LICENSE"
@@ -62,3 +69,7 @@ def test_a_directory_without_them_is_a_problem(tmp_path, capsys):
     assert "has ['other-1.0.tar.gz'], expected arrow_shuffle-" in said
     assert main(str(tmp_path)) == 1
     assert said in capsys.readouterr().out
+
+
+def test_a_release_needs_a_dated_entry_in_the_changelog():
+    assert "CHANGELOG.md: give [9.9.9] the date of today" in release_problems("9.9.9")
