@@ -13,6 +13,9 @@ LOWEST := $(CURDIR)/.venv-lowest
 ANY_PY  = $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON))
 # What is passed on to pytest: make test ARGS="-k garbage"
 ARGS   ?=
+# Other versions of Spark that are tried, and the tests that are run on each: source, sink, SQL, types.
+OLDER  ?= 4.0 4.1 4.2
+CHOSEN := integration/test_every_type.py integration/test_sql.py integration/test_streams.py
 PARALLEL := --numprocesses=auto --maxprocesses=4
 
 # Spark starts its workers with PYSPARK_PYTHON, and looks for data sources with PYSPARK_DRIVER_PYTHON,
@@ -26,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate format lint typecheck \
-    check docs dist outcomes release clean python java integration-session integration-processes
+    check docs dist older outcomes release clean python java integration-chosen integration-session integration-processes
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +62,13 @@ integration-session:
 
 integration-processes:
 	"$(PY)" -m pytest integration -m processes $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
+
+older: java ## Run chosen integration tests on older versions of Spark (OLDER=4.0)
+	@for version in $(OLDER); do \
+	    $(MAKE) --no-print-directory integration-chosen SPARK=$$version || exit 1; done
+
+integration-chosen: $(STAMP)
+	INTEGRATION_MASTER=local[2,2] "$(PY)" -m pytest $(CHOSEN) $(ARGS)
 
 outcomes: java $(STAMP) ## Record how the integration tests end on a version of Spark (SPARK=4.1)
 	-@$(MAKE) --no-print-directory integration ARGS="--outcomes docs/reference/spark-versions"
