@@ -38,4 +38,5 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if made.returncode:
         pytest.skip(f"cannot mount a small disk here: {made.stderr.strip()}")
     yield directory
-    subprocess.run(["umount", str(directory)], check=True)
+    # Lazy: whatever walks over the machine's disks at this moment would make it busy.
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)

@@ -136,7 +136,7 @@ def test_out_of_disk_only_when_none_is_left(tmp_path, small_disk):
             )  # fmt: skip
         assert files_in(small_disk) == files_in(second) == []
     finally:
-        subprocess.run(["umount", str(second)], check=True)
+        subprocess.run(["umount", "--lazy", str(second)], check=True)
 
 
 @pytest.mark.parametrize("how", ["write_shuffle", "made by the driver", "made by the tasks"])
