@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from arrow_format import OptionError, WriteOptions, open_shuffle, write_shuffle
+from integration.test_documents import run_snippets
 
 ray = pytest.importorskip("ray", reason="ray is not installed: arrow-shuffle[ray]")
 
@@ -99,11 +100,7 @@ def test_bad_arguments(shuffle):
         shuffle.to_ray([32])
 
 
-def test_the_example_of_the_guide_runs(tmp_path):
-    from tests.check_docs import ROOT, split
-
-    page = (ROOT / "docs/guide/ray.md").read_text(encoding="utf-8")
-    names: dict[str, object] = {}
-    for _, language, source in split(page)[1]:
-        if language == "python":
-            exec(source.replace("/tmp/shuffles", str(tmp_path)), names)
+def test_snippets_of_the_guide_print_what_is_below_them(tmp_path):
+    ran, differing = run_snippets("docs/guide/ray.md", tmp_path, {})
+    assert ran >= 1
+    assert not differing, "\n\n".join(differing)

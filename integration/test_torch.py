@@ -6,13 +6,13 @@ Runs where torch is installed (`pip install 'arrow-shuffle[torch]'`), which is t
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from arrow_format import OptionError, SchemaError, WriteOptions, open_shuffle, write_shuffle
+from integration.test_documents import run_snippets
 
 torch = pytest.importorskip("torch", reason="torch is not installed: arrow-shuffle[torch]")
 loaders = pytest.importorskip("torch.utils.data")
@@ -224,11 +224,7 @@ def test_bad_arguments(shuffle):
         shuffle.to_torch(["k"], batch_size=1).set_epoch(-1)
 
 
-def test_the_example_of_the_guide_runs(tmp_path):
-    from tests.check_docs import ROOT, split
-
-    page = Path(ROOT / "docs/guide/torch.md").read_text(encoding="utf-8")
-    names: dict[str, object] = {}
-    for _, language, source in split(page)[1]:
-        if language == "python":
-            exec(source.replace("/tmp/shuffles", str(tmp_path)), names)
+def test_snippets_of_the_guide_print_what_is_below_them(tmp_path):
+    ran, differing = run_snippets("docs/guide/torch.md", tmp_path, {})
+    assert ran >= 1
+    assert not differing, "\n\n".join(differing)
