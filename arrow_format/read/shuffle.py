@@ -138,8 +138,10 @@ class Shuffle(VersionFacts, AtHand):
     def weights(self, columns: Sequence[str] | None = None) -> tuple[Int64Array, Int64Array]:
         """Estimate the rows that a reader of each subpartition decodes, and their bytes in Arrow.
 
-        ``columns`` are those to deliver, all when None. Without a filter the rows are exact.
+        ``columns`` are those to deliver, all when None. Without a filter the rows are exact. Raises
+        SchemaError for a column that is not there.
         """
+        self.schema_of(columns)
         return self._reader.weights(columns, self._selection)
 
     @property
@@ -212,10 +214,8 @@ class Shuffle(VersionFacts, AtHand):
             A subpartition is out of range, or there is no such column.
         """
         n = self.num_subpartitions
-        rows, stored = self._reader.totals
-        share = estimate_column_share(self._snapshot, self.schema_of(columns).names)
-        weights = estimate_raw_bytes(self._snapshot, rows, stored) * share
-        weights = np.ceil(weights).astype(np.int64)
+        rows, _ = self._reader.totals
+        _, weights = self.weights(columns)
         groups: list[tuple[tuple[int, int], ...]]
         if max_bytes is None:
             asked = check_subpartitions(subpartitions, n)
