@@ -11,7 +11,17 @@ from arrow_format.errors import MissingPackageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXTRAS = {"obstore": "object-stores", "pandas": "pandas", "polars": "polars", "pyspark": "spark"}
+EXTRAS = {
+    "dask": "dask",
+    "deltalake": "delta",
+    "obstore": "object-stores",
+    "pandas": "pandas",
+    "polars": "polars",
+    "pyiceberg": "iceberg",
+    "pyspark": "spark",
+    "ray": "ray",
+    "torch": "torch",
+}
 """Optional packages, and the extra of the distribution that installs each."""
 
 

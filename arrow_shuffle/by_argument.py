@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import arrow_format
 import connector
 from arrow_format.errors import OptionError
+from connector.table_formats import table_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.dataset as ds
+    from deltalake import DeltaTable
+    from pyiceberg.table import DataScan as IcebergDataScan
+    from pyiceberg.table import Table as IcebergTable
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.arrays.batch_stream import BatchReader
@@ -48,7 +52,7 @@ def write_shuffle(
 ) -> ShuffleReceipt: ...
 @overload
 def write_shuffle(
-    source: ds.Dataset,
+    source: ds.Dataset | DeltaTable | IcebergTable | IcebergDataScan,
     path: Place,
     *,
     num_subpartitions: int,
@@ -97,15 +101,15 @@ def write_shuffle(
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
-    """Write a shuffle and commit it: a Spark job for a DataFrame or dataset, else this process.
+    """Write a shuffle and commit it: by Spark's tasks, or rows in memory by this process.
 
     Parameters
     ----------
     source
-        A Spark DataFrame, or a ``pyarrow.dataset.Dataset`` of files, which Spark's tasks read: see
-        :func:`connector.write_shuffle`. Or rows in memory, such as a ``pyarrow.Table``, a reader,
-        record batches, or a frame of pandas or Polars, which this process writes without Spark: see
-        :func:`arrow_format.write_shuffle`.
+        A Spark DataFrame; or a ``pyarrow.dataset.Dataset`` of files, or a table of Delta or
+        Iceberg, which Spark's tasks read: see :func:`connector.write_shuffle`. Or rows in memory,
+        such as a ``pyarrow.Table``, a reader, record batches, or a frame of pandas or Polars, which
+        this process writes without Spark: see :func:`arrow_format.write_shuffle`.
     path, num_subpartitions, keys, partitioner, sort_by, mode, options, expected_version
         As these functions have them.
     columns, filter, num_map_tasks
@@ -146,7 +150,7 @@ def write_shuffle(
         "num_map_tasks": num_map_tasks,
         "spark": spark,
     }
-    if hasattr(source, "mapInArrow") or _is_dataset(source):
+    if hasattr(source, "mapInArrow") or _is_dataset(source) or table_format(source) is not None:
         if for_spark is not None:
             msg = f"for_spark={for_spark!r}: only for rows in memory; Spark writes its own types"
             raise OptionError(msg)

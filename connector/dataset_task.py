@@ -1,4 +1,4 @@
-"""Map tasks that read a dataset of files themselves, so that no row enters the JVM.
+"""Map tasks that read a dataset of files or a table themselves, so that no row enters the JVM.
 
 Spark starts the tasks and collects their statuses. Apart from :mod:`connector.map_task`, whose
 tasks must not load the scans.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
     from arrow_format.storage.open import Place
-    from connector.scan.scan import DatasetScan
+    from connector.scan.scan import Scan
 
 
 class DatasetMapTask(ShuffleMapTask):
@@ -42,7 +42,7 @@ class DatasetMapTask(ShuffleMapTask):
     def __init__(
         self,
         path: Place,
-        scan: DatasetScan,
+        scan: Scan,
         *,
         num_subpartitions: int,
         partitioner: Partitioner,

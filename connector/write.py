@@ -26,12 +26,17 @@ from arrow_format.options import WriteMode, check_mode, check_num_subpartitions
 from arrow_format.storage.open import open_storage
 from connector.dataset_task import DatasetMapTask, active_session, default_parallelism
 from connector.map_task import ShuffleMapTask, commit_shuffle
-from connector.scan.scan import ScannedRows, plan_scan
+from connector.scan.scan import Scan, ScannedRows, plan_scan
+from connector.scan.tables import delta_dataset, plan_iceberg
 from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schema
+from connector.table_formats import table_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from deltalake import DeltaTable
+    from pyiceberg.table import DataScan as IcebergDataScan
+    from pyiceberg.table import Table as IcebergTable
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def write_shuffle(
-    source: DataFrame | ds.Dataset,
+    source: DataFrame | ds.Dataset | DeltaTable | IcebergTable | IcebergDataScan,
     path: Place,
     *,
     num_subpartitions: int,
@@ -58,7 +63,7 @@ def write_shuffle(
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
-    """Write a DataFrame or a dataset of files as a shuffle and commit it.
+    """Write a DataFrame, a dataset of files or a table as a shuffle and commit it.
 
     Works on a classic session and through Spark Connect. The calling process commits, so it must
     see ``path`` as the tasks do.
@@ -70,7 +75,9 @@ def write_shuffle(
         files (Parquet, Arrow IPC, CSV, ...) that calling process and tasks can read: its files,
         large ones by row groups or record batches, are spread over map tasks by bytes and read
         there, so that no row passes through the JVM. Its own filter applies. The types are those
-        that Spark would read, see the guide.
+        that Spark would read, see the guide. Or a table: a ``deltalake.DeltaTable``, whose files
+        are read so; or a ``pyiceberg`` table or scan of one, whose files are read by pyiceberg in
+        the tasks. Rows that were deleted stay deleted.
     path
         Directory or URI of the shuffle.
     num_subpartitions
@@ -88,21 +95,22 @@ def write_shuffle(
     options
         How to write; defaults when None.
     columns
-        Of a dataset only: names of the columns to write, in that order; all when None. Only these
-        and the columns of the filter are read.
+        Of a dataset or table only: names of the columns to write, in that order; all when None.
+        Only these and the columns of the filter are read.
     filter
-        Of a dataset only: a boolean ``pyarrow`` expression over columns by name; rows for which it
-        is true are written. Partitions for which it cannot be true are not read, nor are row groups
-        unless it uses a floating-point column.
+        Of a dataset or Delta table only: a boolean ``pyarrow`` expression over columns by name;
+        rows for which it is true are written. Partitions for which it cannot be true are not read,
+        nor are row groups unless it uses a floating-point column.
     num_map_tasks
-        Of a dataset only: number of map tasks, fewer where the files cannot be split further. When
-        None, about one per 64 MiB on disk, in a multiple of those that run concurrently.
+        Of a dataset or table only: number of map tasks, fewer where the files cannot be split
+        further. When None, about one per 64 MiB on disk, in a multiple of those that run
+        concurrently.
     expected_version
         Write only if no rows were added or taken away after that version, which merges do not; 0
         expects that there is none yet. Checked before any task runs, and when the write is
         committed. None: do not ask.
     spark
-        Of a dataset only: the session that runs the tasks; the active one when None.
+        Of a dataset or table only: the session that runs the tasks; the active one when None.
     storage_options
         Of an object store: credentials, region, endpoint, as obstore names them. They win over the
         environment, travel to the tasks, and are never shown.
@@ -125,6 +133,9 @@ def write_shuffle(
     check_mode(mode)
     storage = open_storage(path, storage_options)
     chosen = choose_partitioner(keys, partitioner)
+    table = table_format(source)
+    if table == "delta":
+        source = delta_dataset(source)
     common: dict[str, Any] = {
         "num_subpartitions": num_subpartitions,
         "sort_by": sort_by,
@@ -152,9 +163,9 @@ def write_shuffle(
 
         def sample(ranges: RangePartitioner) -> RangePartitioner:
             return sample_range_partitioner(frame, ranges.keys, num_subpartitions)
-    elif isinstance(source, ds.Dataset):
+    elif isinstance(source, ds.Dataset) or table == "iceberg":
         session = active_session(spark)
-        scan = plan_scan(
+        scan = _planned(
             source,
             parallelism=default_parallelism(session),
             columns=columns,
@@ -171,8 +182,8 @@ def write_shuffle(
         package = type(source).__module__.partition(".")[0]
         kind = f"{package} {type(source).__name__}".removeprefix("builtins ")
         msg = (
-            f"source is {kind}: expected a Spark DataFrame or a pyarrow dataset of files. Rows in "
-            "memory are written by arrow_format.write_shuffle"
+            f"source is {kind}: expected a Spark DataFrame, a pyarrow dataset of files, or a table "
+            "of Delta or Iceberg. Rows in memory are written by arrow_format.write_shuffle"
         )
         raise SchemaError(msg)
 
@@ -266,16 +277,31 @@ def _as_stored(df: DataFrame, stored: StructType, name: str) -> Column:
 
 
 def _sample_dataset(
-    dataset: ds.Dataset,
+    source: Any,  # noqa: ANN401
     ranges: RangePartitioner,
     num_subpartitions: int,
     filter: ds.Expression | None,
 ) -> RangePartitioner:
-    """Give a range partitioner bounds that split a sample of a dataset evenly.
+    """Give a range partitioner bounds that split a sample of a dataset or table evenly.
 
     This process reads the key columns and those of the filter twice: to count rows, and to take
     some.
     """
     names = [name for name, _ in ranges.keys]
-    scan = plan_scan(dataset, parallelism=1, columns=names, filter=filter)
+    scan = _planned(source, parallelism=1, columns=names, filter=filter)
     return RangePartitioner.sampled(ScannedRows(scan), ranges.keys, num_subpartitions)
+
+
+def _planned(
+    source: Any,  # noqa: ANN401
+    *,
+    filter: ds.Expression | None,
+    **options: Any,  # noqa: ANN401
+) -> Scan:
+    """Plan the scan of a dataset, or of a table of Iceberg."""
+    if isinstance(source, ds.Dataset):
+        return plan_scan(source, filter=filter, **options)
+    if filter is not None:
+        msg = "filter: give it to Iceberg, which finds files by it: table.scan(row_filter=...)"
+        raise OptionError(msg)
+    return plan_iceberg(source, **options)

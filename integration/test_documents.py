@@ -26,12 +26,14 @@ SHUFFLES = "/tmp/shuffles"
 DISKS = "/tmp/disks"
 
 WITHOUT_SNIPPETS = {"docs/guide/command.md", "docs/guide/object-stores.md", "docs/guide/types.md"}
+OF_LARGE_LIBRARIES = {"docs/guide/ray.md", "docs/guide/torch.md"}
+"""Pages that the tests of their libraries run, where these are installed."""
 DOCUMENTS = [
     "README.md",
     *(
         name
         for page in sorted(ROOT.glob("docs/guide/*.md"))
-        if (name := page.relative_to(ROOT).as_posix()) not in WITHOUT_SNIPPETS
+        if (name := page.relative_to(ROOT).as_posix()) not in WITHOUT_SNIPPETS | OF_LARGE_LIBRARIES
     ),
 ]
 """Documents that are run, each in a directory of its own."""
@@ -54,11 +56,21 @@ def run(language: str, source: str, names: dict[str, Any]) -> str:
 def run_document(spark: SparkSession, name: str, directory: Path) -> dict[str, Any]:
     """Run a document; return how many blocks ran, and what they print that it does not say."""
     os.chdir(directory)
-    _, blocks = split((ROOT / name).read_text(encoding="utf-8"))
     document = types.ModuleType("document")
     sys.modules["document"] = document
     cloudpickle.register_pickle_by_value(document)  # classes of snippets travel to the tasks
-    names = vars(document)
+    ran, differing = run_snippets(name, directory, vars(document))
+    for table in spark.catalog.listTables():
+        spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.name}")
+    return {"ran": ran, "differing": differing}
+
+
+def run_snippets(name: str, directory: Path, names: dict[str, Any]) -> tuple[int, list[str]]:
+    """Run the snippets of a document in a directory, with these names.
+
+    Returns how many ran, and what they print that the document does not say.
+    """
+    _, blocks = split((ROOT / name).read_text(encoding="utf-8"))
     printed, ran = "", 0
     differing = []
     for line, language, source in blocks:
@@ -74,9 +86,7 @@ def run_document(spark: SparkSession, name: str, directory: Path) -> dict[str, A
             and (printed.rstrip() != source.rstrip())
         ):
             differing.append(f"{name}:{line}\n--- it says\n{source}\n--- it prints\n{printed}")
-    for table in spark.catalog.listTables():
-        spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.name}")
-    return {"ran": ran, "differing": differing}
+    return ran, differing
 
 
 def main(directory: Path) -> None:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
+from arrow_format.extras import EXTRAS
+
 if TYPE_CHECKING:
     from collections.abc import Collection
     from email.message import Message
@@ -27,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 REPOSITORY = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
-NOT_IN_BASE = {"obstore", "pandas", "polars", "pyspark"}
+NOT_IN_BASE = {*EXTRAS}
 RELATIVE_LINK = re.compile(r"\]\((?!https?:)[^)\s]+\)")
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from arrow_format.beside.epochs import Epochs
+from arrow_format.beside.task_group import TASK_BYTES
 from arrow_format.extras import needed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import dask.dataframe as dd
     import polars as pl
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
+    import ray.data
 
     from arrow_format.arrays.batch_stream import BatchReader
+    from arrow_format.beside.task_group import TaskGroup
+    from arrow_format.beside.torch_dataset import ShuffleIterableDataset
 
 
 class AtHand(ABC):
@@ -37,9 +44,28 @@ class AtHand(ABC):
     ) -> pa.Schema:
         """Return the schema of what is read."""
 
+    @property
     @abstractmethod
-    def where(self, filter: pc.Expression) -> AtHand:
-        """Return the rows that a filter is true for."""
+    def commit_id(self) -> str:
+        """Unique id of the commit that made this version."""
+
+    @property
+    @abstractmethod
+    def filter(self) -> object | None:
+        """The filter that all reads are restricted by; None for all rows."""
+
+    @abstractmethod
+    def where(self, filter: str | pc.Expression | None) -> AtHand:
+        """Return the rows that a filter is true for; this itself without one."""
+
+    @abstractmethod
+    def task_groups(
+        self,
+        max_bytes: int | None,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[TaskGroup]:
+        """Return what each of several tasks reads."""
 
     @abstractmethod
     def read(
@@ -130,7 +156,7 @@ class AtHand(ABC):
             While reading, as for :meth:`read`; Polars may raise it as an error of its own.
         """
         with needed_by("to_polars()"):
-            from arrow_format.read.polars_source import lazy_frame
+            from arrow_format.beside.polars_source import lazy_frame
         return lazy_frame(self, subpartitions)
 
     def to_dataset(self) -> ds.Dataset:
@@ -141,6 +167,141 @@ class AtHand(ABC):
         ``polars.scan_pyarrow_dataset`` do so too. What reads files of a dataset, such as its joins
         and sorting, raises OptionError.
         """
-        from arrow_format.read.dataset import ShuffleDataset
+        from arrow_format.beside.dataset import ShuffleDataset
 
         return ShuffleDataset(self)
+
+    def to_dask(
+        self,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | pc.Expression | None = None,
+        partition_bytes: int | None = TASK_BYTES,
+    ) -> dd.DataFrame:
+        """Return a frame of Dask, whose tasks read this version when it is computed.
+
+        Rows with equal keys are in one partition; divisions are unknown, since keys are hashed.
+        Types are pandas' types of Arrow (:class:`pandas.ArrowDtype`), so that nulls change none.
+        Dask asks for no more columns than a query needs. Workers need this package, and see the
+        shuffle under its path.
+
+        Parameters
+        ----------
+        subpartitions, columns, filter
+            As for :meth:`read`.
+        partition_bytes
+            Adjacent subpartitions are one partition of Dask until their rows take so many bytes in
+            Arrow, by estimate. None: each subpartition is a partition, empty ones too.
+
+        Raises
+        ------
+        MissingPackageError
+            Dask or pandas is not installed.
+        OptionError, SchemaError
+            As for :meth:`read`; while the frame is computed, ShuffleError as for reading.
+        """
+        with needed_by("to_dask()"):
+            from arrow_format.beside.dask_frame import dask_frame
+        rows = self.where(filter)
+        groups = rows.task_groups(partition_bytes, subpartitions, columns)
+        return dask_frame(rows, groups, columns)
+
+    def to_ray(
+        self,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | pc.Expression | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> ray.data.Dataset:
+        """Return a data set of Ray Data, whose tasks read adjacent subpartitions of this version.
+
+        Rows with equal keys are read by one task. Workers need this package, and see the shuffle
+        under its path.
+
+        Parameters
+        ----------
+        subpartitions, columns, filter
+            As for :meth:`read`.
+        options
+            Of :func:`ray.data.read_datasource`: ``override_num_blocks``, ``concurrency``, ...
+
+        Raises
+        ------
+        MissingPackageError
+            Ray is not installed.
+        OptionError, SchemaError
+            As for :meth:`read`; while the data set is read, ShuffleError as for reading.
+        """
+        with needed_by("to_ray()"):
+            from arrow_format.beside.ray_source import ShuffleDatasource, ray_dataset
+        rows = self.where(filter)
+        source = ShuffleDatasource(
+            rows,
+            columns,
+            partial(rows.task_groups, subpartitions=subpartitions, columns=columns),
+            num_rows_known=rows.filter is None,
+        )
+        return ray_dataset(source, **options)
+
+    def to_torch(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        batch_size: int,
+        filter: str | pc.Expression | None = None,
+        seed: int | None = 0,
+        shuffle_rows: int = 1 << 16,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        convert: Callable[[pa.RecordBatch], Any] | None = None,
+    ) -> ShuffleIterableDataset:
+        """Return an iterable dataset of PyTorch that yields batches of this version's rows.
+
+        Give it to a ``DataLoader`` with ``batch_size=None``. Each rank and worker reads a share of
+        its own: shares differ by one row at most, and together they are all rows, once per epoch.
+        See :class:`~arrow_format.beside.torch_dataset.ShuffleIterableDataset` for epochs and for
+        going on where a training stopped.
+
+        Parameters
+        ----------
+        columns, filter
+            As for :meth:`read`. With a filter its columns are read once, to count the rows.
+        batch_size
+            Rows of each batch; a share's last may have fewer.
+        seed
+            Decides the order, with the number of the epoch. None: the order of :meth:`read`.
+        shuffle_rows
+            Rows that are shuffled together, and in memory at a time, about.
+        drop_last
+            Give each rank and worker equally many batches, all of ``batch_size`` rows, as
+            collective operations need; the rows left out are others in each epoch.
+        rank, world_size
+            Of the process that trains; by default those of ``torch.distributed``, if that is
+            initialised when the dataset is made, else 0 of 1.
+        convert
+            Makes of each record batch what the dataset yields. By default a dict of a tensor for
+            each column, which must be of numbers, booleans, or lists of them of one length, and
+            without nulls.
+
+        Raises
+        ------
+        MissingPackageError
+            PyTorch is not installed.
+        OptionError, SchemaError
+            An argument or a column does not fit.
+        """
+        with needed_by("to_torch()"):
+            from arrow_format.beside.torch_dataset import ShuffleIterableDataset
+        return ShuffleIterableDataset(
+            self.where(filter),
+            columns,
+            Epochs(
+                batch_size=batch_size, seed=seed, shuffle_rows=shuffle_rows, drop_last=drop_last
+            ),
+            rank=rank,
+            world_size=world_size,
+            convert=convert,
+        )

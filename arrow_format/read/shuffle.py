@@ -5,9 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import as_batches, in_batches_of
 from arrow_format.arrays.buffers import to_arrow
+from arrow_format.beside.task_group import TaskGroup
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
@@ -18,14 +21,14 @@ from arrow_format.log.pending import no_version_error
 from arrow_format.log.reader import expired_error, has_expired, translate_expired
 from arrow_format.log.result import released_error
 from arrow_format.log.version_names import parse_version_name, resolve_version
-from arrow_format.options import check_read_options
+from arrow_format.options import check_integer, check_read_options
 from arrow_format.read.at_hand import AtHand
 from arrow_format.read.estimates import (
     estimate_read_bytes,
     estimate_region_bytes,
 )
 from arrow_format.read.explanation import ReadExplanation, explain
-from arrow_format.read.plan import check_subpartitions
+from arrow_format.read.plan import check_subpartitions, coalesce_adjacent
 from arrow_format.read.presentation import html_of_schema, html_skew, html_table, size_facts
 from arrow_format.read.selection import select
 from arrow_format.read.verify import VerifyReport, verify_snapshot
@@ -135,8 +138,10 @@ class Shuffle(VersionFacts, AtHand):
     def weights(self, columns: Sequence[str] | None = None) -> tuple[Int64Array, Int64Array]:
         """Estimate the rows that a reader of each subpartition decodes, and their bytes in Arrow.
 
-        ``columns`` are those to deliver, all when None. Without a filter the rows are exact.
+        ``columns`` are those to deliver, all when None. Without a filter the rows are exact. Raises
+        SchemaError for a column that is not there.
         """
+        self.schema_of(columns)
         return self._reader.weights(columns, self._selection)
 
     @property
@@ -180,6 +185,54 @@ class Shuffle(VersionFacts, AtHand):
         vars(filtered).update(vars(self))
         filtered._selection = select(filter, self._snapshot)
         return filtered
+
+    def task_groups(
+        self,
+        max_bytes: int | None,
+        subpartitions: int | Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[TaskGroup]:
+        """Return what each of several tasks reads, so that together they read all; opens no file.
+
+        Parameters
+        ----------
+        max_bytes
+            Bytes in Arrow that a task reads at most, by estimate, unless one subpartition has more.
+            Those that a filter excludes are left out. None: a task for each subpartition, for empty
+            and excluded ones too.
+        subpartitions, columns
+            As for :meth:`read`.
+
+        Returns
+        -------
+        list of TaskGroup
+            In the order of subpartitions; one at least, which may have none.
+
+        Raises
+        ------
+        OptionError, SchemaError
+            A subpartition is out of range, or there is no such column.
+        """
+        n = self.num_subpartitions
+        rows, _ = self._reader.totals
+        _, weights = self.weights(columns)
+        groups: list[tuple[tuple[int, int], ...]]
+        if max_bytes is None:
+            asked = check_subpartitions(subpartitions, n)
+            groups = [((i, i + 1),) for i in (range(n) if asked is None else asked)]
+        else:
+            check_integer("max_bytes", max_bytes, 1, 1 << 62, "bytes")
+            wanted = self.candidates(subpartitions)
+            array = np.arange(n) if wanted is None else np.array(wanted, np.int64)
+            groups = coalesce_adjacent(weights, max_bytes, array)
+        return [
+            TaskGroup(
+                ranges,
+                sum(int(rows[first:end].sum()) for first, end in ranges),
+                sum(int(weights[first:end].sum()) for first, end in ranges),
+            )
+            for ranges in groups or [()]
+        ]
 
     def candidates(self, subpartitions: int | Iterable[int] | None = None) -> list[int] | None:
         """Return those of some subpartitions, ascending, that can have rows to read; None for all.

@@ -11,7 +11,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,6 +53,21 @@ REQUESTS = 16
 """Footers that are read concurrently while a scan is planned."""
 
 MAX_TASKS = 1_000_000
+
+
+class Scan(Protocol):
+    """A planned scan, which goes to the map tasks by pickle."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Data schema of the rows that come out."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of map tasks."""
+
+    def read(self, task: int) -> Iterator[pa.RecordBatch]:
+        """Read the rows of map task ``task``, equal ones in equal order each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +177,7 @@ def plan_scan(
 class ScannedRows:
     """The rows of a scan with the methods of a dataset that sampling uses."""
 
-    scan: DatasetScan
+    scan: Scan
 
     @property
     def schema(self) -> pa.Schema:

@@ -184,7 +184,7 @@ def test_rows_are_selected_in_one_place():
         *map("arrow_format/jobs/{}.py".format, ("garbage", "gc_plan", "kept_outputs")),
     )
     # A frame of Polars is filtered by Polars.
-    frames = "arrow_format/read/polars_source.py"
+    frames = "arrow_format/beside/polars_source.py"
     exempt = ("arrow_format/arrays/selection.py", "arrow_format/keys/key_set.py", frames, *log)
     packages = ("arrow_format", "connector", "pyspark_arrow_shuffle")
     fail_with(violations(selections, *packages, exempt=exempt))

@@ -27,8 +27,8 @@ from arrow_format import (
 )
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import in_batches_of
-from arrow_format.read.dataset import ShuffleDataset
-from arrow_format.read.polars_source import lazy_frame
+from arrow_format.beside.dataset import ShuffleDataset
+from arrow_format.beside.polars_source import lazy_frame
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 
 N = 8

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow.dataset as ds
 
 from arrow_format.arrays.selection import keep
+from arrow_format.beside.readable import restricted
 from arrow_format.errors import OptionError
-from arrow_format.read.readable import restricted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from arrow_format.read.readable import Readable
+    from arrow_format.beside.readable import Readable
 
 
 class _RefusingFile(io.RawIOBase):

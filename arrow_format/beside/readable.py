@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from arrow_format.arrays.batch_stream import BatchReader
+    from arrow_format.beside.task_group import TaskGroup
 
 
 class Readable(Protocol):
@@ -24,13 +25,41 @@ class Readable(Protocol):
     def schema_of(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of these columns."""
 
-    def where(self, filter: pc.Expression) -> Readable:
+    def where(self, filter: pc.Expression | None) -> Readable:
         """Return the rows for which Spark finds a filter true; raise if it cannot be evaluated."""
 
     def read(
-        self, subpartitions: Iterable[int] | None = None, columns: Sequence[str] | None = None
+        self,
+        subpartitions: Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        with_subpartition: bool = False,
     ) -> BatchReader:
         """Read rows by ascending subpartition."""
+
+
+class Counted(Readable, Protocol):
+    """Rows of a known version whose numbers are known: a shuffle."""
+
+    @property
+    def commit_id(self) -> str:
+        """Unique id of the commit that made the version."""
+
+    @property
+    def num_subpartitions(self) -> int:
+        """Number of subpartitions."""
+
+    @property
+    def filter(self) -> object | None:
+        """The filter that all reads are restricted by; None for all rows."""
+
+    def task_groups(
+        self,
+        max_bytes: int | None,
+        subpartitions: Iterable[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[TaskGroup]:
+        """Return what each of several tasks reads."""
 
 
 def restricted(rows: Readable, filters: Iterable[pc.Expression]) -> tuple[Readable, bool]:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 from polars.io.plugins import register_io_source
 
+from arrow_format.beside.readable import restricted
 from arrow_format.filters.from_polars import filters_of
-from arrow_format.read.readable import restricted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from arrow_format.read.readable import Readable
+    from arrow_format.beside.readable import Readable
 
 
 def lazy_frame(rows: Readable, subpartitions: Iterable[int] | None) -> pl.LazyFrame:

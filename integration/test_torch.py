@@ -1,0 +1,230 @@
+"""PyTorch reads a shuffle: the real loader, its workers, ranks, and a training that goes on.
+
+Runs where torch is installed (`pip install 'arrow-shuffle[torch]'`), which is too large for CI.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import OptionError, SchemaError, WriteOptions, open_shuffle, write_shuffle
+from integration.test_documents import run_snippets
+
+torch = pytest.importorskip("torch", reason="torch is not installed: arrow-shuffle[torch]")
+loaders = pytest.importorskip("torch.utils.data")
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more than there are cores
+]
+
+NUM_ROWS = 5_003
+
+
+@pytest.fixture(scope="module")
+def shuffle(tmp_path_factory):
+    path = tmp_path_factory.mktemp("torch") / "s"
+    table = pa.table(
+        {
+            "k": np.arange(NUM_ROWS),
+            "x": np.arange(NUM_ROWS, dtype=np.float32) / 2,
+            "even": [i % 2 == 0 for i in range(NUM_ROWS)],
+            "vector": pa.FixedSizeListArray.from_arrays(
+                pa.array(np.arange(3 * NUM_ROWS, dtype=np.float32)), 3
+            ),
+            "maybe": pa.array([None if i % 100 == 0 else i for i in range(NUM_ROWS)]),
+            "ragged": [[i] * (i % 3) for i in range(NUM_ROWS)],
+            "text": [f"row {i}" for i in range(NUM_ROWS)],
+        }
+    )
+    write_shuffle(table, path, num_subpartitions=64, keys="k", options=WriteOptions(sync=False))
+    return open_shuffle(path)
+
+
+@pytest.fixture(autouse=True)
+def _several_shards(monkeypatch):
+    monkeypatch.setattr("arrow_format.beside.epoch_reader.SHARD_BYTES", 10_000)
+
+
+def loader(dataset, workers=0, **options):
+    context = "fork" if workers else None
+    return loaders.DataLoader(
+        dataset, batch_size=None, num_workers=workers, multiprocessing_context=context, **options
+    )
+
+
+def keys(batches):
+    return [batch["k"].tolist() for batch in batches]
+
+
+def test_batches_are_tensors_of_the_rows(shuffle):
+    dataset = shuffle.to_torch(["k", "x", "even", "vector"], batch_size=128, seed=1)
+    batches = list(loader(dataset))
+    assert {name: tensor.dtype for name, tensor in batches[0].items()} == {
+        "k": torch.int64,
+        "x": torch.float32,
+        "even": torch.bool,
+        "vector": torch.float32,
+    }
+    assert batches[0]["vector"].shape == (128, 3)
+    rows = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+    order = rows["k"].argsort()
+    assert rows["k"][order].tolist() == list(range(NUM_ROWS))
+    assert torch.equal(rows["x"], rows["k"] / 2)
+    assert torch.equal(rows["even"], rows["k"] % 2 == 0)
+    assert torch.equal(rows["vector"][:, 1], 3.0 * rows["k"] + 1)
+    batches[0]["k"].zero_()  # its own memory
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_read_each_row_once(shuffle, workers, context):
+    dataset = shuffle.to_torch(["k"], batch_size=100)
+    batches = loaders.DataLoader(
+        dataset, batch_size=None, num_workers=workers, multiprocessing_context=context
+    )
+    assert sorted(k for batch in keys(batches) for k in batch) == list(range(NUM_ROWS))
+
+
+def test_ranks_get_equally_many_batches(shuffle):
+    of_ranks = [
+        keys(
+            loader(shuffle.to_torch(["k"], batch_size=50, drop_last=True, rank=r, world_size=3), 2)
+        )
+        for r in range(3)
+    ]
+    assert len({len(batches) for batches in of_ranks}) == 1
+    assert {len(batch) for batches in of_ranks for batch in batches} == {50}
+    seen = [k for batches in of_ranks for batch in batches for k in batch]
+    assert len(seen) == len(set(seen)) > NUM_ROWS - 3 * 2 * 51
+
+
+def test_ranks_of_a_process_group(shuffle, tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1
+    )
+    try:
+        dataset = shuffle.to_torch(["k"], batch_size=10)
+        assert dataset.state_dict()["of"]["world_size"] == 1
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_differ_and_repeat(shuffle, workers):
+    dataset = shuffle.to_torch(["k"], batch_size=100)
+    batches = loader(dataset, workers, persistent_workers=workers > 0)
+    orders = []
+    for epoch in (0, 1, 0):
+        dataset.set_epoch(epoch)
+        orders.append(keys(batches))
+    assert orders[0] == orders[2] != orders[1]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("taken", [1, 7, 20, 50])
+def test_a_training_goes_on_where_it_stopped(shuffle, workers, taken):
+    def made():
+        return shuffle.to_torch(["k"], batch_size=100, shuffle_rows=400)
+
+    dataset = made()
+    dataset.set_epoch(3)
+    whole = keys(loader(dataset, workers))
+
+    iterator = iter(loader(dataset, workers))
+    for _ in range(taken):
+        next(iterator)
+    state = json.loads(json.dumps(dataset.state_dict(taken if workers else None)))
+    del iterator
+
+    again = made()
+    again.load_state_dict(state)
+    assert again.epoch == 3
+    for epoch in (3, 4):
+        again.set_epoch(epoch)
+        batches = keys(loader(again, workers))
+        if epoch == 3:
+            assert batches == whole[taken:]
+        else:
+            assert sorted(k for batch in batches for k in batch) == list(range(NUM_ROWS))
+
+
+def test_a_training_goes_on_twice(shuffle):
+    made = [shuffle.to_torch(["k"], batch_size=100) for _ in range(3)]
+    whole = keys(loader(made[0], 2))
+    found = keys(loader(made[0], 2))[:5]
+    made[1].load_state_dict(made[0].state_dict(5))
+    found += keys(loader(made[1], 2))[:8]
+    made[2].load_state_dict(made[1].state_dict(13))
+    assert found + keys(loader(made[2], 2)) == whole
+
+
+def test_a_loader_with_workers_must_say_how_far_it_is(shuffle):
+    dataset = shuffle.to_torch(["k"], batch_size=1000)
+    list(loader(dataset, 2))
+    with pytest.raises(OptionError, match="2 workers, which read ahead: give state_dict"):
+        dataset.state_dict()
+
+
+def test_a_position_of_other_rows_is_refused(shuffle):
+    state = shuffle.to_torch(["k"], batch_size=100).state_dict()
+    for options, message in [
+        ({"batch_size": 99}, "batch_size 100, and this dataset has 99"),
+        ({"batch_size": 100, "seed": 5}, "seed 0, and this dataset has 5"),
+        ({"batch_size": 100, "filter": "k < 5"}, "filter None"),
+        ({"batch_size": 100, "rank": 0, "world_size": 2}, "world_size 1"),
+    ]:
+        with pytest.raises(OptionError, match=message):
+            shuffle.to_torch(["k"], **options).load_state_dict(state)
+    with pytest.raises(OptionError, match="is not one of state_dict"):
+        shuffle.to_torch(["k"], batch_size=100).load_state_dict({"epoch": 1})
+
+
+def test_a_position_of_more_workers_is_refused(shuffle):
+    dataset = shuffle.to_torch(["k"], batch_size=100)
+    list(loader(dataset, 2))
+    dataset.load_state_dict(dataset.state_dict(4))
+    with pytest.raises(OptionError, match="a loader with 2 workers, and this one has 1"):
+        list(loader(dataset))
+
+
+def test_columns_that_are_no_tensors(shuffle):
+    with pytest.raises(SchemaError, match="'text' has type string: a tensor takes numbers"):
+        shuffle.to_torch(batch_size=10)
+    with pytest.raises(SchemaError, match="'maybe' has nulls"):
+        list(shuffle.to_torch(["maybe"], batch_size=NUM_ROWS))
+    with pytest.raises(SchemaError, match="'ragged' has lists of several lengths"):
+        list(shuffle.to_torch(["ragged"], batch_size=NUM_ROWS))
+    some = shuffle.to_torch(["maybe"], batch_size=NUM_ROWS, filter="maybe IS NOT NULL")
+    assert some.num_rows == NUM_ROWS - 51
+    assert next(iter(some))["maybe"].shape == (some.num_rows,)
+    texts = shuffle.to_torch(["text"], batch_size=10, convert=lambda batch: batch["text"][0])
+    assert str(next(iter(texts))).startswith("row ")
+
+
+def test_lists_of_fixed_length(tmp_path):
+    values = pa.FixedSizeListArray.from_arrays(pa.array(range(40)), 2)
+    table = pa.table({"k": range(10), "m": pa.FixedSizeListArray.from_arrays(values, 2)})
+    write_shuffle(table, tmp_path / "s", num_subpartitions=3, keys="k", for_spark=False)
+    (batch,) = open_shuffle(tmp_path / "s").to_torch(batch_size=10)
+    assert batch["m"].shape == (10, 2, 2)
+    assert batch["m"][:, 1, 0].tolist() == [4 * k + 2 for k in batch["k"].tolist()]
+
+
+def test_bad_arguments(shuffle):
+    with pytest.raises(OptionError, match="give both, or none"):
+        shuffle.to_torch(["k"], batch_size=1, rank=0)
+    with pytest.raises(OptionError, match="rank=2"):
+        shuffle.to_torch(["k"], batch_size=1, rank=2, world_size=2)
+    with pytest.raises(OptionError, match="epoch=-1"):
+        shuffle.to_torch(["k"], batch_size=1).set_epoch(-1)
+
+
+def test_snippets_of_the_guide_print_what_is_below_them(tmp_path):
+    ran, differing = run_snippets("docs/guide/torch.md", tmp_path, {})
+    assert ran >= 1
+    assert not differing, "\n\n".join(differing)
