@@ -178,6 +178,11 @@ class Region:
     chunks: ChunkTable
 
     @property
+    def raw_length(self) -> int:
+        """Bytes of all chunks before they were compressed."""
+        return int(self.chunks.raw_length.sum())
+
+    @property
     def row_offsets(self) -> Int64Array:
         """Row at which each listed rank starts, then ``num_rows``; both ends when broadcast."""
         if self.kind is RegionKind.BROADCAST:

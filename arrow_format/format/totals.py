@@ -62,7 +62,7 @@ def subpartition_range(regions: Iterable[Region], num_subpartitions: int) -> tup
 
 def arrow_bytes(regions: Iterable[Region], raw_bytes: int) -> list[int]:
     """Share ``raw_bytes``, what the rows of a file take in Arrow, among all its regions."""
-    lengths = np.cumsum([0, *(int(region.chunks.raw_length.sum()) for region in regions)])
+    lengths = np.cumsum([0, *(region.raw_length for region in regions)])
     ends = [raw_bytes * int(end) // max(int(lengths[-1]), 1) for end in lengths]
     return np.diff(ends).tolist()
 

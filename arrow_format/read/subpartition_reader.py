@@ -304,7 +304,7 @@ def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: i
     """Estimate the raw bytes of the rows wanted from each chunk, plus ``row_bytes`` for each."""
     regions, file = source.index.regions, source.index.file
     row_bytes += source.added_row_bytes
-    raw_length = sum(int(region.chunks.raw_length.sum()) for region in regions)
+    raw_length = sum(region.raw_length for region in regions)
     expansion = file.raw_bytes / max(raw_length, 1)
     sizes = []
     for chunk in chunks:

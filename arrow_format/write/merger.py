@@ -211,7 +211,7 @@ class PartitionedFileMerger:
             for run in runs:
                 if run.num_regions > 1:
                     joiner = RegionJoiner(inputs, run, self._metadata, budget, self._on_bytes)
-                    writer.write_region_in_parts(joiner.parts())
+                    writer.write_region_in_parts(joiner.parts(), raw_length=joiner.raw_length)
                 else:
                     (single,) = run.slices
                     self._copy(writer, inputs[single.source], range(single.first, single.end))
@@ -288,7 +288,9 @@ class PartitionedFileMerger:
                 as_stored = chunks.stored(number, number + 1)
                 writer.write_stored_region(region, as_stored, raw_bytes, statistics(number))
             else:
-                writer.write_region_in_parts(chunk_parts(chunks, number), region.kind)
+                writer.write_region_in_parts(
+                    chunk_parts(chunks, number), region.kind, raw_length=region.raw_length
+                )
             self._on_bytes(int(region.chunks.length.sum()))
 
 

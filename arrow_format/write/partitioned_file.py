@@ -155,6 +155,8 @@ class PartitionedFileWriter:
         self,
         parts: Iterable[tuple[pa.RecordBatch, Clustering]],
         kind: RegionKind = RegionKind.UNICAST,
+        *,
+        raw_length: int = 0,
     ) -> None:
         """Append one region whose rows come a few subpartitions at a time.
 
@@ -168,6 +170,9 @@ class PartitionedFileWriter:
         kind
             Whether each row is read by one subpartition, or all rows by every subpartition. Rows
             of a broadcast region are clustered as rows of one subpartition.
+        raw_length
+            About the raw bytes of the chunks of all parts, where there are several: small regions
+            have smaller chunks, and a small part of a large region has not.
 
         Raises
         ------
@@ -188,7 +193,7 @@ class PartitionedFileWriter:
                 raise ShuffleError(msg) from error
             self._raw_bytes += batch.nbytes
             rows, num_bytes = self._chunks.prepare(batch)
-            chunk_bytes = region_chunk_bytes(num_bytes, self._chunk_bytes)
+            chunk_bytes = region_chunk_bytes(max(num_bytes, raw_length), self._chunk_bytes)
             first_rows = cut_chunks(clustering, n, num_bytes, chunk_bytes)
             starts = []
             for start, stop in cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):

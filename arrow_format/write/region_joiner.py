@@ -64,6 +64,11 @@ class RegionJoiner:
         # Map tasks begin at different subpartitions; the joined region begins where the first does.
         self._first_subpartition = self._regions[0][0].first_subpartition
 
+    @property
+    def raw_length(self) -> int:
+        """Raw bytes of the chunks that are joined."""
+        return sum(region.raw_length for region, _ in self._regions)
+
     def parts(self) -> Iterator[Part]:
         """Yield the rows of the joined region, by ascending rank, in parts that fit into memory.
 

@@ -72,8 +72,7 @@ def plan_fan_in(
     if not is_sorted or subpartition_arrow_bytes(regions, num_subpartitions).max() <= max_bytes:
         return fan_in
     largest = max(
-        size * int(region.chunks.raw_length.max()) // int(region.chunks.raw_length.sum())
-        for region, size in regions
+        size * int(region.chunks.raw_length.max()) // region.raw_length for region, size in regions
     )
     return min(max(max_bytes // (2 * max(largest, 1)), 2), fan_in)
 

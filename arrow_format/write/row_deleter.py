@@ -122,7 +122,7 @@ class RowDeleter:
             for number, (region, raw_bytes) in enumerate(sized_regions(index)):
                 if number in matches.regions or not is_stored_alike:
                     parts = self._kept(index, chunks, number, deleted)
-                    writer.write_region_in_parts(parts, region.kind)
+                    writer.write_region_in_parts(parts, region.kind, raw_length=region.raw_length)
                 else:
                     as_stored = chunks.stored(number, number + 1)
                     writer.write_stored_region(region, as_stored, raw_bytes, statistics(number))

@@ -1,8 +1,9 @@
 """Appends with other columns: what is refused, what changes, and who may still read and write."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from arrow_format.log.names import CHECKPOINT_INTERVAL
 from arrow_format.model import BROADCAST, RegionKind
 from arrow_format.options import WriteOptions
 from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import open_storage
 from tests.support.guarantees import guarantee
 from tests.support.logs import log_of, put
@@ -359,6 +361,49 @@ def test_a_column_must_fit_what_is_pending_too(tmp_path):
     flush_pending(path, options=KEEPS)
     assert open_shuffle(path).schema.names == ["k", "v", "c", "b"]
     assert {"k": 2, "v": 2_000, "b": "x", "c": None} in rows(path)
+
+
+# Chunks -------------------------------------------------------------------------------------------
+
+
+def num_chunks(path):
+    """Chunks of the largest file of the newest version."""
+    storage, shuffle = open_storage(path), open_shuffle(path)
+    files = (file for output in shuffle.map_outputs for file in output.files)
+    largest = PartitionedFileReader(storage, max(files, key=attrgetter("num_rows")))
+    return sum(len(region.chunks) for region in largest.regions)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+@pytest.mark.parametrize("rewrite", ["never", "always"])
+def test_a_large_region_that_is_written_in_small_parts_has_no_smaller_chunks(
+    tmp_path, rewrite, codec
+):
+    small_chunks = replace(EVOLVES, chunk_bytes=16 << 10, codec=codec)
+    random = np.random.default_rng(7)
+    keys = random.integers(0, 1 << 20, 100_000)
+    values = pa.array(random.random(len(keys)))
+    write_shuffle(
+        pa.table({"k": keys, "v": values}),
+        tmp_path,
+        num_subpartitions=500,
+        keys="k",
+        options=small_chunks,
+    )
+    before = num_chunks(tmp_path)
+    assert before > 32
+    write_shuffle(
+        pa.table({"k": [1], "v": [0.5], "b": ["x"]}),
+        tmp_path,
+        num_subpartitions=500,
+        keys="k",
+        mode="append",
+        options=small_chunks,
+    )
+    policy = MergePolicy(rewrite=rewrite, min_regions=2)
+    merge_shuffle(tmp_path, policy=policy, options=small_chunks)
+    assert open_shuffle(tmp_path).num_rows == len(keys) + 1
+    assert num_chunks(tmp_path) <= 2.2 * before  # a part ends where its last chunk does
 
 
 # Types that Spark lacks ---------------------------------------------------------------------------
