@@ -141,8 +141,7 @@ class Shuffle(VersionFacts, AtHand):
         ``columns`` are those to deliver, all when None. Without a filter the rows are exact. Raises
         SchemaError for a column that is not there.
         """
-        self.schema_of(columns)
-        return self._reader.weights(columns, self._selection)
+        return self._reader.weights(self._names(columns), self._selection)
 
     @property
     def region_bytes(self) -> Int64Array:
@@ -390,8 +389,10 @@ class Shuffle(VersionFacts, AtHand):
     def _groups(
         self, asked: list[int] | None, columns: Sequence[str] | None
     ) -> list[tuple[int, int]]:
-        names = None if columns is None else self.schema_of(columns).names
-        return self._reader.groups(asked, names, self._selection)
+        return self._reader.groups(asked, self._names(columns), self._selection)
+
+    def _names(self, columns: Sequence[str] | None) -> list[str] | None:
+        return None if columns is None else self.schema_of(columns).names
 
     def _ordered(
         self,

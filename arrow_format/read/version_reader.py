@@ -115,8 +115,9 @@ class VersionReader:
         left = asked if selection is None else selection.among(asked)
         if left is not None and len(left) <= 1:  # nothing to weigh, so no totals of all are needed
             return [(subpartition, subpartition + 1) for subpartition in left]
-        sort_keys = [name for name, _ in self._snapshot.newest.sort_by]
-        rows, raw = self.weights(columns and [*columns, *sort_keys], selection)
+        if columns is not None:
+            columns = [*columns, *(name for name, _ in self._snapshot.newest.sort_by)]
+        rows, raw = self.weights(columns, selection)
         weights = raw + ORDERING_BYTES * rows
         if selection is None or selection.subpartitions is None:
             return group_adjacent(weights, self._options.group_bytes, asked)

@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import re
+from types import SimpleNamespace
 
 import duckdb
 import numpy as np
@@ -223,6 +224,30 @@ def test_a_missing_column(shuffle):
         shuffle.read(columns=["v", "x"])
     with pytest.raises(SchemaError, match="column 'x' is not there"):
         shuffle.subpartition(0, columns="x")
+
+
+def test_columns_are_weighed_by_their_names(tmp_path):
+    table = pa.table({"key": range(100), "price": range(100)})
+    write_shuffle(table, tmp_path / "s", num_subpartitions=4, keys="key", options=FAST)
+    shuffle = open_shuffle(tmp_path / "s")
+    (rows, one), (_, same) = shuffle.weights("price"), shuffle.weights(["price"])
+    assert rows.tolist() == shuffle.subpartition_rows.to_pylist()
+    assert one.tolist() == same.tolist()
+    assert 0 < one.sum() < shuffle.weights()[1].sum()
+    with pytest.raises(SchemaError, match="column 'nope' is not there"):
+        shuffle.weights(["nope"])
+
+
+def test_a_sorted_read_of_no_column_holds_its_sort_keys(tmp_path):
+    texts = [f"{number:0500}" for number in range(4_000)]
+    table = pa.table({"k": range(4_000), "t": texts})
+    how = {"keys": "k", "sort_by": "t", "options": WriteOptions(sync=False)}
+    write_shuffle(table, tmp_path / "s", num_subpartitions=100, **how)
+    shuffle = open_shuffle(tmp_path / "s")
+    reader = shuffle._reader
+    reader._options = SimpleNamespace(group_bytes=table.nbytes // 10)
+    assert reader.groups(None, []) == reader.groups(None, ["t"])
+    assert len(reader.groups(None, [])) > 5
 
 
 def test_reading_is_repeatable_and_leaves_nothing_open(shuffle):
