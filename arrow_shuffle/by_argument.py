@@ -150,7 +150,9 @@ def write_shuffle(
         "num_map_tasks": num_map_tasks,
         "spark": spark,
     }
-    if hasattr(source, "mapInArrow") or _is_dataset(source) or table_format(source) is not None:
+    # Of its class: a frame of pandas has its columns as attributes, whatever their names.
+    is_spark = hasattr(type(source), "mapInArrow")
+    if is_spark or _is_dataset(source) or table_format(source) is not None:
         if for_spark is not None:
             msg = f"for_spark={for_spark!r}: only for rows in memory; Spark writes its own types"
             raise OptionError(msg)

@@ -64,6 +64,12 @@ def test_rows_in_memory_are_written_here(tmp_path, source):
     assert rows.sort_by("v").to_pydict() == COLUMNS
 
 
+def test_a_frame_of_pandas_may_have_any_columns(tmp_path):
+    frame = pd.DataFrame({"k": [1, 2], "mapInArrow": [3, 4]})
+    receipt = arrow_shuffle.write_shuffle(frame, tmp_path / "s", num_subpartitions=2, keys="k")
+    assert receipt.num_rows == 2
+
+
 def test_for_spark_is_passed_on(tmp_path):
     table = pa.table({"k": [1], "v": pa.array([1], pa.uint8())})
     for for_spark, stored in ((None, pa.int16()), (True, pa.int16()), (False, pa.uint8())):
