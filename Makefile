@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # Another minor version of Spark, with an environment of its own: make integration SPARK=4.1
-SPARK  ?=
+SPARK  :=
 VENV   := .venv$(if $(SPARK),-spark-$(SPARK))
 STAMP  := $(VENV)/.stamp
 BIN    := $(CURDIR)/$(VENV)/bin

@@ -202,6 +202,7 @@ def consume(*place: Any, **request: Any) -> SparkConsumption | Consumption:
     ``consume(path, consumer=...)`` reads it in this process, see :func:`arrow_format.consume`.
     Parameters, result and errors are theirs.
     """
-    if len(place) + ("spark" in request) + ("path" in request) > 1:
+    is_session = bool(place) and hasattr(type(place[0]), "readStream")
+    if is_session or len(place) + ("spark" in request) + ("path" in request) > 1:
         return connector.consume(*place, **request)
     return arrow_format.consume(*place, **request)

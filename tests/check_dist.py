@@ -60,8 +60,9 @@ def wheel_problems(names: Collection[str], metadata: Message, version: str) -> l
             found.append(f"installs {requirement.name} without an extra")
     description = str(metadata.get_payload())
     found += [f"README: {link[2:-1]} leads nowhere" for link in RELATIVE_LINK.findall(description)]
-    if bool(REPOSITORY) != bool(metadata.get_all("Project-URL")):
-        found.append("has no project URLs, and pyproject.toml has a repository")
+    urls = metadata.get_all("Project-URL", [])
+    if bool(REPOSITORY) != bool(urls):
+        found.append(f"has {len(urls)} project URLs, and the repository is {REPOSITORY!r}")
     return found
 
 

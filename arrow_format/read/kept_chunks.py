@@ -47,8 +47,9 @@ def pinned_bytes(batch: pa.RecordBatch, stored: pa.Buffer) -> int:
 class KeptChunks:
     """Decoded rows that are left of chunks for the next reader of the same columns.
 
-    ``max_bytes`` bounds the memory that they pin; what is more is decoded again. Rows of
-    subpartitions from ``end`` on are not kept: nobody will ask for them.
+    ``max_bytes`` bounds the memory that they pin; what is more is decoded again. Those that were
+    taken count no more, so that both generations together pin twice as much. Rows of subpartitions
+    from ``end`` on are not kept: nobody will ask for them.
     """
 
     def __init__(self, max_bytes: int, end: int) -> None:

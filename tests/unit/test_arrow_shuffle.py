@@ -125,3 +125,11 @@ def test_a_consumer_without_a_session_reads_here(tmp_path):
         consumption = arrow_shuffle.consume(*place, **named, consumer="s")
         assert isinstance(consumption, arrow_shuffle.SparkConsumption)
         consumption.__exit__(None, None, None)
+
+
+def test_a_session_without_a_path_is_told_that_it_is_missing():
+    from pyspark.sql import SparkSession
+
+    session = object.__new__(SparkSession)
+    with pytest.raises(TypeError, match="'path'"):
+        arrow_shuffle.consume(session, consumer="s")
