@@ -25,9 +25,9 @@ SLICE_ROWS = 400
 """Average rows of an extent from which on joining slices is faster than gathering rows."""
 
 JOINED_BYTES = 1 << 20
-"""Columns of about so many bytes, at 8 bytes a value, are joined in one call and then gathered, while
-the processor's cache has them. A call for each column of each batch is slow, and so is memory that
-was not just used. Long texts have more bytes."""
+"""Columns of about so many bytes, at 8 bytes a value, are joined in one call and then gathered: so
+the processor's cache still has them, and memory that was just used is used again. A call for each
+column of each batch is slow. Long texts have more bytes."""
 
 ORDERING_BYTES = 8
 """Bytes per row while rows are ordered, besides its own: subpartition and position."""
