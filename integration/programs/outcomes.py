@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 
@@ -36,7 +35,12 @@ class Outcomes:
             self._counts[report.nodeid.partition("::")[0]][outcome] += 1
 
     def pytest_sessionfinish(self) -> None:
-        """Write the counts."""
+        """Write the counts. Files of tests that were not run now keep theirs, if they are there."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        counts = {file: dict(sorted(found.items())) for file, found in sorted(self._counts.items())}
-        self._file.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+        counts = {}
+        if self._file.exists():
+            recorded = json.loads(self._file.read_text(encoding="utf-8"))
+            counts = {file: found for file, found in recorded.items() if Path(file).exists()}
+        counts |= {file: dict(sorted(found.items())) for file, found in self._counts.items()}
+        text = json.dumps(dict(sorted(counts.items())), indent=1)
+        self._file.write_text(f"{text}\n", encoding="utf-8")
