@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arrow_format import ShuffleNotFoundError, open_shuffle
+from connector.spark_version import ADMISSION_CONTROL
 from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
@@ -83,9 +84,10 @@ def main(directory: Path, num_windows: int) -> None:
             .start(str(directory / "one"))
         )
         _wait(first, lambda: windows_in(directory / "one") > 0)
+        limits = {"maxVersionsPerTrigger": 3} if ADMISSION_CONTROL else {}
         second = (
             spark.readStream.format("arrow_shuffle")
-            .option("maxVersionsPerTrigger", 3)
+            .options(**limits)
             .load(str(directory / "one"))
             .writeStream.format("arrow_shuffle")
             .options(keys="k", numSubpartitions=2)
@@ -94,7 +96,7 @@ def main(directory: Path, num_windows: int) -> None:
         )
         third = (
             spark.readStream.format("arrow_shuffle")
-            .option("maxVersionsPerTrigger", 3)
+            .options(**limits)
             .option("consumer", "third")
             .option("requestTimeout", "2min")
             .load(str(directory / "one"))
