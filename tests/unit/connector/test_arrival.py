@@ -25,61 +25,66 @@ from connector.source.writer import ShuffleSourceWriter
 SCHEMA = StructType().add("k", LongType())
 LOAD = """
 import base64, pickle, sys
-arrived = pickle.loads(base64.b64decode(sys.stdin.read()))
-if isinstance(arrived, type):
-    arrived({"path": "/"}).schema()
+for line in sys.stdin:
+    try:
+        arrived = pickle.loads(base64.b64decode(line))
+        if isinstance(arrived, type):
+            arrived({"path": "/"}).schema()
+    except ModuleNotFoundError as error:
+        print(error)
+    else:
+        print(type(arrived))
 """
 
 
-@pytest.fixture(params=["task", "group", "buffer", "reader", "writer", "source", "described"])
-def travelling(request, tmp_path):
-    """What Spark pickles for a task or a server."""
-    path = tmp_path / "s"
+@pytest.fixture(scope="module")
+def travelling(tmp_path_factory):
+    """What Spark pickles for a task or a server, by its role."""
+    path = tmp_path_factory.mktemp("arrival") / "s"
     options = {"path": str(path), "keys": "k", "numSubpartitions": "2"}
     rows = pa.table({"k": [1]})
     write_shuffle(rows, path, keys="k", num_subpartitions=2, options=WriteOptions(sync=False))
     return {
-        "task": lambda: ShuffleMapTask(path, schema=SCHEMA, keys="k", num_subpartitions=2),
-        "group": lambda: GroupTask((), len, rows.schema),
-        "buffer": lambda: BufferedOutput(keys=["k"], max_interval="1s"),
-        "reader": lambda: ShuffleSourceReader({"path": str(path)}, SCHEMA),
-        "writer": lambda: ShuffleSourceWriter(options, SCHEMA, overwrite=True),
-        "source": lambda: ArrowShuffleDataSource,
-        "described": lambda: _source("a name", {}),
-    }[request.param]()
+        "task": ShuffleMapTask(path, schema=SCHEMA, keys="k", num_subpartitions=2),
+        "group": GroupTask((), len, rows.schema),
+        "buffer": BufferedOutput(keys=["k"], max_interval="1s"),
+        "reader": ShuffleSourceReader({"path": str(path)}, SCHEMA),
+        "writer": ShuffleSourceWriter(options, SCHEMA, overwrite=True),
+        "source": ArrowShuffleDataSource,
+        "described": _source("a name", {}),
+    }
 
 
 def test_it_arrives_as_it_was(travelling):
-    arrived = pickle.loads(cloudpickle.dumps(travelling))
-    if isinstance(travelling, type):
-        assert arrived.name() == travelling.name()
-        return
-    assert type(arrived) is type(travelling)
-    assert arrived.__dict__.keys() == travelling.__dict__.keys()
-    assert type(copy.copy(travelling)) is type(travelling)
+    for role, sent in travelling.items():
+        arrived = pickle.loads(cloudpickle.dumps(sent))
+        if isinstance(sent, type):
+            assert arrived.name() == sent.name()
+        else:
+            assert type(arrived) is type(copy.copy(sent)) is type(sent), role
+            assert arrived.__dict__.keys() == sent.__dict__.keys()
 
 
 @pytest.mark.parametrize("without", ["arrow_format", "connector", "zstandard"])
 def test_where_a_module_is_missing_it_says_which_and_where(travelling, tmp_path, without):
     """A process with links to what is installed, but for one module."""
-    packages = tmp_path / "packages"
-    packages.mkdir()
     ours = Path(__file__).resolve().parents[3]
     here = [*Path(np.__file__).parents[1].iterdir(), ours / "arrow_format", ours / "connector"]
     for module in here:
         if module.name != without:
-            (packages / module.name).symlink_to(module)
+            (tmp_path / module.name).symlink_to(module)
+    pickles = [base64.b64encode(cloudpickle.dumps(sent)).decode() for sent in travelling.values()]
     done = subprocess.run(
         [sys.executable, "-S", "-c", LOAD],
-        input=base64.b64encode(cloudpickle.dumps(travelling)),
+        input="\n".join(pickles),
         capture_output=True,
-        check=False,
+        check=True,
         cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        | {"PYTHONPATH": str(packages)},
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        text=True,
     )
-    last = done.stderr.decode().splitlines()[-1]
-    what = f"needs {without}, which" if without == "zstandard" else "arrow-shuffle"
-    assert last.startswith("ModuleNotFoundError: arrow-shuffle ")
-    assert f"{what} is missing on {os.uname().nodename} in {sys.executable}" in last
-    assert "install it there, or bring it along" in last
+    what = "arrow-shuffle needs zstandard, which" if without == "zstandard" else "arrow-shuffle"
+    expected = f"{what} is missing on {os.uname().nodename} in {sys.executable}, where Spark runs"
+    for role, said in zip(travelling, done.stdout.splitlines(), strict=True):
+        assert said.startswith(expected), role
+        assert "install it there, or bring it along" in said
