@@ -72,22 +72,25 @@ def with_session(
 ) -> EnvironmentFacts:
     """Return ``facts`` with those of a session, its executors and the path."""
     is_connect = "connect" in type(spark).__module__
+    lookup = None if is_connect else _lookup(spark)
+    program = None if is_connect else spark.sparkContext.pythonExec
     session = SessionFacts(
         is_connect=is_connect,
         spark=spark.version,
         compression=str(spark.conf.get(_COMPRESSION, "none")),
-        executor_python=None if is_connect else spark.sparkContext.pythonExec,
-        lookup=None if is_connect else _lookup(spark),
+        executor_python=program,
+        runs_here=program is None or shutil.which(program) is not None,
+        lookup=lookup,
         format_error=_format_error(spark),
     )
     executors: list[ProcessFacts] = []
     path_facts = None
     try:
         if path is None:
-            executors = _executors(spark, None, lambda _: False)
+            executors = _executors(spark, lookup, None, lambda _: False)
         else:
             with _files_at(path, storage_options) as (path_facts, place, is_seen):
-                executors = _executors(spark, place, is_seen)
+                executors = _executors(spark, lookup, place, is_seen)
     except Exception as error:  # whatever Spark and py4j raise
         session = replace(session, executors_error=str(error))
     return replace(facts, session=session, path=path_facts, executors=tuple(executors))
@@ -149,7 +152,10 @@ def _format_error(spark: SparkSession) -> str | None:
 
 
 def _executors(
-    spark: SparkSession, place: dict[str, Any] | None, is_seen: Callable[[str], bool]
+    spark: SparkSession,
+    lookup: LookupFacts | None,
+    place: dict[str, Any] | None,
+    is_seen: Callable[[str], bool],
 ) -> list[ProcessFacts]:
     """Return what the executors have; raises what Spark raises where they cannot say it.
 
@@ -161,7 +167,9 @@ def _executors(
     pickles: Any = cloudpickle  # has no types
     pickles.register_pickle_by_value(probe)  # executors may lack this package
     try:
-        function = F.udf(partial(probe.answer, place), "string", useArrow=False)
+        program = None if lookup is None else lookup.executable
+        ask = partial(probe.answer, place, program)
+        function = F.udf(ask, "string", useArrow=False)
         num_tasks = max(2, _parallelism(spark))
         began = time.time()
         frame = spark.range(0, num_tasks, 1, num_tasks).select(function("id").alias("facts"))
@@ -181,7 +189,8 @@ def _executor(
         wrote = place["wrote"] is not None and is_seen(place["wrote"])
         seen = PlaceFacts(place["sees"], wrote, place["error"])
     apart = _apart(answer["time"], began, ended)
-    return ProcessFacts.of(answer, seconds_apart=apart, place=seen)
+    has_lookup = answer.get("has_lookup", True)
+    return ProcessFacts.of(answer, seconds_apart=apart, place=seen, has_lookup=has_lookup)
 
 
 def _apart(at: float, began: float, ended: float) -> float:

@@ -42,6 +42,8 @@ class ProcessFacts:
     seconds_apart: float = 0.0
     """How far its clock is from the driver's at least; 0 for what may be the time of a message."""
     place: PlaceFacts | None = None
+    has_lookup: bool = True
+    """Whether the Python in which Spark looks for data sources is a program here too."""
 
     @staticmethod
     def of(facts: Mapping[str, Any], **more: Any) -> ProcessFacts:  # noqa: ANN401
@@ -73,6 +75,8 @@ class SessionFacts:
     """``spark.sql.execution.arrow.compression.codec``."""
     executor_python: str | None = None
     """What the driver asks executors to start; None where a server decides."""
+    runs_here: bool = True
+    """Whether that is a program on the driver too, where Spark plans with it."""
     lookup: LookupFacts | None = None
     """None where a server decides."""
     format_error: str | None = None

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from connector.environment.facts import (
         EnvironmentFacts,
+        LookupFacts,
         PackageFacts,
         PathFacts,
         ProcessFacts,
@@ -37,8 +38,8 @@ MAX_SECONDS_APART = 5.0
 """Clocks decide when something expires, after an hour or more: seconds do no harm."""
 
 GET_PACKAGE = (
-    "bring it there: in the image, as --archives of a packed environment, or as "
-    "spark.submit.pyFiles with a zip of it (docs: Deployment)"
+    "bring it there: in the image, as --archives of a packed environment, or as a zip of it in "
+    "spark.submit.pyFiles or spark.addArtifacts (docs: Deployment)"
 )
 
 
@@ -167,6 +168,15 @@ def _of_session(facts: EnvironmentFacts, session: SessionFacts) -> Iterator[Find
     elif session.lookup is not None and session.lookup.process is not None:
         where = f"Python of the data source ({session.lookup.executable})"
         yield from _of_packages(session.lookup.process, where, facts.driver)
+    if not session.runs_here:
+        yield Finding(
+            "python-apart",
+            f"PYSPARK_PYTHON is {session.executor_python}, which is no program here; Spark plans "
+            "reads of read_shuffle with it, on the driver",
+            "driver",
+            "Have one at the same path here. Of a packed environment: unpack it here too, or make "
+            "a link, such as ln -s /path/of/this/environment environment",
+        )
     if session.executors_error is not None:
         yield _executors_failed(session, session.executors_error)
 
@@ -188,7 +198,8 @@ def _format_not_found(session: SessionFacts) -> Finding:
             "the server does not find the format 'arrow_shuffle'",
             "Connect server",
             "Its Python, PYSPARK_DRIVER_PYTHON of the server's environment, else PYSPARK_PYTHON, "
-            "else python3, must have arrow-shuffle; or call "
+            "else python3, must have arrow-shuffle; or bring a zip of it with "
+            "spark.addArtifacts(zip, pyfile=True) and call "
             "spark.dataSource.register(arrow_shuffle.ArrowShuffleDataSource)",
         )
     remedy = (
@@ -263,6 +274,9 @@ def _of_executors(facts: EnvironmentFacts) -> Iterator[Finding]:
     for host, on_host in groupby(sorted(facts.executors, key=_host), key=_host):
         processes = list(on_host)
         where = f"executors on {host}"
+        session = facts.session
+        if not all(one.has_lookup for one in processes) and session and session.lookup:
+            yield _no_lookup(where, session.lookup)
         apart = max(process.seconds_apart for process in processes)
         if apart > MAX_SECONDS_APART:
             yield _clock(where, "their clock", apart)
@@ -270,6 +284,17 @@ def _of_executors(facts: EnvironmentFacts) -> Iterator[Finding]:
             is_store = facts.path.path.startswith(STORE_SCHEMES)
             able = [one for one in processes if not (is_store and _lacks_store(one))]
             yield from _of_place(where, able, facts.path.path)
+
+
+def _no_lookup(where: str, lookup: LookupFacts) -> Finding:
+    return Finding(
+        "python-apart",
+        f"{lookup.executable} ({lookup.said_by}) is no program there, and format('arrow_shuffle') "
+        "runs with it",
+        where,
+        "Before the session begins, unset PYSPARK_DRIVER_PYTHON and set PYSPARK_PYTHON to one that "
+        "is at the same path on driver and executors",
+    )
 
 
 def _of_place(where: str, processes: list[ProcessFacts], path: str) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import platform
+import shutil
 import socket
 import sys
 import time
@@ -35,11 +36,11 @@ TASK_SECONDS = 0.1
 """A task takes this long at least, so that one executor does not run all of them."""
 
 
-def process_facts(place: dict[str, Any] | None = None) -> dict[str, Any]:
+def process_facts(place: dict[str, Any] | None = None, lookup: str | None = None) -> dict[str, Any]:
     """Return what this process has, as values that JSON can hold.
 
-    ``place`` is where driver and executors look for each other's files: ``directory`` or ``uri``
-    with ``options``, and ``name`` of the driver's file.
+    ``lookup`` is a program that should be here. ``place`` is where driver and executors look for
+    each other's files: ``directory`` or ``uri`` with ``options``, and ``name`` of the driver's.
     """
     facts: dict[str, Any] = {
         "host": socket.gethostname(),
@@ -49,14 +50,16 @@ def process_facts(place: dict[str, Any] | None = None) -> dict[str, Any]:
     }
     if place is not None:
         facts["place"] = _look_at(place)
+    if lookup is not None:
+        facts["has_lookup"] = shutil.which(lookup) is not None
     facts["time"] = time.time()
     return facts
 
 
-def answer(place: dict[str, Any] | None, _: int) -> str:
+def answer(place: dict[str, Any] | None, lookup: str | None, _: int) -> str:
     """Return :func:`process_facts` as JSON, from a task of Spark."""
     time.sleep(TASK_SECONDS)
-    return json.dumps(process_facts(place))
+    return json.dumps(process_facts(place, lookup))
 
 
 def _package(name: str) -> dict[str, str | None]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +37,40 @@ def make_environment(directory: Path, *also: Path) -> Path:
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", directory], check=True, capture_output=True
     )
-    own = sysconfig.get_path("purelib", "venv", {"base": str(directory)})
     installed = Path(np.__file__).parents[1]
     lines = [*also, installed]
-    (Path(own) / "packages.pth").write_text("".join(f"{line}\n" for line in lines))
+    (_modules(directory) / "packages.pth").write_text("".join(f"{line}\n" for line in lines))
     return directory / "bin" / "python"
+
+
+def _modules(directory: Path) -> Path:
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(directory)}))
+
+
+def zip_packages(file: Path) -> Path:
+    """Put the packages of this project into a zip, for ``pyFiles`` and ``addArtifacts``."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for package in PACKAGES:
+            for module in sorted((ROOT / package).rglob("*.py")):
+                archive.write(module, module.relative_to(ROOT))
+    return file
+
+
+def pack_environment(directory: Path) -> Path:
+    """Pack an environment with this project into a ``.tar.gz``, for ``--archives``.
+
+    This project is inside; other packages are found where they are installed here, as 400 MB of
+    them would be copied for each test.
+    """
+    make_environment(directory)
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package,
+            _modules(directory) / package,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    packed = directory.with_name(f"{directory.name}.tar.gz")
+    with tarfile.open(packed, "w:gz", compresslevel=1) as archive:
+        archive.add(directory, ".")
+    shutil.rmtree(directory)
+    return packed

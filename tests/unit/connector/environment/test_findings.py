@@ -200,6 +200,16 @@ BROKEN = {
         ["clock"],
         ["executors on bad: their clock is 90 s from the driver's", "NTP"],
     ),
+    "the executors' Python: not here": (
+        with_session(executor_python="./environment/bin/python", runs_here=False),
+        ["python-apart"],
+        ["driver", "./environment/bin/python, which is no program here", "make a link"],
+    ),
+    "the data source's Python: not there": (
+        replace(SOUND, executors=(replace(process("bad"), has_lookup=False),)),
+        ["python-apart"],
+        ["executors on bad: python3 (PYSPARK_PYTHON) is no program there", "at the same path"],
+    ),
     "a store's clock apart": (at_path(seconds_apart=90.0), ["clock"], ["the clock behind /data"]),
     "the path: another directory there": (
         at_path(PlaceFacts(True, True), PlaceFacts(False, False)),
@@ -291,6 +301,7 @@ processes = st.builds(
     st.fixed_dictionaries(dict.fromkeys(PACKAGES, packages)),
     seconds_apart=st.sampled_from([0.0, 60.0]),
     place=st.one_of(st.none(), places),
+    has_lookup=st.booleans(),
 )
 lookups = st.builds(LookupFacts, st.text(), st.text(), st.one_of(st.none(), processes), errors)
 sessions = st.builds(
@@ -298,6 +309,7 @@ sessions = st.builds(
     is_connect=st.booleans(),
     spark=st.sampled_from(["4.3.0", "4.2.1", ""]),
     compression=st.sampled_from(["none", "lz4", "zstd"]),
+    runs_here=st.booleans(),
     lookup=st.one_of(st.none(), lookups),
     format_error=errors,
     executors_error=errors,
