@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -11,6 +13,9 @@ from connector.cli.output import FOUND_WRONG, JsonOption, print_json, printable,
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_CONNECT_PORT = 15002
+_ANSWERS_WITHIN_S = 10
 
 
 def doctor(
@@ -43,6 +48,8 @@ def doctor(
     def start() -> SparkSession:
         from pyspark.sql import SparkSession
 
+        if server.startswith("sc:"):
+            _check_answers(server)
         builder = SparkSession.builder.appName("arrow-shuffle doctor")
         if master is not None:
             builder = builder.master(master)
@@ -67,6 +74,19 @@ def doctor(
             console.print(printable(line), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(FOUND_WRONG)
+
+
+def _check_answers(url: str) -> None:
+    """Raise ConnectionError where nothing listens, for which a client waits minutes."""
+    if any(os.environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+        return
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or _CONNECT_PORT
+    try:
+        socket.create_connection((host, port), _ANSWERS_WITHIN_S).close()
+    except OSError as error:
+        msg = f"{host}:{port} does not answer ({error})"
+        raise ConnectionError(msg) from error
 
 
 def _setting(text: str) -> tuple[str, str]:
