@@ -83,10 +83,13 @@ from arrow_shuffle.by_argument import consume as consume
 from arrow_shuffle.by_argument import write_shuffle as write_shuffle
 from connector import ArrowShuffleDataSource as ArrowShuffleDataSource
 from connector import BufferedOutput as BufferedOutput
+from connector import EnvironmentReport as EnvironmentReport
+from connector import Finding as Finding
 from connector import ShuffleMapTask as ShuffleMapTask
 from connector import SparkConsumption as SparkConsumption
 from connector import abort_shuffle as abort_shuffle
 from connector import aggregate_shuffle as aggregate_shuffle
+from connector import check_environment as check_environment
 from connector import commit_shuffle as commit_shuffle
 from connector import join_shuffles as join_shuffles
 from connector import map_subpartitions as map_subpartitions

@@ -17,6 +17,8 @@ _HOME = {
     "arrow_format.jobs.deletion_receipt": "DeletionReceipt",
     "arrow_format.jobs.erasure": "ErasureStatus erasure_status",
     "arrow_format.jobs.receipt": "ShuffleReceipt",
+    "connector.environment.findings": "Finding",
+    "connector.environment.report": "EnvironmentReport check_environment",
     "connector.map_task": "ShuffleMapTask abort_shuffle commit_shuffle",
     "connector.operators.aggregate": "aggregate_shuffle",
     "connector.operators.buffered_output": "BufferedOutput",

@@ -4,6 +4,9 @@ from arrow_format.jobs.deletion_receipt import DeletionReceipt as DeletionReceip
 from arrow_format.jobs.erasure import ErasureStatus as ErasureStatus
 from arrow_format.jobs.erasure import erasure_status as erasure_status
 from arrow_format.jobs.receipt import ShuffleReceipt as ShuffleReceipt
+from connector.environment.findings import Finding as Finding
+from connector.environment.report import EnvironmentReport as EnvironmentReport
+from connector.environment.report import check_environment as check_environment
 from connector.map_task import ShuffleMapTask as ShuffleMapTask
 from connector.map_task import abort_shuffle as abort_shuffle
 from connector.map_task import commit_shuffle as commit_shuffle

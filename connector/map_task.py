@@ -22,6 +22,7 @@ from arrow_format.log.totals import decode_totals, encode_totals
 from arrow_format.model import MapStatus
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
+from connector.arrival import Travels
 from connector.spark_types import arrow_schema_of, check_keys, check_sort_keys, stored_schema
 from connector.task_process import begin_task
 
@@ -118,7 +119,7 @@ def run_spark_task(job: ShuffleJob, batches: Iterable[pa.RecordBatch]) -> MapSta
     return run_map_task(job, context.partitionId(), context.attemptNumber(), batches)
 
 
-class ShuffleMapTask:
+class ShuffleMapTask(Travels):
     """Callable for ``df.mapInArrow`` that writes a shuffle and yields one map status per task.
 
     .. code-block:: python

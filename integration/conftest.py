@@ -18,6 +18,8 @@ import pytest
 
 from connector.spark_version import SPARK
 from integration.programs.cluster import Cluster, running_cluster, session_settings
+from integration.programs.connect_server import connect_server
+from integration.programs.environments import make_environment
 from integration.programs.outcomes import Outcomes
 from tests.support.azure_server import azure
 from tests.support.s3_server import s3
@@ -69,6 +71,15 @@ def cluster(
     pytestconfig.stash[_logs] = directory
     with running_cluster(directory) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Connect server in an environment without this package."""
+    directory = tmp_path_factory.mktemp("bare")
+    python = make_environment(directory / "environment")
+    with connect_server(directory / "server", driver_python=python, worker_python=python) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

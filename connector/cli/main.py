@@ -13,6 +13,7 @@ import typer
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
 from connector.cli.delete import delete
+from connector.cli.doctor import doctor
 from connector.cli.inspect_commands import head, inspect, plan, verify
 from connector.cli.maintain import consumers, flush, gc, merge, release
 from connector.cli.output import BAD_USAGE, FOUND_WRONG, PROGRAM, print_error
@@ -62,6 +63,7 @@ app.command()(rollback)
 app.command()(tag)
 app.command()(tags)
 app.command()(repair)
+app.command()(doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,6 +25,7 @@ from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.options import check_integer, check_read_options
 from arrow_format.read.plan import adjacent_ranges, check_subpartitions
 from arrow_format.read.shuffle import Shuffle, open_shuffle
+from connector.arrival import Travels
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS, partition_bytes
 from connector.spark_types import arrow_schema_of
 from connector.task_process import begin_task
@@ -203,7 +204,7 @@ def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
 
 
 @dataclass(frozen=True)
-class GroupTask:
+class GroupTask(Travels):
     """Callable for ``mapInArrow``: takes group numbers, yields the results of the work."""
 
     groups: Groups

@@ -34,7 +34,7 @@ MOST_FILTER_CHARACTERS = 120
 """Length at which a filter is cut off in a name."""
 
 MOST_NAMES = 1_000
-"""Names that a session registers. Spark keeps each as long as the session, in 2 kB."""
+"""Names that a session registers. Spark keeps each as long as the session, in 5 kB."""
 
 UNDESCRIBED = "arrow_shuffle read"
 """The name of every scan after that."""

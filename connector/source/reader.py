@@ -26,6 +26,7 @@ from arrow_format.read.subpartition_reader import (
 )
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.result_request import await_result
+from connector.arrival import Travels
 from connector.options.source import parse_read_options
 from connector.options.stream import parse_schema_options
 from connector.spark_types import spark_schema_from_json, spark_schema_of
@@ -60,7 +61,7 @@ class SubpartitionRanges(InputPartition):
     regions: range | None = None
 
 
-class ShuffleSourceReader(DataSourceReader):
+class ShuffleSourceReader(Travels, DataSourceReader):
     """Reads one version of a shuffle.
 
     Filters are never pushed down: Spark caches the plan per ``load()`` and gives wrong rows when a

@@ -36,6 +36,7 @@ from arrow_format.model import Natural
 from arrow_format.read.shuffle import Shuffle, open_pinned
 from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.result_request import await_result
+from connector.arrival import Travels
 from connector.options.stream import StepLimits, parse_source_options
 from connector.source.reader import (
     SubpartitionRanges,
@@ -156,7 +157,7 @@ class ChangedRanges(InputPartition):
     ranges: SubpartitionRanges
 
 
-class ShuffleStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the versions of a shuffle and delivers what each adds, in exactly ``schema``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:

@@ -24,6 +24,7 @@ from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
 from arrow_format.model import Transaction
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last
+from connector.arrival import Travels
 from connector.map_task import run_spark_task, status_from_row, status_to_row
 from connector.options.stream import parse_sink_options
 from connector.source.writer import begin_target_job
@@ -57,7 +58,7 @@ class BatchMessage(WriterCommitMessage):
     another shuffle than the one that the tasks were planned for."""
 
 
-class ShuffleStreamWriter(DataSourceStreamArrowWriter):
+class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
     """Writes micro-batches through ``df.writeStream.format("arrow_shuffle")``.
 
     Spark makes one writer to plan a batch, which it pickles for the tasks, and another to commit

@@ -1,0 +1,1 @@
+"""What driver, executors and storage have, what is wrong with it, and what to do."""

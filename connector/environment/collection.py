@@ -1,0 +1,261 @@
+"""Collects the facts: on the driver, in the Python of data sources, on executors, at a path."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.errors import ShuffleError
+from connector.environment import probe
+from connector.environment.facts import (
+    EnvironmentFacts,
+    LookupFacts,
+    PathFacts,
+    PlaceFacts,
+    ProcessFacts,
+    SessionFacts,
+)
+from connector.java import JavaNotFoundError, require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from arrow_format.storage.open import Storage
+
+_COMPRESSION = "spark.sql.execution.arrow.compression.codec"
+_LOOKUP_TIMEOUT_S = 60.0
+
+
+def facts_without_session(*, needs_java: bool) -> EnvironmentFacts:
+    """Return what the driver has, before a session is started."""
+    java_error = None
+    if needs_java:
+        try:
+            require_java()
+        except JavaNotFoundError as error:
+            java_error = str(error)
+    home = os.environ.get("SPARK_HOME") or None
+    return EnvironmentFacts(
+        driver=ProcessFacts.of(probe.process_facts()),
+        java_error=java_error,
+        spark_home=home,
+        spark_home_version=None if home is None else _version_of_home(Path(home)),
+    )
+
+
+def with_path(
+    facts: EnvironmentFacts, path: str, storage_options: Mapping[str, str] | None
+) -> EnvironmentFacts:
+    """Return ``facts`` with those of a path that no session is there to look at."""
+    with _files_at(path, storage_options) as (path_facts, _, _):
+        return replace(facts, path=path_facts)
+
+
+def with_session(
+    facts: EnvironmentFacts,
+    spark: SparkSession,
+    path: str | None,
+    storage_options: Mapping[str, str] | None,
+) -> EnvironmentFacts:
+    """Return ``facts`` with those of a session, its executors and the path."""
+    is_connect = "connect" in type(spark).__module__
+    lookup = None if is_connect else _lookup(spark)
+    program = None if is_connect else spark.sparkContext.pythonExec
+    session = SessionFacts(
+        is_connect=is_connect,
+        spark=spark.version,
+        compression=str(spark.conf.get(_COMPRESSION, "none")),
+        executor_python=program,
+        runs_here=program is None or shutil.which(program) is not None,
+        lookup=lookup,
+        format_error=_format_error(spark),
+    )
+    executors: list[ProcessFacts] = []
+    path_facts = None
+    try:
+        if path is None:
+            executors = _executors(spark, lookup, None, lambda _: False)
+        else:
+            with _files_at(path, storage_options) as (path_facts, place, is_seen):
+                executors = _executors(spark, lookup, place, is_seen)
+    except Exception as error:  # whatever Spark and py4j raise
+        session = replace(session, executors_error=str(error))
+    return replace(facts, session=session, path=path_facts, executors=tuple(executors))
+
+
+# The driver ---------------------------------------------------------------------------------------
+
+
+def _version_of_home(home: Path) -> str | None:
+    """Return the version of Spark in a directory; None where there is none."""
+    names = [jar.name for jar in sorted(home.glob("jars/spark-core_*.jar"))]
+    versions = (re.search(r"-(\d+\.\d+[^-]*)\.jar", name) for name in names)
+    return next((version[1] for version in versions if version is not None), None)
+
+
+def _lookup(spark: SparkSession) -> LookupFacts:
+    """Ask the Python in which the JVM looks for data sources; its environment chose it."""
+    jvm: Any = spark.sparkContext._jvm
+    executable, said_by = "python3", "neither PYSPARK_DRIVER_PYTHON nor PYSPARK_PYTHON is set"
+    for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
+        value = jvm.System.getenv(name)
+        if value:
+            executable, said_by = str(value), name
+            break
+    found = shutil.which(executable)
+    if found is None:
+        return LookupFacts(executable, said_by, error="there is no such program")
+    try:
+        done = subprocess.run(
+            [found, "-c", inspect.getsource(probe)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LOOKUP_TIMEOUT_S,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return LookupFacts(executable, said_by, error=f"it did not run ({error})")
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, LookupError):
+        printed = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        what = f"it ended with status {done.returncode} and printed {printed!r}"
+        return LookupFacts(executable, said_by, error=f"{what}; is it a Python?")
+    return LookupFacts(executable, said_by, process=ProcessFacts.of(answer))
+
+
+def _format_error(spark: SparkSession) -> str | None:
+    """Return Spark's answer where it does not find or cannot run the data source."""
+    try:
+        _ = spark.read.format("arrow_shuffle").load("/arrow-shuffle-doctor/nothing").schema
+    except Exception as error:  # whatever Spark and py4j raise
+        return None if "ShuffleNotFoundError" in str(error) else str(error)
+    return None
+
+
+# Executors ----------------------------------------------------------------------------------------
+
+
+def _executors(
+    spark: SparkSession,
+    lookup: LookupFacts | None,
+    place: dict[str, Any] | None,
+    is_seen: Callable[[str], bool],
+) -> list[ProcessFacts]:
+    """Return what the executors have; raises what Spark raises where they cannot say it.
+
+    A plain function of Python needs neither our package nor pyarrow there. Its rows are few.
+    """
+    from pyspark import cloudpickle
+    from pyspark.sql import functions as F
+
+    pickles: Any = cloudpickle  # has no types
+    pickles.register_pickle_by_value(probe)  # executors may lack this package
+    try:
+        program = None if lookup is None else lookup.executable
+        ask = partial(probe.answer, place, program)
+        function = F.udf(ask, "string", useArrow=False)
+        num_tasks = max(2, _parallelism(spark))
+        began = time.time()
+        frame = spark.range(0, num_tasks, 1, num_tasks).select(function("id").alias("facts"))
+        answers = [json.loads(row.facts) for row in frame.collect()]
+        ended = time.time()
+    finally:
+        pickles.unregister_pickle_by_value(probe)
+    return [_executor(answer, began, ended, is_seen) for answer in answers]
+
+
+def _executor(
+    answer: Mapping[str, Any], began: float, ended: float, is_seen: Callable[[str], bool]
+) -> ProcessFacts:
+    place = answer.get("place")
+    seen = None
+    if place is not None:
+        wrote = place["wrote"] is not None and is_seen(place["wrote"])
+        seen = PlaceFacts(place["sees"], wrote, place["error"])
+    apart = _apart(answer["time"], began, ended)
+    has_lookup = answer.get("has_lookup", True)
+    return ProcessFacts.of(answer, seconds_apart=apart, place=seen, has_lookup=has_lookup)
+
+
+def _apart(at: float, began: float, ended: float) -> float:
+    """Return how far a clock is at least from one by which it was asked between two times."""
+    return max(began - at, at - ended, 0.0)
+
+
+def _parallelism(spark: SparkSession) -> int:
+    from pyspark.sql import functions as F
+
+    if "connect" not in type(spark).__module__:
+        return spark.sparkContext.defaultParallelism
+    parts = spark.range(0, 1 << 12).select(F.spark_partition_id().alias("part"))
+    return parts.distinct().count()
+
+
+# The path -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _files_at(
+    path: str, storage_options: Mapping[str, str] | None
+) -> Iterator[tuple[PathFacts, dict[str, Any] | None, Callable[[str], bool]]]:
+    """Put a file at a path; yield what was seen, what executors need, and what sees their files.
+
+    All files are removed at the end. Where the driver cannot put its file there is nothing for
+    executors to look for.
+    """
+    name = f".tmp-doctor-{secrets.token_hex(8)}"
+    storage: Storage | None = None
+    try:
+        storage = _existing(path, storage_options)
+        began = time.time()
+        storage.put_if_absent(name, b"", sync=False)
+        ended = time.time()
+        status = storage.stat(name)
+        modified_ms = None if status is None else status.modified_ms
+        # A store may say seconds only.
+        apart = 0.0 if modified_ms is None else _apart(modified_ms / 1000, began - 1, ended + 1)
+    except (ShuffleError, ImportError, OSError) as error:
+        where = path if storage is None else storage.root
+        yield PathFacts(where, error=str(error)), None, lambda _: False
+        return
+    place: dict[str, Any] = {"name": name, "options": dict(storage_options or {})}
+    place["uri" if "://" in storage.root else "directory"] = storage.root
+    names = [name]
+
+    def is_seen(own: str) -> bool:
+        names.append(own)
+        return storage.stat(own) is not None
+
+    try:
+        yield PathFacts(storage.root, seconds_apart=apart), place, is_seen
+    finally:
+        storage.delete_all(names)
+
+
+def _existing(path: str, storage_options: Mapping[str, str] | None) -> Storage:
+    """Open a path, or the nearest directory above it, where nothing has to be made."""
+    from arrow_format.storage.open import open_storage
+
+    storage = open_storage(path, storage_options)
+    if "://" in storage.root:
+        return storage
+    directory = Path(storage.root)
+    while not directory.is_dir():
+        directory = directory.parent
+    return open_storage(str(directory))
