@@ -22,6 +22,7 @@ from connector.options.table import ARROW_FILTER, PIN
 from connector.options.text import Pin, format_subpartitions, parse_duration
 from connector.source.described import described_format
 from connector.source.reader import restricted, spark_schema, stored_columns
+from connector.spark_version import refuse_no_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -203,6 +204,7 @@ def _schema_of(
     stored = stored_columns(names, with_subpartition=with_subpartition)
     select_columns(shuffle.schema, stored)
     schema = spark_schema(shuffle, stored, with_subpartition=with_subpartition)
+    refuse_no_columns(schema)
     if with_subpartition and SUBPARTITION_COLUMN in names:
         return StructType([schema[name] for name in names])
     return schema

@@ -40,8 +40,8 @@ __all__ = [
     "ADMISSION_CONTROL", "SPARK", "DataSourceStreamArrowWriter", "GeographyType", "GeometryType",
     "ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxFiles", "ReadMaxRows",
     "SupportsTriggerAvailableNow", "TimeType", "column_metadata", "from_arrow_type", "is_spatial",
-    "refuse_blocking_consumer", "refuse_limits", "refuse_missing_types", "to_arrow_schema",
-    "to_arrow_type",
+    "refuse_blocking_consumer", "refuse_limits", "refuse_missing_types", "refuse_no_columns",
+    "to_arrow_schema", "to_arrow_type",
 ]  # fmt: skip
 
 SPARK = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
@@ -162,6 +162,16 @@ def refuse_missing_types(schema_json: object, path: str = "") -> None:
             refuse_missing_types(field["type"], prefix + field["name"])
         for inside in ("element", "key", "value"):
             refuse_missing_types(schema_json.get(f"{inside}Type"), prefix + inside)
+
+
+def refuse_no_columns(schema: StructType) -> None:
+    """Refuse a read of no columns where Spark would find no rows either; OptionError."""
+    if not schema.fields and SPARK < (4, 1):
+        msg = (
+            f"no columns are to be read, and {HERE} takes batches without columns for batches "
+            "without rows: read one column, or with_subpartition=True, or use PySpark 4.1 or newer"
+        )
+        raise OptionError(msg)
 
 
 # Streams -----------------------------------------------------------------------------------------

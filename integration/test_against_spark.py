@@ -14,9 +14,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 import connector
-from arrow_format import open_shuffle
+from arrow_format import OptionError, open_shuffle
+from connector.spark_version import SPARK
 from integration.programs.datasets import lineitem as lineitem_files
 from integration.programs.ways import WAYS, assert_same_rows, by_function
 from tests.support.tables import SPARK_TYPES, frozen
@@ -129,7 +131,13 @@ def test_no_columns_but_the_subpartition(spark: SparkSession, path: Path, expect
     back = connector.read_shuffle(spark, path, columns=[], with_subpartition=True)
 
     assert_same_rows(back.toArrow(), expected.select(["_subpartition"]))
-    assert connector.read_shuffle(spark, path, columns=[]).count() == expected.num_rows
+    if SPARK < (4, 1):
+        with pytest.raises(OptionError, match=r"4\.1 or newer"):
+            connector.read_shuffle(spark, path, columns=[])
+        with pytest.raises(Exception, match=r"4\.1 or newer"):
+            spark.read.format("arrow_shuffle").schema(StructType()).load(str(path)).count()
+    else:
+        assert connector.read_shuffle(spark, path, columns=[]).count() == expected.num_rows
 
 
 def test_the_data_source_with_schema_and_options(

@@ -23,8 +23,10 @@ import connector
 from arrow_format import open_shuffle
 from arrow_format.errors import SchemaError
 from connector.scan.scan import plan_scan
+from connector.spark_version import SPARK
 from integration.programs.ways import FAST
 from tests.support.spark_session import spark_settings
+from tests.support.spark_versions import ORC_INSTANTS, TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -199,8 +201,9 @@ PARQUET_OWN = OWN | {
     "v": "PARSE_JSON(CONCAT('{\"a\": ', id, '}'))",
     "col": "CAST(id AS STRING) COLLATE UTF8_LCASE",
     "cols": "MAP(1, STRUCT(ARRAY(CAST(id AS STRING) COLLATE UNICODE) AS x))",
-    "g": "ST_GEOMFROMWKB(X'0101000000000000000000F03F0000000000000040')",
 }
+if SPARK >= (4, 1):
+    PARQUET_OWN["g"] = "ST_GEOMFROMWKB(X'0101000000000000000000F03F0000000000000040')"
 KEYS = set(TYPES) - {"m"}
 
 
@@ -242,6 +245,7 @@ def test_orc_of_spark(spark: SparkSession, tmp_path: Path):
     assert_lane_is_spark_read(spark, tmp_path / "old", tmp_path, refused=["d"], kind="orc")
 
 
+@ORC_INSTANTS
 def test_orc_of_pyarrow(spark: SparkSession, tmp_path: Path):
     moments = [dt.datetime(2024, 1, 2, 3, 4, 5), None]
     rows = pa.table(
@@ -262,6 +266,7 @@ def test_orc_of_pyarrow(spark: SparkSession, tmp_path: Path):
     )
 
 
+@TIMES
 def test_time(spark: SparkSession, tmp_path: Path):
     with spark_settings(spark, TIME):
         df = spark.sql(

@@ -30,7 +30,7 @@ from connector.arrival import Travels
 from connector.options.source import parse_read_options
 from connector.options.stream import parse_schema_options
 from connector.spark_types import spark_schema_from_json, spark_schema_of
-from connector.spark_version import to_arrow_schema
+from connector.spark_version import refuse_no_columns, to_arrow_schema
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def spark_schema(
 
 def check_columns(shuffle: Shuffle, schema: StructType, *, with_subpartition: bool) -> list[str]:
     """Check names and types of a requested schema; return the columns to read from the shuffle."""
+    refuse_no_columns(schema)
     columns = stored_columns(schema.names, with_subpartition=with_subpartition)
     stored = shuffle.schema
     try:

@@ -271,20 +271,34 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         self._await_result()
         self._polls.wait()
         log = CommitLog(self._storage)
-        newest = log.read(partial(self._newest, log))
+        last = self._newest_polled
+        if last is not None and self._is_idle(log, last):
+            self._polls.record(found=False)
+            return last
+
+        def ends(view: LogView) -> tuple[LogEntry, LogEntry]:
+            newest = self._newest(log, view)
+            return newest, view.last or newest
+
+        newest, written = log.read(ends)
         kind = newest.result.type
         if self._scan.request.consumer and kind.is_blocking and not kind.is_persistent:
             refuse_blocking_consumer(log.root)
-        last, end = self._newest_polled, StreamOffset(newest.version, newest.commit_id)
+        end = StreamOffset(newest.version, newest.commit_id)
         if last is not None and newest.content_version <= last.version < newest.version:
             end = last  # nothing to read, such as a merge
         self._polls.record(found=end != last)
         self._newest_polled = end
+        self._idle = end, written.version, written.commit_id
         return end
+
+    def _is_idle(self, log: CommitLog, seen: StreamOffset) -> bool:
+        """Whether nothing was written since all was read up to a version."""
+        return self._idle is not None and self._idle[0] == seen and ends_with(log, *self._idle[1:])
 
     def _poll(self, seen: StreamOffset, limits: StepLimits) -> LogEntry | None:
         log = CommitLog(self._storage)
-        if self._idle is not None and self._idle[0] == seen and ends_with(log, *self._idle[1:]):
+        if self._is_idle(log, seen):
             return None
         return log.read(partial(self._end, log, seen, limits))
 
