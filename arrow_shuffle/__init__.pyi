@@ -79,6 +79,7 @@ from arrow_format import rollback_shuffle as rollback_shuffle
 from arrow_format import sample_bounds as sample_bounds
 from arrow_format import tag_shuffle as tag_shuffle
 from arrow_format import untag_shuffle as untag_shuffle
+from arrow_shuffle.by_argument import append_shuffle as append_shuffle
 from arrow_shuffle.by_argument import consume as consume
 from arrow_shuffle.by_argument import write_shuffle as write_shuffle
 from connector import ArrowShuffleDataSource as ArrowShuffleDataSource

@@ -24,7 +24,7 @@ _HOME = {
     "connector.operators.map": "map_subpartitions",
     "connector.read": "SparkConsumption consume read_shuffle",
     "connector.source.data_source": "ArrowShuffleDataSource",
-    "connector.write": "sample_range_partitioner write_shuffle",
+    "connector.write": "append_shuffle sample_range_partitioner write_shuffle",
 }
 """Public names by module. ``__init__.pyi`` has the same for type checkers; a test compares them."""
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.extras import require
+from arrow_format.jobs.append import like_newest
 from arrow_format.jobs.cleanup import abort_after
 from arrow_format.jobs.commit import receipt_of
 from arrow_format.jobs.target import open_target, settle_bounds
@@ -211,6 +212,62 @@ def write_shuffle(
     except BaseException as error:
         abort_after(task.job, error)
         raise
+
+
+def append_shuffle(
+    source: DataFrame | ds.Dataset | DeltaTable | IcebergTable | IcebergDataScan,
+    path: Place,
+    *,
+    options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    num_map_tasks: int | None = None,
+    expected_version: int | None = None,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt:
+    """Append rows to a shuffle: partitioned, sorted and stored as those that are there.
+
+    Number of subpartitions, partitioner, sort keys and codec are those of the newest version.
+    Columns are matched by name: one that the rows lack is null there, and must be nullable; one
+    that the shuffle lacks becomes a new nullable column. A number may be wider than before, unless
+    it is a key.
+
+    Parameters
+    ----------
+    source, path
+        As for :func:`write_shuffle`.
+    options
+        How to write; its codec and ``schema_evolution`` are not used. Defaults when None.
+    columns, filter, num_map_tasks, expected_version, spark, storage_options
+        As for :func:`write_shuffle`.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was appended.
+
+    Raises
+    ------
+    ShuffleNotFoundError, ResultReleasedError
+        There is no shuffle to append to.
+    OptionError
+        A partitioner of your own places its rows: give it to ``write_shuffle(..., mode="append")``.
+    SchemaError, StorageError, CommitConflictError, pyspark.errors.PySparkException
+        As for :func:`write_shuffle`; nothing is left behind.
+    """
+    return write_shuffle(
+        source,
+        path,
+        **like_newest(path, options, storage_options),
+        mode="append",
+        columns=columns,
+        filter=filter,
+        num_map_tasks=num_map_tasks,
+        expected_version=expected_version,
+        spark=spark,
+        storage_options=storage_options,
+    )
 
 
 def _is_case_sensitive(spark: SparkSession) -> bool:
