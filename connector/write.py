@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,7 @@ from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.extras import require
 from arrow_format.jobs.append import like_newest
-from arrow_format.jobs.cleanup import abort_after
-from arrow_format.jobs.commit import receipt_of
-from arrow_format.jobs.target import open_target, settle_bounds
+from arrow_format.jobs.target import settle_bounds
 from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -26,7 +23,7 @@ from arrow_format.keys.sort_keys import key_fields
 from arrow_format.options import WriteMode, check_mode, check_num_subpartitions
 from arrow_format.storage.open import open_storage
 from connector.dataset_task import DatasetMapTask, active_session, default_parallelism
-from connector.map_task import ShuffleMapTask, commit_shuffle
+from connector.map_task import ShuffleMapTask, write_and_commit
 from connector.scan.scan import Scan, ScannedRows, plan_scan
 from connector.scan.tables import delta_dataset, plan_iceberg
 from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schema
@@ -194,24 +191,15 @@ def write_shuffle(
         return sample(ranges)
 
     task = make_task(partitioner=settle_bounds(chosen, storage, mode, checked_sample))
-    existing = open_target(task.job, mode, expected_version=expected_version)
-    if existing is not None and mode == "ignore":
-        return receipt_of(task.job.storage, existing)
-    task.job = replace(task.job, has_directory=True)
-    try:
-        if num_map_outputs is None:
-            _warn_of_slow_transfer(frame.sparkSession)
-        statuses = frame.mapInArrow(task, task.status_schema).collect()
-        return commit_shuffle(
-            task,
-            statuses,
-            mode=mode,
-            expected_map_outputs=num_map_outputs,
-            expected_version=expected_version,
-        )
-    except BaseException as error:
-        abort_after(task.job, error)
-        raise
+    if num_map_outputs is None:
+        _warn_of_slow_transfer(frame.sparkSession)
+    return write_and_commit(
+        task,
+        frame,
+        mode,
+        num_map_outputs=num_map_outputs,
+        expected_version=expected_version,
+    )
 
 
 def append_shuffle(
