@@ -90,6 +90,7 @@ from connector import abort_shuffle as abort_shuffle
 from connector import aggregate_shuffle as aggregate_shuffle
 from connector import commit_shuffle as commit_shuffle
 from connector import join_shuffles as join_shuffles
+from connector import map_groups as map_groups
 from connector import map_subpartitions as map_subpartitions
 from connector import read_shuffle as read_shuffle
 from connector import sample_range_partitioner as sample_range_partitioner

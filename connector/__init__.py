@@ -20,6 +20,7 @@ _HOME = {
     "connector.map_task": "ShuffleMapTask abort_shuffle commit_shuffle",
     "connector.operators.aggregate": "aggregate_shuffle",
     "connector.operators.buffered_output": "BufferedOutput",
+    "connector.operators.groups": "map_groups",
     "connector.operators.join": "join_shuffles",
     "connector.operators.map": "map_subpartitions",
     "connector.read": "SparkConsumption consume read_shuffle",

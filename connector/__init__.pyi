@@ -9,6 +9,7 @@ from connector.map_task import abort_shuffle as abort_shuffle
 from connector.map_task import commit_shuffle as commit_shuffle
 from connector.operators.aggregate import aggregate_shuffle as aggregate_shuffle
 from connector.operators.buffered_output import BufferedOutput as BufferedOutput
+from connector.operators.groups import map_groups as map_groups
 from connector.operators.join import join_shuffles as join_shuffles
 from connector.operators.map import map_subpartitions as map_subpartitions
 from connector.read import SparkConsumption as SparkConsumption

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.model import Int32Array
 
-    Result = tuple[Sequence[int], pa.RecordBatch]
-    """Rows of a result, after the subpartitions that the rows they were made of came from,
-    ascending."""
+    Origin = Sequence[int] | Int32Array
+    """Subpartitions that the rows of a result were made of, ascending; an array has that of each
+    row."""
+    Result = tuple[Origin, pa.RecordBatch]
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,15 @@ class Placement:
         batch: pa.RecordBatch,
         ids: Int32Array,
         row: int,
-        origin: Sequence[int],
+        origin: Origin,
         where: str,
     ) -> str:
         names = key_columns(self.partitioner) or ()
         keys = ", ".join(f"{name}={value_text(batch[name][row])}" for name in names)
-        came_from = f"subpartition {origin[0]}"
-        if len(origin) > 1:
-            came_from = f"subpartitions {origin[0]} to {origin[-1]}"
+        numbers = origin[row : row + 1] if isinstance(origin, np.ndarray) else origin
+        came_from = f"subpartition {numbers[0]}"
+        if len(numbers) > 1:
+            came_from = f"subpartitions {numbers[0]} to {numbers[-1]}"
         return (
             f"a row of the result with {keys} came from {came_from} of {where}, and belongs to "
             f"subpartition {ids[row]} of {self.num_subpartitions}: rows that stay where they are "
@@ -83,7 +85,9 @@ class Placement:
         )
 
 
-def _among(ids: Int32Array, origin: Sequence[int]) -> npt.NDArray[np.bool_]:
+def _among(ids: Int32Array, origin: Origin) -> npt.NDArray[np.bool_]:
+    if isinstance(origin, np.ndarray):
+        return np.equal(ids, origin)
     if isinstance(origin, range):
         return (ids >= origin.start) & (ids < origin.stop)
     return np.isin(ids, np.asarray(origin))
