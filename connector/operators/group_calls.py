@@ -212,10 +212,9 @@ class Frames:
 
 def _have_equal_types(frames: list[Any]) -> bool:
     """Whether frames can be joined without a change of any value; categories may differ."""
-    first = frames[0]
-    return "category" not in map(str, first.dtypes) and all(
-        frame.columns.equals(first.columns) and (frame.dtypes.array == first.dtypes.array).all()
-        for frame in frames[1:]
+    names, kinds = frames[0].columns, list(frames[0].dtypes)
+    return "category" not in map(str, kinds) and all(
+        frame.columns.equals(names) and list(frame.dtypes) == kinds for frame in frames[1:]
     )
 
 
