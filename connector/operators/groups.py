@@ -204,6 +204,9 @@ def map_groups(
     if not takes_table:
         require("pandas", "map_groups, unless its function takes a pyarrow.Table,")
     given = opened.schema_of(columns)
+    if not given.names:
+        msg = "columns is empty: a frame without columns has no rows; name one"
+        raise OptionError(msg)
     order = check_sort_by(opened.schema, sort_by)
     opened = where(spark, opened, filter)
     struct = spark_struct(spark, schema)

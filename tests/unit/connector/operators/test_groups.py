@@ -161,6 +161,8 @@ def test_arguments(path):
     ]:
         with pytest.raises(OptionError, match=message):
             run(path, function)
+    with pytest.raises(OptionError, match="columns is empty"):
+        run(path, frames, columns=[])
     for how in ({"sort_by": "nope"}, {"columns": ["nope"]}, {"filter": "nope = 1"}):
         with pytest.raises(SchemaError, match="'nope' is not there"):
             run(path, frames, **how)
