@@ -184,7 +184,7 @@ def test_arguments_that_do_not_go_together(spark: SparkSession, tmp_path: Path):
             write(df, tmp_path / "s", keys="id", **{name: value})
     with pytest.raises(SchemaError, match="key column 'dest' is not there; columns are origin"):
         write(dataset, tmp_path / "s", keys="dest", columns=["origin"])
-    with pytest.raises(SchemaError, match="pyarrow Table: expected a Spark DataFrame or a pyarrow"):
+    with pytest.raises(SchemaError, match="pyarrow Table: expected a Spark DataFrame, a pyarrow"):
         write(pa.table({"k": [1]}), tmp_path / "s", keys="k")
     assert not (tmp_path / "s").exists()
 
