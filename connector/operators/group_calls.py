@@ -7,6 +7,7 @@ call.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.buffers import to_arrow, to_scalar
 from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import SchemaError
@@ -166,10 +168,8 @@ class FrameCall(GroupCall):
             return _joined([], self.form.schema)
         if len(filled) > 1 and _have_equal_types(filled):
             whole = pd.concat(filled, ignore_index=True)
-            try:
+            with suppress(Exception):  # one by one below, which tells whose it is
                 return self._to_arrow(whole, may_cast=False)
-            except Exception:
-                pass
         batches = []
         for group, frame in enumerate(frames, start=first):
             if len(frame):
@@ -185,8 +185,8 @@ class FrameCall(GroupCall):
 class Frames:
     """Rows as DataFrames of pandas, whose columns have types as if each had been converted alone.
 
-    Integers and booleans without nulls have other types than those with some, so a slice of a
-    column with nulls is converted again.
+    Integers and booleans without nulls have other types than those with some, so a slice with nulls
+    of such a column is converted by itself.
     """
 
     def __init__(self, batch: pa.RecordBatch, settings: PandasSettings) -> None:
@@ -198,15 +198,25 @@ class Frames:
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
             if column.null_count and (pt.is_integer(column.type) or pt.is_boolean(column.type))
         }
-        series = to_pandas_columns(pa.Table.from_batches([batch]), settings)
+        filled = {
+            name: pc.fill_null(column, to_scalar(0, column.type))
+            for name, column in self._with_nulls.items()
+        }
+        columns = [
+            filled.get(name, column)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        table = pa.Table.from_arrays(columns, schema=batch.schema)
+        series = to_pandas_columns(table, settings)
         self._frame = pd.DataFrame(dict(zip(batch.schema.names, series, strict=True)))
 
     def slice(self, start: int, stop: int) -> Any:  # noqa: ANN401
         """Return rows as a DataFrame of its own, numbered from 0."""
         frame = self._frame.iloc[start:stop].reset_index(drop=True)
         for name, column in self._with_nulls.items():
-            part = pa.table({name: column.slice(start, stop - start)})
-            (frame[name],) = to_pandas_columns(part, self._settings)
+            part = column.slice(start, stop - start)
+            if part.null_count:
+                (frame[name],) = to_pandas_columns(pa.table({name: part}), self._settings)
         return frame
 
 

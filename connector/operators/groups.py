@@ -183,7 +183,7 @@ def map_groups(
     ------
     MissingPackageError
         pandas is not installed.
-    ShuffleNotFoundError, OptionError, CorruptShuffleError
+    ShuffleNotFoundError, OptionError, SchemaError, CorruptShuffleError
         An argument does not fit the shuffle, or it cannot be opened; raised here and not at the
         first action. So is a shuffle without partition keys, or with broadcast rows.
     pyspark.errors.PySparkException
@@ -259,7 +259,8 @@ def _form_of(function: Any) -> tuple[bool, bool]:  # noqa: ANN401
     of_rows = parameters[-1]
     annotation = of_rows.annotation
     if isinstance(annotation, str):
-        with suppress(NameError):  # one that only a type checker imports
+        # One that only a type checker imports.
+        with suppress(NameError, AttributeError, KeyError, TypeError):
             method = function if inspect.isroutine(function) else type(function).__call__
             annotation = typing.get_type_hints(method)[of_rows.name]
     return len(parameters) == 2, annotation in (pa.Table, "pa.Table", "pyarrow.Table")
