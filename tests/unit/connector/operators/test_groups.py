@@ -9,10 +9,11 @@ import pytest
 import connector
 from arrow_format import MissingPackageError, OptionError, SchemaError, write_shuffle
 from connector.operators import groups
+from connector.spark_version import SPARK
 from tests.support.session_in_process import SessionInProcess
 from tests.support.small_shuffles import FAST
 
-SPARK = SessionInProcess()
+SESSION = SessionInProcess()
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 ROWS = pa.table({"k": [i % 5 for i in range(40)], "v": pa.array([*range(39), None])})
 
@@ -24,7 +25,7 @@ def path(tmp_path):
 
 
 def run(path, function, schema=SCHEMA, **how):
-    rows = connector.map_groups(SPARK, path, function, schema, **how).collect()
+    rows = connector.map_groups(SESSION, path, function, schema, **how).collect()
     return sorted(rows, key=lambda row: row["k"])
 
 
@@ -107,6 +108,35 @@ def test_groups_without_rows_or_columns_in_their_results(path):
         return none if key[0].as_py() < 4 else tables(rows)
 
     assert run(path, few) == [{"k": 4, "n": 8}]
+
+
+def run_with(path, function, **settings):
+    conf = {f"spark.sql.{name.replace('__', '.')}": value for name, value in settings.items()}
+    session = SessionInProcess({"spark.sql.session.timeZone": "UTC"} | conf)
+    return connector.map_groups(session, path, function, SCHEMA).collect()
+
+
+def test_settings_of_the_session_are_those_of_apply_in_pandas(path):
+    by_position = "legacy__execution__pandas__groupedMap__assignColumnsByName"
+    found = run_with(path, frames, **{by_position: "false"})
+    assert sorted(row["n"] for row in found) == [0, 1, 2, 3, 4]
+    assert {row["k"] for row in found} == {8}
+
+    def halves(frame):
+        return frames(frame).assign(n=2.5)
+
+    assert {row["n"] for row in run_with(path, halves)} == {2}
+    with pytest.raises(Exception, match="convertToArrowArraySafely"):
+        run_with(path, halves, execution__pandas__convertToArrowArraySafely="true")
+    kinds = set()
+
+    def nullable(frame):
+        kinds.add(str(frame["v"].dtype))
+        return frames(frame)
+
+    prefer = {"execution__pythonUDF__pandas__preferIntExtensionDtype": "true"}
+    run_with(path, nullable, **prefer)
+    assert kinds == ({"Int64"} if SPARK >= (4, 2) else {"int64", "float64"})
 
 
 def mixed(key, frame):
