@@ -150,13 +150,115 @@ def write_shuffle(
         "num_map_tasks": num_map_tasks,
         "spark": spark,
     }
+    own = _own_arguments(source, of_tasks, for_spark)
+    if "for_spark" in own:
+        return arrow_format.write_shuffle(source, path, **common, **own)
+    return connector.write_shuffle(source, path, **common, **own)
+
+
+@overload
+def append_shuffle(
+    source: DataFrame,
+    path: Place,
+    *,
+    options: WriteOptions | None = None,
+    expected_version: int | None = None,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+@overload
+def append_shuffle(
+    source: ds.Dataset | DeltaTable | IcebergTable | IcebergDataScan,
+    path: Place,
+    *,
+    options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    num_map_tasks: int | None = None,
+    expected_version: int | None = None,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+@overload
+def append_shuffle(
+    source: ArrowStream | pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
+    path: Place,
+    *,
+    options: WriteOptions | None = None,
+    for_spark: bool = True,
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+def append_shuffle(
+    source: Any,
+    path: Place,
+    *,
+    options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    num_map_tasks: int | None = None,
+    for_spark: bool | None = None,
+    expected_version: int | None = None,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt:
+    """Append rows to a shuffle as it is: by Spark's tasks, or rows in memory by this process.
+
+    Number of subpartitions, partitioner, sort keys and codec are those of the newest version;
+    columns are matched by name, and new ones are nullable.
+
+    Parameters
+    ----------
+    source
+        As for :func:`write_shuffle`.
+    path, options, expected_version, storage_options
+        As :func:`connector.append_shuffle` and :func:`arrow_format.append_shuffle` have them.
+    columns, filter, num_map_tasks, spark, for_spark
+        As for :func:`write_shuffle`.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was appended.
+
+    Raises
+    ------
+    MissingPackageError
+        The source needs pyspark or pandas, which is not installed.
+    ShuffleError
+        As these functions raise.
+    """
+    common: dict[str, Any] = {
+        "options": options,
+        "expected_version": expected_version,
+        "storage_options": storage_options,
+    }
+    of_tasks: dict[str, Any] = {
+        "columns": columns,
+        "filter": filter,
+        "num_map_tasks": num_map_tasks,
+        "spark": spark,
+    }
+    own = _own_arguments(source, of_tasks, for_spark)
+    if "for_spark" in own:
+        return arrow_format.append_shuffle(source, path, **common, **own)
+    return connector.append_shuffle(source, path, **common, **own)
+
+
+def _own_arguments(
+    source: object, of_tasks: dict[str, Any], for_spark: bool | None
+) -> dict[str, Any]:
+    """Return the arguments that only one of the packages has: that which writes ``source``.
+
+    Raises OptionError where one is given that the other package has.
+    """
     # Of its class: a frame of pandas has its columns as attributes, whatever their names.
     is_spark = hasattr(type(source), "mapInArrow")
     if is_spark or _is_dataset(source) or table_format(source) is not None:
         if for_spark is not None:
             msg = f"for_spark={for_spark!r}: only for rows in memory; Spark writes its own types"
             raise OptionError(msg)
-        return connector.write_shuffle(source, path, **common, **of_tasks)
+        return of_tasks
     for name, value in of_tasks.items():
         if value is not None:
             msg = (
@@ -164,8 +266,7 @@ def write_shuffle(
                 f"{type(source).__name__}, which this process writes as it is; leave it out"
             )
             raise OptionError(msg)
-    for_spark = True if for_spark is None else for_spark
-    return arrow_format.write_shuffle(source, path, **common, for_spark=for_spark)
+    return {"for_spark": True if for_spark is None else for_spark}
 
 
 def _is_dataset(source: object) -> bool:

@@ -22,11 +22,12 @@ _HOME = {
     "connector.map_task": "ShuffleMapTask abort_shuffle commit_shuffle",
     "connector.operators.aggregate": "aggregate_shuffle",
     "connector.operators.buffered_output": "BufferedOutput",
+    "connector.operators.groups": "map_groups",
     "connector.operators.join": "join_shuffles",
     "connector.operators.map": "map_subpartitions",
     "connector.read": "SparkConsumption consume read_shuffle",
     "connector.source.data_source": "ArrowShuffleDataSource",
-    "connector.write": "sample_range_partitioner write_shuffle",
+    "connector.write": "append_shuffle sample_range_partitioner write_shuffle",
 }
 """Public names by module. ``__init__.pyi`` has the same for type checkers; a test compares them."""
 

@@ -12,11 +12,13 @@ from connector.map_task import abort_shuffle as abort_shuffle
 from connector.map_task import commit_shuffle as commit_shuffle
 from connector.operators.aggregate import aggregate_shuffle as aggregate_shuffle
 from connector.operators.buffered_output import BufferedOutput as BufferedOutput
+from connector.operators.groups import map_groups as map_groups
 from connector.operators.join import join_shuffles as join_shuffles
 from connector.operators.map import map_subpartitions as map_subpartitions
 from connector.read import SparkConsumption as SparkConsumption
 from connector.read import consume as consume
 from connector.read import read_shuffle as read_shuffle
 from connector.source.data_source import ArrowShuffleDataSource as ArrowShuffleDataSource
+from connector.write import append_shuffle as append_shuffle
 from connector.write import sample_range_partitioner as sample_range_partitioner
 from connector.write import write_shuffle as write_shuffle

@@ -11,17 +11,13 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark import TaskContext
-
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.jobs.job import begin_job, run_map_task
-from connector.map_task import STATUS_SCHEMA, ShuffleMapTask, begin_spark_job, status_to_row
+from arrow_format.jobs.job import begin_job
+from connector.map_task import NumberedMapTask, begin_spark_job
 from connector.spark_types import arrow_schema_of, spark_schema_of
-from connector.task_process import begin_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
@@ -31,12 +27,10 @@ if TYPE_CHECKING:
     from connector.scan.scan import Scan
 
 
-class DatasetMapTask(ShuffleMapTask):
-    """Callable for ``mapInArrow`` on a DataFrame of task numbers: scans, and writes the shuffle.
+class DatasetMapTask(NumberedMapTask):
+    """Scans the part of a dataset that has its number, and writes the shuffle.
 
-    The first column of its input has numbers of map tasks, which alone decide what is read, in
-    whichever Spark task they arrive. It yields one map status per number. Other arguments are those
-    of :class:`~connector.map_task.ShuffleMapTask`.
+    Other arguments are those of :class:`~connector.map_task.ShuffleMapTask`.
     """
 
     def __init__(
@@ -49,7 +43,6 @@ class DatasetMapTask(ShuffleMapTask):
         sort_by: Sequence[str | tuple[str, str]] = (),
         options: WriteOptions | None = None,
     ) -> None:
-        self.scan = scan
         try:
             spark_schema = spark_schema_of(scan.schema)
             arrow_schema_of(spark_schema)
@@ -57,22 +50,13 @@ class DatasetMapTask(ShuffleMapTask):
             begin = partial(begin_job, path, scan.schema)
         else:
             begin = partial(begin_spark_job, path, spark_schema)
-        self.job = begin(
+        job = begin(
             num_subpartitions=num_subpartitions,
             partitioner=partitioner,
             sort_by=sort_by,
             options=options,
         )
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the map outputs of the numbers that arrive and yield their statuses."""
-        begin_task()
-        context = TaskContext.get()
-        attempt = 0 if context is None else context.attemptNumber()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                row = status_to_row(run_map_task(self.job, number, attempt, self.scan.read(number)))
-                yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+        super().__init__(job, scan.read)
 
 
 def active_session(spark: SparkSession | None) -> SparkSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StructType
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
-from arrow_format.jobs.cleanup import abort_job
-from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.cleanup import abort_after, abort_job
+from arrow_format.jobs.commit import commit_job, receipt_of
 from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.jobs.target import open_target
 from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -27,8 +29,11 @@ from connector.spark_types import arrow_schema_of, check_keys, check_sort_keys, 
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pyspark.sql import DataFrame
+
+    from arrow_format.arrays.batches import Rows
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.options import WriteMode, WriteOptions
@@ -194,6 +199,76 @@ class ShuffleMapTask(Travels):
         """Write the batches of one Spark partition and yield its map status as one row."""
         row = status_to_row(run_spark_task(self.job, batches))
         yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+
+
+class NumberedMapTask(ShuffleMapTask):
+    """Callable for ``mapInArrow`` on a DataFrame of task numbers, whose rows the tasks make.
+
+    The first column of its input has numbers of map tasks, which alone decide what is written, in
+    whichever Spark task they arrive. It yields one map status per number.
+
+    Parameters
+    ----------
+    job
+        The write.
+    rows
+        Returns the rows of the map task of a number, from 0; picklable. A generator is closed.
+    """
+
+    def __init__(
+        self, job: ShuffleJob, rows: Callable[[int], Iterable[pa.RecordBatch | Rows]]
+    ) -> None:
+        self.job = job
+        self.rows = rows
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the map outputs of the numbers that arrive and yield their statuses."""
+        begin_task()
+        context = TaskContext.get()
+        attempt = 0 if context is None else context.attemptNumber()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                rows = self.rows(number)
+                try:
+                    status = run_map_task(self.job, number, attempt, rows)
+                finally:
+                    # Now, and not when Python collects garbage.
+                    if isinstance(rows, Generator):
+                        rows.close()
+                row = status_to_row(status)
+                yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+
+
+def write_and_commit(
+    task: ShuffleMapTask,
+    frame: DataFrame,
+    mode: WriteMode,
+    *,
+    num_map_outputs: int | None = None,
+    expected_version: int | None = None,
+) -> ShuffleReceipt:
+    """Run a map task over a DataFrame and commit its map outputs; if that fails, remove them.
+
+    With mode ``ignore`` and an existing shuffle nothing runs, and the receipt is that of its newest
+    version. ``num_map_outputs`` is checked if given. Raises as
+    :func:`~connector.write.write_shuffle`.
+    """
+    existing = open_target(task.job, mode, expected_version=expected_version)
+    if existing is not None and mode == "ignore":
+        return receipt_of(task.job.storage, existing)
+    task.job = replace(task.job, has_directory=True)
+    try:
+        statuses = frame.mapInArrow(task, task.status_schema).collect()
+        return commit_shuffle(
+            task,
+            statuses,
+            mode=mode,
+            expected_map_outputs=num_map_outputs,
+            expected_version=expected_version,
+        )
+    except BaseException as error:
+        abort_after(task.job, error)
+        raise
 
 
 def abort_shuffle(task: ShuffleMapTask) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADMISSION_CONTROL", "SPARK", "DataSourceStreamArrowWriter", "GeographyType", "GeometryType",
-    "ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxFiles", "ReadMaxRows",
-    "SupportsTriggerAvailableNow", "TimeType", "column_metadata", "from_arrow_type", "is_spatial",
+    "PandasSettings", "ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxFiles",
+    "ReadMaxRows", "SupportsTriggerAvailableNow", "TimeType", "column_metadata", "from_arrow_type",
+    "from_pandas_frame", "is_spatial",
     "refuse_blocking_consumer", "refuse_limits", "refuse_missing_types", "refuse_no_columns",
-    "to_arrow_schema", "to_arrow_type",
+    "to_arrow_schema", "to_arrow_type", "to_pandas_columns",
 ]  # fmt: skip
 
 SPARK = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
@@ -172,6 +174,99 @@ def refuse_no_columns(schema: StructType) -> None:
             "without rows: read one column, or with_subpartition=True, or use PySpark 4.1 or newer"
         )
         raise OptionError(msg)
+
+
+# pandas ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PandasSettings:
+    """The session's settings of conversions from and to pandas in ``applyInPandas``."""
+
+    time_zone: str
+    by_name: bool
+    """Whether columns of results are matched by name; by position otherwise."""
+    is_safe: bool
+    """Whether overflows and truncated values are errors."""
+    ints_to_decimals: bool
+    nullable_ints: bool
+    """Whether integers become types of pandas that have nulls."""
+
+    @staticmethod
+    def of(conf: Any, time_zone: str) -> PandasSettings:  # noqa: ANN401
+        """Read the settings of a session; those that a version lacks have their defaults."""
+
+        def is_set(name: str, default: str = "false") -> bool:
+            return str(conf.get(f"spark.sql.{name}", default)).lower() == "true"
+
+        return PandasSettings(
+            time_zone=time_zone,
+            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+            is_safe=is_set("execution.pandas.convertToArrowArraySafely"),
+            ints_to_decimals=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+            nullable_ints=is_set("execution.pythonUDF.pandas.preferIntExtensionDtype"),
+        )
+
+
+def to_pandas_columns(table: pa.Table, settings: PandasSettings) -> list[Any]:
+    """Return the columns of a table as ``applyInPandas`` passes them: a Series each."""
+    if SPARK >= (4, 2):
+        from pyspark.sql.conversion import ArrowBatchTransformer
+
+        columns: list[Any] = ArrowBatchTransformer.to_pandas(
+            table, timezone=settings.time_zone, prefer_int_ext_dtype=settings.nullable_ints
+        )
+        return columns
+    serializer = _pandas_serializer(settings, may_cast=True)
+    numbered = "idx" in inspect.signature(serializer.arrow_to_pandas).parameters
+    return [
+        serializer.arrow_to_pandas(column, *([i] if numbered else []))
+        for i, column in enumerate(table.itercolumns())
+    ]
+
+
+def from_pandas_frame(
+    frame: Any,  # noqa: ANN401
+    schema: StructType,
+    settings: PandasSettings,
+    *,
+    may_cast: bool,
+) -> pa.RecordBatch:
+    """Return a frame in the types of a schema, as ``applyInPandas`` converts its results.
+
+    ``may_cast`` is whether Arrow may cast a column that does not convert value by value, as
+    ``applyInPandas`` lets it. Raises what Spark raises.
+    """
+    if SPARK >= (4, 2):
+        from pyspark.sql.conversion import PandasToArrowConversion
+
+        return PandasToArrowConversion.convert(
+            frame,
+            schema,
+            timezone=settings.time_zone,
+            safecheck=settings.is_safe,
+            arrow_cast=may_cast,
+            assign_cols_by_name=settings.by_name,
+            int_to_decimal_coercion_enabled=settings.ints_to_decimals,
+        )
+    serializer = _pandas_serializer(settings, may_cast=may_cast)
+    struct = pa.struct(list(to_arrow_schema(schema)))
+    return pa.RecordBatch.from_struct_array(serializer._create_struct_array(frame, struct))
+
+
+def _pandas_serializer(settings: PandasSettings, *, may_cast: bool) -> Any:  # noqa: ANN401
+    from pyspark.sql.pandas import serializers
+
+    made: Any = getattr(serializers, "ArrowStreamPandasUDFSerializer")  # noqa: B009  4.3 lacks it
+    known = inspect.signature(made).parameters
+    coercion = {"int_to_decimal_coercion_enabled": settings.ints_to_decimals}
+    return made(
+        settings.time_zone,
+        settings.is_safe,
+        settings.by_name,
+        arrow_cast=may_cast,
+        **{name: value for name, value in coercion.items() if name in known},
+    )
 
 
 # Streams -----------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,8 @@ from pyspark.sql import functions as F
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.extras import require
-from arrow_format.jobs.cleanup import abort_after
-from arrow_format.jobs.commit import receipt_of
-from arrow_format.jobs.target import open_target, settle_bounds
+from arrow_format.jobs.append import like_newest
+from arrow_format.jobs.target import settle_bounds
 from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -25,7 +23,7 @@ from arrow_format.keys.sort_keys import key_fields
 from arrow_format.options import WriteMode, check_mode, check_num_subpartitions
 from arrow_format.storage.open import open_storage
 from connector.dataset_task import DatasetMapTask, active_session, default_parallelism
-from connector.map_task import ShuffleMapTask, commit_shuffle
+from connector.map_task import ShuffleMapTask, write_and_commit
 from connector.scan.scan import Scan, ScannedRows, plan_scan
 from connector.scan.tables import delta_dataset, plan_iceberg
 from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schema
@@ -193,24 +191,71 @@ def write_shuffle(
         return sample(ranges)
 
     task = make_task(partitioner=settle_bounds(chosen, storage, mode, checked_sample))
-    existing = open_target(task.job, mode, expected_version=expected_version)
-    if existing is not None and mode == "ignore":
-        return receipt_of(task.job.storage, existing)
-    task.job = replace(task.job, has_directory=True)
-    try:
-        if num_map_outputs is None:
-            _warn_of_slow_transfer(frame.sparkSession)
-        statuses = frame.mapInArrow(task, task.status_schema).collect()
-        return commit_shuffle(
-            task,
-            statuses,
-            mode=mode,
-            expected_map_outputs=num_map_outputs,
-            expected_version=expected_version,
-        )
-    except BaseException as error:
-        abort_after(task.job, error)
-        raise
+    if num_map_outputs is None:
+        _warn_of_slow_transfer(frame.sparkSession)
+    return write_and_commit(
+        task,
+        frame,
+        mode,
+        num_map_outputs=num_map_outputs,
+        expected_version=expected_version,
+    )
+
+
+def append_shuffle(
+    source: DataFrame | ds.Dataset | DeltaTable | IcebergTable | IcebergDataScan,
+    path: Place,
+    *,
+    options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
+    num_map_tasks: int | None = None,
+    expected_version: int | None = None,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt:
+    """Append rows to a shuffle: partitioned, sorted and stored as those that are there.
+
+    Number of subpartitions, partitioner, sort keys and codec are those of the newest version.
+    Columns are matched by name: one that the rows lack is null there, and must be nullable; one
+    that the shuffle lacks becomes a new nullable column. A number may be wider than before, unless
+    it is a key.
+
+    Parameters
+    ----------
+    source, path
+        As for :func:`write_shuffle`.
+    options
+        How to write; its codec and ``schema_evolution`` are not used. Defaults when None.
+    columns, filter, num_map_tasks, expected_version, spark, storage_options
+        As for :func:`write_shuffle`.
+
+    Returns
+    -------
+    ShuffleReceipt
+        What was appended.
+
+    Raises
+    ------
+    ShuffleNotFoundError, ResultReleasedError
+        There is no shuffle to append to.
+    OptionError
+        A partitioner of your own places its rows: give it to ``write_shuffle(..., mode="append")``.
+    SchemaError, StorageError, CommitConflictError, pyspark.errors.PySparkException
+        As for :func:`write_shuffle`; nothing is left behind.
+    """
+    return write_shuffle(
+        source,
+        path,
+        **like_newest(path, options, storage_options),
+        mode="append",
+        columns=columns,
+        filter=filter,
+        num_map_tasks=num_map_tasks,
+        expected_version=expected_version,
+        spark=spark,
+        storage_options=storage_options,
+    )
 
 
 def _is_case_sensitive(spark: SparkSession) -> bool:

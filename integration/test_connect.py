@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
@@ -117,6 +118,14 @@ def program(spark: SparkSession, directory: Path) -> Found:
     found["aggregated"] = digest(
         connector.aggregate_shuffle(spark, path, ["k", "s"], [("d", "max"), ([], "count_all")])
     )
+    grouped = connector.map_groups(spark, path, latest, "k bigint, at timestamp, n long")
+    found["grouped"] = digest(grouped)
+    kept = connector.join_shuffles(
+        spark, path, path, left_columns=["d"], right_columns=["t"], into=directory / "kept"
+    )
+    found["kept"] = [kept.num_rows, digest(connector.read_shuffle(spark, directory / "kept"))]
+    appended = connector.append_shuffle(df.select("t", "s", "d", "k"), directory / "kept")
+    found["appended"] = [appended.version, appended.num_rows, appended.num_subpartitions]
     spark.sql("DROP TABLE connect_t")
 
     lane = connector.write_shuffle(
@@ -153,6 +162,10 @@ def program(spark: SparkSession, directory: Path) -> Found:
 
 def number_of_rows(_: int, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch({"n": [sum(batch.num_rows for batch in reader)]})
+
+
+def latest(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"at": [frame["t"].max()], "n": [len(frame)], "k": [key[0]]})
 
 
 def digest(df: DataFrame) -> list[Any]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from arrow_format.arrays.batches import Rows
 from arrow_format.arrays.expansion import stored_batches
-from arrow_format.arrays.stored_types import data_schema
+from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.statistics import chosen_columns
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, check_description
@@ -183,12 +184,13 @@ def begin_job(
 
 
 def run_map_task(
-    job: ShuffleJob, map_task: int, attempt: int, batches: Iterable[pa.RecordBatch]
+    job: ShuffleJob, map_task: int, attempt: int, batches: Iterable[pa.RecordBatch | Rows]
 ) -> MapStatus:
     """Write the rows of one attempt of a map task, and return its status for :func:`commit_job`.
 
-    Attempts of a task never share a file. Rows are converted to the data schema. On an exception
-    nothing of this attempt is left.
+    Attempts of a task never share a file. Rows are converted to the data schema; the partitioner
+    places them, unless they come with their subpartitions. On an exception nothing of this attempt
+    is left.
     """
     map_task = check_integer("map_task", map_task, 0, MAX_INTEGER, "a map task")
     attempt = check_integer("attempt", attempt, 0, MAX_INTEGER, "an attempt")
@@ -201,6 +203,9 @@ def run_map_task(
         storage, job.directory, metadata, job.options, job.open_local_roots()
     ) as partition:
         for number, batch in enumerate(batches):
+            if isinstance(batch, Rows):
+                partition.emit(normalise(batch.batch, job.data_schema), batch.subpartitions)
+                continue
             if not isinstance(batch, pa.RecordBatch):
                 msg = (
                     f"item {number} of batches (from 0) is {type(batch).__name__}: expected Arrow "

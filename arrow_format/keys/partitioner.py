@@ -280,6 +280,25 @@ def key_columns(partitioner: Partitioner | Mapping[str, Any] | None) -> tuple[st
     return None
 
 
+def renamed(partitioner: Partitioner, names: Mapping[str, str]) -> Partitioner | None:
+    """Return a partitioner of columns by their new names; None for a user's own.
+
+    ``names`` has the new name of each of :func:`key_columns`.
+    """
+    if isinstance(partitioner, HashPartitioner):
+        return HashPartitioner([names[key] for key in partitioner.keys])
+    if isinstance(partitioner, RangePartitioner):
+        keys = [(names[name], order) for name, order in partitioner.keys]
+        bounds = partitioner.bounds
+        if bounds is not None:
+            new = [names[name] for name in bounds.schema.names]
+            bounds = pa.RecordBatch.from_arrays(bounds.columns, names=new)
+        return RangePartitioner(keys=keys, bounds=bounds)
+    if isinstance(partitioner, ColumnPartitioner):
+        return ColumnPartitioner(names[partitioner.column])
+    return None if key_columns(partitioner) is None else partitioner
+
+
 class _Described(msgspec.Struct):
     kind: str
 

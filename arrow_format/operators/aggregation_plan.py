@@ -122,7 +122,7 @@ class AggregationPlan:
                 results.append(method.finish(*own))
             except DoesNotFitError as error:
                 key = self.keys_of(groups).slice(error.row, 1)
-                group = ", ".join(f"{name}={_text(key[name][0])}" for name in key.column_names)
+                group = ", ".join(f"{name}={value_text(key[name][0])}" for name in key.column_names)
                 msg = (
                     f"{aggregation} of the group {group} is outside of what {error.type} holds: "
                     f"cast {aggregation.columns[0]!r} to a wider type before it is written (a "
@@ -151,7 +151,8 @@ def _grouped(keys: list[Column], steps: Sequence[tuple[Step, list[Column]]]) -> 
     return pa.table(grouped, names=[str(number) for number in range(len(grouped))])
 
 
-def _text(value: pa.Scalar) -> str:
+def value_text(value: pa.Scalar) -> str:
+    """Return a value of a key for a message."""
     try:
         return repr(value.as_py())
     except ValueError:  # dates that Python lacks, text that is not UTF-8

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +17,9 @@ from arrow_format.arrays.buffers import to_arrow, validity
 from arrow_format.arrays.conversion import float_bits
 from arrow_format.arrays.gather import filtered
 from arrow_format.arrays.row_sizes import most_items
-from arrow_format.errors import SchemaError
+from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.spark_hash import check_hashable, hash_columns
+from arrow_format.operators.aggregation_plan import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,6 +82,14 @@ class HashPass:
         # A key that has half of the rows keeps them together, and each pass reads all rows.
         return [] if 2 * int(counts.max()) > len(hashes) else self.split(parts)
 
+    def commonest(self, batch: pa.RecordBatch) -> tuple[int, int]:
+        """Return a row of the key that most rows of a batch have, and how many have it."""
+        if not _hashed(batch.schema, self.keys):
+            return 0, batch.num_rows
+        _, rows, counts = np.unique(self._hashes(batch), return_index=True, return_counts=True)
+        most = int(counts.argmax())
+        return int(rows[most]), int(counts[most])
+
     def _hashes(self, batch: pa.RecordBatch) -> NDArray[np.uint32]:
         columns = [batch.column(name) for name in _hashed(batch.schema, self.keys)]
         hashes = hash_columns([float_bits(column) for column in columns], SEED).view(np.uint32)
@@ -96,6 +106,7 @@ def in_passes(
     keys: Sequence[str],
     *,
     max_bytes: int,
+    max_group_bytes: int = 1 << 62,
     row_bytes: int = 0,
     num_rows: int,
     nulls_are_equal: bool = True,
@@ -103,7 +114,8 @@ def in_passes(
     """Yield passes over all rows, each with its rows, which fit in ``max_bytes``.
 
     Only a pass of which half the rows have one key takes more; it is checked again when it has
-    twice as many. The caller empties the list before it asks for the next.
+    twice as many, and refused with OptionError from ``max_group_bytes`` on. The caller empties the
+    list before it asks for the next.
 
     ``read`` yields about ``num_rows`` rows; it is called for every pass, and for each that turns
     out too large. A row counts ``row_bytes`` more than it has, an item of a list one more.
@@ -128,10 +140,24 @@ def in_passes(
                 if smaller:
                     waiting += smaller
                     break
-                limit = 2 * num_bytes  # the rows that follow may have other keys
+                if num_bytes > max_group_bytes:
+                    raise _too_large(hash_pass, batches, num_bytes)
+                limit = min(2 * num_bytes, max_group_bytes)  # those that follow may differ
             del taken
         else:
             yield hash_pass, batches
+
+
+def _too_large(hash_pass: HashPass, taken: Sequence[pa.RecordBatch], num_bytes: int) -> OptionError:
+    batch = max(taken, key=attrgetter("num_rows"))
+    row, num_rows = hash_pass.commonest(batch)
+    key = ", ".join(f"{name}={value_text(batch[name][row])}" for name in hash_pass.keys)
+    return OptionError(
+        f"the group {key} is too large: rows of it, and fewer of others, have more than "
+        f"{num_bytes >> 20} MiB in Arrow ({num_rows} of {batch.num_rows} rows of a batch are its), "
+        "and a group is in memory as a whole, within 3/8 of memory_bytes. Read fewer columns, give "
+        "options=ReadOptions(memory_bytes=...) more, or use map_subpartitions, whose readers stream"
+    )
 
 
 def _hashed(schema: pa.Schema, keys: Sequence[str]) -> list[str]:

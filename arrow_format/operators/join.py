@@ -84,7 +84,7 @@ def join_range(
         for hash_pass, rows in passes:
             if not rows and not plan.keeps(left=indexed != 0):
                 continue
-            build = Indexed(_joined(rows, side.schema), plan, is_left=indexed == 0)
+            build = Indexed(joined_rows(rows, side.schema), plan, is_left=indexed == 0)
             blocks = other.blocks(other_ranges, hash_pass.of(other_keys), build.batch)
             yield from join_blocks(build, other.schema, blocks, plan)
             del build, blocks  # before that of the next pass is made
@@ -154,7 +154,7 @@ class _Side:
         )
 
 
-def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def joined_rows(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """Join batches, and empty the list; one column at a time is in memory twice."""
     columns = [
         [no_rows(field.type), *(batch.column(i) for batch in batches)]

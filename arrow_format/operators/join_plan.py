@@ -79,6 +79,24 @@ class JoinPlan:
             return right if left is None else left
         return sorted({*left} & {*right})
 
+    def name_of(self, column: str, *, of_right: bool) -> str | None:
+        """Return the name in the result of a column of one side; None if some row lacks its value.
+
+        A key has it also where the result has the other side's column, which is equal.
+        """
+        sides = [
+            (each.right, each.left, each.name) if of_right else (each.left, each.right, each.name)
+            for each in self.columns
+        ]
+        has_all = self.how not in (("left", "full") if of_right else ("right", "full"))
+        for own, other, name in sides:
+            if own == column and (has_all or other is not None):
+                return name
+        if self.how != "inner":
+            return None
+        equal = {pair[not of_right] for pair in self.keys if pair[of_right] == column}
+        return next((name for _, other, name in sides if other in equal), None)
+
     @property
     def left_columns(self) -> list[str]:
         """Columns to read on the left."""

@@ -16,7 +16,13 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError
 from arrow_format.format.index_file import decode_index, statistics_section
 from arrow_format.format.statistics import ColumnStatistics
 from arrow_format.format.statistics_section import decode_section
-from arrow_format.model import PartitionedFile, PartitionedFileMetadata, Region, RegionKind
+from arrow_format.model import (
+    Encoding,
+    PartitionedFile,
+    PartitionedFileMetadata,
+    Region,
+    RegionKind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.model import Int64Array
+    from arrow_format.options import Codec
     from arrow_format.storage.open import Storage
 
 
@@ -91,6 +98,12 @@ class PartitionedFileReader:
             raise CorruptShuffleError(msg)
         self._section = statistics_section(index)
         self._statistics: Mapping[str, ColumnStatistics] | None = None
+
+    @property
+    def codec(self) -> Codec:
+        """``none`` where all chunks are plain Arrow messages, as an Arrow IPC file has them."""
+        is_plain = all((region.chunks.encoding == Encoding.IPC).all() for region in self.regions)
+        return "none" if is_plain else "zstd"
 
     @property
     def statistics(self) -> Mapping[str, ColumnStatistics]:

@@ -27,7 +27,7 @@ from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.ipc import byte_schema
 from arrow_format.format.totals import subpartition_totals
 from arrow_format.keys.spark_order import key_codes
-from arrow_format.model import Encoding, RegionKind
+from arrow_format.model import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectNotFoundError
@@ -223,7 +223,8 @@ class PartitionedFileMerger:
         inputs: Sequence[PartitionedFileReader],
         write: Callable[[PartitionedFileWriter], None],
     ) -> PartitionedFileReader:
-        options = replace(self._options, codec="none" if _are_ipc(inputs) else "zstd")
+        is_plain = all(index.codec == "none" for index in inputs)
+        options = replace(self._options, codec="none" if is_plain else "zstd")
         metadata = replace(self._metadata, statistics=_statistics_of_any(inputs, self._metadata))
         try:
             with self._open(metadata, options) as writer:
@@ -300,15 +301,6 @@ def _statistics_of_any(
     """Columns that have statistics in some input; those of copied chunks of others stay unknown."""
     known = {name for index in inputs for name in index.metadata.statistics}
     return tuple(name for name in metadata.data_schema.names if name in known)
-
-
-def _are_ipc(inputs: Sequence[PartitionedFileReader]) -> bool:
-    """Whether all chunks are uncompressed Arrow messages."""
-    return all(
-        bool((region.chunks.encoding == Encoding.IPC).all())
-        for index in inputs
-        for region in index.regions
-    )
 
 
 NUM_COMPARED = 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from pyspark.sql.types import ArrayType, DayTimeIntervalType, NullType, StringType, StructType
 
@@ -11,7 +11,8 @@ from arrow_format.errors import SchemaError
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregate_functions import COMPARING, LISTS, OF_ROWS
 from arrow_format.operators.aggregation_plan import plan_aggregation
-from connector.operators.tasks import open_shuffles, run_in_groups, where
+from connector.operators.into import check_into
+from connector.operators.tasks import WholeGroups, open_shuffles, run_in_groups, where
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import check_keys, spark_schema_of
@@ -23,16 +24,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+    from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.operators.aggregation_plan import (
         Aggregation,
         AggregationPlan,
         PlannedAggregation,
     )
-    from arrow_format.options import ReadOptions
+    from arrow_format.options import WriteMode
     from arrow_format.read.shuffle import Shuffle
+    from arrow_format.storage.open import Place
+    from connector.operators.into import Options
     from connector.operators.tasks import Path
 
 
+@overload
 def aggregate_shuffle(
     spark: SparkSession,
     shuffle: Path,
@@ -43,9 +48,45 @@ def aggregate_shuffle(
     subpartitions: int | Iterable[int] | None = None,
     version: int | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
-    options: ReadOptions | None = None,
+    into: None = None,
+    options: Options = None,
     storage_options: Mapping[str, str] | None = None,
-) -> DataFrame:
+) -> DataFrame: ...
+@overload
+def aggregate_shuffle(
+    spark: SparkSession,
+    shuffle: Path,
+    keys: str | Sequence[str],
+    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str],
+    *,
+    filter: str | pc.Expression | None = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    into: Place,
+    partition_by: str | Sequence[str] | None = None,
+    num_subpartitions: int | None = None,
+    mode: WriteMode = "errorifexists",
+    options: Options = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+def aggregate_shuffle(
+    spark: SparkSession,
+    shuffle: Path,
+    keys: str | Sequence[str],
+    aggregations: Sequence[Aggregation] | Mapping[str, Aggregation | str],
+    *,
+    filter: str | pc.Expression | None = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    into: Place | None = None,
+    partition_by: str | Sequence[str] | None = None,
+    num_subpartitions: int | None = None,
+    mode: WriteMode = "errorifexists",
+    options: Options = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame | ShuffleReceipt:
     """Aggregate rows with equal keys in the tasks that read them; only results enter the JVM.
 
     .. code-block:: python
@@ -95,18 +136,32 @@ def aggregate_shuffle(
         The newest when None.
     target_partition_bytes
         Bytes on disk that one task may read.
+    into
+        Path or URI of a shuffle that the tasks write the result to, instead of passing it to the
+        JVM. Rows stay in the subpartitions that they came from, without an exchange, where the
+        result has the partition keys of the input. Each row is checked: one whose key
+        belongs elsewhere is an error that names it.
+    partition_by
+        With ``into`` only: columns of the result to partition it anew by, as Spark hashes them. If
+        they are the partition keys of the input, and n is its too, rows stay.
+    num_subpartitions, mode
+        With ``into`` only: of the shuffle that is written, as for
+        :func:`~connector.write_shuffle`; the number is that of the input when None.
     options
-        Memory of a task, and whether files are mapped; defaults when None.
+        Memory of a task, and whether files are mapped: a :class:`~arrow_format.ReadOptions`. With
+        ``into`` also, or instead, how to write: a :class:`~arrow_format.WriteOptions`. Defaults
+        when None.
     storage_options
         Of an object store: credentials, region, endpoint, as obstore names them. They win over the
         environment, travel to the tasks, and are never shown.
 
     Returns
     -------
-    DataFrame
+    DataFrame or ShuffleReceipt
         Lazy; the keys, then a column for each aggregation, one row per group in no particular
-        order. A task buffers tens of megabytes of rows and results; it reads a larger subpartition
-        in passes, see :func:`~arrow_format.operators.aggregate.aggregate_range`.
+        order. With ``into``, once all is written and committed, its receipt. A task buffers tens of
+        megabytes of rows and results; it reads a larger subpartition in passes, see
+        :func:`~arrow_format.operators.aggregate.aggregate_range`.
 
     Raises
     ------
@@ -117,17 +172,26 @@ def aggregate_shuffle(
         At the first action; with ArithmeticOverflowError where a result exceeds its type, naming
         column and group.
     """
-    (opened,) = open_shuffles(shuffle, version, options, storage_options)
+    reading, target = check_into(
+        into,
+        options,
+        keys=partition_by,
+        num_subpartitions=num_subpartitions,
+        mode=mode,
+        storage_options=storage_options,
+    )
+    (opened,) = open_shuffles(shuffle, version, reading, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
     opened = where(spark, opened, filter)
     return run_in_groups(
         spark,
         (opened,),
-        partial(aggregate_range, opened, plan),
+        WholeGroups(partial(aggregate_range, opened, plan)),
         _result_schema(opened, plan),
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
         candidates=opened.candidates(),
+        into=target,
     )
 
 

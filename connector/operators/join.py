@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from pyspark.sql.types import StructField, StructType
 
@@ -16,8 +16,10 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.operators.join import join_range
 from arrow_format.operators.join_plan import plan_join
+from connector.operators.into import check_into
 from connector.operators.results import results_of
 from connector.operators.tasks import (
+    WholeGroups,
     open_shuffles,
     run_in_groups,
     session_time_zone,
@@ -35,12 +37,16 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.operators.join_plan import JoinKind, JoinPlan
-    from arrow_format.options import ReadOptions
+    from arrow_format.options import WriteMode
     from arrow_format.read.shuffle import Shuffle
-    from connector.operators.tasks import Path, Work
+    from arrow_format.storage.open import Place
+    from connector.operators.into import Options
+    from connector.operators.tasks import Path
 
 
+@overload
 def join_shuffles(
     spark: SparkSession,
     left: Path,
@@ -54,13 +60,63 @@ def join_shuffles(
     right_filter: str | pc.Expression | None = None,
     suffixes: tuple[str, str] | None = None,
     then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
-    schema: StructType | str | None = None,
+    schema: StructType | pa.Schema | str | None = None,
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
-    options: ReadOptions | None = None,
+    into: None = None,
+    options: Options = None,
     storage_options: Mapping[str, str] | None = None,
-) -> DataFrame:
+) -> DataFrame: ...
+@overload
+def join_shuffles(
+    spark: SparkSession,
+    left: Path,
+    right: Path,
+    on: str | Sequence[str | tuple[str, str]] | None = None,
+    how: JoinKind = "inner",
+    *,
+    left_columns: Sequence[str] | None = None,
+    right_columns: Sequence[str] | None = None,
+    left_filter: str | pc.Expression | None = None,
+    right_filter: str | pc.Expression | None = None,
+    suffixes: tuple[str, str] | None = None,
+    then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
+    schema: StructType | pa.Schema | str | None = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | Sequence[int | None] | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    into: Place,
+    keys: str | Sequence[str] | None = None,
+    num_subpartitions: int | None = None,
+    mode: WriteMode = "errorifexists",
+    options: Options = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+def join_shuffles(
+    spark: SparkSession,
+    left: Path,
+    right: Path,
+    on: str | Sequence[str | tuple[str, str]] | None = None,
+    how: JoinKind = "inner",
+    *,
+    left_columns: Sequence[str] | None = None,
+    right_columns: Sequence[str] | None = None,
+    left_filter: str | pc.Expression | None = None,
+    right_filter: str | pc.Expression | None = None,
+    suffixes: tuple[str, str] | None = None,
+    then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
+    schema: StructType | pa.Schema | str | None = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | Sequence[int | None] | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    into: Place | None = None,
+    keys: str | Sequence[str] | None = None,
+    num_subpartitions: int | None = None,
+    mode: WriteMode = "errorifexists",
+    options: Options = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame | ShuffleReceipt:
     """Join two co-partitioned shuffles in the tasks that read them; only results enter the JVM.
 
     The rows are those of Spark's join: a null equals nothing, NaN equals NaN, -0.0 equals 0.0, and
@@ -97,23 +153,39 @@ def join_shuffles(
         rows a task has. Timestamps have the session's time zone, so hours and days are those of
         Spark's SQL.
     schema
-        Of what ``then`` yields: a StructType or DDL text; given if and only if ``then`` is.
+        Of what ``then`` yields: a StructType, DDL text or a ``pyarrow`` schema; given if and only
+        if ``then`` is.
     subpartitions
         One, a range or several; all when None.
     version
         Of both, or a pair; the newest when None.
     target_partition_bytes
         Bytes on disk that one task may read, of both together.
+    into
+        Path or URI of a shuffle that the tasks write the result to, instead of passing it to the
+        JVM. Rows stay in the subpartitions that they came from, without an exchange, where the
+        result has the partition keys of the input: of the right one in a right join or where the
+        left one is broadcast, else of the left one. Each row is checked: one whose key belongs
+        elsewhere is an error that names it.
+    keys
+        With ``into`` only: columns of the result to partition it anew by, as Spark hashes them. If
+        they are the partition keys of the input, and n is its too, rows stay.
+    num_subpartitions, mode
+        With ``into`` only: of the shuffle that is written, as for
+        :func:`~connector.write_shuffle`; the number is that of the input when None.
     options
-        Memory of a task, for both together, and whether files are mapped; defaults when None.
+        Memory of a task, for both together, and whether files are mapped: a
+        :class:`~arrow_format.ReadOptions`. With ``into`` also, or instead, how to write: a
+        :class:`~arrow_format.WriteOptions`. Defaults when None.
     storage_options
         Of object stores: credentials, region, endpoint, as obstore names them. They win over the
         environment, travel to the tasks, and are never shown.
 
     Returns
     -------
-    DataFrame
-        Lazy; rows in no particular order. Columns of a side that may be missing are nullable. A
+    DataFrame or ShuffleReceipt
+        Lazy; rows in no particular order. With ``into``, once all is written and committed, its
+        receipt. Columns of a side that may be missing are nullable. A
         task buffers the smaller side of one subpartition, or of several small ones, and as much of
         the other; where that exceeds its memory, it reads in passes, each for some of the keys.
 
@@ -123,7 +195,15 @@ def join_shuffles(
         An argument does not fit the shuffles, or they cannot be opened; raised here and not at the
         first action. Keys must have the same type on both sides, and not be nested.
     """
-    opened = open_shuffles((left, right), version, options, storage_options)
+    reading, target = check_into(
+        into,
+        options,
+        keys=keys,
+        num_subpartitions=num_subpartitions,
+        mode=mode,
+        storage_options=storage_options,
+    )
+    opened = open_shuffles((left, right), version, reading, storage_options)
     left_shuffle, right_shuffle = opened
     plan = plan_join(
         left_shuffle,
@@ -143,12 +223,14 @@ def join_shuffles(
     if (then is None) != (schema is None):
         msg = "then and schema: expected both or neither; schema is that of what then yields"
         raise OptionError(msg)
-    work: Work = partial(join_range, left_shuffle, right_shuffle, plan)
+    join = partial(join_range, left_shuffle, right_shuffle, plan)
+    work = WholeGroups(join)
     if then is not None and schema is not None:
         result = spark_struct(spark, schema)
         rows = in_time_zone(arrow_schema_of(joined), session_time_zone(spark))
         paths = f"{left_shuffle.path} and {right_shuffle.path}"
-        work = ThenOfGroup(work, rows, then, arrow_schema_of(result), paths)
+        work = WholeGroups(ThenOfGroup(join, rows, then, arrow_schema_of(result), paths))
+    in_right = plan.how == "right" or is_broadcast(left_shuffle)
     return run_in_groups(
         spark,
         opened,
@@ -157,6 +239,9 @@ def join_shuffles(
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
         candidates=plan.candidates(*map(_candidates, (left_shuffle, right_shuffle))),
+        into=target,
+        source=right_shuffle if in_right else left_shuffle,
+        names=partial(plan.name_of, of_right=in_right),
     )
 
 
@@ -200,7 +285,7 @@ def joined_schema(plan: JoinPlan, left: StructType, right: StructType) -> Struct
 class ThenOfGroup:
     """Calls the user's function with the joined rows of a group."""
 
-    join: Work
+    join: Callable[[Sequence[int]], Generator[pa.RecordBatch]]
     joined: pa.Schema
     """Of the rows that the function reads."""
     then: Callable[[BatchReader], Iterable[pa.RecordBatch]]

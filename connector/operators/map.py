@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import check_co_partitioned
 from arrow_format.operators.subpartition_readers import each_subpartition, row_source
+from connector.operators.into import check_into
 from connector.operators.results import results_of
 from connector.operators.tasks import (
     open_shuffles,
@@ -31,29 +32,72 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.operators.staying_rows import Result
     from arrow_format.operators.subpartition_readers import RowSource
-    from arrow_format.options import ReadOptions
+    from arrow_format.options import WriteMode
     from arrow_format.read.shuffle import Shuffle
+    from arrow_format.storage.open import Place
+    from connector.operators.into import Options
     from connector.operators.tasks import Path
 
     Columns = Sequence[str] | None
     Filter: TypeAlias = str | pc.Expression | None
 
 
+@overload
 def map_subpartitions(
     spark: SparkSession,
     shuffles: Path | Sequence[Path],
     function: Callable[..., Iterable[pa.RecordBatch]],
-    schema: StructType | str,
+    schema: StructType | pa.Schema | str,
     *,
     columns: Sequence[str] | Sequence[Columns] | None = None,
     filter: Filter | Sequence[Filter] = None,
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
-    options: ReadOptions | None = None,
+    into: None = None,
+    options: Options = None,
     storage_options: Mapping[str, str] | None = None,
-) -> DataFrame:
+) -> DataFrame: ...
+@overload
+def map_subpartitions(
+    spark: SparkSession,
+    shuffles: Path | Sequence[Path],
+    function: Callable[..., Iterable[pa.RecordBatch]],
+    schema: StructType | pa.Schema | str,
+    *,
+    columns: Sequence[str] | Sequence[Columns] | None = None,
+    filter: Filter | Sequence[Filter] = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | Sequence[int | None] | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    into: Place,
+    keys: str | Sequence[str] | None = None,
+    num_subpartitions: int | None = None,
+    mode: WriteMode = "errorifexists",
+    options: Options = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> ShuffleReceipt: ...
+def map_subpartitions(
+    spark: SparkSession,
+    shuffles: Path | Sequence[Path],
+    function: Callable[..., Iterable[pa.RecordBatch]],
+    schema: StructType | pa.Schema | str,
+    *,
+    columns: Sequence[str] | Sequence[Columns] | None = None,
+    filter: Filter | Sequence[Filter] = None,
+    subpartitions: int | Iterable[int] | None = None,
+    version: int | Sequence[int | None] | None = None,
+    target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    into: Place | None = None,
+    keys: str | Sequence[str] | None = None,
+    num_subpartitions: int | None = None,
+    mode: WriteMode = "errorifexists",
+    options: Options = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DataFrame | ShuffleReceipt:
     """Call a function once per subpartition, in the task that reads it.
 
     .. code-block:: python
@@ -86,8 +130,8 @@ def map_subpartitions(
         when the function's result ends. Its timestamps have the session's time zone, as in
         ``applyInPandas``, so hours and days are those of Spark's SQL.
     schema
-        Of what the function yields: a StructType or DDL text. Columns are matched by name. Another
-        type is an error; another time zone is converted.
+        Of what the function yields: a StructType, DDL text or a ``pyarrow`` schema. Columns are
+        matched by name. Another type is an error; another time zone is converted.
     columns
         Columns to read, in that order: a list for all shuffles, or a list (or None) for each; all
         when None.
@@ -102,17 +146,31 @@ def map_subpartitions(
     target_partition_bytes
         Bytes on disk that one task may read, of all shuffles together; one large subpartition may
         be more. Adjacent subpartitions share a task.
+    into
+        Path or URI of a shuffle that the tasks write the result to, instead of passing it to the
+        JVM. Rows stay in the subpartitions that they came from, without an exchange, where the
+        result has the partition keys of the input. Of several inputs, it
+        is the first that is not broadcast. Each row is checked: one whose key
+        belongs elsewhere is an error that names it.
+    keys
+        With ``into`` only: columns of the result to partition it anew by, as Spark hashes them. If
+        they are the partition keys of the input, and n is its too, rows stay.
+    num_subpartitions, mode
+        With ``into`` only: of the shuffle that is written, as for
+        :func:`~connector.write_shuffle`; the number is that of the input when None.
     options
-        Memory of a task, for all shuffles together, and whether files are mapped; defaults when
-        None.
+        Memory of a task, for all shuffles together, and whether files are mapped: a
+        :class:`~arrow_format.ReadOptions`. With ``into`` also, or instead, how to write: a
+        :class:`~arrow_format.WriteOptions`. Defaults when None.
     storage_options
         Of object stores: credentials, region, endpoint, as obstore names them. They win over the
         environment, travel to the tasks, and are never shown.
 
     Returns
     -------
-    DataFrame
-        Lazy; its Spark partitions are in subpartition order.
+    DataFrame or ShuffleReceipt
+        Lazy; its Spark partitions are in subpartition order. With ``into``, once all is written and
+        committed, its receipt.
 
     Raises
     ------
@@ -123,7 +181,15 @@ def map_subpartitions(
         At the first action. It contains what the function raised, with subpartition and paths;
         SchemaError for a result of another schema.
     """
-    opened = open_shuffles(shuffles, version, options, storage_options)
+    reading, target = check_into(
+        into,
+        options,
+        keys=keys,
+        num_subpartitions=num_subpartitions,
+        mode=mode,
+        storage_options=storage_options,
+    )
+    opened = open_shuffles(shuffles, version, reading, storage_options)
     check_co_partitioned(opened)
     opened = _where_each(spark, opened, filter)
     if not callable(function):
@@ -143,6 +209,7 @@ def map_subpartitions(
         struct,
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
+        into=target,
     )
 
 
@@ -189,7 +256,7 @@ class EachSubpartition:
     time_zone: str
     """Of the timestamps that the function reads."""
 
-    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
         """Yield the results of the function, subpartition after subpartition."""
         paths = ", ".join(shuffle.path for shuffle in self.shuffles)
         sources = [
@@ -200,7 +267,8 @@ class EachSubpartition:
             for subpartition, readers in turns:
                 where = f"subpartition {subpartition} of {paths}"
                 call = partial(self.function, subpartition, *readers)
-                yield from results_of(call, self.schema, caller="map_subpartitions", where=where)
+                for batch in results_of(call, self.schema, caller="map_subpartitions", where=where):
+                    yield range(subpartition, subpartition + 1), batch
                 # They would keep the rows of a broadcast shuffle.
                 del readers, call
 

@@ -27,7 +27,7 @@ def results_of(
     ``where`` has subpartitions and paths) and of its cause: PySpark prints notes, but neither cause
     nor context. StopIteration becomes RuntimeError, since in a generator it would pass for the end.
     """
-    try:
+    with noted(caller, where):
         try:
             results = call()
         except StopIteration as error:
@@ -39,14 +39,32 @@ def results_of(
             if str(error) == "generator raised StopIteration":
                 raise RuntimeError(_ended(where)) from (error.__cause__ or error)
             raise
-    except Exception as error:
-        error.add_note(f"in {caller}, {where}")
+
+
+class noted:
+    """Adds notes to an error of a user's function: where it was raised, and its cause.
+
+    PySpark prints notes, but neither cause nor context.
+    """
+
+    def __init__(self, caller: str, where: str | Callable[[], str]) -> None:
+        self._caller = caller
+        self._where = where
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Add the notes."""
+        if not isinstance(error, Exception):
+            return
+        where = self._where if isinstance(self._where, str) else self._where()
+        error.add_note(f"in {self._caller}, {where}")
         cause = error.__cause__
         if cause is None and not error.__suppress_context__:
             cause = error.__context__
         if cause is not None:
             error.add_note("caused by:\n" + "".join(traceback.format_exception(cause)).rstrip())
-        raise
 
 
 def _ended(where: str) -> str:
@@ -71,7 +89,7 @@ def checked_results(results: Any, schema: pa.Schema, where: str) -> Iterator[pa.
         raise SchemaError(msg)
     try:
         for result in results:
-            yield _fit(result, schema, where)
+            yield fitted(result, schema, where)
     finally:
         # Before the readers are closed: the function may still read from them.
         close = getattr(results, "close", None)
@@ -79,7 +97,8 @@ def checked_results(results: Any, schema: pa.Schema, where: str) -> Iterator[pa.
             close()
 
 
-def _fit(batch: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:  # noqa: ANN401
+def fitted(batch: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:  # noqa: ANN401
+    """Return a batch of a function brought to a schema; SchemaError names what does not fit."""
     if not isinstance(batch, pa.RecordBatch):
         msg = f"{where}: the function yielded {_kind(batch)}: expected a pyarrow.RecordBatch"
         raise SchemaError(msg)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from arrow_format.arrays.batches import rebatched
 from arrow_format.arrays.buffers import to_numpy
-from arrow_format.arrays.stored_types import conform
+from arrow_format.arrays.stored_types import conform, data_schema
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.extras import require
 from arrow_format.keys.co_partitioning import is_broadcast
@@ -26,24 +27,27 @@ from arrow_format.options import check_integer, check_read_options
 from arrow_format.read.plan import adjacent_ranges, check_subpartitions
 from arrow_format.read.shuffle import Shuffle, open_shuffle
 from connector.arrival import Travels
+from connector.map_task import write_and_commit
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS, partition_bytes
-from connector.spark_types import arrow_schema_of
+from connector.spark_types import arrow_schema_of, spark_schema_of, stored_schema
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
-    import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import Int64Array
+    from arrow_format.operators.staying_rows import Result
     from arrow_format.options import ReadOptions
+    from connector.operators.into import Into
 
     Groups = tuple[tuple[tuple[int, int], ...], ...]
     """Each group as ranges ``[first, end)`` of subpartitions."""
-    Work = Callable[[Sequence[int]], Generator[pa.RecordBatch]]
-    """Reads subpartitions, ascending, and yields rows."""
+    Work = Callable[[Sequence[int]], Generator[Result]]
+    """Reads subpartitions, ascending, and yields rows with those of them that they came from."""
 
 CALL_BYTES = 4 << 10
 """Weight that every subpartition has besides its bytes, so that empty ones are spread too."""
@@ -116,14 +120,17 @@ def where(
         raise type(error)(msg) from error
 
 
-def spark_struct(spark: SparkSession, schema: StructType | str) -> StructType:
+def spark_struct(spark: SparkSession, schema: StructType | pa.Schema | str) -> StructType:
     """Return the schema of a result; text is DDL, ``k bigint, v double``, that Spark parses."""
+    if isinstance(schema, pa.Schema):
+        return spark_schema_of(data_schema(schema))
     if isinstance(schema, str):
         require("pandas", "df.mapInArrow of PySpark")
         # On Connect too, where this process has no JVM to parse it.
         return spark.range(0).mapInArrow(lambda batches: batches, schema).schema
     if not isinstance(schema, StructType):
-        msg = f"schema is {type(schema).__name__}: expected a StructType or DDL text"
+        kind = type(schema).__name__
+        msg = f"schema is {kind}: expected a StructType, DDL text or a pyarrow schema"
         raise SchemaError(msg)
     return schema
 
@@ -153,12 +160,20 @@ def run_in_groups(
     subpartitions: int | Iterable[int] | None,
     target_partition_bytes: int,
     candidates: Sequence[int] | None = None,
-) -> DataFrame:
+    into: Into | None = None,
+    source: Shuffle | None = None,
+    names: Callable[[str], str | None] = str,
+) -> DataFrame | ShuffleReceipt:
     """Return the lazy DataFrame of what ``work`` yields, over all groups of subpartitions.
 
     ``work`` is called in a task with the subpartitions of a group, ascending; it must be picklable.
     A group has about ``target_partition_bytes`` on disk, of all shuffles together. Only those of
     ``candidates``, ascending, yield anything; any may where it is None.
+
+    With ``into`` the tasks write what it yields, and the receipt is returned. ``source`` is the
+    shuffle in whose subpartitions the rows are, by default the first that is not broadcast, and
+    ``names`` returns the name of a column of it in the result, as
+    :func:`~arrow_format.operators.staying_rows.plan_placement` has them.
     """
     require("pandas", "df.mapInArrow of PySpark")
     check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
@@ -172,8 +187,15 @@ def run_in_groups(
         numbers = np.intersect1d(numbers, np.asarray(candidates, np.int64))
     max_bytes = partition_bytes(int(weights[numbers].sum()), target_partition_bytes)
     groups = balanced_groups(weights, max_bytes, numbers) if len(numbers) else ()
-    task = GroupTask(groups, work, arrow_schema_of(schema))
-    return spark.range(0, len(groups), 1, max(len(groups), 1)).mapInArrow(task, schema)
+    numbers_of_groups = spark.range(0, len(groups), 1, max(len(groups), 1))
+    grouped = GroupResults(groups, work, arrow_schema_of(schema))
+    if into is None:
+        return numbers_of_groups.mapInArrow(GroupTask(grouped), schema)
+    if source is None:
+        source = next((each for each in shuffles if not is_broadcast(each)), shuffles[0])
+    where = ", ".join(shuffle.path for shuffle in shuffles)
+    task = into.begin(stored_schema(schema), grouped, source, names, where)
+    return write_and_commit(task, numbers_of_groups, into.mode, num_map_outputs=len(groups))
 
 
 def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Array) -> Groups:
@@ -204,30 +226,50 @@ def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
 
 
 @dataclass(frozen=True)
-class GroupTask(Travels):
-    """Callable for ``mapInArrow``: takes group numbers, yields the results of the work."""
+class GroupResults:
+    """The results of the work on each group of subpartitions."""
 
     groups: Groups
     work: Work
     schema: pa.Schema
+
+    def __call__(self, number: int) -> Generator[Result]:
+        """Yield the results of a group, as they fit the schema."""
+        ranges = self.groups[number]
+        subpartitions: Sequence[int] = range(*ranges[0])
+        if len(ranges) > 1:
+            subpartitions = [number for first, end in ranges for number in range(first, end)]
+        # Closed when no more is taken, and not when Python collects garbage.
+        with closing(self.work(subpartitions)) as results:
+            for origin, batch in results:
+                if batch.num_rows:
+                    yield origin, conform(batch, self.schema)
+
+
+@dataclass(frozen=True)
+class GroupTask(Travels):
+    """Callable for ``mapInArrow``: takes group numbers, yields the results of the work."""
+
+    results: GroupResults
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the groups whose numbers arrive."""
         begin_task()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self._run(self.groups[number])
+                with closing(self.results(number)) as results:
+                    rows = (batch for _, batch in results)
+                    yield from rebatched(rows, min_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
 
-    def _run(self, ranges: tuple[tuple[int, int], ...]) -> Iterator[pa.RecordBatch]:
-        subpartitions: Sequence[int] = range(*ranges[0])
-        if len(ranges) > 1:
-            subpartitions = [number for first, end in ranges for number in range(first, end)]
-        # Closed when Spark takes no more, and not when Python collects garbage.
-        with closing(self._fitted(subpartitions)) as fitted:
-            yield from rebatched(fitted, min_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
 
-    def _fitted(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
-        with closing(self.work(subpartitions)) as results:
-            for batch in results:
-                if batch.num_rows:
-                    yield conform(batch, self.schema)
+@dataclass(frozen=True)
+class WholeGroups:
+    """Work that reads adjacent subpartitions together: its rows came from any of them."""
+
+    work: Callable[[Sequence[int]], Generator[pa.RecordBatch]]
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
+        """Yield the rows of the work."""
+        with closing(self.work(subpartitions)) as batches:
+            for batch in batches:
+                yield subpartitions, batch

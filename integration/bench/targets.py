@@ -52,6 +52,9 @@ KEPT_JOIN_AGAINST_SQL = Target(at_least=4)
 AGGREGATE_AGAINST_APPLY = Target(at_least=5)
 """Speed of ``aggregate_shuffle`` of a kept shuffle, against ``groupBy(k).applyInArrow``."""
 
+GROUPS_AGAINST_APPLY = Target(at_least=3)
+"""Speed of ``map_groups`` of a kept shuffle, against ``groupBy(k).applyInPandas`` of Parquet."""
+
 FILTER_AGAINST_WHERE = Target(at_least=5)
 """Speed of ``read_shuffle(filter=)`` that keeps 1 % of the rows, against reading and filtering."""
 

@@ -107,12 +107,21 @@ def orders(scale: float) -> Path:
     return _tpch("orders", f"tpch-orders-sf{scale:g}", scale)
 
 
-def _tpch(table: str, name: str, scale: float) -> Path:
+def tpch_table(table: str, scale: float) -> Path:
+    """Parquet file of a smaller table of TPC-H: ``customer``, ``supplier``, ..."""
+    name = f"tpch-{table}-sf{scale:g}"
+    _tpch(table, name, scale, parts=1)
+    return CACHE / name / f"{table}.parquet"
+
+
+def _tpch(table: str, name: str, scale: float, parts: int = LINEITEM_PARTS) -> Path:
     with _made_once(name) as directory:
         if directory is not None:
             program = Path(sys.executable).with_name("tpchgen-cli")
             command = [str(program), "parquet", "-s", f"{scale:g}", "--tables", table]
-            command += ["--parts", str(LINEITEM_PARTS), "--output-dir", str(directory), "-q"]
+            if parts > 1:
+                command += ["--parts", str(parts)]
+            command += ["--output-dir", str(directory), "-q"]
             try:
                 subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
             except (OSError, subprocess.CalledProcessError) as error:

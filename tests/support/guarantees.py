@@ -50,6 +50,15 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "names: overflow is an error, NaN is the largest number (doubles up to rounding; the "
             "guide lists what Spark casts and is refused here)"
         ),
+        "groups": (
+            "A function per group of a kept shuffle gets the groups, types and time zones of "
+            "Spark's `applyInPandas`, and its results are cast as there"
+        ),
+        "results that stay partitioned": (
+            "A result that tasks write has each row in the subpartition of its key: a row that "
+            "stays and belongs elsewhere fails the write by name, and a write that fails leaves "
+            "nothing"
+        ),
         "session time zone": (
             "User functions in tasks see timestamps in the time zone of the session"
         ),

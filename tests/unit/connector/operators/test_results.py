@@ -125,7 +125,7 @@ def test_timestamps_have_the_zone_that_is_asked_for(tmp_path, partitioner):
 
     shuffles = (open_shuffle(tmp_path / "s"),)
     work = EachSubpartition(shuffles, (None,), function, stored, "Asia/Tokyo")
-    found = [batch for batch in work([0, 1]) if batch.num_rows]
+    found = [batch for _, batch in work([0, 1]) if batch.num_rows]
     assert {row["at"].hour for row in seen} == {row["in"][0]["at"].hour for row in seen} == {21}
     assert {row["local"].hour for row in seen} == {12}
     assert found

@@ -1,0 +1,51 @@
+"""A session that runs ``mapInArrow`` over numbers in this process: tasks without a JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from connector.spark_types import arrow_schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql.types import StructType
+
+    Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass
+class SessionInProcess:
+    """Has as much of a session as functions per subpartition ask for."""
+
+    conf: dict[str, str] = field(default_factory=lambda: {"spark.sql.session.timeZone": "UTC"})
+
+    def range(self, start: int, end: int, step: int, num_partitions: int) -> FrameInProcess:
+        del num_partitions
+        return FrameInProcess(list(range(start, end, step)))
+
+
+@dataclass
+class FrameInProcess:
+    """Numbers, and the task that is to run over each of them."""
+
+    numbers: list[int]
+    task: Task | None = None
+    schema: StructType | None = None
+
+    def mapInArrow(self, task: Task, schema: StructType) -> FrameInProcess:
+        return FrameInProcess(self.numbers, task, schema)
+
+    def toArrow(self) -> pa.Table:
+        assert self.task is not None
+        assert self.schema is not None
+        batches: list[pa.RecordBatch] = []
+        for number in self.numbers:
+            batches += self.task(iter([pa.record_batch({"id": [number]})]))
+        return pa.Table.from_batches(batches, arrow_schema_of(self.schema))
+
+    def collect(self) -> list[dict[str, Any]]:
+        return list(self.toArrow().to_pylist())

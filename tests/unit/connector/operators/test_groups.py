@@ -1,0 +1,208 @@
+"""A function per group: which form it has, what it is given, and what its results may be."""
+
+from functools import partial
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import connector
+from arrow_format import MissingPackageError, OptionError, SchemaError, write_shuffle
+from connector.operators import groups
+from connector.spark_version import SPARK
+from tests.support.session_in_process import SessionInProcess
+from tests.support.small_shuffles import FAST
+
+SESSION = SessionInProcess()
+SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+ROWS = pa.table({"k": [i % 5 for i in range(40)], "v": pa.array([*range(39), None])})
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_shuffle(ROWS, tmp_path / "s", num_subpartitions=3, keys="k", options=FAST)
+    return tmp_path / "s"
+
+
+def run(path, function, schema=SCHEMA, **how):
+    rows = connector.map_groups(SESSION, path, function, schema, **how).collect()
+    return sorted(rows, key=lambda row: row["k"])
+
+
+def frames(frame):
+    assert isinstance(frame, pd.DataFrame)
+    return pd.DataFrame({"n": [len(frame)], "k": [frame["k"].iloc[0]]})
+
+
+def keyed(key, frame):
+    return frames(frame).assign(k=key[0])
+
+
+def tables(rows: pa.Table) -> pa.Table:
+    assert isinstance(rows, pa.Table)
+    return pa.table({"n": [len(rows)], "k": rows["k"].slice(0, 1)})
+
+
+def keyed_tables(key, rows: "pa.Table"):
+    return pa.table({"k": pa.array([key[0].as_py()]), "n": [len(rows)]})
+
+
+def only_for_type_checkers(rows: "pa.Table") -> "no.such.Module":  # noqa: F821
+    return tables(rows)
+
+
+class Counts:
+    def method(self, rows: pa.Table):
+        return tables(rows)
+
+    def __call__(self, key, rows: pa.Table):
+        return keyed_tables(key, rows)
+
+
+def extended(frame, *, more=0):
+    return frames(frame).assign(n=lambda made: made["n"] + more)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        frames, keyed, tables, keyed_tables, only_for_type_checkers, Counts().method, Counts(),
+        lambda frame: frames(frame), partial(extended, more=0),
+        lambda key, frame, add=0: keyed(key, frame),
+    ],
+)  # fmt: skip
+def test_forms_of_functions(path, function):
+    assert run(path, function) == [{"k": k, "n": 8} for k in range(5)]
+
+
+def test_a_group_is_a_frame_of_its_own(path):
+    """Integers without nulls are integers, whatever the other groups have; a change stays here."""
+
+    def changes(key, frame):
+        assert list(frame.index) == list(range(8))
+        assert frame["v"].dtype == ("float64" if key == (4,) else "int64")
+        assert list(frame.columns) == ["v", "k"]
+        frame["v"] = 0
+        frame.loc[0, "k"] = 100
+        return frames(frame)
+
+    found = run(path, changes, columns=["v", "k"])
+    assert found == [{"k": 100, "n": 8}] * 5
+    assert (
+        run(path, lambda frame: frames(frame.assign(k=len(frame.columns))), columns=["v"])
+        == [{"k": 1, "n": 8}] * 5
+    )
+
+
+def test_groups_without_rows_or_columns_in_their_results(path):
+    empty = [pd.DataFrame(), pd.DataFrame({"k": [], "n": []})]
+
+    def some(key, frame):
+        return frames(frame) if key[0] < 3 else empty[key[0] - 3]
+
+    assert run(path, some) == [{"k": k, "n": 8} for k in range(3)]
+    assert run(path, lambda frame: empty[0]) == []
+    none = pa.table({"k": pa.array([], pa.int64()), "n": pa.array([], pa.int64())})
+
+    def few(key, rows: pa.Table):
+        return none if key[0].as_py() < 4 else tables(rows)
+
+    assert run(path, few) == [{"k": 4, "n": 8}]
+
+
+def run_with(path, function, **settings):
+    conf = {f"spark.sql.{name.replace('__', '.')}": value for name, value in settings.items()}
+    session = SessionInProcess({"spark.sql.session.timeZone": "UTC"} | conf)
+    return connector.map_groups(session, path, function, SCHEMA).collect()
+
+
+def test_settings_of_the_session_are_those_of_apply_in_pandas(path):
+    by_position = "legacy__execution__pandas__groupedMap__assignColumnsByName"
+    found = run_with(path, frames, **{by_position: "false"})
+    assert sorted(row["n"] for row in found) == [0, 1, 2, 3, 4]
+    assert {row["k"] for row in found} == {8}
+
+    def halves(frame):
+        return frames(frame).assign(n=2.5)
+
+    assert {row["n"] for row in run_with(path, halves)} == {2}
+    with pytest.raises(Exception, match="convertToArrowArraySafely"):
+        run_with(path, halves, execution__pandas__convertToArrowArraySafely="true")
+    kinds = set()
+
+    def nullable(frame):
+        kinds.add(str(frame["v"].dtype))
+        return frames(frame)
+
+    prefer = {"execution__pythonUDF__pandas__preferIntExtensionDtype": "true"}
+    run_with(path, nullable, **prefer)
+    assert kinds == ({"Int64"} if SPARK >= (4, 2) else {"int64", "float64"})
+
+
+def mixed(key, frame):
+    """Types that differ from group to group: they cannot be joined before they are cast."""
+    numbers = [1, 2.0, "3", True, None]
+    return pd.DataFrame({"k": key, "n": pd.Series([numbers[key[0]]])})
+
+
+def test_results_are_cast_one_by_one_where_their_types_differ(path):
+    assert [row["n"] for row in run(path, mixed)] == [1, 2, 3, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (lambda f: f.rename(columns={"v": "n "}), SchemaError, "it lacks n and it has n  besides"),
+        (lambda f: frames(f).set_axis([0, 1], axis=1).assign(x=1), SchemaError, "it lacks k, n"),
+        (lambda f: pd.DataFrame([[1, 2, 3]]), SchemaError, "has 3 columns, and the schema 2: k"),
+        (lambda f: f["k"], SchemaError, "returned a Series: expected a pandas.DataFrame"),
+        (lambda f: next(iter(())), RuntimeError, "the function raised StopIteration"),
+        (lambda f: frames(f).assign(n="x"), Exception, "'n'"),
+        (lambda f: 1 / 0, ZeroDivisionError, "division"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_told_with_the_group(path, function, error, message):
+    with pytest.raises(error, match=message) as caught:
+        run(path, function)
+    assert any(
+        note.startswith("in map_groups, the group k=") and note.endswith(f"of {path}")
+        for note in caught.value.__notes__
+    )
+
+
+def test_tables_must_have_the_types_of_the_schema(path):
+    def untyped(rows: pa.Table):
+        return pa.table({"k": ["x"], "n": [1]})
+
+    def frame(rows: pa.Table):
+        return frames(rows.to_pandas())
+
+    with pytest.raises(SchemaError, match=r"the group k=. of .*column 'k' is string, not int64"):
+        run(path, untyped)
+    with pytest.raises(SchemaError, match=r"returned a DataFrame: expected a pyarrow\.Table"):
+        run(path, frame)
+
+
+def test_arguments(path):
+    for function, message in [
+        (7, "function is int"),
+        (lambda: None, "function takes 0 arguments"),
+        (lambda a, b, c: None, "function takes 3 arguments"),
+    ]:
+        with pytest.raises(OptionError, match=message):
+            run(path, function)
+    with pytest.raises(OptionError, match="columns is empty"):
+        run(path, frames, columns=[])
+    for how in ({"sort_by": "nope"}, {"columns": ["nope"]}, {"filter": "nope = 1"}):
+        with pytest.raises(SchemaError, match="'nope' is not there"):
+            run(path, frames, **how)
+
+
+def test_frames_need_pandas_and_tables_are_told_to_need_spark_s(path, monkeypatch):
+    def missing(package, what):
+        raise MissingPackageError(what, name=package)
+
+    monkeypatch.setattr(groups, "require", missing)
+    with pytest.raises(MissingPackageError, match="map_groups, unless its function takes a py"):
+        run(path, frames)
+    assert run(path, tables)[0] == {"k": 0, "n": 8}

@@ -1,0 +1,104 @@
+"""Groups of a shuffle: whole, each once, in order, within memory, however rows are stored."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from arrow_format import (
+    BroadcastPartitioner,
+    OptionError,
+    RangePartitioner,
+    RoundRobinPartitioner,
+    append_shuffle,
+    open_shuffle,
+    write_shuffle,
+)
+from arrow_format.operators.groups import group_keys, grouped_blocks
+from tests.support.small_shuffles import FAST
+
+NAN = float("nan")
+KEYS = [None, NAN, 0.0, -0.0, 1.5, -7.0, 2.0**60]
+
+
+def canonical(key):
+    return tuple("nan" if part != part else 0 if part == 0 else part for part in key)
+
+
+def groups_of(path, keys, **how):
+    """The positions of each group's rows, in order; every group must come once."""
+    found = {}
+    shuffle = open_shuffle(path)
+    for block in grouped_blocks(shuffle, keys, ["k", "t", "v"], **how):
+        assert block.starts[0] == 0
+        assert block.starts[-1] == block.batch.num_rows
+        assert (np.diff(block.starts) > 0).all()
+        for start, stop in zip(block.starts[:-1].tolist(), block.starts[1:].tolist(), strict=True):
+            rows = block.batch.slice(start, stop - start).to_pylist()
+            (key,) = {canonical([row[name] for name in keys]) for row in rows}
+            assert key not in found
+            found[key] = [row["v"] for row in rows]
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(KEYS), st.sampled_from([None, "", "a", "b"])), max_size=60
+    ),
+    appended=st.integers(0, 60),
+    keys=st.sampled_from([["k"], ["t"], ["k", "t"], ["t", "k"]]),
+    sort_by=st.sampled_from([(), ("v",), ("t", "k", "v"), ("k", "t")]),
+    group_bytes=st.sampled_from([None, 900, 3_000]),
+)
+def test_every_group_is_whole_and_in_the_order_of_the_shuffle(
+    tmp_path_factory, rows, appended, keys, sort_by, group_bytes
+):
+    path = tmp_path_factory.mktemp("groups") / "s"
+    table = pa.table(
+        {
+            "k": pa.array([k for k, _ in rows], pa.float64(), from_pandas=False),
+            "t": pa.array([t for _, t in rows], pa.string()),
+            "v": pa.array(range(len(rows)), pa.int64()),
+        }
+    )
+    how = {"num_subpartitions": 4, "keys": keys, "sort_by": sort_by, "options": FAST}
+    write_shuffle(table.slice(0, appended), path, **how)
+    append_shuffle(table.slice(appended), path, options=FAST)
+    expected = {}
+    for row in open_shuffle(path).read().read_all().to_pylist():
+        expected.setdefault(canonical([row[name] for name in keys]), []).append(row["v"])
+    if group_bytes is None:
+        assert groups_of(path, keys) == expected
+        for order in ("ascending", "descending"):
+            found = groups_of(path, keys, sort_by=(("v", order),))
+            assert found == {
+                key: sorted(values, reverse=order == "descending")
+                for key, values in expected.items()
+            }
+    elif max(map(len, expected.values()), default=0) * 80 < group_bytes:
+        assert groups_of(path, keys, group_bytes=group_bytes) == expected
+
+
+def test_a_group_that_is_too_large_is_named_and_others_are_not_in_its_way(tmp_path):
+    few = {"k": list(range(500)) * 2, "t": ["x" * 50] * 1_000, "v": range(1_000)}
+    write_shuffle(pa.table(few), tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    assert len(groups_of(tmp_path / "s", ["k"], group_bytes=8_000)) == 500
+    many = pa.table({"k": [7] * 3_000, "t": ["x" * 50] * 3_000, "v": range(3_000)})
+    append_shuffle(many, tmp_path / "s", options=FAST)
+    with pytest.raises(OptionError, match=r"^the group k=7 is too large: .*ReadOptions\(memory"):
+        groups_of(tmp_path / "s", ["k"], group_bytes=8_000)
+    assert len(groups_of(tmp_path / "s", ["k"], group_bytes=1_000_000)) == 500
+
+
+def test_shuffles_without_groups(tmp_path):
+    table = pa.table({"k": [1]})
+    for partitioner in (RoundRobinPartitioner(), BroadcastPartitioner()):
+        path = tmp_path / type(partitioner).__name__
+        write_shuffle(table, path, num_subpartitions=2, partitioner=partitioner, options=FAST)
+        with pytest.raises(OptionError, match="whatever the values of rows are"):
+            group_keys(open_shuffle(path))
+    ranges = RangePartitioner("k", bounds=[1])
+    write_shuffle(table, tmp_path / "s", num_subpartitions=2, partitioner=ranges, options=FAST)
+    assert group_keys(open_shuffle(tmp_path / "s")) == ("k",)
