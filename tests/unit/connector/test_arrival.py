@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructType
 from arrow_format import WriteOptions, write_shuffle
 from connector import ArrowShuffleDataSource, ShuffleMapTask
 from connector.operators.buffered_output import BufferedOutput
-from connector.operators.tasks import GroupTask
+from connector.operators.tasks import GroupResults, GroupTask
 from connector.source.described import _source
 from connector.source.reader import ShuffleSourceReader
 from connector.source.writer import ShuffleSourceWriter
@@ -46,7 +46,7 @@ def travelling(tmp_path_factory):
     write_shuffle(rows, path, keys="k", num_subpartitions=2, options=WriteOptions(sync=False))
     return {
         "task": ShuffleMapTask(path, schema=SCHEMA, keys="k", num_subpartitions=2),
-        "group": GroupTask((), len, rows.schema),
+        "group": GroupTask(GroupResults((), len, rows.schema)),
         "buffer": BufferedOutput(keys=["k"], max_interval="1s"),
         "reader": ShuffleSourceReader({"path": str(path)}, SCHEMA),
         "writer": ShuffleSourceWriter(options, SCHEMA, overwrite=True),
