@@ -186,38 +186,67 @@ class Frames:
     """Rows as DataFrames of pandas, whose columns have types as if each had been converted alone.
 
     Integers and booleans without nulls have other types than those with some, so a slice with nulls
-    of such a column is converted by itself.
+    of such a column is converted by itself. So is every slice of a nested column that has such
+    values inside.
     """
 
     def __init__(self, batch: pa.RecordBatch, settings: PandasSettings) -> None:
         import pandas as pd
 
+        self._batch = batch
         self._settings = settings
-        self._with_nulls = {
-            name: column
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-            if column.null_count and (pt.is_integer(column.type) or pt.is_boolean(column.type))
-        }
-        filled = {
-            name: pc.fill_null(column, to_scalar(0, column.type))
-            for name, column in self._with_nulls.items()
-        }
-        columns = [
-            filled.get(name, column)
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        ]
-        table = pa.Table.from_arrays(columns, schema=batch.schema)
-        series = to_pandas_columns(table, settings)
-        self._frame = pd.DataFrame(dict(zip(batch.schema.names, series, strict=True)))
+        columns, self._with_nulls, self._apart = {}, [], []
+        for i, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
+            if _has_nulls_inside(column):
+                self._apart.append(i)
+                continue
+            if column.null_count and _has_nulls_as_another_type(column.type):
+                self._with_nulls.append(i)
+                column = pc.fill_null(column, to_scalar(0, column.type))
+            columns[name] = column
+        schema = pa.schema([batch.schema.field(name) for name in columns])
+        table = pa.Table.from_arrays(list(columns.values()), schema=schema)
+        series = to_pandas_columns(table, settings) if columns else []
+        self._frame = pd.DataFrame(
+            dict(zip(columns, series, strict=True)), index=pd.RangeIndex(batch.num_rows)
+        )
 
     def slice(self, start: int, stop: int) -> Any:  # noqa: ANN401
         """Return rows as a DataFrame of its own, numbered from 0."""
         frame = self._frame.iloc[start:stop].reset_index(drop=True)
-        for name, column in self._with_nulls.items():
-            part = column.slice(start, stop - start)
-            if part.null_count:
-                (frame[name],) = to_pandas_columns(pa.table({name: part}), self._settings)
+        names = self._batch.schema.names
+        for i in self._apart:
+            frame.insert(i, names[i], self._alone(i, start, stop))
+        for i in self._with_nulls:
+            if self._batch.column(i).slice(start, stop - start).null_count:
+                frame[names[i]] = self._alone(i, start, stop)
         return frame
+
+    def _alone(self, i: int, start: int, stop: int) -> Any:  # noqa: ANN401
+        part = self._batch.column(i).slice(start, stop - start)
+        table = pa.Table.from_arrays([part], schema=pa.schema([self._batch.schema.field(i)]))
+        (series,) = to_pandas_columns(table, self._settings)
+        return series
+
+
+def _has_nulls_as_another_type(type_: pa.DataType) -> bool:
+    return bool(pt.is_integer(type_) or pt.is_boolean(type_))
+
+
+def _has_nulls_inside(array: pa.Array) -> bool:
+    """Whether a nested column may have integers or booleans inside some of which are null."""
+    if pt.is_struct(array.type):
+        inside = [array.field(i) for i in range(array.type.num_fields)]
+    elif pt.is_map(array.type):
+        inside = [array.keys, array.items]
+    elif pt.is_nested(array.type):
+        inside = [array.values]
+    else:
+        return False
+    return any(
+        (part.null_count and _has_nulls_as_another_type(part.type)) or _has_nulls_inside(part)
+        for part in inside
+    )
 
 
 def _have_equal_types(frames: list[Any]) -> bool:

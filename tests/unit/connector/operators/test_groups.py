@@ -94,6 +94,35 @@ def test_a_group_is_a_frame_of_its_own(path):
     )
 
 
+def test_values_inside_of_others_have_types_of_their_group_too(tmp_path):
+    types = [pa.list_(pa.int64()), pa.struct([("a", pa.bool_())]), pa.map_(pa.int32(), pa.int8())]
+    columns = {"l": types[0], "s": types[1], "m": types[2], "k": pa.int64(), "v": pa.int64()}
+    rows = [
+        {"k": 1, "l": [2**60 + 1, 5], "s": {"a": True}, "m": [(1, 1)]},
+        {"k": 2, "l": [None], "s": {"a": None}, "m": [(1, None)]},
+        {"k": 3, "l": None, "s": None, "m": None},
+    ]
+    table = pa.Table.from_pylist(rows, schema=pa.schema(list(columns.items())))
+    seen = {}
+
+    def look(name, key, frame):
+        assert list(frame.columns) == list(columns)
+        assert list(frame.index) == [0]
+        values = frame["l"].iloc[0], frame["s"].iloc[0], frame["m"].iloc[0]
+        kinds = getattr(values[0], "dtype", None), *map(repr, values)
+        seen.setdefault(name, {})[key[0]] = kinds
+        return frame
+
+    schema = table.schema
+    for name, of in {"together": table, **{str(k): table[k - 1 : k] for k in (1, 2, 3)}}.items():
+        path = tmp_path / name
+        write_shuffle(of, path, num_subpartitions=1, keys="k", options=FAST)
+        made = connector.map_groups(SESSION, path, partial(look, name), schema).toArrow()
+        assert made.sort_by("k").equals(of)
+    assert seen["together"] == seen["1"] | seen["2"] | seen["3"]
+    assert seen["together"][1][0] == "int64"
+
+
 def test_groups_without_rows_or_columns_in_their_results(path):
     empty = [pd.DataFrame(), pd.DataFrame({"k": [], "n": []})]
 
