@@ -119,8 +119,10 @@ class FrameCall(GroupCall):
         rows = Frames(block.batch.select(form.columns), self.settings)
         firsts = take(block.batch.select(form.keys), to_arrow(block.starts[:-1]))
         keys = Frames(firsts, self.settings) if form.takes_key else None
-        frames: list[Any] = []
-        first = num_rows = 0
+        frames: list[tuple[int, Any]] = []
+        counts: list[int] = []
+        # The first results are converted at once: how large a row is, nothing else tells.
+        num_rows, most_rows = 0, 1
         for group, (start, stop) in enumerate(pairwise(starts)):
             given = [rows.slice(start, stop)]
             if keys is not None:
@@ -129,13 +131,25 @@ class FrameCall(GroupCall):
             with noted("map_groups", partial(form.where, block, group)):
                 frame = _called(self.function, given, pd.DataFrame)
                 self._check_columns(frame)
-            frames.append(frame)
+            counts.append(len(frame))
+            if len(frame):
+                # A copy: the function may return the same frame again, with other values.
+                frames.append((group, frame.copy()))
             del frame, given
-            num_rows += len(frames[-1])
-            if num_rows >= BATCH_ROWS or group + 2 == len(starts):
-                counts = np.array([len(frame) for frame in frames], np.int32)
-                yield counts, self._converted(frames, block, first)
-                frames, first, num_rows = [], group + 1, 0
+            num_rows += counts[-1]
+            if num_rows >= most_rows or group + 2 == len(starts):
+                batch = self._converted(frames, block)
+                yield np.array(counts, np.int32), batch
+                if num_rows:
+                    most_rows = self._most_rows(num_rows, batch.nbytes)
+                frames, counts, num_rows = [], [], 0
+                del batch
+
+    def _most_rows(self, num_rows: int, num_bytes: int) -> int:
+        """Return how many rows to convert together, after some that had so many bytes."""
+        if any(pt.is_nested(type_) for type_ in self.form.schema.types):
+            return 1  # lists and dicts may change in the next call, and a copy has the same
+        return max(min(num_rows * 8, BATCH_ROWS, BATCH_BYTES * num_rows // max(num_bytes, 1)), 1)
 
     def _check_columns(self, frame: Any) -> None:  # noqa: ANN401
         names, expected = list(frame.columns), self.form.schema.names
@@ -159,22 +173,18 @@ class FrameCall(GroupCall):
             )
             raise SchemaError(msg)
 
-    def _converted(self, frames: list[Any], block: GroupBlock, first: int) -> pa.RecordBatch:
-        """Return the frames of groups from ``first`` on as one batch."""
+    def _converted(self, frames: list[tuple[int, Any]], block: GroupBlock) -> pa.RecordBatch:
+        """Return frames with rows, each with the number of its group, as one batch."""
         import pandas as pd
 
-        filled = [frame for frame in frames if len(frame)]
-        if not filled:
-            return _joined([], self.form.schema)
-        if len(filled) > 1 and _have_equal_types(filled):
-            whole = pd.concat(filled, ignore_index=True)
+        if len(frames) > 1 and _have_equal_types([frame for _, frame in frames]):
+            whole = pd.concat([frame for _, frame in frames], ignore_index=True)
             with suppress(Exception):  # one by one below, which tells whose it is
                 return self._to_arrow(whole, may_cast=False)
         batches = []
-        for group, frame in enumerate(frames, start=first):
-            if len(frame):
-                with noted("map_groups", partial(self.form.where, block, group)):
-                    batches.append(self._to_arrow(frame, may_cast=True))
+        for group, frame in frames:
+            with noted("map_groups", partial(self.form.where, block, group)):
+                batches.append(self._to_arrow(frame, may_cast=True))
         return _joined(batches, self.form.schema)
 
     def _to_arrow(self, frame: Any, *, may_cast: bool) -> pa.RecordBatch:  # noqa: ANN401

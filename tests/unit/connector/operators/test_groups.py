@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import connector
 from arrow_format import MissingPackageError, OptionError, SchemaError, write_shuffle
 from connector.operators import groups
+from connector.source.reader import BATCH_BYTES
 from connector.spark_version import SPARK
 from tests.support.session_in_process import SessionInProcess
 from tests.support.small_shuffles import FAST
@@ -121,6 +123,47 @@ def test_values_inside_of_others_have_types_of_their_group_too(tmp_path):
         assert made.sort_by("k").equals(of)
     assert seen["together"] == seen["1"] | seen["2"] | seen["3"]
     assert seen["together"][1][0] == "int64"
+
+
+def test_results_may_be_returned_again_with_other_values(path):
+    """As in ``applyInPandas``, which converts each before the next call."""
+    result = pd.DataFrame({"k": [0], "n": [0]})
+    block = np.zeros((1, 2), np.int64)
+    inside = []
+
+    def again(key, frame):
+        result.loc[0, ["k", "n"]] = [key[0], len(frame)]
+        return result
+
+    def of_a_block(key, frame):
+        block[0] = key[0], len(frame)
+        return pd.DataFrame(block, columns=["k", "n"], copy=False)
+
+    def with_a_list(key, frame):
+        inside[:] = [len(frame)]
+        return pd.DataFrame({"k": key, "n": [inside]})
+
+    expected = [{"k": k, "n": 8} for k in range(5)]
+    assert run(path, again) == run(path, of_a_block) == expected
+    lists = pa.schema([("k", pa.int64()), ("n", pa.list_(pa.int64()))])
+    sizes = iter(range(5))
+    found = run(path, lambda key, frame: with_a_list(key, frame[: next(sizes)]), lists)
+    assert sorted(row["n"][0] for row in found) == [0, 1, 2, 3, 4]
+
+
+def test_large_results_do_not_wait_for_others(tmp_path):
+    """A row may be a model of a megabyte, and a block has tens of thousands of groups."""
+    rows = pa.table({"k": list(range(100))})
+    write_shuffle(rows, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+
+    def model(key, frame):
+        return pd.DataFrame({"k": key, "m": [b"x" * (1 << 20)]})
+
+    schema = pa.schema([("k", pa.int64()), ("m", pa.binary())])
+    task = connector.map_groups(SESSION, tmp_path / "s", model, schema).task
+    sizes = [(batch.num_rows, batch.nbytes) for _, batch in task.results.work([0])]
+    assert sum(num_rows for num_rows, _ in sizes) == 100
+    assert max(num_bytes for _, num_bytes in sizes) <= BATCH_BYTES + (1 << 20)
 
 
 def test_groups_without_rows_or_columns_in_their_results(path):
