@@ -12,7 +12,7 @@ from arrow_format import MissingPackageError, OptionError, SchemaError, write_sh
 from connector.operators import groups
 from connector.source.reader import BATCH_BYTES
 from connector.spark_version import SPARK
-from tests.support.session_in_process import SessionInProcess
+from tests.support.session_in_process import SessionInProcess, Settings
 from tests.support.small_shuffles import FAST
 
 SESSION = SessionInProcess()
@@ -184,7 +184,7 @@ def test_groups_without_rows_or_columns_in_their_results(path):
 
 def run_with(path, function, **settings):
     conf = {f"spark.sql.{name.replace('__', '.')}": value for name, value in settings.items()}
-    session = SessionInProcess({"spark.sql.session.timeZone": "UTC"} | conf)
+    session = SessionInProcess(Settings(**conf))
     return connector.map_groups(session, path, function, SCHEMA).collect()
 
 
@@ -197,9 +197,11 @@ def test_settings_of_the_session_are_those_of_apply_in_pandas(path):
     def halves(frame):
         return frames(frame).assign(n=2.5)
 
-    assert {row["n"] for row in run_with(path, halves)} == {2}
-    with pytest.raises(Exception, match="convertToArrowArraySafely"):
-        run_with(path, halves, execution__pandas__convertToArrowArraySafely="true")
+    safely = "execution__pandas__convertToArrowArraySafely"
+    assert {row["n"] for row in run_with(path, halves, **{safely: "false"})} == {2}
+    for settings in ({}, {safely: "true"}):  # the default of the version, and said
+        with pytest.raises(Exception, match="convertToArrowArraySafely"):
+            run_with(path, halves, **settings)
     kinds = set()
 
     def nullable(frame):
