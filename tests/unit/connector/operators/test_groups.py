@@ -272,6 +272,15 @@ def test_arguments(path):
             run(path, frames, **how)
 
 
+def test_frames_of_types_that_spark_lacks_are_refused_before_a_task(tmp_path):
+    unsigned = pa.table({"k": [1, 1], "v": pa.array([3, 4], pa.uint8())})
+    path = tmp_path / "s"
+    write_shuffle(unsigned, path, num_subpartitions=1, keys="k", for_spark=False, options=FAST)
+    with pytest.raises(SchemaError, match="column 'v' has type uint8, which Spark cannot read"):
+        connector.map_groups(SESSION, path, frames, SCHEMA)
+    assert run(path, frames, columns=["k"]) == run(path, tables) == [{"k": 1, "n": 2}]
+
+
 def test_frames_need_pandas_and_tables_are_told_to_need_spark_s(path, monkeypatch):
     def missing(package, what):
         raise MissingPackageError(what, name=package)
