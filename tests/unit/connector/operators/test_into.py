@@ -225,7 +225,7 @@ def test_arguments(tmp_path, items, orders):
     ]:
         with pytest.raises((OptionError, SchemaError), match=message):
             run(into=tmp_path / "out", **how)
-    with pytest.raises(OptionError, match=r"^keys=None: the result lacks 'order', by which"):
+    with pytest.raises(OptionError, match=r"^keys=None: not every row .* has the 'order'"):
         connector.join_shuffles(
             SPARK, items, orders, on=[("order", "o")], how="full", into=tmp_path / "out"
         )
