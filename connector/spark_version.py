@@ -194,14 +194,19 @@ class PandasSettings:
 
     @staticmethod
     def of(conf: Any, time_zone: str) -> PandasSettings:  # noqa: ANN401
-        """Read the settings of a session; those that a version lacks have their defaults."""
+        """Read the settings of a session; those that a version lacks are off."""
 
-        def is_set(name: str, default: str = "false") -> bool:
-            return str(conf.get(f"spark.sql.{name}", default)).lower() == "true"
+        def is_set(name: str) -> bool:
+            # A default that is given would win over the version's own: 4.3 converts safely.
+            try:
+                value = conf.get(f"spark.sql.{name}")
+            except Exception:
+                value = conf.get(f"spark.sql.{name}", "false")
+            return str(value).lower() == "true"
 
         return PandasSettings(
             time_zone=time_zone,
-            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName"),
             is_safe=is_set("execution.pandas.convertToArrowArraySafely"),
             ints_to_decimals=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
             nullable_ints=is_set("execution.pythonUDF.pandas.preferIntExtensionDtype"),

@@ -34,7 +34,8 @@ TYPES = """
     CAST(concat('b', id) AS BINARY) AS b, CAST(id AS DECIMAL(20, 2)) / 7 AS d,
     date_add(DATE'2024-02-27', CAST(id % 5 AS INT)) AS day,
     timestamp_seconds(1700000000 + id * 1801) AS at, timestamp_ntz'2024-03-31 02:30:00' AS local,
-    array(id, NULL) AS a, named_struct('x', id, 'y', concat('s', id)) AS s, map('k', id) AS m,
+    array(id, IF(id % 41 = 5, NULL, id)) AS a, named_struct('x', id, 'y', concat('s', id)) AS s,
+    map('k', id) AS m,
     make_dt_interval(0, CAST(id AS INT)) AS span, array(timestamp_seconds(id)) AS times
 """
 
@@ -167,6 +168,33 @@ def test_results_are_cast_as_in_apply_in_pandas(
     lists = [sorted(map(str, table.to_pylist())) for table in tables]
     assert lists[0] == lists[1]
     assert len(lists[0]) > 100
+
+
+def halves(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"n": [len(frame) + 0.5]})
+
+
+@pytest.mark.parametrize("safely", [None, "false", "true"])
+def test_values_that_do_not_fit_are_refused_where_apply_in_pandas_refuses_them(
+    spark: SparkSession, rows: DataFrame, kept: Path, safely: str | None
+):
+    def outcome(frame: DataFrame) -> list[int] | None:
+        try:
+            return sorted(frame.toArrow()["n"].to_pylist())
+        except PythonException:
+            return None
+
+    name = "spark.sql.execution.pandas.convertToArrowArraySafely"
+    try:
+        if safely is not None:
+            spark.conf.set(name, safely)
+        expected = outcome(rows.groupBy("k", "j").applyInPandas(halves, "n int"))
+        found = outcome(connector.map_groups(spark, kept, halves, "n int"))
+    finally:
+        spark.conf.unset(name)
+    assert found == expected
+    if safely is not None:
+        assert (found is None) == (safely == "true")
 
 
 def by_position(frame: pd.DataFrame) -> pd.DataFrame:

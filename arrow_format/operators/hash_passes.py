@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,8 +67,8 @@ class HashPass:
             for i in range(parts)
         ]
 
-    def split_where_it_helps(self, taken: Sequence[pa.RecordBatch], times: float) -> list[HashPass]:
-        """Return passes to replace this one; an empty list where they would take no less memory.
+    def split_for(self, taken: Sequence[pa.RecordBatch], times: float) -> list[HashPass]:
+        """Return passes to replace this one; an empty list where rows cannot be split further.
 
         ``taken`` are rows that the pass took so far, at least one. ``times`` is the expected ratio
         of all its rows to the memory budget.
@@ -77,18 +76,29 @@ class HashPass:
         parts = min(max(ceil(1.25 * times), 2), MAX_PARTS)
         if self.modulus * parts > MAX_PASSES or not _hashed(taken[0].schema, self.keys):
             return []
+        return self.split(parts)
+
+    def split_where_it_helps(self, taken: Sequence[pa.RecordBatch], times: float) -> list[HashPass]:
+        """Return what :meth:`split_for` does, unless most rows have one key."""
+        smaller = self.split_for(taken, times)
+        if not smaller:
+            return []
         hashes = np.concatenate([self._hashes(batch) for batch in taken])
         counts = np.unique(hashes, return_counts=True)[1]
         # A key that has half of the rows keeps them together, and each pass reads all rows.
-        return [] if 2 * int(counts.max()) > len(hashes) else self.split(parts)
+        return [] if 2 * int(counts.max()) > len(hashes) else smaller
 
-    def commonest(self, batch: pa.RecordBatch) -> tuple[int, int]:
-        """Return a row of the key that most rows of a batch have, and how many have it."""
-        if not _hashed(batch.schema, self.keys):
-            return 0, batch.num_rows
-        _, rows, counts = np.unique(self._hashes(batch), return_index=True, return_counts=True)
-        most = int(counts.argmax())
-        return int(rows[most]), int(counts[most])
+    def commonest(self, taken: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ``taken``, at least one, with the key that most of them have."""
+        if not _hashed(taken[0].schema, self.keys):
+            yield from taken
+            return
+        hashes = [self._hashes(batch) for batch in taken]
+        values, counts = np.unique(np.concatenate(hashes), return_counts=True)
+        most = values[counts.argmax()]
+        for batch, of_batch in zip(taken, hashes, strict=True):
+            if (of_batch == most).any():
+                yield filtered(batch, to_arrow(of_batch == most))
 
     def _hashes(self, batch: pa.RecordBatch) -> NDArray[np.uint32]:
         columns = [batch.column(name) for name in _hashed(batch.schema, self.keys)]
@@ -133,28 +143,40 @@ def in_passes(
             if not taken.num_rows:
                 continue
             batches.append(taken)
-            num_bytes += taken.nbytes + most_items(taken) + row_bytes * taken.num_rows
+            num_bytes += _bytes_of(taken, row_bytes)
             if num_bytes > limit:
-                expected = num_bytes * max(num_rows / rows_read, 1)
-                smaller = hash_pass.split_where_it_helps(batches, expected / max_bytes)
+                times = num_bytes * max(num_rows / rows_read, 1) / max_bytes
+                smaller = hash_pass.split_where_it_helps(batches, times)
+                if not smaller and num_bytes > max_group_bytes:
+                    # Most rows may be the smaller ones.
+                    own = sum(_bytes_of(rows, row_bytes) for rows in hash_pass.commonest(batches))
+                    if 2 * own <= num_bytes:
+                        smaller = hash_pass.split_for(batches, times)
+                    if not smaller:
+                        raise _too_large(hash_pass, batches, num_bytes)
                 if smaller:
                     waiting += smaller
                     break
-                if num_bytes > max_group_bytes:
-                    raise _too_large(hash_pass, batches, num_bytes)
                 limit = min(2 * num_bytes, max_group_bytes)  # those that follow may differ
             del taken
         else:
             yield hash_pass, batches
 
 
+def _bytes_of(batch: pa.RecordBatch, row_bytes: int) -> int:
+    return int(batch.nbytes + most_items(batch) + row_bytes * batch.num_rows)
+
+
 def _too_large(hash_pass: HashPass, taken: Sequence[pa.RecordBatch], num_bytes: int) -> OptionError:
-    batch = max(taken, key=attrgetter("num_rows"))
-    row, num_rows = hash_pass.commonest(batch)
-    key = ", ".join(f"{name}={value_text(batch[name][row])}" for name in hash_pass.keys)
+    own, num_own = None, 0
+    for batch in hash_pass.commonest(taken):
+        own, num_own = batch, num_own + batch.num_rows
+    assert own is not None
+    key = ", ".join(f"{name}={value_text(own[name][0])}" for name in hash_pass.keys)
+    num_rows = sum(batch.num_rows for batch in taken)
     return OptionError(
         f"the group {key} is too large: rows of it, and fewer of others, have more than "
-        f"{num_bytes >> 20} MiB in Arrow ({num_rows} of {batch.num_rows} rows of a batch are its), "
+        f"{num_bytes >> 20} MiB in Arrow ({num_own} of {num_rows} rows read so far are its), "
         "and a group is in memory as a whole, within 3/8 of memory_bytes. Read fewer columns, give "
         "options=ReadOptions(memory_bytes=...) more, or use map_subpartitions, whose readers stream"
     )

@@ -148,8 +148,13 @@ def _kept(
         )
     found: Mapping[str, str | None] = {column: names(column) for column in columns}
     for column, name in found.items():
-        if name is None or name not in schema.names:
-            return None, f"the result lacks {column!r}, by which {source.path} is partitioned"
+        if name is None:
+            return None, (
+                f"not every row of the result has the {column!r} by which {source.path} is "
+                "partitioned"
+            )
+        if name not in schema.names:
+            return None, f"the result lacks {name!r}, by which {source.path} is partitioned"
         types = source.schema.field(column).type, schema.field(name).type
         if placed_as(types[0]) != placed_as(types[1]):
             return None, (

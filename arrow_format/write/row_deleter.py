@@ -22,7 +22,7 @@ from arrow_format.errors import CorruptShuffleError, StorageError
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.format.totals import subpartition_totals
-from arrow_format.model import Encoding, RegionKind
+from arrow_format.model import RegionKind
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.key_search import search, subpartitions_in
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -110,7 +110,7 @@ class RowDeleter:
         stored, schema = index.metadata.data_schema, self._metadata.data_schema
         chunks = ChunkReader(index, self._decoders.of(stored))
         is_stored_alike = has_same_columns(stored, schema)
-        options = replace(self._options, codec="none" if _is_ipc(index) else "zstd")
+        options = replace(self._options, codec=index.codec)
         statistics = region_statistics(index)
         metadata = replace(self._metadata, statistics=index.metadata.statistics)
         try:
@@ -212,11 +212,6 @@ class RowDeleter:
             raise _differs(written, index, "the number of rows differs from that")
         if search([written], self._keys, schema, ignore):
             raise _differs(written, index, "it has rows of deleted keys, as those")
-
-
-def _is_ipc(index: PartitionedFileReader) -> bool:
-    """Whether all chunks are uncompressed Arrow messages."""
-    return all(bool((region.chunks.encoding == Encoding.IPC).all()) for region in index.regions)
 
 
 def _differs(

@@ -179,6 +179,7 @@ def aggregate_shuffle(
         num_subpartitions=num_subpartitions,
         mode=mode,
         storage_options=storage_options,
+        name_of_keys="partition_by",
     )
     (opened,) = open_shuffles(shuffle, version, reading, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)

@@ -119,8 +119,10 @@ class FrameCall(GroupCall):
         rows = Frames(block.batch.select(form.columns), self.settings)
         firsts = take(block.batch.select(form.keys), to_arrow(block.starts[:-1]))
         keys = Frames(firsts, self.settings) if form.takes_key else None
-        frames: list[Any] = []
-        first = num_rows = 0
+        frames: list[tuple[int, Any]] = []
+        counts: list[int] = []
+        # The first results are converted at once: how large a row is, nothing else tells.
+        num_rows, most_rows = 0, 1
         for group, (start, stop) in enumerate(pairwise(starts)):
             given = [rows.slice(start, stop)]
             if keys is not None:
@@ -129,13 +131,25 @@ class FrameCall(GroupCall):
             with noted("map_groups", partial(form.where, block, group)):
                 frame = _called(self.function, given, pd.DataFrame)
                 self._check_columns(frame)
-            frames.append(frame)
+            counts.append(len(frame))
+            if len(frame):
+                # A copy: the function may return the same frame again, with other values.
+                frames.append((group, frame.copy()))
             del frame, given
-            num_rows += len(frames[-1])
-            if num_rows >= BATCH_ROWS or group + 2 == len(starts):
-                counts = np.array([len(frame) for frame in frames], np.int32)
-                yield counts, self._converted(frames, block, first)
-                frames, first, num_rows = [], group + 1, 0
+            num_rows += counts[-1]
+            if num_rows >= most_rows or group + 2 == len(starts):
+                batch = self._converted(frames, block)
+                yield np.array(counts, np.int32), batch
+                if num_rows:
+                    most_rows = self._most_rows(num_rows, batch.nbytes)
+                frames, counts, num_rows = [], [], 0
+                del batch
+
+    def _most_rows(self, num_rows: int, num_bytes: int) -> int:
+        """Return how many rows to convert together, after some that had so many bytes."""
+        if any(pt.is_nested(type_) for type_ in self.form.schema.types):
+            return 1  # lists and dicts may change in the next call, and a copy has the same
+        return max(min(num_rows * 8, BATCH_ROWS, BATCH_BYTES * num_rows // max(num_bytes, 1)), 1)
 
     def _check_columns(self, frame: Any) -> None:  # noqa: ANN401
         names, expected = list(frame.columns), self.form.schema.names
@@ -159,22 +173,18 @@ class FrameCall(GroupCall):
             )
             raise SchemaError(msg)
 
-    def _converted(self, frames: list[Any], block: GroupBlock, first: int) -> pa.RecordBatch:
-        """Return the frames of groups from ``first`` on as one batch."""
+    def _converted(self, frames: list[tuple[int, Any]], block: GroupBlock) -> pa.RecordBatch:
+        """Return frames with rows, each with the number of its group, as one batch."""
         import pandas as pd
 
-        filled = [frame for frame in frames if len(frame)]
-        if not filled:
-            return _joined([], self.form.schema)
-        if len(filled) > 1 and _have_equal_types(filled):
-            whole = pd.concat(filled, ignore_index=True)
+        if len(frames) > 1 and _have_equal_types([frame for _, frame in frames]):
+            whole = pd.concat([frame for _, frame in frames], ignore_index=True)
             with suppress(Exception):  # one by one below, which tells whose it is
                 return self._to_arrow(whole, may_cast=False)
         batches = []
-        for group, frame in enumerate(frames, start=first):
-            if len(frame):
-                with noted("map_groups", partial(self.form.where, block, group)):
-                    batches.append(self._to_arrow(frame, may_cast=True))
+        for group, frame in frames:
+            with noted("map_groups", partial(self.form.where, block, group)):
+                batches.append(self._to_arrow(frame, may_cast=True))
         return _joined(batches, self.form.schema)
 
     def _to_arrow(self, frame: Any, *, may_cast: bool) -> pa.RecordBatch:  # noqa: ANN401
@@ -186,38 +196,67 @@ class Frames:
     """Rows as DataFrames of pandas, whose columns have types as if each had been converted alone.
 
     Integers and booleans without nulls have other types than those with some, so a slice with nulls
-    of such a column is converted by itself.
+    of such a column is converted by itself. So is every slice of a nested column that has such
+    values inside.
     """
 
     def __init__(self, batch: pa.RecordBatch, settings: PandasSettings) -> None:
         import pandas as pd
 
+        self._batch = batch
         self._settings = settings
-        self._with_nulls = {
-            name: column
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-            if column.null_count and (pt.is_integer(column.type) or pt.is_boolean(column.type))
-        }
-        filled = {
-            name: pc.fill_null(column, to_scalar(0, column.type))
-            for name, column in self._with_nulls.items()
-        }
-        columns = [
-            filled.get(name, column)
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        ]
-        table = pa.Table.from_arrays(columns, schema=batch.schema)
-        series = to_pandas_columns(table, settings)
-        self._frame = pd.DataFrame(dict(zip(batch.schema.names, series, strict=True)))
+        columns, self._with_nulls, self._apart = {}, [], []
+        for i, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
+            if _has_nulls_inside(column):
+                self._apart.append(i)
+                continue
+            if column.null_count and _has_nulls_as_another_type(column.type):
+                self._with_nulls.append(i)
+                column = pc.fill_null(column, to_scalar(0, column.type))
+            columns[name] = column
+        schema = pa.schema([batch.schema.field(name) for name in columns])
+        table = pa.Table.from_arrays(list(columns.values()), schema=schema)
+        series = to_pandas_columns(table, settings) if columns else []
+        self._frame = pd.DataFrame(
+            dict(zip(columns, series, strict=True)), index=pd.RangeIndex(batch.num_rows)
+        )
 
     def slice(self, start: int, stop: int) -> Any:  # noqa: ANN401
         """Return rows as a DataFrame of its own, numbered from 0."""
         frame = self._frame.iloc[start:stop].reset_index(drop=True)
-        for name, column in self._with_nulls.items():
-            part = column.slice(start, stop - start)
-            if part.null_count:
-                (frame[name],) = to_pandas_columns(pa.table({name: part}), self._settings)
+        names = self._batch.schema.names
+        for i in self._apart:
+            frame.insert(i, names[i], self._alone(i, start, stop))
+        for i in self._with_nulls:
+            if self._batch.column(i).slice(start, stop - start).null_count:
+                frame[names[i]] = self._alone(i, start, stop)
         return frame
+
+    def _alone(self, i: int, start: int, stop: int) -> Any:  # noqa: ANN401
+        part = self._batch.column(i).slice(start, stop - start)
+        table = pa.Table.from_arrays([part], schema=pa.schema([self._batch.schema.field(i)]))
+        (series,) = to_pandas_columns(table, self._settings)
+        return series
+
+
+def _has_nulls_as_another_type(type_: pa.DataType) -> bool:
+    return bool(pt.is_integer(type_) or pt.is_boolean(type_))
+
+
+def _has_nulls_inside(array: pa.Array) -> bool:
+    """Whether a nested column may have integers or booleans inside some of which are null."""
+    if pt.is_struct(array.type):
+        inside = [array.field(i) for i in range(array.type.num_fields)]
+    elif pt.is_map(array.type):
+        inside = [array.keys, array.items]
+    elif pt.is_nested(array.type):
+        inside = [array.values]
+    else:
+        return False
+    return any(
+        (part.null_count and _has_nulls_as_another_type(part.type)) or _has_nulls_inside(part)
+        for part in inside
+    )
 
 
 def _have_equal_types(frames: list[Any]) -> bool:

@@ -29,6 +29,7 @@ from connector.operators.tasks import (
     where,
 )
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
+from connector.source.reader import spark_schema
 from connector.spark_types import arrow_schema_of
 from connector.spark_version import PandasSettings
 
@@ -207,6 +208,9 @@ def map_groups(
     if not given.names:
         msg = "columns is empty: a frame without columns has no rows; name one"
         raise OptionError(msg)
+    if not takes_table:
+        # Frames are made by Spark, in a task; here it is told which column it does not know.
+        spark_schema(opened, list(dict.fromkeys([*given.names, *(own_keys if takes_key else ())])))
     order = check_sort_by(opened.schema, sort_by)
     opened = where(spark, opened, filter)
     struct = spark_struct(spark, schema)

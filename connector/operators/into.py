@@ -95,8 +95,12 @@ def check_into(
     num_subpartitions: int | None,
     mode: WriteMode,
     storage_options: Mapping[str, str] | None,
+    name_of_keys: str = "keys",
 ) -> tuple[ReadOptions | None, Into | None]:
-    """Return how to read, and where and how to write; raises OptionError."""
+    """Return how to read, and where and how to write; raises OptionError.
+
+    ``name_of_keys`` is the argument that ``keys`` was given as.
+    """
     reading: ReadOptions | None = None
     writing: WriteOptions | None = None
     for given in options if isinstance(options, Sequence) else [options]:
@@ -109,7 +113,7 @@ def check_into(
         storage = open_storage(into, storage_options)
         return reading, Into(storage, keys, num_subpartitions, mode, writing)
     only_with = {
-        "keys": keys,
+        name_of_keys: keys,
         "num_subpartitions": num_subpartitions,
         "mode": None if mode == "errorifexists" else mode,
         "options=WriteOptions(...)": writing,

@@ -17,11 +17,31 @@ if TYPE_CHECKING:
     Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
+DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "true",
+    "spark.sql.execution.pandas.convertToArrowArraySafely": "true",
+}
+"""Of Spark 4.3; it has no others here, as older versions lack some."""
+
+
+class Settings:
+    """Settings of a session: Spark's own defaults count only where the caller gives none."""
+
+    def __init__(self, **given: str) -> None:
+        self._given = given
+
+    def get(self, name: str, *default: str) -> str:
+        if name in self._given:
+            return self._given[name]
+        return default[0] if default else DEFAULTS[name]
+
+
 @dataclass
 class SessionInProcess:
     """Has as much of a session as functions per subpartition ask for."""
 
-    conf: dict[str, str] = field(default_factory=lambda: {"spark.sql.session.timeZone": "UTC"})
+    conf: Settings = field(default_factory=Settings)
 
     def range(self, start: int, end: int, step: int, num_partitions: int) -> FrameInProcess:
         del num_partitions

@@ -92,6 +92,17 @@ def test_a_group_that_is_too_large_is_named_and_others_are_not_in_its_way(tmp_pa
     assert len(groups_of(tmp_path / "s", ["k"], group_bytes=1_000_000)) == 500
 
 
+def test_a_group_of_many_small_rows_is_not_taken_for_large(tmp_path):
+    """Half of all rows are its own, and few of the bytes."""
+    ks, ts = [7] * 500 + list(range(100, 500)), [""] * 500 + ["x" * 500] * 400
+    order = np.random.default_rng(0).permutation(900)
+    table = pa.table({"k": ks, "t": ts, "v": range(900)}).take(order)
+    write_shuffle(table, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    found = groups_of(tmp_path / "s", ["k"], group_bytes=50_000)
+    assert {len(values) for key, values in found.items() if key != (7,)} == {1}
+    assert (len(found), len(found[7,])) == (401, 500)
+
+
 def test_shuffles_without_groups(tmp_path):
     table = pa.table({"k": [1]})
     for partitioner in (RoundRobinPartitioner(), BroadcastPartitioner()):

@@ -225,13 +225,13 @@ def test_the_held_side_is_there_once_and_a_column_twice():
     try:
         schema = next(small_batches()).schema
         before = COUNTING.bytes_allocated()
-        whole = range_join._joined(list(small_batches()), schema)
+        whole = range_join.joined_rows(list(small_batches()), schema)
         most = COUNTING.max_memory() - before
     finally:
         pa.set_memory_pool(usual)
     assert whole.num_rows == 2_000_000
     assert most < 1.4 * whole.nbytes
-    assert range_join._joined([], schema).schema == schema
+    assert range_join.joined_rows([], schema).schema == schema
 
 
 # Plans -------------------------------------------------------------------------------------------

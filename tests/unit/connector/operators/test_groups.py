@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -9,8 +10,9 @@ import pytest
 import connector
 from arrow_format import MissingPackageError, OptionError, SchemaError, write_shuffle
 from connector.operators import groups
+from connector.source.reader import BATCH_BYTES
 from connector.spark_version import SPARK
-from tests.support.session_in_process import SessionInProcess
+from tests.support.session_in_process import SessionInProcess, Settings
 from tests.support.small_shuffles import FAST
 
 SESSION = SessionInProcess()
@@ -94,6 +96,76 @@ def test_a_group_is_a_frame_of_its_own(path):
     )
 
 
+def test_values_inside_of_others_have_types_of_their_group_too(tmp_path):
+    types = [pa.list_(pa.int64()), pa.struct([("a", pa.bool_())]), pa.map_(pa.int32(), pa.int8())]
+    columns = {"l": types[0], "s": types[1], "m": types[2], "k": pa.int64(), "v": pa.int64()}
+    rows = [
+        {"k": 1, "l": [2**60 + 1, 5], "s": {"a": True}, "m": [(1, 1)]},
+        {"k": 2, "l": [None], "s": {"a": None}, "m": [(1, None)]},
+        {"k": 3, "l": None, "s": None, "m": None},
+    ]
+    table = pa.Table.from_pylist(rows, schema=pa.schema(list(columns.items())))
+    seen = {}
+
+    def look(name, key, frame):
+        assert list(frame.columns) == list(columns)
+        assert list(frame.index) == [0]
+        values = frame["l"].iloc[0], frame["s"].iloc[0], frame["m"].iloc[0]
+        kinds = getattr(values[0], "dtype", None), *map(repr, values)
+        seen.setdefault(name, {})[key[0]] = kinds
+        return frame
+
+    schema = table.schema
+    for name, of in {"together": table, **{str(k): table[k - 1 : k] for k in (1, 2, 3)}}.items():
+        path = tmp_path / name
+        write_shuffle(of, path, num_subpartitions=1, keys="k", options=FAST)
+        made = connector.map_groups(SESSION, path, partial(look, name), schema).toArrow()
+        assert made.sort_by("k").equals(of)
+    assert seen["together"] == seen["1"] | seen["2"] | seen["3"]
+    assert seen["together"][1][0] == "int64"
+
+
+def test_results_may_be_returned_again_with_other_values(path):
+    """As in ``applyInPandas``, which converts each before the next call."""
+    result = pd.DataFrame({"k": [0], "n": [0]})
+    block = np.zeros((1, 2), np.int64)
+    inside = []
+
+    def again(key, frame):
+        result.loc[0, ["k", "n"]] = [key[0], len(frame)]
+        return result
+
+    def of_a_block(key, frame):
+        block[0] = key[0], len(frame)
+        return pd.DataFrame(block, columns=["k", "n"], copy=False)
+
+    def with_a_list(key, frame):
+        inside[:] = [len(frame)]
+        return pd.DataFrame({"k": key, "n": [inside]})
+
+    expected = [{"k": k, "n": 8} for k in range(5)]
+    assert run(path, again) == run(path, of_a_block) == expected
+    lists = pa.schema([("k", pa.int64()), ("n", pa.list_(pa.int64()))])
+    sizes = iter(range(5))
+    found = run(path, lambda key, frame: with_a_list(key, frame[: next(sizes)]), lists)
+    assert sorted(row["n"][0] for row in found) == [0, 1, 2, 3, 4]
+
+
+def test_large_results_do_not_wait_for_others(tmp_path):
+    """A row may be a model of a megabyte, and a block has tens of thousands of groups."""
+    rows = pa.table({"k": list(range(100))})
+    write_shuffle(rows, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+
+    def model(key, frame):
+        return pd.DataFrame({"k": key, "m": [b"x" * (1 << 20)]})
+
+    schema = pa.schema([("k", pa.int64()), ("m", pa.binary())])
+    task = connector.map_groups(SESSION, tmp_path / "s", model, schema).task
+    sizes = [(batch.num_rows, batch.nbytes) for _, batch in task.results.work([0])]
+    assert sum(num_rows for num_rows, _ in sizes) == 100
+    assert max(num_bytes for _, num_bytes in sizes) <= BATCH_BYTES + (1 << 20)
+
+
 def test_groups_without_rows_or_columns_in_their_results(path):
     empty = [pd.DataFrame(), pd.DataFrame({"k": [], "n": []})]
 
@@ -112,7 +184,7 @@ def test_groups_without_rows_or_columns_in_their_results(path):
 
 def run_with(path, function, **settings):
     conf = {f"spark.sql.{name.replace('__', '.')}": value for name, value in settings.items()}
-    session = SessionInProcess({"spark.sql.session.timeZone": "UTC"} | conf)
+    session = SessionInProcess(Settings(**conf))
     return connector.map_groups(session, path, function, SCHEMA).collect()
 
 
@@ -125,9 +197,11 @@ def test_settings_of_the_session_are_those_of_apply_in_pandas(path):
     def halves(frame):
         return frames(frame).assign(n=2.5)
 
-    assert {row["n"] for row in run_with(path, halves)} == {2}
-    with pytest.raises(Exception, match="convertToArrowArraySafely"):
-        run_with(path, halves, execution__pandas__convertToArrowArraySafely="true")
+    safely = "execution__pandas__convertToArrowArraySafely"
+    assert {row["n"] for row in run_with(path, halves, **{safely: "false"})} == {2}
+    for settings in ({}, {safely: "true"}):  # the default of the version, and said
+        with pytest.raises(Exception, match="convertToArrowArraySafely"):
+            run_with(path, halves, **settings)
     kinds = set()
 
     def nullable(frame):
@@ -196,6 +270,15 @@ def test_arguments(path):
     for how in ({"sort_by": "nope"}, {"columns": ["nope"]}, {"filter": "nope = 1"}):
         with pytest.raises(SchemaError, match="'nope' is not there"):
             run(path, frames, **how)
+
+
+def test_frames_of_types_that_spark_lacks_are_refused_before_a_task(tmp_path):
+    unsigned = pa.table({"k": [1, 1], "v": pa.array([3, 4], pa.uint8())})
+    path = tmp_path / "s"
+    write_shuffle(unsigned, path, num_subpartitions=1, keys="k", for_spark=False, options=FAST)
+    with pytest.raises(SchemaError, match="column 'v' has type uint8, which Spark cannot read"):
+        connector.map_groups(SESSION, path, frames, SCHEMA)
+    assert run(path, frames, columns=["k"]) == run(path, tables) == [{"k": 1, "n": 2}]
 
 
 def test_frames_need_pandas_and_tables_are_told_to_need_spark_s(path, monkeypatch):

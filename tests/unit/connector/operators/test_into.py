@@ -213,6 +213,10 @@ def test_arguments(tmp_path, items, orders):
     for how in ({"keys": "order"}, {"mode": "append"}, {"num_subpartitions": 3}, {"options": FAST}):
         with pytest.raises(OptionError, match=rf"^{next(iter(how))}.*: only with into="):
             run(**how)
+    with pytest.raises(OptionError, match=r"^partition_by: only with into="):
+        connector.aggregate_shuffle(
+            SPARK, items, "order", {"price": "sum"}, partition_by="price_sum"
+        )
     for how, message in [
         ({"mode": "upsert"}, "mode='upsert'"),
         ({"options": "fast"}, "options is str"),
@@ -221,7 +225,7 @@ def test_arguments(tmp_path, items, orders):
     ]:
         with pytest.raises((OptionError, SchemaError), match=message):
             run(into=tmp_path / "out", **how)
-    with pytest.raises(OptionError, match=r"^keys=None: the result lacks 'order', by which"):
+    with pytest.raises(OptionError, match=r"^keys=None: not every row .* has the 'order'"):
         connector.join_shuffles(
             SPARK, items, orders, on=[("order", "o")], how="full", into=tmp_path / "out"
         )
