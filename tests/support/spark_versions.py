@@ -17,3 +17,4 @@ def since(major: int, minor: int, what: str) -> pytest.MarkDecorator:
 ADMISSION_CONTROL = since(4, 2, "limits and the end of a batch, told to a stream's source")
 TIMES = since(4, 1, "TIME")
 ORC_INSTANTS = since(4, 2, "timestamps of ORC with a time zone")
+ORC_TIMES = since(4, 2, "TIME of ORC")
