@@ -64,8 +64,10 @@ integration-processes:
 	"$(PY)" -m pytest integration -m processes $(ARGS) $(if $(ARGS),|| [ $$? -eq 5 ])
 
 older: java ## Run chosen integration tests on older versions of Spark (OLDER=4.0)
-	@for version in $(OLDER); do \
-	    $(MAKE) --no-print-directory integration-chosen SPARK=$$version || exit 1; done
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(addprefix older-,$(OLDER))
+
+older-%:
+	@$(MAKE) --no-print-directory integration-chosen SPARK=$*
 
 integration-chosen: $(STAMP)
 	INTEGRATION_MASTER=local[2,2] "$(PY)" -m pytest $(CHOSEN) $(ARGS)
