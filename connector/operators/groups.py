@@ -178,7 +178,7 @@ def map_groups(
         receipt. A group is in memory as a whole: of up to 3/16 of ``memory_bytes`` (48 MiB in Arrow
         by default) always, and refused with an error that names it where it and what is read with
         it exceed 3/8. The task, which reads and orders several small subpartitions together, takes
-        up to ``memory_bytes``, besides the frames.
+        up to ``memory_bytes``, besides the frames; with ``into`` also what writing takes.
 
     Raises
     ------
