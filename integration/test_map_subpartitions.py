@@ -313,7 +313,7 @@ def test_what_is_refused_before_any_task(spark: SparkSession, left: Path, tmp_pa
     refused(OptionError, "shuffle 5: expected the path", 5, counted, COUNTS)
     refused(OptionError, "columns=5: expected a list", left, counted, COUNTS, columns=5)
     refused(OptionError, "function is int: expected a callable", left, 3, COUNTS)
-    refused(SchemaError, "schema is int: expected a StructType or DDL", left, counted, 3)
+    refused(SchemaError, "schema is int: expected a StructType, DDL", left, counted, 3)
     refused(SchemaError, "column 'x' is not there", left, counted, COUNTS, columns=["x"])
     refused(OptionError, "a list for each of 1", left, counted, COUNTS, columns=[["k"], ["v"]])
     refused(OptionError, "out of range", left, counted, COUNTS, subpartitions=N)
