@@ -1,4 +1,4 @@
-"""Arrays converted between types of the same values, and floats in canonical form; pure."""
+"""Arrays in other types with the same values, floats in canonical form, keys as text; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arrow_format.arrays.row_sizes import positions_of
 from arrow_format.arrays.selection import take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from arrow_format.model import Int32Array
 
@@ -215,3 +215,15 @@ def _assemble(
     """Nested array of type ``target`` with the nulls of ``array``."""
     valid = array.is_valid().buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(target, len(array), [valid, *offsets], children=children)
+
+
+def key_text(rows: pa.RecordBatch | pa.Table, names: Iterable[str], row: int) -> str:
+    """Return columns of a row for a message: ``a=1, b='x'``."""
+    return ", ".join(f"{name}={_value_text(rows[name][row])}" for name in names)
+
+
+def _value_text(value: pa.Scalar) -> str:
+    try:
+        return repr(value.as_py())
+    except ValueError:  # dates that Python lacks, text that is not UTF-8
+        return f"some {value.type}"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
+from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.stored_types import data_schema, refuse_duplicates
 from arrow_format.errors import ArithmeticOverflowError, OptionError, SchemaError
 from arrow_format.keys.co_partitioning import (
@@ -121,8 +122,8 @@ class AggregationPlan:
             try:
                 results.append(method.finish(*own))
             except DoesNotFitError as error:
-                key = self.keys_of(groups).slice(error.row, 1)
-                group = ", ".join(f"{name}={value_text(key[name][0])}" for name in key.column_names)
+                keys = self.keys_of(groups)
+                group = key_text(keys, keys.column_names, error.row)
                 msg = (
                     f"{aggregation} of the group {group} is outside of what {error.type} holds: "
                     f"cast {aggregation.columns[0]!r} to a wider type before it is written (a "
@@ -149,14 +150,6 @@ def _grouped(keys: list[Column], steps: Sequence[tuple[Step, list[Column]]]) -> 
         if arguments:
             grouped[number] = step.after(grouped[number], arguments[0])
     return pa.table(grouped, names=[str(number) for number in range(len(grouped))])
-
-
-def value_text(value: pa.Scalar) -> str:
-    """Return a value of a key for a message."""
-    try:
-        return repr(value.as_py())
-    except ValueError:  # dates that Python lacks, text that is not UTF-8
-        return f"some {value.type}"
 
 
 def plan_aggregation(

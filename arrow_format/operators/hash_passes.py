@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.arrays.buffers import to_arrow, validity
-from arrow_format.arrays.conversion import float_bits
+from arrow_format.arrays.conversion import float_bits, key_text
 from arrow_format.arrays.gather import filtered
 from arrow_format.arrays.row_sizes import most_items
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.spark_hash import check_hashable, hash_columns
-from arrow_format.operators.aggregation_plan import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -172,7 +171,7 @@ def _too_large(hash_pass: HashPass, taken: Sequence[pa.RecordBatch], num_bytes: 
     for batch in hash_pass.commonest(taken):
         own, num_own = batch, num_own + batch.num_rows
     assert own is not None
-    key = ", ".join(f"{name}={value_text(own[name][0])}" for name in hash_pass.keys)
+    key = key_text(own, hash_pass.keys, 0)
     num_rows = sum(batch.num_rows for batch in taken)
     return OptionError(
         f"the group {key} is too large: rows of it, and fewer of others, have more than "

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arrow_format.arrays.batches import Rows
+from arrow_format.arrays.conversion import key_text
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.keys.co_partitioning import partition_keys, placed_as
 from arrow_format.keys.partitioner import HashPartitioner, key_columns, renamed
-from arrow_format.operators.aggregation_plan import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -71,7 +71,7 @@ class Placement:
         where: str,
     ) -> str:
         names = key_columns(self.partitioner) or ()
-        keys = ", ".join(f"{name}={value_text(batch[name][row])}" for name in names)
+        keys = key_text(batch, names, row)
         numbers = origin[row : row + 1] if isinstance(origin, np.ndarray) else origin
         came_from = f"subpartition {numbers[0]}"
         if len(numbers) > 1:

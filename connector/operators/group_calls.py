@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_arrow, to_scalar
+from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import SchemaError
-from arrow_format.operators.aggregation_plan import value_text
 from connector.operators.results import fitted, noted
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS
 from connector.spark_version import PandasSettings, from_pandas_frame, to_pandas_columns
@@ -48,9 +48,8 @@ class GroupsForm:
 
     def where(self, block: GroupBlock, group: int) -> str:
         """Return the name of a group for messages."""
-        row = int(block.starts[group])
-        values = (f"{name}={value_text(block.batch[name][row])}" for name in self.keys)
-        return f"the group {', '.join(values)} of {self.path}"
+        key = key_text(block.batch, self.keys, int(block.starts[group]))
+        return f"the group {key} of {self.path}"
 
 
 class GroupCall(ABC):
