@@ -10,8 +10,7 @@ import pandas as pd
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from arrow_format.beside.readable import Readable
-    from arrow_format.beside.task_group import TaskGroup
+    from arrow_format.beside.readable import Readable, TaskGroup
 
 
 def dask_frame(rows: Readable, groups: Sequence[TaskGroup], columns: Sequence[str] | None) -> Any:  # noqa: ANN401

@@ -13,8 +13,7 @@ from ray.data.datasource import Datasource, ReadTask
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from arrow_format.beside.readable import Readable
-    from arrow_format.beside.task_group import TaskGroup
+    from arrow_format.beside.readable import Readable, TaskGroup
 
     Plan = Callable[[int], Sequence[TaskGroup]]
 

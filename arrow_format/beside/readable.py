@@ -1,10 +1,12 @@
-"""What readers for other libraries need of a shuffle, and how they push filters into it.
+"""What readers for other libraries need of a shuffle, what their tasks read, and their filters.
 
 Apart from the shuffle, which offers these readers itself.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from arrow_format.errors import ShuffleError
@@ -16,7 +18,26 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from arrow_format.arrays.batch_stream import BatchReader
-    from arrow_format.beside.task_group import TaskGroup
+
+TASK_BYTES = 64 << 20
+"""Bytes in Arrow that a task reads by default, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGroup:
+    """Subpartitions that one task reads, in their order."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """Ranges ``[first, end)`` of subpartitions, ascending; none for a task that reads nothing."""
+    num_rows: int
+    """Rows of these subpartitions; with a filter, those before it."""
+    num_bytes: int
+    """Estimated bytes of these rows in Arrow, of the columns that are read."""
+
+    @property
+    def subpartitions(self) -> list[int]:
+        """The subpartitions, ascending."""
+        return list(chain.from_iterable(range(*bounds) for bounds in self.ranges))
 
 
 class Readable(Protocol):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.beside.epochs import Epochs
-from arrow_format.beside.task_group import TASK_BYTES
+from arrow_format.beside.readable import TASK_BYTES
 from arrow_format.extras import needed_by
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ray.data
 
     from arrow_format.arrays.batch_stream import BatchReader
-    from arrow_format.beside.task_group import TaskGroup
+    from arrow_format.beside.readable import TaskGroup
     from arrow_format.beside.torch_dataset import ShuffleIterableDataset
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import as_batches, in_batches_of
 from arrow_format.arrays.buffers import to_arrow
-from arrow_format.beside.task_group import TaskGroup
+from arrow_format.beside.readable import TaskGroup
 from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
