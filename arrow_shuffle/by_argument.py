@@ -150,10 +150,7 @@ def write_shuffle(
         "num_map_tasks": num_map_tasks,
         "spark": spark,
     }
-    own = _own_arguments(source, of_tasks, for_spark)
-    if "for_spark" in own:
-        return arrow_format.write_shuffle(source, path, **common, **own)
-    return connector.write_shuffle(source, path, **common, **own)
+    return _write("write_shuffle", source, path, common, of_tasks, for_spark)
 
 
 @overload
@@ -239,18 +236,21 @@ def append_shuffle(
         "num_map_tasks": num_map_tasks,
         "spark": spark,
     }
-    own = _own_arguments(source, of_tasks, for_spark)
-    if "for_spark" in own:
-        return arrow_format.append_shuffle(source, path, **common, **own)
-    return connector.append_shuffle(source, path, **common, **own)
+    return _write("append_shuffle", source, path, common, of_tasks, for_spark)
 
 
-def _own_arguments(
-    source: object, of_tasks: dict[str, Any], for_spark: bool | None
-) -> dict[str, Any]:
-    """Return the arguments that only one of the packages has: that which writes ``source``.
+def _write(
+    function: str,
+    source: object,
+    path: Place,
+    common: dict[str, Any],
+    of_tasks: dict[str, Any],
+    for_spark: bool | None,
+) -> ShuffleReceipt:
+    """Call a function of the package that writes ``source``.
 
-    Raises OptionError where one is given that the other package has.
+    ``of_tasks`` and ``for_spark`` are arguments that only one of the packages has. Raises
+    OptionError where one is given that the other package has.
     """
     # Of its class: a frame of pandas has its columns as attributes, whatever their names.
     is_spark = hasattr(type(source), "mapInArrow")
@@ -258,7 +258,8 @@ def _own_arguments(
         if for_spark is not None:
             msg = f"for_spark={for_spark!r}: only for rows in memory; Spark writes its own types"
             raise OptionError(msg)
-        return of_tasks
+        receipt: ShuffleReceipt = getattr(connector, function)(source, path, **common, **of_tasks)
+        return receipt
     for name, value in of_tasks.items():
         if value is not None:
             msg = (
@@ -266,7 +267,9 @@ def _own_arguments(
                 f"{type(source).__name__}, which this process writes as it is; leave it out"
             )
             raise OptionError(msg)
-    return {"for_spark": True if for_spark is None else for_spark}
+    common["for_spark"] = True if for_spark is None else for_spark
+    receipt = getattr(arrow_format, function)(source, path, **common)
+    return receipt
 
 
 def _is_dataset(source: object) -> bool:
