@@ -23,7 +23,7 @@ from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import SchemaError
-from connector.operators.results import fitted, noted
+from connector.operators.results import fitted, names_that_differ, noted
 from connector.source.reader import BATCH_BYTES, BATCH_ROWS
 from connector.spark_version import PandasSettings, from_pandas_frame, to_pandas_columns
 
@@ -155,15 +155,8 @@ class FrameCall(GroupCall):
         if not names and not len(frame):
             return
         if self.settings.by_name and any(isinstance(name, str) for name in names):
-            missing = [name for name in expected if name not in names]
-            extra = [str(name) for name in names if name not in expected]
-            if missing or extra:
-                parts = [f"it lacks {', '.join(missing)}"] * bool(missing)
-                parts += [f"it has {', '.join(extra)} besides"] * bool(extra)
-                msg = (
-                    f"the frame that the function returned does not fit the schema: "
-                    f"{' and '.join(parts)}"
-                )
+            if difference := names_that_differ(names, expected):
+                msg = f"the frame that the function returned does not fit the schema: {difference}"
                 raise SchemaError(msg)
         elif len(names) != len(expected):
             msg = (

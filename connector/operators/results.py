@@ -15,7 +15,7 @@ from arrow_format.arrays.stored_types import conform, data_schema, same_but_labe
 from arrow_format.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 
 def results_of(
@@ -116,17 +116,22 @@ def fitted(batch: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:  # noqa
 
 def _check_columns(given: pa.Schema, schema: pa.Schema) -> None:
     stored = data_schema(given)
-    missing = [name for name in schema.names if name not in stored.names]
-    extra = [name for name in stored.names if name not in schema.names]
-    if missing or extra:
-        parts = [f"it lacks {', '.join(missing)}"] * bool(missing)
-        parts += [f"it has {', '.join(extra)} besides"] * bool(extra)
-        raise SchemaError(" and ".join(parts))
+    if difference := names_that_differ(stored.names, schema.names):
+        raise SchemaError(difference)
     for field in schema:
         type_ = stored.field(field.name).type
         if not same_but_labels(type_, field.type):
             msg = f"column {field.name!r} is {type_}, not {field.type}; cast it"
             raise SchemaError(msg)
+
+
+def names_that_differ(given: Sequence[object], expected: Sequence[str]) -> str:
+    """Return which columns a result lacks and has besides, for a message; empty if none."""
+    missing = [name for name in expected if name not in given]
+    extra = [str(name) for name in given if name not in expected]
+    parts = [f"it lacks {', '.join(missing)}"] * bool(missing)
+    parts += [f"it has {', '.join(extra)} besides"] * bool(extra)
+    return " and ".join(parts)
 
 
 def _columns(schema: pa.Schema) -> str:
