@@ -140,6 +140,10 @@ class ChunkReader:
             "num_rows": stop - start,
         }
 
+    def is_plain(self, chunk: ChunkRead) -> bool:
+        """Whether a chunk is a plain Arrow message, whose columns may be views of what was read."""
+        return int(self.index.regions[chunk.region].chunks.encoding[chunk.chunk]) == Encoding.IPC
+
     def rows_of(
         self,
         chunk: ChunkRead,

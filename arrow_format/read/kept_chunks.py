@@ -32,24 +32,30 @@ class KeptChunk:
     """Bytes of memory that they keep."""
 
 
-def pinned_bytes(batch: pa.RecordBatch, stored: pa.Buffer) -> int:
+def pinned_bytes(batch: pa.RecordBatch, stored: pa.Buffer, *, is_plain: bool) -> int:
     """Return the bytes of memory that a chunk keeps, decoded from what was read.
 
-    If it is a view, these are all that was read together with it.
+    Columns of a plain chunk, which is not compressed, may be views: these keep all that was read
+    together with it.
     """
-    ours = [buffer for buffer in batch.column(0).buffers() if buffer] if batch.num_columns else []
+    num_bytes = int(batch.get_total_buffer_size())
     begin, end = stored.address, stored.address + stored.size
-    if not any(begin <= buffer.address < end for buffer in ours):
-        return int(batch.get_total_buffer_size())
-    return int(stored.size if stored.parent is None else stored.parent.size)
+    if not is_plain or not any(
+        buffer and begin <= buffer.address < end
+        for column in batch.columns
+        for buffer in column.buffers()
+    ):
+        return num_bytes
+    read = stored if stored.parent is None else stored.parent
+    return max(num_bytes, int(read.size))
 
 
 class KeptChunks:
     """Decoded rows that are left of chunks for the next reader of the same columns.
 
-    ``max_bytes`` bounds the memory that they pin; what is more is decoded again. Those that were
-    taken count no more, so that both generations together pin twice as much. Rows of subpartitions
-    from ``end`` on are not kept: nobody will ask for them.
+    ``max_bytes`` bounds the memory that they pin; readers decode the rest again. Chunks count until
+    a reader takes them, so those taken and those kept for the next reader pin twice as much
+    together. Rows of subpartitions from ``end`` on are not kept: no reader follows that needs them.
     """
 
     def __init__(self, max_bytes: int, end: int) -> None:

@@ -243,7 +243,8 @@ class SortMergeSubpartitionReader:
                 yield from self._rows_aside(aside.before((source.order, chunk.offset)), kept)
                 if self._tested is None:
                     batch = source.decode(chunk, stored)
-                    decoded = KeptChunk(batch, 0, pinned_bytes(batch, stored))
+                    pinned = pinned_bytes(batch, stored, is_plain=source.is_plain(chunk))
+                    decoded = KeptChunk(batch, 0, pinned)
                     rows = self._rows_left(source, chunk, decoded, kept)
                     del batch, decoded  # not to be kept while the consumer works on the rows
                 else:

@@ -14,7 +14,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.read.chunk_reader import ChunkReader
-from arrow_format.read.kept_chunks import KeptChunks
+from arrow_format.read.kept_chunks import KeptChunks, pinned_bytes
 
 N = 23
 
@@ -126,3 +126,13 @@ def test_a_kept_chunk_pins_no_more_than_twice_its_rows(shuffle):
     left = kept.take().values()
     pinned = sum(one.pinned_bytes for one in left)
     assert pa.total_allocated_bytes() - pa_bytes <= pinned + 4_096
+
+
+def test_a_view_behind_a_column_of_its_own_pins_what_was_read_too():
+    read = pa.py_buffer(bytes(4096))
+    stored = read.slice(1024, 1024)
+    own = pa.array([7] * 8)
+    view = pa.Array.from_buffers(pa.int64(), 8, [None, stored.slice(0, 64)])
+    batch = pa.record_batch({"own": own, "view": view})
+    assert pinned_bytes(batch, stored, is_plain=True) == 4096
+    assert pinned_bytes(batch.select(["own"]), stored, is_plain=True) == own.nbytes
