@@ -48,7 +48,7 @@ class Unpacker:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._nodes: dict[int, tuple[_Node, int]] = {}
-        """Of the columns that were unpacked: a wide table has many that nobody reads."""
+        """Of the columns that were unpacked: readers of a wide table leave out most."""
 
     def unpack(
         self,

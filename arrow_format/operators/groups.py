@@ -51,7 +51,7 @@ class GroupBlock:
 def group_keys(shuffle: Partitioned) -> tuple[str, ...]:
     """Return the partition keys of a shuffle, of which all rows with equal values are together.
 
-    Raises OptionError where they are not, or nobody knows the keys.
+    Raises OptionError where they are not, or the partitioner does not say its keys.
     """
     keys = partition_keys(shuffle)
     if not keys:

@@ -80,8 +80,8 @@ class Placement:
             f"a row of the result with {keys} came from {came_from} of {where}, and belongs to "
             f"subpartition {ids[row]} of {self.num_subpartitions}: rows that stay where they are "
             f"must have the key with which they were read. Keep {', '.join(names)} as it is, or "
-            "partition anew: by other columns with keys=..., or by this one with write_shuffle of "
-            "the DataFrame, without into="
+            "partition the result: by other columns with keys=..., or by this one with "
+            "write_shuffle of the DataFrame, without into="
         )
 
 
@@ -101,7 +101,7 @@ def plan_placement(
     keys: str | Sequence[str] | None = None,
     num_subpartitions: int | None = None,
 ) -> Placement:
-    """Return how results are placed: where they came from, or anew by ``keys``.
+    """Return how results are placed: where they came from, or by a partitioner of ``keys``.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ def map_groups(
         result has the partition keys of the input. Each row is checked: one whose key
         belongs elsewhere is an error that names it.
     keys
-        With ``into`` only: columns of the result to partition it anew by, as Spark hashes them. If
+        With ``into`` only: columns of the result to partition it by, as Spark hashes them. If
         they are the partition keys of the input, and n is its too, rows stay.
     num_subpartitions, mode
         With ``into`` only: of the shuffle that is written, as for
@@ -209,7 +209,7 @@ def map_groups(
         msg = "columns is empty: a frame without columns has no rows; name one"
         raise OptionError(msg)
     if not takes_table:
-        # Frames are made by Spark, in a task; here it is told which column it does not know.
+        # Spark makes the frames, in a task; a type that it lacks is refused here, by column.
         spark_schema(opened, list(dict.fromkeys([*given.names, *(own_keys if takes_key else ())])))
     order = check_sort_by(opened.schema, sort_by)
     opened = where(spark, opened, filter)

@@ -168,7 +168,7 @@ def join_shuffles(
         left one is broadcast, else of the left one. Each row is checked: one whose key belongs
         elsewhere is an error that names it.
     keys
-        With ``into`` only: columns of the result to partition it anew by, as Spark hashes them. If
+        With ``into`` only: columns of the result to partition it by, as Spark hashes them. If
         they are the partition keys of the input, and n is its too, rows stay.
     num_subpartitions, mode
         With ``into`` only: of the shuffle that is written, as for

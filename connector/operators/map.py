@@ -153,7 +153,7 @@ def map_subpartitions(
         is the first that is not broadcast. Each row is checked: one whose key
         belongs elsewhere is an error that names it.
     keys
-        With ``into`` only: columns of the result to partition it anew by, as Spark hashes them. If
+        With ``into`` only: columns of the result to partition it by, as Spark hashes them. If
         they are the partition keys of the input, and n is its too, rows stay.
     num_subpartitions, mode
         With ``into`` only: of the shuffle that is written, as for
