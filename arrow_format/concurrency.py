@@ -1,20 +1,191 @@
-"""Concurrent requests to a store, and polling with growing pauses.
+"""Threads: of a computation, of requests to a store, reading ahead; and polls with growing pauses.
 
-A module of its own, since the log, jobs, consumers and the connector all wait for a store so.
+A module of its own, since writers, readers, the log, jobs, consumers and the connector all use it.
+Every thread ends with what it was started for. Where none can be started, its work is done by the
+calling thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from collections import deque
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
 
 T = TypeVar("T")
+U = TypeVar("U")
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, 1 or more."""
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
+        return os.process_cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class OrderedMap(Protocol):
+    """What :class:`map` does: a function of each item, results in the order of the items."""
+
+    def __call__(self, function: Callable[[T], U], items: Iterable[T], /) -> Iterator[U]:
+        """Yield ``function(item)`` of each item."""
+
+
+class Workers:
+    """Threads of one computation, started when there is work for them and ended by :meth:`close`.
+
+    Parameters
+    ----------
+    num_threads
+        Threads that :meth:`map` works with. With 1 there is none: the calling thread does all work.
+        One more runs the call of :meth:`begin`.
+    """
+
+    def __init__(self, num_threads: int = 1) -> None:
+        self.num_threads = num_threads
+        self._threads: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def begin(self, call: Callable[[], T]) -> Future[T] | None:
+        """Start a call that may use :meth:`map`; at most one at a time.
+
+        None where no thread can be started, or with one thread only: then make the call yourself.
+        """
+        return self._submit(call)
+
+    def map(self, function: Callable[[T], U], items: Iterable[T], /) -> Iterator[U]:
+        """Yield ``function(item)`` of each item in order, while threads work on the next ones.
+
+        At most one item more than there are threads is begun and not yielded. Raises what the
+        function raises, and CancelledError after :meth:`close`.
+        """
+        if self.num_threads == 1:
+            yield from map(function, items)
+            return
+        begun: deque[tuple[T, Future[U] | None]] = deque()
+        for item in items:
+            begun.append((item, self._submit(function, item)))
+            if len(begun) > self.num_threads:
+                yield _result(function, *begun.popleft())
+        while begun:
+            yield _result(function, *begun.popleft())
+
+    def _submit(self, function: Callable[..., U], *arguments: object) -> Future[U] | None:
+        if self._closed:
+            raise CancelledError
+        if self.num_threads == 1:
+            return None
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.num_threads + 1, "arrow-shuffle")
+        try:
+            return self._threads.submit(function, *arguments)
+        except RuntimeError as error:
+            if self._closed:
+                raise CancelledError from error
+            return None
+
+    def close(self) -> None:
+        """End all threads, after the calls that are running; calling it again does nothing."""
+        self._closed = True
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+
+def _result(function: Callable[[T], U], item: T, future: Future[U] | None) -> U:
+    return function(item) if future is None else future.result()
+
+
+def read_ahead(items: Iterable[T], size_of: Callable[[T], int], max_bytes: int) -> Iterator[T]:
+    """Yield items in order, while another thread takes the next ones.
+
+    The items that wait, and are not yielded, have ``max_bytes`` at most, plus one. The thread is
+    started by the first ``next``, and ends with the items or when this generator is closed, which
+    waits for it. An error of the items is raised after all before it.
+    """
+    ahead = _Ahead(items, size_of, max_bytes)
+    thread = Thread(target=ahead.fill, name="arrow-shuffle-read-ahead", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        yield from items
+        return
+    try:
+        yield from ahead.taken()
+    finally:
+        ahead.stop()
+        thread.join()
+
+
+class _Ahead(Generic[T]):
+    """Items that one thread takes from an iterable, and another one from here."""
+
+    def __init__(self, items: Iterable[T], size_of: Callable[[T], int], max_bytes: int) -> None:
+        self._items = items
+        self._size_of = size_of
+        self._max_bytes = max_bytes
+        self._changed = Condition()
+        self._waiting: deque[tuple[T, int]] = deque()
+        self._num_bytes = 0
+        self._has_ended = False
+        self._error: BaseException | None = None
+
+    def fill(self) -> None:
+        """Take all items, unless it is stopped."""
+        iterator = iter(self._items)
+        try:
+            for item in iterator:
+                if not self._put(item, self._size_of(item)):
+                    break
+                del item
+        except BaseException as error:
+            self._error = error
+        finally:
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+
+    def _put(self, item: T, num_bytes: int) -> bool:
+        with self._changed:
+            self._waiting.append((item, num_bytes))
+            self._num_bytes += num_bytes
+            self._changed.notify_all()
+            del item
+            self._changed.wait_for(lambda: self._num_bytes < self._max_bytes or self._has_ended)
+            return not self._has_ended
+
+    def taken(self) -> Iterator[T]:
+        """Yield the items, and raise the error that ended them."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._has_ended)
+                if not self._waiting:
+                    break
+                item, num_bytes = self._waiting.popleft()
+                self._num_bytes -= num_bytes
+                self._changed.notify_all()
+            yield item
+            del item
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Let the thread that fills end after the item that it is taking."""
+        with self._changed:
+            self._has_ended = True
+            self._waiting.clear()
+            self._changed.notify_all()
 
 
 def run_concurrently(calls: Sequence[Callable[[], T]], max_requests: int) -> list[T]:

@@ -105,6 +105,8 @@ MAX_CHUNK_ROWS = 1 << 25
 MAX_REGION_BYTES = 1 << 30
 """Far below the 2 GiB that 32-bit offsets of an Arrow string column can address."""
 
+MAX_THREADS = 1024
+
 MIN_MEMORY_BYTES = 96 << 20
 MIN_SHARE_BYTES = 16 << 20
 """Memory for each of several shuffles that are read together, besides READING_BYTES for all."""
@@ -381,6 +383,11 @@ class WriteOptions:
         that filters skip what cannot match: names, ``"all"`` that can have some (no nested ones),
         ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times that are no
         hashed keys; those cost little.
+    threads
+        Threads that gather, pack and compress a region while the calling thread fills the buffer
+        for the next. The files are the same bytes whatever it is. None: as many as the process may
+        use cores, and 1 in tasks of Spark, which has one for each core. More than one take half of
+        ``sort_buffer_bytes`` more memory, and 16 MiB for each.
     """
 
     sort_buffer_bytes: int = 128 << 20
@@ -397,6 +404,7 @@ class WriteOptions:
     back_pressure_timeout: float | None = None
     schema_evolution: bool = False
     statistics: StatisticsChoice | None = None
+    threads: int | None = None
 
     @property
     def region_bytes(self) -> int:
@@ -415,4 +423,6 @@ class WriteOptions:
         _check_flag("schema_evolution", self.schema_evolution)
         _check_local_dirs(self.local_dirs)
         object.__setattr__(self, "statistics", _statistics(self.statistics))
+        if self.threads is not None:
+            check_integer("threads", self.threads, 1, MAX_THREADS, "threads")
         _check_result(self)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.job import begin_job
-from connector.map_task import NumberedMapTask, begin_spark_job
+from connector.map_task import NumberedMapTask, begin_spark_job, options_of_tasks
 from connector.spark_types import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class DatasetMapTask(NumberedMapTask):
             num_subpartitions=num_subpartitions,
             partitioner=partitioner,
             sort_by=sort_by,
-            options=options,
+            options=options_of_tasks(options),
         )
         super().__init__(job, scan.read)
 

@@ -22,6 +22,7 @@ from arrow_format.keys.sort_keys import normalise_sort_by
 from arrow_format.log.outputs import MapOutputs, decode_outputs, encode_outputs
 from arrow_format.log.totals import decode_totals, encode_totals
 from arrow_format.model import MapStatus
+from arrow_format.options import WriteOptions, check_type
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
 from connector.arrival import Travels
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from arrow_format.arrays.batches import Rows
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
-    from arrow_format.options import WriteMode, WriteOptions
+    from arrow_format.options import WriteMode
     from arrow_format.storage.open import Place
 
 
@@ -86,6 +87,12 @@ STATUS_SCHEMA = (
 """Columns of a map status as a row: one row per map task."""
 
 
+def options_of_tasks(options: WriteOptions | None) -> WriteOptions:
+    """Return the options of a write by tasks, one thread for each unless the user says how many."""
+    options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
+    return options if options.threads else replace(options, threads=1)
+
+
 def begin_spark_job(
     path: Place,
     schema: StructType,
@@ -107,7 +114,7 @@ def begin_spark_job(
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
         sort_by=sort_by,
-        options=options,
+        options=options_of_tasks(options),
         spark_schema=schema.json(),
         # Spark itself where it started this process, else the process that drives Spark.
         owner=java_above() or this_process(),

@@ -5,6 +5,7 @@ Damage raises :class:`CorruptShuffleError`; the caller adds the file, region and
 
 from __future__ import annotations
 
+import threading
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class EncodedChunk:
 
 
 class FrameEncoder:
-    """Compresses packed columns into the frames of a chunk, with one reused compressor.
+    """Compresses packed columns into the frames of a chunk, with one compressor for each thread.
 
     zstd fits its tables to inputs of ``chunk_bytes`` at most: a tenth faster, no larger.
     """
@@ -47,7 +48,17 @@ class FrameEncoder:
         parameters = zstandard.ZstdCompressionParameters.from_level(
             level, source_size=chunk_bytes, write_content_size=True
         )
-        self._compressor = zstandard.ZstdCompressor(compression_params=parameters)
+        self._parameters = parameters
+        self._of_thread = threading.local()
+
+    @property
+    def _compressor(self) -> zstandard.ZstdCompressor:
+        """One that no other thread uses: they are not safe for several."""
+        compressor: zstandard.ZstdCompressor | None = getattr(self._of_thread, "compressor", None)
+        if compressor is None:
+            compressor = zstandard.ZstdCompressor(compression_params=self._parameters)
+            self._of_thread.compressor = compressor
+        return compressor
 
     def compressed_bytes(self, content: memoryview) -> int:
         """Return the bytes of a frame of some content."""

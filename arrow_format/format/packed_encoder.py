@@ -6,6 +6,7 @@ See :mod:`arrow_format.format.packed_layout` and ``docs/adr/0005-chunk-layout.md
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -38,6 +39,8 @@ from arrow_format.format.packed_layout import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from arrow_format.concurrency import OrderedMap
+
 Values = npt.NDArray[Any]
 Bitmap = npt.NDArray[np.uint8]
 Valid = Bitmap | None
@@ -68,12 +71,18 @@ class PackedRows:
     compressed_bytes
         Returns the bytes that some content takes once it is compressed. Numbers are stored in few
         bytes each only where that does not make them larger in the end.
+    in_order
+        Packs the columns, as ``map`` does.
     """
 
     def __init__(
-        self, batch: pa.RecordBatch, compressed_bytes: Callable[[memoryview], int] = len
+        self,
+        batch: pa.RecordBatch,
+        compressed_bytes: Callable[[memoryview], int] = len,
+        in_order: OrderedMap = map,
     ) -> None:
-        self._nodes = [_pack(column, compressed_bytes) for column in batch.columns]
+        pack = partial(_pack, compressed_bytes=compressed_bytes)
+        self._nodes = list(in_order(pack, batch.columns))
         self.num_bytes = sum(node.num_bytes for node in self._nodes)
         """Bytes of all rows together, without headers."""
 

@@ -16,6 +16,7 @@ from arrow_format.model import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:
+    from arrow_format.concurrency import OrderedMap
     from arrow_format.options import Codec, WriteOptions
     from arrow_format.storage.open import ByteSource, ObjectWriter
     from arrow_format.write.region_builder import ChunkRow
@@ -117,19 +118,24 @@ class GatheringSink:
 
 Rows = TypeVar("Rows")
 """Rows as a codec takes them."""
+Encoded = TypeVar("Encoded")
+"""A chunk as a codec writes it."""
 
 
-class ChunkWriter(Protocol[Rows]):
+class ChunkWriter(Protocol[Rows, Encoded]):
     """Writes rows as chunks of one codec."""
 
-    def prepare(self, batch: pa.RecordBatch) -> tuple[Rows, int]:
-        """Return rows for :meth:`write`, and the raw bytes by which they are cut into chunks."""
+    def prepare(self, batch: pa.RecordBatch, in_order: OrderedMap) -> tuple[Rows, int]:
+        """Return rows for :meth:`encode`, and the raw bytes by which they are cut into chunks."""
 
-    def write(self, rows: Rows, start: int, stop: int, first_row: int) -> ChunkRow:
-        """Write ``rows[start:stop]`` as the chunk that starts at ``first_row`` of its region."""
+    def encode(self, rows: Rows, extent: tuple[int, int]) -> Encoded:
+        """Return the rows ``[start, stop)`` as a chunk for :meth:`write`; in any thread."""
 
-    def write_encoded(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
-        """Write a chunk that is already encoded, as it is."""
+    def write(self, chunk: Encoded, first_row: int) -> ChunkRow:
+        """Write the chunk that starts at ``first_row`` of its region."""
+
+    def write_stored(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
+        """Write a chunk of another file as it is stored there."""
 
     def keep(self, num_chunks: int) -> None:
         """Forget all but the first chunks: the file was cut after them and will be finished."""
@@ -150,7 +156,7 @@ def closing_bytes(schema: pa.Schema, chunk_bytes: int, codec: Codec) -> int:
 
 def open_chunk_writer(
     sink: GatheringSink, schema: pa.Schema, options: WriteOptions
-) -> ChunkWriter[Any]:
+) -> ChunkWriter[Any, Any]:
     """Return a writer of chunks of the codec of ``options``; it begins the data file."""
     if options.codec == "none":
         return _IpcFileChunks(sink, schema)
@@ -171,20 +177,25 @@ class _IpcFileChunks:
         self._header_bytes = 8 + schema.serialize().size
         self._num_kept: int | None = None
 
-    def prepare(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    def prepare(self, batch: pa.RecordBatch, in_order: OrderedMap) -> tuple[pa.RecordBatch, int]:
+        del in_order
         return batch, batch.nbytes
 
-    def write(self, rows: pa.RecordBatch, start: int, stop: int, first_row: int) -> ChunkRow:
+    def encode(self, rows: pa.RecordBatch, extent: tuple[int, int]) -> pa.RecordBatch:
+        start, stop = extent
+        return rows.slice(start, stop - start)
+
+    def write(self, chunk: pa.RecordBatch, first_row: int) -> ChunkRow:
         offset = max(self._sink.position, self._header_bytes)
         self._sink.begin_chunk(offset)
-        self._writer.write_batch(rows.slice(start, stop - start))
+        self._writer.write_batch(chunk)
         length = self._sink.position - offset
         return first_row, offset, length, length, Encoding.IPC, self._sink.end_chunk()
 
-    def write_encoded(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
+    def write_stored(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
         # An IPC message (encoding 0). Reading it copies no column.
         batch = pa.ipc.read_record_batch(pa.py_buffer(chunk.payload), self._schema)
-        return self.write(batch, 0, batch.num_rows, first_row)
+        return self.write(batch, first_row)
 
     def keep(self, num_chunks: int) -> None:
         self._num_kept = num_chunks
@@ -208,21 +219,23 @@ class _ZstdChunks:
         self._encoder = FrameEncoder(level, chunk_bytes)
         sink.write(DATA_MAGIC)
 
-    def prepare(self, batch: pa.RecordBatch) -> tuple[PackedRows, int]:
-        rows = PackedRows(batch, self._encoder.compressed_bytes)
+    def prepare(self, batch: pa.RecordBatch, in_order: OrderedMap) -> tuple[PackedRows, int]:
+        rows = PackedRows(batch, self._encoder.compressed_bytes, in_order)
         return rows, max(rows.num_bytes, batch.nbytes // MAX_EXPANSION)
 
-    def write(self, rows: PackedRows, start: int, stop: int, first_row: int) -> ChunkRow:
-        chunk = self._encoder.encode(rows.columns(start, stop), stop - start)
-        return self.write_encoded(chunk, first_row)
+    def encode(self, rows: PackedRows, extent: tuple[int, int]) -> EncodedChunk:
+        start, stop = extent
+        return self._encoder.encode(rows.columns(start, stop), stop - start)
 
-    def write_encoded(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
+    def write(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
         offset = self._sink.position
         self._sink.begin_chunk(offset)
         length = self._sink.write(chunk.payload)
         crc32 = self._sink.end_chunk()
         self._sink.write(bytes(-length % 8))
         return first_row, offset, length, chunk.raw_length, chunk.encoding, crc32
+
+    write_stored = write
 
     def keep(self, num_chunks: int) -> None:
         del num_chunks  # nothing after the chunks refers to them

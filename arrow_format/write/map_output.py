@@ -36,6 +36,7 @@ from arrow_format.write.region_joiner import region_statistics, sized_regions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from arrow_format.concurrency import OrderedMap
     from arrow_format.format.chunk_codec import EncodedChunk
     from arrow_format.options import WriteOptions
     from arrow_format.read.partitioned_file import UnfinishedFile
@@ -52,7 +53,8 @@ class MapOutputWriter:
     """Writes the regions of one attempt of a map task, to another directory when one fails.
 
     ``storage`` is the shuffle, where files go below ``directory``; ``local_roots`` are further
-    roots, None for one that cannot be used. ``counters`` are updated on the way.
+    roots, None for one that cannot be used. ``counters`` are updated on the way. ``in_order`` packs
+    columns and encodes chunks, as ``map`` does.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class MapOutputWriter:
         options: WriteOptions,
         local_roots: Sequence[Storage | None],
         counters: MapCounters,
+        in_order: OrderedMap = map,
     ) -> None:
         # A random id, so that two attempts never share a name whatever numbers they were given.
         self._name = f"{metadata.map_task:05d}-{metadata.attempt}-{secrets.token_hex(6)}"
@@ -80,6 +83,7 @@ class MapOutputWriter:
         n = metadata.num_subpartitions
         self._totals = (np.zeros(n, np.int64), np.zeros(n, np.int64))
         self._counters = counters
+        self._in_order = in_order
         counters.failed_directories += sum(root is None for root in local_roots)
 
     def write_region(self, kind: RegionKind, region: SortedRegion) -> None:
@@ -126,6 +130,7 @@ class MapOutputWriter:
                     self._new_path(self._root),
                     self._metadata,
                     self._options,
+                    self._in_order,
                 )
             except (StorageError, ObjectNotFoundError) as error:
                 self._give_up_directory(error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +39,7 @@ from arrow_format.write.region_builder import RegionBuilder, chunk_table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from arrow_format.concurrency import OrderedMap
     from arrow_format.format.chunk_codec import EncodedChunk
     from arrow_format.storage.open import Storage
 
@@ -63,6 +65,8 @@ class PartitionedFileWriter:
         What the index records besides the regions.
     options
         Codec, chunk size and whether to sync.
+    in_order
+        Packs columns and encodes chunks, as ``map`` does; :meth:`~Workers.map` in threads.
 
     Raises
     ------
@@ -76,9 +80,11 @@ class PartitionedFileWriter:
         path: str,
         metadata: PartitionedFileMetadata,
         options: WriteOptions,
+        in_order: OrderedMap = map,
     ) -> None:
         self._storage = storage
         self._options = options
+        self._in_order = in_order
         self._metadata = metadata
         self._chunk_bytes = closing_bytes(metadata.data_schema, options.chunk_bytes, options.codec)
         self._file = PartitionedFile(path, 0, 0, 0, 0, 0, 0)
@@ -192,19 +198,20 @@ class PartitionedFileWriter:
                 msg = f"{self._file.data_path}: {error}"
                 raise ShuffleError(msg) from error
             self._raw_bytes += batch.nbytes
-            rows, num_bytes = self._chunks.prepare(batch)
+            rows, num_bytes = self._chunks.prepare(batch, self._in_order)
             chunk_bytes = region_chunk_bytes(max(num_bytes, raw_length), self._chunk_bytes)
             first_rows = cut_chunks(clustering, n, num_bytes, chunk_bytes)
-            starts = []
-            for start, stop in cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS):
-                builder.add_chunk(self._chunks.write(rows, start, stop, part_start + start))
-                starts.append(start)
+            extents = [*cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS)]
+            starts = [start for start, _ in extents]
+            chunks = self._in_order(partial(self._chunks.encode, rows), extents)
+            for start, chunk in zip(starts, chunks, strict=True):
+                builder.add_chunk(self._chunks.write(chunk, part_start + start))
             of_part = statistics_of_rows(batch, statistics, np.array(starts, np.int64))
             for name, parts_of_column in statistics.items():
                 parts_of_column.append(with_short_bounds(of_part[name]))
             # The next part is made now: nothing here may keep this one in memory meanwhile.
             self._sink.flush()
-            del batch, rows
+            del batch, rows, chunks, chunk
         if builder.num_rows:
             joined = {name: ColumnStatistics.joined(each) for name, each in statistics.items()}
             self._add_region(builder.build(), joined)
@@ -237,7 +244,7 @@ class PartitionedFileWriter:
         self._check_open()
         starts = region.chunks.first_row.tolist()
         written = [
-            self._chunks.write_encoded(chunk, first_row)
+            self._chunks.write_stored(chunk, first_row)
             for first_row, chunk in zip(starts, chunks, strict=True)
         ]
         self._raw_bytes += raw_bytes

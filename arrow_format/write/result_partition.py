@@ -6,6 +6,8 @@ returns the map output. Source: FLIP-148, ``SortMergeResultPartition``.
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy.typing as npt
 
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.selection import keep
+from arrow_format.concurrency import Workers, available_cores
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.model import BROADCAST, RegionKind
 from arrow_format.write.counters import MapCounters
@@ -21,6 +24,7 @@ from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     import pyarrow as pa
 
@@ -53,6 +57,9 @@ class SortMergeResultPartition:
         Further roots to spread files over; None for one that cannot be used. A
         root that is full or fails is not used again: its file is finished with the regions it has,
         or moved, and the next file opens in another root.
+
+    With ``options.threads`` a region is written while the next buffer is filled. An error of
+    writing it is raised by a later call, :meth:`finish` at the latest.
     """
 
     def __init__(
@@ -67,9 +74,11 @@ class SortMergeResultPartition:
         self._options = options
         self.counters = MapCounters()
         """What was done so far; the caller may add its own work."""
+        self._workers = Workers(options.threads or available_cores())
         self._output = MapOutputWriter(
-            storage, directory, metadata, options, local_roots, self.counters
+            storage, directory, metadata, options, local_roots, self.counters, self._workers.map
         )
+        self._flushing: Future[int] | None = None
         self._kind = RegionKind.UNICAST
         self._buffer = self._new_buffer()
         self._broadcasts: list[pa.RecordBatch] = []
@@ -110,6 +119,8 @@ class SortMergeResultPartition:
             A region could not be written; the partition cannot be used further.
         """
         self._check_open()
+        if self._flushing is not None and self._flushing.done():
+            self._finish_flush()
         if len(subpartitions) != batch.num_rows or subpartitions.min(initial=0) != BROADCAST:
             self._add(RegionKind.UNICAST, batch, subpartitions)
             return
@@ -205,19 +216,41 @@ class SortMergeResultPartition:
     def _flush(self, buffer: SortBuffer) -> None:
         """Write a buffer as one region, and start a new buffer.
 
-        When that fails, the rows are lost and the partition is closed.
+        With threads it returns while they write, after the region before was written. When that
+        fails, the rows are lost and the partition is closed.
         """
         try:
-            with self.counters.time("gather"):
-                buffer.finish()
-                unicast = self._kind is RegionKind.UNICAST
-                region = buffer.take_region(self.first_subpartition if unicast else 0)
-                buffer.release()
-            self._output.write_region(self._kind, region)
+            self._finish_flush()
+            buffer.finish()
+            write = partial(self._write, self._kind, buffer)
+            self._flushing = self._workers.begin(write)
+            if self._flushing is None:
+                self.counters.gather_ns += write()
         except BaseException:
             self.close()
             raise
         self._buffer = self._new_buffer()
+
+    def _write(self, kind: RegionKind, buffer: SortBuffer) -> int:
+        """Write a buffer as one region; return the nanoseconds of gathering."""
+        started = time.perf_counter_ns()
+        first = self.first_subpartition if kind is RegionKind.UNICAST else 0
+        region = buffer.take_region(first, self._workers.map)
+        buffer.release()
+        gather_ns = time.perf_counter_ns() - started
+        self._output.write_region(kind, region)
+        return gather_ns
+
+    def _finish_flush(self) -> None:
+        """Wait until the region that is being written is; when that failed, close and raise."""
+        flushing, self._flushing = self._flushing, None
+        if flushing is None:
+            return
+        try:
+            self.counters.gather_ns += flushing.result()
+        except BaseException:
+            self.close()
+            raise
 
     def finish(self) -> MapStatus:
         """Write what is buffered and finish the files.
@@ -241,6 +274,8 @@ class SortMergeResultPartition:
             if self._buffer.has_remaining:
                 self.counters.final_flushes += 1
                 self._flush(self._buffer)
+            self._finish_flush()
+            self._workers.close()
             status = self._output.finish()
         except BaseException:
             self.close()
@@ -260,6 +295,8 @@ class SortMergeResultPartition:
             return
         self._closed = True
         self._broadcasts = []
+        # First: what a thread still writes must be removed too.
+        self._workers.close()
         self._buffer.release()
         self._output.release()
 

@@ -7,6 +7,7 @@ here whole Arrow columns are collected and permuted once, when the buffer is ful
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from arrow_format.keys.spark_order import order_codes, sorting_bytes
 from arrow_format.write.clustering import Clustering, cluster
 
 if TYPE_CHECKING:
+    from arrow_format.concurrency import OrderedMap
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.keys.spark_order import Codes
     from arrow_format.model import Int32Array
@@ -197,17 +199,19 @@ class SortBuffer:
         """Refuse further rows."""
         self._finished = True
 
-    def take_region(self, first_subpartition: int = 0) -> SortedRegion:
+    def take_region(self, first_subpartition: int = 0, in_order: OrderedMap = map) -> SortedRegion:
         """Remove all rows from the buffer and return them ordered by rank.
 
         The rows of a subpartition are in the order of the sort keys, rows of equal keys in order of
-        arrival. Columns are gathered one after the other, each freed before the next is gathered:
-        the peak is the buffer, plus the columns gathered so far, plus one column.
+        arrival. Each column is freed when it was gathered: the peak is the buffer, plus the columns
+        gathered so far, plus those that are being gathered.
 
         Parameters
         ----------
         first_subpartition
             The subpartition with rank 0.
+        in_order
+            Gathers the columns, as ``map`` does.
 
         Raises
         ------
@@ -223,21 +227,23 @@ class SortBuffer:
         clustering = cluster(ids, self._num_subpartitions, first_subpartition, self._sort_codes())
         del ids
         indices = None if clustering.permutation is None else to_arrow(clustering.permutation)
-        gathered = []
-        for i, chunks in enumerate(self._columns):
-            self._columns[i] = []
-            column = pa.concat_arrays(chunks) if chunks else no_rows(self._schema.field(i).type)
-            del chunks
-            slices = [column] if indices is None else gather(column, indices)
-            del column
-            gathered.append(joined(slices))
-            if len(slices) > 1:
-                del slices
-                # The allocator would keep these small freed allocations for long.
-                pa.default_memory_pool().release_unused()
+        gathered = list(in_order(partial(self._take_column, indices), range(len(self._columns))))
         self._copied_bytes = 0
         self._num_rows = 0
         return SortedRegion(pa.RecordBatch.from_arrays(gathered, schema=self._schema), clustering)
+
+    def _take_column(self, indices: pa.Array | None, i: int) -> pa.Array:
+        chunks, self._columns[i] = self._columns[i], []
+        column = pa.concat_arrays(chunks) if chunks else no_rows(self._schema.field(i).type)
+        del chunks
+        slices = [column] if indices is None else gather(column, indices)
+        del column
+        gathered = joined(slices)
+        if len(slices) > 1:
+            del slices
+            # The allocator would keep these small freed allocations for long.
+            pa.default_memory_pool().release_unused()
+        return gathered
 
     def put(self, batch: pa.RecordBatch, subpartition: int = 0) -> None:
         """Put rows into the empty buffer without a copy, even if they do not fit.

@@ -85,6 +85,8 @@ WRITE_OPTIONS = (
            'filters skip what cannot match: `a,b` or `["a","b"]`, `all`, or `none`',
            default="sort and range keys; numbers, dates and times but for hashed keys",
            may_be_empty=True),
+    Option("threads", whole, "WriteOptions.threads",
+           "threads of each task that gather, pack and compress", default="1"),
     Option("localDirs", parse_names, "WriteOptions.local_dirs",
            "absolute directories on other disks, `/d1,/d2`, over which map outputs are spread as "
            "well", default="none", may_be_empty=True),

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 N = 3
-SYNCED = WriteOptions(sort_buffer_bytes=4_096, chunk_bytes=200)
+SYNCED = WriteOptions(sort_buffer_bytes=4_096, chunk_bytes=200, threads=2)
 EAGER = MergePolicy(rewrite="always")
 ALL = os.environ.get("CRASHES") == "all"
 """``make crashes`` tries every call with every fault; otherwise each call meets one of them."""
@@ -64,7 +64,7 @@ def rows(start: int, count: int = 90) -> list[pa.RecordBatch]:
 def write(path: Path, start: int, mode: str) -> None:
     write_shuffle(
         rows(start), path, num_subpartitions=N, partitioner=ColumnPartitioner("p"), mode=mode,
-        options=SYNCED,
+        options=replace(SYNCED, threads=1),
     )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ def open_files():
 
 
 @guarantee("few files")
-@pytest.mark.parametrize("codec", ["zstd", "none"])
-def test_open_files_at_twenty_thousand_subpartitions(tmp_path, codec):
+@pytest.mark.parametrize(("codec", "threads"), [("zstd", 1), ("none", 1), ("zstd", 3)])
+def test_open_files_at_twenty_thousand_subpartitions(tmp_path, codec, threads):
     counts = []
 
     def batches():
@@ -30,7 +30,7 @@ def test_open_files_at_twenty_thousand_subpartitions(tmp_path, codec):
             counts.append(open_files())
             yield pa.record_batch({"k": np.arange(start, start + 10_000)})
 
-    options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=2 << 20)
+    options = WriteOptions(sync=False, codec=codec, sort_buffer_bytes=2 << 20, threads=threads)
     before = open_files()
     write_shuffle(batches(), tmp_path / "x", num_subpartitions=N, keys="k", options=options)
     shuffle = open_shuffle(tmp_path / "x")
@@ -49,7 +49,7 @@ import arrow_format
 from arrow_format import WriteOptions, write_shuffle
 from tests.support.memory import forget_peak, resident_bytes
 
-shape, codec, path, gigabytes = sys.argv[1:]
+shape, codec, path, gigabytes, threads = sys.argv[1:]
 pa.set_cpu_count(1)
 # Lists of booleans are slow to gather, and a small buffer of them is many enough.
 BUFFER = (16 if shape.startswith("list<bool") else 64) << 20
@@ -129,7 +129,9 @@ def stream(num_bytes):
 def write(batches, name):
     return write_shuffle(
         batches, path + name, num_subpartitions=20_000, keys="k",
-        options=WriteOptions(sync=False, codec=codec, sort_buffer_bytes=BUFFER),
+        options=WriteOptions(
+            sync=False, codec=codec, sort_buffer_bytes=BUFFER, threads=int(threads)
+        ),
     )
 
 write([next(stream(1)).slice(0, 8)], "/warm")
@@ -170,17 +172,40 @@ print(base, peak, largest, BUFFER)
     ],
 )
 def test_peak_memory_of_a_streamed_write(tmp_path, shape, codec, gigabytes):
-    above, buffer = checked_peak(STREAM, shape, codec, tmp_path, gigabytes)
+    above, buffer = checked_peak(STREAM, shape, codec, tmp_path, gigabytes, 1)
     assert above > buffer // 8, "the buffer was in use, so the peak means something"
+
+
+@guarantee("map task memory")
+@pytest.mark.parametrize(
+    ("shape", "codec", "gigabytes"),
+    [
+        ("lineitem", "zstd", "0.3"),
+        ("string", "none", "0.3"),
+        ("repeated", "zstd", "0.3"),
+        ("wide rows", "zstd", "0.3"),
+        ("columns", "zstd", "0.3"),
+        ("huge", "zstd", "0.1"),
+        ("list<bool>?", "zstd", "0.03"),
+        ("list<float>", "none", "0.11"),
+        ("nullable bools", "zstd", "0.08"),
+    ],
+)
+def test_peak_memory_of_a_write_with_threads(tmp_path, shape, codec, gigabytes):
+    checked_peak(STREAM, shape, codec, tmp_path, gigabytes, 3)
 
 
 def checked_peak(program, *arguments):
     """Run a program that writes as :data:`STREAM` does, and check the bound of its memory.
 
-    Its peak above what it had before, and its sort buffer, in bytes.
+    Its last argument is its number of threads. Its peak above what it had before, and its sort
+    buffer, in bytes.
     """
     base, peak, largest, buffer = figures_of(program, *arguments)
     allowed = int(1.25 * buffer) + (64 << 20) + largest
+    threads = arguments[-1]
+    if threads > 1:
+        allowed += buffer // 2 + threads * (16 << 20)
     assert peak - base <= allowed, f"{peak - base >> 20} MiB over base, {allowed >> 20} allowed"
     return peak - base, buffer
 

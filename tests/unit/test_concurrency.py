@@ -1,11 +1,31 @@
 """Concurrent calls: results and errors in order, no threads left."""
 
+import os
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import pytest
 
-from arrow_format.concurrency import run_concurrently
+from arrow_format.concurrency import Workers, available_cores, read_ahead, run_concurrently
+
+
+@pytest.fixture
+def _no_thread_starts(monkeypatch):
+    def refuse(_):
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.fixture
+def workers():
+    before = threading.active_count()
+    several = Workers(3)
+    yield several
+    several.close()
+    assert threading.active_count() == before
 
 
 def test_results_in_order_and_no_thread_left():
@@ -48,10 +68,115 @@ def test_the_first_error_in_order_is_raised_and_what_has_not_begun_is_not_run():
     assert len(done) < 100, "a store that is down is not asked for every file"
 
 
-def test_without_threads_calls_run_one_by_one(monkeypatch):
-    def refuse(_):
-        msg = "can't start new thread"
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+@pytest.mark.usefixtures("_no_thread_starts")
+def test_without_threads_calls_run_one_by_one():
     assert run_concurrently([lambda n=n: n for n in range(4)], 4) == [0, 1, 2, 3]
+    workers = Workers(3)
+    assert [*workers.map(str, range(9))] == [*map(str, range(9))]
+    assert workers.begin(dict) is None
+    assert [*read_ahead(iter(range(9)), int, 4)] == [*range(9)]
+
+
+def test_available_cores_are_those_that_the_process_is_bound_to():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert available_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert available_cores() == len(before)
+
+
+def test_workers_work_together_and_answer_in_order(workers):
+    together = threading.Barrier(3, timeout=30)
+    numbers = [*workers.map(lambda n: (together.wait(), n)[1], range(6))]
+    assert numbers == [*range(6)]
+
+
+def test_workers_begin_few_items_before_they_are_wanted(workers):
+    begun = []
+    results = workers.map(begun.append, range(100))
+    next(results)
+    time.sleep(0.05)
+    assert len(begun) <= 4
+
+
+def test_a_call_of_workers_may_use_their_map(workers):
+    def inner():
+        return [*workers.map(str, range(50))]
+
+    assert workers.begin(inner).result() == [*map(str, range(50))]
+
+
+def test_one_worker_is_the_calling_thread():
+    workers = Workers(1)
+    assert workers.begin(dict) is None
+    assert {*workers.map(lambda _: threading.current_thread(), range(3))} == {
+        threading.current_thread()
+    }
+
+
+def test_errors_of_workers_are_raised_in_order(workers):
+    results = workers.map(lambda n: 1 // (n - 2), range(5))
+    assert [next(results), next(results)] == [-1, -1]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_closed_workers_begin_nothing_more(workers):
+    results = workers.map(str, range(100))
+    next(results)
+    workers.close()
+    workers.close()
+    with pytest.raises(CancelledError):
+        next(results)
+    with pytest.raises(CancelledError):
+        workers.begin(dict)
+
+
+def reading():
+    return [t for t in threading.enumerate() if t.name == "arrow-shuffle-read-ahead"]
+
+
+def test_items_are_read_ahead_in_order_by_a_thread_that_ends():
+    names = set()
+
+    def items():
+        for n in range(100):
+            names.add(threading.current_thread().name)
+            yield n
+
+    assert [*read_ahead(items(), lambda _: 1, 3)] == [*range(100)]
+    assert names == {"arrow-shuffle-read-ahead"}
+    assert not reading()
+
+
+def test_no_more_is_read_ahead_than_was_allowed():
+    taken = []
+    ahead = read_ahead((taken.append(n) or n for n in range(100)), lambda _: 10, 25)
+    assert not reading()
+    next(ahead)
+    time.sleep(0.05)
+    assert 2 <= len(taken) <= 4, "of 10 bytes each: 25, one more, and the one that was yielded"
+    ahead.close()
+    assert not reading()
+    assert len(taken) <= 5
+
+
+def test_an_error_of_what_is_read_ahead_comes_after_the_items_before_it():
+    closed = []
+
+    def items():
+        try:
+            yield 1
+            yield 2
+            raise OSError("gone")
+        finally:
+            closed.append(threading.current_thread().name)
+
+    ahead = read_ahead(items(), int, 100)
+    assert [next(ahead), next(ahead)] == [1, 2]
+    with pytest.raises(OSError, match="gone"):
+        next(ahead)
+    assert closed == ["arrow-shuffle-read-ahead"]
+    assert not reading()

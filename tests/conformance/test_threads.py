@@ -1,0 +1,205 @@
+"""CONFORMANCE, group "Threads": a write with several leaves what a write with one leaves."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from arrow_format import OutOfDiskError, SchemaError, WriteOptions, open_shuffle, write_shuffle
+from arrow_format.storage.local import PosixWriter
+from tests.support.guarantees import guarantee
+
+THREADS = [1, 2, 3]
+
+
+def options(threads):
+    return WriteOptions(threads=threads, sort_buffer_bytes=256 << 10, sync=False)
+
+
+def batches(count=60):
+    for i in range(count):
+        numbers = np.arange(i * 5_000, (i + 1) * 5_000)
+        yield pa.record_batch({"k": numbers, "s": [f"row {n % 97} of some" for n in numbers]})
+
+
+def write(rows, path, threads, **more):
+    return write_shuffle(
+        rows, path, num_subpartitions=50, keys="k", options=options(threads), **more
+    )
+
+
+def files(path):
+    return [each for each in Path(path).rglob("*") if each.is_file()]
+
+
+@contextmanager
+def leaving_nothing(path):
+    """Check that the block leaves no thread, no open file and nothing at the path."""
+
+    def there():
+        return set(threading.enumerate()), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    before = there()
+    yield
+    assert there() == before
+    assert files(path) == []
+
+
+def test_all_rows_arrive_and_no_thread_stays(tmp_path):
+    before = set(threading.enumerate())
+    working = set()
+
+    def observed():
+        for batch in batches():
+            working.update(threading.enumerate())
+            yield batch
+
+    receipt = write(observed(), tmp_path / "x", 3)
+    assert receipt.counters["num_regions"] > 10
+    assert len(working - before) >= 3, "threads worked, so that none stays means something"
+    assert set(threading.enumerate()) == before
+    found = open_shuffle(tmp_path / "x").read().read_all().sort_by("k")
+    assert found == pa.Table.from_batches(batches())
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_an_error_of_the_source(tmp_path, threads):
+    def failing():
+        yield from batches(30)
+        raise ZeroDivisionError
+
+    with leaving_nothing(tmp_path), pytest.raises(ZeroDivisionError):
+        write(failing(), tmp_path / "x", threads)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_a_batch_that_does_not_fit(tmp_path, threads):
+    def other():
+        yield from batches(30)
+        yield pa.record_batch({"k": [1]})
+
+    with leaving_nothing(tmp_path), pytest.raises(SchemaError, match="lacks 's'"):
+        write(other(), tmp_path / "x", threads)
+
+
+@guarantee("disk full at any step")
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("at", [0, 5, 11])
+def test_an_error_of_the_storage(tmp_path, monkeypatch, threads, at):
+    plain, calls = PosixWriter.writev, []
+
+    def full(writer, buffers):
+        calls.append(1)
+        if len(calls) > at:
+            raise OutOfDiskError("no space left on device")
+        plain(writer, buffers)
+
+    monkeypatch.setattr(PosixWriter, "writev", full)
+    with leaving_nothing(tmp_path), pytest.raises(OutOfDiskError, match="no space left"):
+        write(batches(), tmp_path / "x", threads)
+
+
+def test_the_source_is_not_read_to_its_end_after_an_error_of_the_storage(tmp_path, monkeypatch):
+    def full(writer, buffers):
+        raise OutOfDiskError("no space left on device")
+
+    monkeypatch.setattr(PosixWriter, "writev", full)
+    taken = []
+
+    def endless():
+        for number, batch in enumerate(batches(100_000)):
+            taken.append(number)
+            yield batch
+
+    with leaving_nothing(tmp_path), pytest.raises(OutOfDiskError):
+        write(endless(), tmp_path / "x", 2)
+    assert len(taken) < 1_000
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_an_interrupt_in_the_main_thread(tmp_path, threads):
+    def interrupting():
+        for number, batch in enumerate(batches()):
+            if number == 40:
+                signal.raise_signal(signal.SIGINT)
+            yield batch
+
+    with leaving_nothing(tmp_path), pytest.raises(KeyboardInterrupt):
+        write(interrupting(), tmp_path / "x", threads)
+
+
+def test_an_interrupt_while_the_main_thread_waits_for_a_region(tmp_path, monkeypatch):
+    plain = PosixWriter.writev
+
+    def slow(writer, buffers):
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.2)
+        plain(writer, buffers)
+
+    monkeypatch.setattr(PosixWriter, "writev", slow)
+    alarm = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    before = set(threading.enumerate())
+    alarm.start()
+    with pytest.raises(KeyboardInterrupt):
+        write(batches(), tmp_path / "x", 2)
+    alarm.join()
+    assert set(threading.enumerate()) == before
+    assert files(tmp_path) == []
+
+
+def test_batches_are_pulled_by_the_calling_thread(tmp_path):
+    pulled = set()
+
+    def observed():
+        for batch in batches():
+            pulled.add(threading.current_thread())
+            yield batch
+
+    write(observed(), tmp_path / "x", 3)
+    assert pulled == {threading.current_thread()}
+
+
+def test_a_process_that_was_forked_after_a_write_writes_with_threads(tmp_path):
+    write(batches(), tmp_path / "x", 3)
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=write, args=(list(batches()), tmp_path / "y", 3))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert open_shuffle(tmp_path / "y").num_rows == 300_000
+
+
+KILLED = """
+import os, signal, sys
+from tests.conformance.test_threads import batches, write
+
+def until():
+    for number, batch in enumerate(batches()):
+        if number == 45:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield batch
+
+write(until(), sys.argv[1], int(sys.argv[2]), mode="append")
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_writer_that_is_killed_changes_nothing(tmp_path, threads):
+    write(batches(3), tmp_path / "x", 1)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path / "x", str(threads)], check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert len(files(tmp_path / "x" / "map_outputs")) == 3, "the killed writer left a data file"
+    shuffle = open_shuffle(tmp_path / "x")
+    assert (shuffle.version, shuffle.num_rows) == (1, 15_000)
+    assert write(batches(1), tmp_path / "x", threads, mode="append").version == 2
