@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from arrow_format.keys.partitioner import Partitioner
     from arrow_format.options import WriteOptions
+    from arrow_format.scan.scan import Scan
     from arrow_format.storage.open import Place
-    from connector.scan.scan import Scan
 
 
 class DatasetMapTask(NumberedMapTask):

@@ -21,11 +21,11 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sampling import SEED, sample_size
 from arrow_format.keys.sort_keys import key_fields
 from arrow_format.options import WriteMode, check_mode, check_num_subpartitions
+from arrow_format.scan.scan import Scan, ScannedRows, plan_scan
+from arrow_format.scan.tables import delta_dataset, plan_iceberg
 from arrow_format.storage.open import open_storage
 from connector.dataset_task import DatasetMapTask, active_session, default_parallelism
 from connector.map_task import ShuffleMapTask, write_and_commit
-from connector.scan.scan import Scan, ScannedRows, plan_scan
-from connector.scan.tables import delta_dataset, plan_iceberg
 from connector.spark_types import arrow_schema_of, check_sort_keys, stored_schema
 from connector.table_formats import table_format
 

@@ -25,8 +25,8 @@ from arrow_format import RangePartitioner, WriteOptions, open_shuffle
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.job import run_map_task
 from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.scan.scan import plan_scan
 from connector.dataset_task import DatasetMapTask, default_parallelism
-from connector.scan.scan import plan_scan
 from integration.programs.datasets import flights, lineitem
 from integration.programs.ways import FAST, assert_same_rows
 
@@ -225,8 +225,8 @@ def test_a_retried_task_writes_the_same_bytes(tmp_path: Path):
 MEMORY = """
 import sys, pyarrow as pa, pyarrow.dataset as ds
 from arrow_format import WriteOptions, write_shuffle
-from connector.scan.scan import plan_scan
-from connector.scan.files import BATCH_BYTES
+from arrow_format.scan.scan import plan_scan
+from arrow_format.scan.files import BATCH_BYTES
 from tests.support.memory import forget_peak, resident_bytes
 
 pa.set_cpu_count(1)

@@ -7,9 +7,9 @@ from pyspark.sql.types import LongType, StructType
 
 from arrow_format import WriteOptions
 from arrow_format.keys.partitioner import HashPartitioner
+from arrow_format.scan.scan import plan_scan
 from connector.dataset_task import DatasetMapTask
 from connector.map_task import ShuffleMapTask
-from connector.scan.scan import plan_scan
 from connector.source.stream_writer import ShuffleStreamWriter
 from connector.source.writer import ShuffleSourceWriter
 

@@ -13,21 +13,21 @@ from pyarrow import types as pt
 
 from arrow_format.arrays.stored_types import same_but_labels
 from arrow_format.errors import SchemaError
-from connector.scan.spark_footer import (
+from arrow_format.scan.spark_footer import (
     calendar_of,
     check_orc_types,
     check_parquet_types,
     fields_within,
     spark_footer,
 )
-from connector.scan.spark_types import leaves, plain_schema
+from arrow_format.scan.spark_types import leaves, plain_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow.parquet as pq
 
-    from connector.scan.spark_footer import Calendar
+    from arrow_format.scan.spark_footer import Calendar
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def checked_columns(fragment: Any, file: ScanFile, wanted: Wanted) -> list[str]:
     ------
     SchemaError
         As :func:`columns_to_read`, :func:`check_timestamps`, and ``check_parquet_types`` and
-        ``check_orc_types`` of :mod:`connector.scan.spark_footer`.
+        ``check_orc_types`` of :mod:`arrow_format.scan.spark_footer`.
     """
     physical = fragment.physical_schema
     names = columns_to_read(physical, file, wanted)

@@ -18,7 +18,7 @@ from arrow_format.arrays.conversion import is_list
 from arrow_format.arrays.stored_types import data_schema, normalise, same_but_labels
 from arrow_format.arrays.types_for_spark import MAX_DECIMAL_PRECISION, SIGNED
 from arrow_format.errors import SchemaError
-from connector.scan.spark_footer import TIME_PRECISION_KEY
+from arrow_format.scan.spark_footer import TIME_PRECISION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator

@@ -21,7 +21,7 @@ from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.selection import keep
 from arrow_format.arrays.stored_types import normalise, same_but_labels
 from arrow_format.errors import OptionError, StorageError
-from connector.scan.footers import (
+from arrow_format.scan.footers import (
     calendar_of_parquet,
     check_timestamps,
     checked_columns,
@@ -32,13 +32,13 @@ from connector.scan.footers import (
     row_groups_to_read,
     timestamp_columns,
 )
-from connector.scan.spark_footer import Calendar
-from connector.scan.spark_types import cast_column, plain_schema
+from arrow_format.scan.spark_footer import Calendar
+from arrow_format.scan.spark_types import cast_column, plain_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from connector.scan.footers import FileOrigin, ScanFile, Wanted
+    from arrow_format.scan.footers import FileOrigin, ScanFile, Wanted
 
 BATCH_BYTES = 8 << 20
 """Bytes of rows that are decoded at a time."""
@@ -100,8 +100,8 @@ def read_file(
         raised after its rows.
     SchemaError
         A column's type does not convert to the dataset's, or only Spark can read it; its name is
-        ambiguous; timestamps mix (:func:`~connector.scan.footers.check_timestamps`); or values of
-        Spark 2's calendar are other days today.
+        ambiguous; timestamps mix (:func:`~arrow_format.scan.footers.check_timestamps`); or values
+        of Spark 2's calendar are other days today.
     OptionError
         The filter fails on a row, as with a division by zero.
     """

@@ -7,8 +7,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from arrow_format import OptionError, SchemaError, StorageError, open_shuffle, write_shuffle
-from connector.scan.scan import plan_scan
-from connector.scan.tables import delta_dataset, plan_iceberg
+from arrow_format.scan.scan import plan_scan
+from arrow_format.scan.tables import delta_dataset, plan_iceberg
 from connector.table_formats import table_format
 from tests.support.lake_tables import (
     delete_by_vector,

@@ -21,8 +21,8 @@ from pyarrow import types as pt
 from arrow_format.arrays.stored_types import missing_column, refuse_duplicates
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.options import check_integer
-from connector.scan.files import RowSize, read_file
-from connector.scan.footers import (
+from arrow_format.scan.files import RowSize, read_file
+from arrow_format.scan.footers import (
     FileOrigin,
     ScanFile,
     Wanted,
@@ -34,9 +34,9 @@ from connector.scan.footers import (
     viewed_row_groups,
     zoneless_columns,
 )
-from connector.scan.spark_footer import SparkFooter, labelled, spark_footer
-from connector.scan.spark_types import as_spark_reads, plain_schema, schema_as_spark_reads
-from connector.scan.tasks import (
+from arrow_format.scan.spark_footer import SparkFooter, labelled, spark_footer
+from arrow_format.scan.spark_types import as_spark_reads, plain_schema, schema_as_spark_reads
+from arrow_format.scan.tasks import (
     ScanUnit,
     choose_num_tasks,
     join_adjacent,
@@ -47,7 +47,7 @@ from connector.scan.tasks import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from connector.scan.footers import TimestampColumns
+    from arrow_format.scan.footers import TimestampColumns
 
 REQUESTS = 16
 """Footers that are read concurrently while a scan is planned."""
@@ -93,7 +93,7 @@ class DatasetScan:
         Raises
         ------
         StorageError, SchemaError
-            As :func:`~connector.scan.files.read_file`.
+            As :func:`~arrow_format.scan.files.read_file`.
         """
         size = RowSize()
         for unit in self.tasks[task]:

@@ -15,8 +15,8 @@ import pytest
 from pyarrow import orc
 
 from arrow_format.errors import SchemaError
-from connector.scan.scan import plan_scan
-from connector.scan.spark_footer import (
+from arrow_format.scan.scan import plan_scan
+from arrow_format.scan.spark_footer import (
     Calendar,
     check_orc_types,
     check_parquet_types,

@@ -14,9 +14,9 @@ from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import missing_column
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.options import check_integer
-from connector.scan.scan import MAX_TASKS
-from connector.scan.spark_types import as_spark_reads, plain_schema, schema_as_spark_reads
-from connector.scan.tasks import ScanUnit, choose_num_tasks, spread
+from arrow_format.scan.scan import MAX_TASKS
+from arrow_format.scan.spark_types import as_spark_reads, plain_schema, schema_as_spark_reads
+from arrow_format.scan.tasks import ScanUnit, choose_num_tasks, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.scan.tasks import (
+from arrow_format.scan.tasks import (
     TASK_BYTES,
     ScanUnit,
     choose_num_tasks,

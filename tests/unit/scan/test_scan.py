@@ -17,11 +17,11 @@ from pyarrow import fs
 
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.keys.range_partitioner import RangePartitioner
-from connector.scan import files as file_reader
-from connector.scan import scan as dataset_scan
-from connector.scan.files import RowSize
-from connector.scan.scan import ScannedRows, plan_scan
-from connector.scan.spark_types import as_spark_reads, schema_as_spark_reads
+from arrow_format.scan import files as file_reader
+from arrow_format.scan import scan as dataset_scan
+from arrow_format.scan.files import RowSize
+from arrow_format.scan.scan import ScannedRows, plan_scan
+from arrow_format.scan.spark_types import as_spark_reads, schema_as_spark_reads
 
 NUM_ROWS = 2_000
 

@@ -1,0 +1,1 @@
+"""Plain files as the source of a write, read as Spark would read them."""

@@ -1,1 +1,0 @@
-"""Plain files as input of map tasks, read as Spark would read them."""
