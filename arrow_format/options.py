@@ -385,9 +385,10 @@ class WriteOptions:
         hashed keys; those cost little.
     threads
         Threads that gather, pack and compress a region while the calling thread fills the buffer
-        for the next. The files are the same bytes whatever it is. None: as many as the process may
-        use cores, and 1 in tasks of Spark, which has one for each core. More than one take half of
-        ``sort_buffer_bytes`` more memory, and 16 MiB for each.
+        for the next, and another decodes a dataset ahead. The files are the same bytes whatever it
+        is. None: as many as the process may use cores, and 1 in tasks of Spark, which has one for
+        each core. More than one take half of ``sort_buffer_bytes`` more memory, 16 MiB for each,
+        and 32 MiB for rows that are decoded ahead.
     """
 
     sort_buffer_bytes: int = 128 << 20

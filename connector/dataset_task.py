@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.job import begin_job
+from arrow_format.scan.scan import read_task_ahead
 from connector.map_task import NumberedMapTask, begin_spark_job, options_of_tasks
 from connector.spark_types import arrow_schema_of, spark_schema_of
 
@@ -56,7 +57,8 @@ class DatasetMapTask(NumberedMapTask):
             sort_by=sort_by,
             options=options_of_tasks(options),
         )
-        super().__init__(job, scan.read)
+        several = job.options.threads != 1
+        super().__init__(job, partial(read_task_ahead, scan) if several else scan.read)
 
 
 def active_session(spark: SparkSession | None) -> SparkSession:
@@ -67,7 +69,8 @@ def active_session(spark: SparkSession | None) -> SparkSession:
     if session is None:
         msg = (
             "source is a pyarrow dataset and no Spark session is active to run the map tasks: give "
-            "spark=..., or start a session first"
+            "spark=..., start a session first, or write it in this process with "
+            "arrow_format.write_shuffle"
         )
         raise OptionError(msg)
     return session

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError
-from arrow_format.jobs.write import write_shuffle
+from arrow_format.jobs.write import Source, write_shuffle
 from arrow_format.keys.partitioner import Partitioner
 from arrow_format.options import WriteOptions, check_type
 from arrow_format.read.partitioned_file import PartitionedFileReader
@@ -14,11 +14,8 @@ from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.local_dirs import ReadRoots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    import pyarrow as pa
-
-    from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.options import Codec
     from arrow_format.read.shuffle import Shuffle
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def append_shuffle(
-    batches: pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
+    batches: Source,
     path: Place,
     *,
     options: WriteOptions | None = None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -19,15 +20,22 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import newest_entry, open_target, settle_bounds
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.options import WriteMode, WriteOptions, check_mode
+from arrow_format.options import WriteMode, WriteOptions, check_mode, check_type
 from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
     from arrow_format.jobs.receipt import ShuffleReceipt
+
+Source: TypeAlias = (
+    "pa.Table | pa.RecordBatchReader | BatchReader | ds.Dataset | Iterable[pa.RecordBatch]"
+)
+"""Rows that this process writes."""
 
 
 def write_shuffle(
-    batches: pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
+    batches: Source,
     path: Place,
     *,
     num_subpartitions: int,
@@ -46,7 +54,9 @@ def write_shuffle(
     ----------
     batches
         A table, a reader, anything with an Arrow C stream, or record batches of one schema (at
-        least one, since the schema is taken from it). A Spark DataFrame is refused: all its rows
+        least one, since the schema is taken from it). Or a ``pyarrow.dataset.Dataset``, whose own
+        filter holds: its files are decoded a few megabytes at a time, however large their row
+        groups are, and with threads ahead of the write. A Spark DataFrame is refused: all its rows
         would pass through this process, and ``connector.write_shuffle`` writes them in tasks.
     path
         Directory or URI of the shuffle.
@@ -56,7 +66,8 @@ def write_shuffle(
         Column name or names to hash as Spark does; or give ``partitioner``.
     partitioner
         Decides the subpartition of each row. A RangePartitioner without bounds gets them from a
-        sample of ``batches`` if that is a table, or when appending from the existing shuffle.
+        sample of ``batches`` if that is a table or a dataset of files, or when appending from the
+        existing shuffle.
     sort_by
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
         column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
@@ -67,7 +78,8 @@ def write_shuffle(
         Whether types that Spark lacks are stored as types that it reads: timestamps and durations
         in microseconds, unsigned integers as larger signed ones, and so on; see
         ``docs/guide/types.md``.
-        No value changes: one that would, as a timestamp with nanoseconds, is a SchemaError. False:
+        No value changes: one that would, as a timestamp with nanoseconds, is a SchemaError; but of
+        files in a dataset it is rounded down, as Spark reads it. False:
         all types are stored as they are, which other readers take and Spark may not. An append
         keeps the types of the existing shuffle.
     options
@@ -99,10 +111,16 @@ def write_shuffle(
     _check_source(batches)
     storage = open_storage(path, storage_options)
     partitioner = choose_partitioner(keys, partitioner)
-    schema, stream = _as_stream(batches)
+    options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
+    files = _files_of(batches)
+    schema, stream = _as_stream(batches) if files is None else (files.schema, iter(()))
     subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
     converts = for_spark and _changes_for_spark(schema, storage, mode, subpartition)
-    if converts:
+    if files is not None:
+        from arrow_format.scan.source import rows_of_files
+
+        schema, stream = rows_of_files(files, for_spark=converts, threads=options.threads)
+    elif converts:
         stream = rows_for_spark(stream, schema, subpartition)
         schema = schema_for_spark(schema, subpartition)
     partitioner = settle_bounds(
@@ -128,6 +146,10 @@ def write_shuffle(
     except BaseException as error:
         abort_after(job, error)
         raise
+    finally:
+        # Now, and not when Python collects garbage: it may have a thread that reads ahead.
+        if isinstance(stream, Generator):
+            stream.close()
 
 
 def _changes_for_spark(
@@ -162,7 +184,13 @@ def _is_for_spark(stored: pa.Schema) -> bool:
 def _sampled(
     ranges: RangePartitioner, batches: object, num_subpartitions: int, *, converts: bool
 ) -> RangePartitioner:
-    """Return a range partitioner with bounds from a sample, for which the rows must be a table."""
+    """Return a range partitioner with bounds from a sample; rows that come once have none."""
+    files = _files_of(batches)
+    if files is not None:
+        from arrow_format.scan.source import columns_of_files
+
+        rows = columns_of_files(files, [name for name, _ in ranges.keys], for_spark=converts)
+        return RangePartitioner.sampled(rows, ranges.keys, num_subpartitions)
     if not isinstance(batches, pa.Table | pa.RecordBatch):
         msg = (
             f"{ranges!r} has no bounds, and batches is {type(batches).__name__}, which can be read "
@@ -191,9 +219,26 @@ def _check_source(batches: object) -> None:
         raise SchemaError(msg)
 
 
-def _as_stream(
-    batches: pa.Table | pa.RecordBatchReader | BatchReader | Iterable[pa.RecordBatch],
-) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+def _dataset_of(batches: object) -> ds.Dataset | None:
+    """Return ``batches`` if it is a dataset; whose module is loaded then, and else need not be."""
+    datasets = sys.modules.get("pyarrow._dataset")
+    return batches if datasets is not None and isinstance(batches, datasets.Dataset) else None
+
+
+def _files_of(batches: object) -> ds.Dataset | None:
+    """Return ``batches`` if it is a dataset of files."""
+    dataset = _dataset_of(batches)
+    if dataset is None:
+        return None
+    from arrow_format.scan.source import is_of_files
+
+    return dataset if is_of_files(dataset) else None
+
+
+def _as_stream(batches: Source) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    dataset = _dataset_of(batches)
+    if dataset is not None:
+        batches = dataset.scanner().to_reader()
     # Not through the C interface, where errors of a reader would lose their types.
     if isinstance(batches, pa.Table):
         batches = batches.to_reader()
@@ -204,8 +249,8 @@ def _as_stream(
         return reader.schema, reader
     if not isinstance(batches, Iterable):
         msg = (
-            f"batches is {type(batches).__name__}: expected a table, a reader or record batches; "
-            "of a dataset give dataset.scanner().to_reader()"
+            f"batches is {type(batches).__name__}: expected a table, a reader, a dataset or record "
+            "batches"
         )
         raise SchemaError(msg)
     iterator = iter(batches)

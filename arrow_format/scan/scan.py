@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 from pyarrow import types as pt
 
 from arrow_format.arrays.stored_types import missing_column, refuse_duplicates
+from arrow_format.concurrency import read_ahead
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.options import check_integer
 from arrow_format.scan.files import RowSize, read_file
@@ -111,6 +112,7 @@ def plan_scan(
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,
     num_tasks: int | None = None,
+    for_spark: bool = True,
 ) -> DatasetScan:
     """Plan what each map task reads of a dataset.
 
@@ -132,6 +134,9 @@ def plan_scan(
     num_tasks
         Map tasks, or as many as the bytes need when None. There may be fewer, since row groups and
         files that cannot be split stay whole.
+    for_spark
+        Whether the rows come in types that Spark reads, rounded where it rounds; otherwise in those
+        that are stored for the files' own.
 
     Raises
     ------
@@ -167,10 +172,22 @@ def plan_scan(
     total = sum(file.num_bytes for file in files)
     count = num_tasks or choose_num_tasks(int(total * share_read), parallelism)
     units = _units(files, origins, wanted, most_unit_bytes(total, count))
-    stored = schema_as_spark_reads(pa.schema([wanted.schema.field(name) for name in names]), int96)
+    stored = pa.schema([wanted.schema.field(name) for name in names])
+    if for_spark:
+        stored = schema_as_spark_reads(stored, int96)
     footer = _look_into_first(files, origins, wanted)
     tasks = tuple(join_adjacent(run) for run in spread(units, count))
     return DatasetScan(labelled(stored, footer), wanted, origins, files, tasks or ((),))
+
+
+READ_AHEAD_BYTES = 32 << 20
+"""Rows that are decoded ahead while a writer works: about as many as it takes while one region is
+written."""
+
+
+def read_task_ahead(scan: Scan, task: int) -> Iterator[pa.RecordBatch]:
+    """As :meth:`Scan.read`, while a thread decodes the next rows, until the generator is closed."""
+    return read_ahead(scan.read(task), lambda batch: int(batch.nbytes), READ_AHEAD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +230,7 @@ def _parts(dataset: Any) -> list[Any]:  # noqa: ANN401
         return [dataset]
     msg = (
         f"source is a pyarrow {type(dataset).__name__}: expected a dataset of files, which tasks "
-        "can open. Write rows in memory with arrow_format.write_shuffle"
+        "can open. arrow_format.write_shuffle writes any dataset in its own process"
     )
     raise OptionError(msg)
 
