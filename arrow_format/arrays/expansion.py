@@ -71,10 +71,21 @@ def expandable_slices(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.R
             batch = batch.set_column(i, batch.schema.field(i).with_type(plain.type), plain)
     for start in range(0, batch.num_rows, BLOCK_ROWS):
         block = batch.slice(start, BLOCK_ROWS)
-        rows = np.arange(block.num_rows)
-        ends = np.cumsum(sum(_bytes_of(block.column(i), rows, rows + 1) for i, _ in expanding))
+        ends = np.cumsum(sum(_bytes_of_rows(block.column(i)) for i, _ in expanding))
         for first, stop in runs_within(ends, EXPANDED_BYTES):
             yield block.slice(first, stop - first)
+
+
+def _bytes_of_rows(array: pa.Array) -> Int64Array:
+    """Bytes that each row expands to, without validity; those of views are in the views."""
+    if _is_view(array.type):
+        return _bytes_in_views(array, slice(None))
+    rows = np.arange(len(array))
+    return _bytes_of(array, rows, rows + 1)
+
+
+def _is_view(type_: pa.DataType) -> bool:
+    return bool(pt.is_string_view(type_) or pt.is_binary_view(type_))
 
 
 def _bytes_of(array: pa.Array, starts: Int64Array, stops: Int64Array) -> Int64Array:
@@ -89,7 +100,7 @@ def _bytes_of(array: pa.Array, starts: Int64Array, stops: Int64Array) -> Int64Ar
         return _sum_values(array, starts, stops, _bytes_in_dictionary)
     if pt.is_run_end_encoded(type_):
         return _sum_values(array, starts, stops, _bytes_in_runs)
-    if pt.is_string_view(type_) or pt.is_binary_view(type_):
+    if _is_view(type_):
         return _sum_values(array, starts, stops, _bytes_in_views)
     if is_list_view(type_):
         return _sum_values(array, starts, stops, _bytes_in_list_views)
@@ -146,9 +157,9 @@ def _bytes_in_runs(array: pa.Array, positions: Int64Array) -> Int64Array:
     return _bytes_of(array.values, runs, runs + 1)
 
 
-def _bytes_in_views(array: pa.Array, positions: Int64Array) -> Int64Array:
+def _bytes_in_views(array: pa.Array, positions: Int64Array | slice) -> Int64Array:
     views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, VIEW_BYTES // 4)
-    lengths = views[array.offset + positions, 0].astype(np.int64)
+    lengths = views[array.offset : array.offset + len(array), 0][positions].astype(np.int64)
     return OFFSET_BYTES + _where_valid(array, positions, lengths)
 
 
@@ -158,6 +169,6 @@ def _bytes_in_list_views(array: pa.Array, positions: Int64Array) -> Int64Array:
     return OFFSET_BYTES + _bytes_of(array.values, starts, starts + sizes)
 
 
-def _where_valid(array: pa.Array, positions: Int64Array, sizes: Int64Array) -> Int64Array:
+def _where_valid(array: pa.Array, positions: Int64Array | slice, sizes: Int64Array) -> Int64Array:
     valid = validity(array)
     return sizes if valid is None else np.where(valid[positions], sizes, 0)
