@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NUMBERS: dict[str, tuple[int, ...]] = {
     "engine": (200, 2_000, 20_000),
+    "threads": (200,),
     "read": (200, 2_000, 20_000),
     "select": (200,),
     "wide": (),
@@ -39,7 +40,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 }
 """Parts, and numbers of subpartitions where the command line gives none."""
 
-REPEAT = {"engine": 5}
+REPEAT = {"engine": 5, "threads": 5}
 """Rounds where the command line gives none; 3 for the other parts."""
 
 PACKAGES = ("pyarrow", "numpy", "zstandard", "pyspark", "polars", "duckdb", "tpchgen-cli")
@@ -60,7 +61,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
     add = parser.add_argument
     add("--scale", type=float, default=1, help="TPC-H scale factor (1: six million rows)")
-    add("--repeat", type=int, help="rounds; 5 for the engine, 3 others")
+    add("--repeat", type=int, help="rounds; 5 for engine and threads, 3 others")
     add("--only", choices=NUMBERS, action="append", help="only this part; may be given again")
     add("--n", type=numbers, help="numbers of subpartitions: 200,2000")
     add("--codec", choices=("none", "zstd"), help="only this codec")

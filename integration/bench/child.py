@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-ONE_THREAD = {
-    "POLARS_MAX_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "OMP_THREAD_LIMIT": "1",
-    "RAYON_NUM_THREADS": "1",
-}
-"""Environment variables that keep libraries to one thread."""
+THREAD_VARIABLES = (
+    "POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "RAYON_NUM_THREADS",
+)  # fmt: skip
+"""Environment variables that say how many threads libraries start."""
 
 
 class ChildError(RuntimeError):
@@ -42,17 +39,19 @@ def timed() -> Iterator[dict[str, Any]]:
     answer["cpu_seconds"] = time.process_time() - cpu_before
 
 
-def run_in_child(function: Callable[..., dict[str, Any]], **arguments: object) -> dict[str, Any]:
-    """Call ``function`` in a new Python process on one core; return its answer.
+def run_in_child(
+    function: Callable[..., dict[str, Any]], *, cores: int = 1, **arguments: object
+) -> dict[str, Any]:
+    """Call ``function`` in a new Python process on one core, or more; return its answer.
 
     ``function`` is at the top of a module; its keyword arguments and its answer, a dictionary, are
     what JSON can hold. Raises ChildError if the process fails.
     """
     name = f"{function.__module__}:{function.__qualname__}"
     completed = subprocess.run(
-        [sys.executable, "-m", "integration.bench.child", name, json.dumps(arguments)],
+        [sys.executable, "-m", "integration.bench.child", str(cores), name, json.dumps(arguments)],
         cwd=PROJECT,
-        env={**os.environ, **ONE_THREAD},
+        env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(cores))},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -65,20 +64,20 @@ def run_in_child(function: Callable[..., dict[str, Any]], **arguments: object) -
     return answer
 
 
-def stay_on_one_core() -> None:
-    """Bind this process, and every thread it will start, to one core."""
+def stay_on(cores: int) -> None:
+    """Bind this process, and every thread it will start, to so many cores."""
     if hasattr(os, "sched_setaffinity"):  # Linux only; elsewhere the thread counts have to do
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[-cores:]))
     import pyarrow as pa
 
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
+    pa.set_cpu_count(cores)
+    pa.set_io_thread_count(cores)
 
 
 def main() -> None:
     """Run what the parent asked for and print the answer as the last line."""
-    stay_on_one_core()
-    name, arguments = sys.argv[1:]
+    cores, name, arguments = sys.argv[1:]
+    stay_on(int(cores))
     module, _, function = name.partition(":")
     answer = getattr(import_module(module), function)(**json.loads(arguments))
     print(json.dumps(answer))

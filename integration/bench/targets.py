@@ -24,6 +24,12 @@ ENGINE_NONE_AGAINST_IPC = {
 }
 """Speed of a clustered write without compression, against an IPC file in input order."""
 
+TWO_CORES_AGAINST_ONE = Target(at_least=1.7)
+"""Speed of a write of Parquet files on two cores, against the same on one."""
+
+TWO_CORES_AGAINST_PEERS = Target(at_least=1.5)
+"""Speed of a write of Parquet files on two cores, against the fastest partitioned writer there."""
+
 WRITE_AGAINST_DRAIN = {"zstd": Target(at_most=1.5), "none": Target(at_most=1.3)}
 """Time of ``write_shuffle``, against a mapInArrow that only drains its input."""
 

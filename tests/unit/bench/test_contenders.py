@@ -1,9 +1,10 @@
 """Contenders of the benchmarks that run without Spark, on a few rows."""
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from integration.bench import read
+from integration.bench import read, threads
 from integration.bench.buffer import BUFFERED, COUNTED, HELD_ROWS, LABELS, measure_once, updates_of
 from integration.bench.engine import CONTENDERS, write_once
 
@@ -50,3 +51,16 @@ def test_every_buffered_contender_runs(label, tmp_path):
     answer = measure_once(label, "texts", 10, 20_000, 40_000, str(tmp_path))
     assert answer["num_rows"] == (4_000 if label in (COUNTED, BUFFERED) else 40_000)
     assert answer["seconds"] > 0
+
+
+@pytest.mark.parametrize("contender", threads.CONTENDERS)
+def test_all_writers_of_files_write_all_of_them(tmp_path, contender):
+    files = [str(tmp_path / f"{i}.parquet") for i in range(3)]
+    for file in files:
+        pq.write_table(pa.table({"l_orderkey": range(100), "t": ["some"] * 100}), file)
+    answer = threads.write_once(contender, files, str(tmp_path / "scratch"), 7, 2)
+    assert (answer["num_rows"], answer["num_files"] > 1, answer["num_bytes"] > 0) == (
+        300,
+        True,
+        True,
+    )
