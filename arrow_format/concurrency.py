@@ -11,8 +11,9 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Generator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from threading import Condition, Thread
+from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -58,9 +59,10 @@ class Workers:
     def begin(self, call: Callable[[], T]) -> Future[T] | None:
         """Start a call that may use :meth:`map`; at most one at a time.
 
-        None where no thread can be started, or with one thread only: then make the call yourself.
+        None with one thread only, or where none can be started: then make the call yourself.
         """
-        return self._submit(call)
+        threads = self._started()
+        return None if threads is None else threads.submit(call)
 
     def map(self, function: Callable[[T], U], items: Iterable[T], /) -> Iterator[U]:
         """Yield ``function(item)`` of each item in order, while threads work on the next ones.
@@ -68,40 +70,45 @@ class Workers:
         At most one item more than there are threads is begun and not yielded. Raises what the
         function raises, and CancelledError after :meth:`close`.
         """
-        if self.num_threads == 1:
+        if self._started() is None:
             yield from map(function, items)
             return
-        begun: deque[tuple[T, Future[U] | None]] = deque()
+        begun: deque[Future[U]] = deque()
         for item in items:
-            begun.append((item, self._submit(function, item)))
+            threads = self._started()
+            if threads is not None:
+                begun.append(threads.submit(function, item))
             if len(begun) > self.num_threads:
-                yield _result(function, *begun.popleft())
+                yield begun.popleft().result()
         while begun:
-            yield _result(function, *begun.popleft())
+            yield begun.popleft().result()
 
-    def _submit(self, function: Callable[..., U], *arguments: object) -> Future[U] | None:
+    def _started(self) -> ThreadPoolExecutor | None:
+        """Return the threads, all of them started; None where the calling thread does the work."""
         if self._closed:
             raise CancelledError
-        if self.num_threads == 1:
-            return None
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.num_threads + 1, "arrow-shuffle")
-        try:
-            return self._threads.submit(function, *arguments)
-        except RuntimeError as error:
-            if self._closed:
-                raise CancelledError from error
-            return None
+        if self._threads is None and self.num_threads > 1:
+            threads = ThreadPoolExecutor(self.num_threads + 1, "arrow-shuffle")
+            are_started = Event()
+            try:
+                # All now, each made to wait so that the next submit starts another: a call for
+                # which none can be started stays queued, and would be made a second time.
+                for _ in range(self.num_threads + 1):
+                    threads.submit(are_started.wait)
+                self._threads = threads
+            except RuntimeError:
+                self.num_threads = 1
+            finally:
+                are_started.set()
+                if self._threads is None:
+                    threads.shutdown()
+        return self._threads
 
     def close(self) -> None:
         """End all threads, after the calls that are running; calling it again does nothing."""
         self._closed = True
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
-
-
-def _result(function: Callable[[T], U], item: T, future: Future[U] | None) -> U:
-    return function(item) if future is None else future.result()
 
 
 def read_ahead(items: Iterable[T], size_of: Callable[[T], int], max_bytes: int) -> Iterator[T]:
@@ -140,18 +147,19 @@ class _Ahead(Generic[T]):
 
     def fill(self) -> None:
         """Take all items, unless it is stopped."""
-        iterator = iter(self._items)
         try:
-            for item in iterator:
-                if not self._put(item, self._size_of(item)):
-                    break
-                del item
+            iterator = iter(self._items)
+            try:
+                for item in iterator:
+                    if not self._put(item, self._size_of(item)):
+                        break
+                    del item
+            finally:
+                if isinstance(iterator, Generator):
+                    iterator.close()
         except BaseException as error:
             self._error = error
         finally:
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                close()
             with self._changed:
                 self._has_ended = True
                 self._changed.notify_all()

@@ -77,6 +77,22 @@ def test_without_threads_calls_run_one_by_one():
     assert [*read_ahead(iter(range(9)), int, 4)] == [*range(9)]
 
 
+def test_where_too_few_threads_start_there_are_none(monkeypatch):
+    start, before, left = threading.Thread.start, threading.active_count(), [2]
+
+    def refuse(thread):
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    workers = Workers(3)
+    assert workers.begin(dict) is None
+    assert threading.active_count() == before
+    assert [*workers.map(str, range(9))] == [*map(str, range(9))]
+
+
 def test_available_cores_are_those_that_the_process_is_bound_to():
     before = os.sched_getaffinity(0)
     try:
