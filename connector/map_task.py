@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 
 
 MAX_TOTALS_BYTES = 64 << 10
+"""Most bytes of the totals of one map task in its status; the commit reads the index for others."""
+
+MAX_ALL_TOTALS_BYTES = 256 << 20
+"""Most bytes of the totals of all map tasks, a quarter of what Spark's driver takes by default
+(``spark.driver.maxResultSize``). A task knows its number and not how many there are, so those send
+theirs that stay within this if all before them had as many."""
 
 
 def status_to_row(status: MapStatus) -> dict[str, Any]:
@@ -48,13 +54,16 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
     totals = None
     if status.subpartition_rows is not None and status.subpartition_bytes is not None:
         totals = encode_totals((status.subpartition_rows, status.subpartition_bytes))
+        tasks = status.output.map_task + 1
+        if len(totals) > min(MAX_TOTALS_BYTES, MAX_ALL_TOTALS_BYTES // tasks):
+            totals = None
     return {
         "map_task": status.output.map_task,
         "attempt": status.output.attempt,
         "num_rows": status.output.num_rows,
         "num_bytes": status.output.num_bytes,
         "map_output": encode_outputs(MapOutputs.of([status.output])),
-        "totals": totals if totals is not None and len(totals) <= MAX_TOTALS_BYTES else None,
+        "totals": totals,
     }
 
 
@@ -321,7 +330,7 @@ def commit_shuffle(
     rows: Sequence[Any] = statuses.to_pylist() if isinstance(statuses, pa.Table) else statuses
     return commit_job(
         task.job,
-        [status_from_row(row) for row in rows],
+        map(status_from_row, rows),
         mode=mode,
         expected_map_outputs=expected_map_outputs,
         expected_version=expected_version,

@@ -62,10 +62,10 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the map outputs; runs on the driver's machine."""
-        rows = [message.row for message in messages if isinstance(message, MapStatusMessage)]
+        rows = (message.row for message in messages if isinstance(message, MapStatusMessage))
         commit_job(
             self._job,
-            [status_from_row(row) for row in rows],
+            map(status_from_row, rows),
             mode=self._mode,
             expected_map_outputs=len(messages),
             expected_version=self._expected_version,
