@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
 def write(storage: Storage, map_outputs: int, n: int, rows: int, options: WriteOptions) -> int:
-    """Write rows that hardly compress in ``map_outputs`` tasks; return the bytes of all statuses."""
+    """Write rows that hardly compress in so many tasks; return the bytes of all statuses."""
     job = begin_job(
         storage, SCHEMA, num_subpartitions=n, partitioner=HashPartitioner("k"), options=options
     )
@@ -92,8 +92,9 @@ def test_reads_indexes_and_statuses(tmp_path: Path, m, n, rows, buffer, chunk, t
         read_bytes += sum(length for _, length in storage.ranges)
         read_bytes += sum(file.index_bytes for file in files)
     expected = read_cost(model, tasks)
-    scale = regions / model.regions
-    assert gets == pytest.approx(tasks * (m + 3) + (expected.gets - tasks * (m + 3)) * scale, rel=0.25)
+    without_regions = tasks * (m + 3)
+    of_regions = (expected.gets - without_regions) * regions / model.regions
+    assert gets == pytest.approx(without_regions + of_regions, rel=0.25)
     assert read_bytes == pytest.approx(expected.read_bytes, rel=0.35)
 
 

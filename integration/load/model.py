@@ -1,16 +1,16 @@
 """What a shuffle of any size asks of a store, of disks and of memory, as arithmetic; pure.
 
-Sizes that cannot be run here follow from those that can: ``integration/test_scale_model.py`` compares
-each formula with real shuffles on a server that counts requests. ``docs/explanation/scale.md`` says what
-they mean.
+Sizes that cannot be run here follow from those that can: ``integration/test_scale_model.py``
+compares each formula with real shuffles, on a server that counts requests.
+``docs/explanation/scale.md`` says what they mean.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from arrow_format.options import ReadOptions, WriteOptions
+from arrow_format.options import WriteOptions
 from arrow_format.read.scheduler import MAX_ROUND_BYTES
 from arrow_format.storage.object_store import MAX_REQUESTS, PART_BYTES
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, region_chunk_bytes
@@ -35,15 +35,12 @@ MOST_PAGE = 1_000
 """Objects in an answer to a listing."""
 
 
-@dataclass(frozen=True)
-class Prices:
-    """US dollars: S3 Standard, us-east-1, list prices; traffic inside a region is free."""
-
-    per_put: float = 5e-6
-    """PUT, POST and LIST."""
-    per_get: float = 4e-7
-    """GET and HEAD. DELETE is free."""
-    per_gb_month: float = 0.023
+DOLLARS_PER_PUT = 5e-6
+"""Of PUT, POST and LIST: S3 Standard, us-east-1, list price. Traffic inside of a region is free."""
+DOLLARS_PER_GET = 4e-7
+"""Of GET and HEAD. DELETE is free."""
+DOLLARS_PER_GB_MONTH = 0.023
+"""Of storage, up to 50 TB; a tenth less above 500 TB."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class Shuffle:
     subpartitions: int
     ratio: float = 5.5
     row_bytes: float = 169
-    options: WriteOptions = WriteOptions()
+    options: WriteOptions = field(default_factory=WriteOptions)
     statistics_bytes: int = 60
 
     @property
@@ -159,9 +156,10 @@ class Cost:
     tasks: int = 1
     """Over which its requests are spread."""
 
-    def dollars(self, prices: Prices = Prices()) -> float:
-        """Return what the requests cost."""
-        return self.puts * prices.per_put + self.gets * prices.per_get
+    @property
+    def dollars(self) -> float:
+        """What the requests cost."""
+        return self.puts * DOLLARS_PER_PUT + self.gets * DOLLARS_PER_GET
 
     def waiting_seconds(self, round_trip: float = 0.03) -> float:
         """Return how long each task waits, with as many requests at a time as a reader makes."""
@@ -171,12 +169,16 @@ class Cost:
 def write_cost(shuffle: Shuffle) -> Cost:
     """Return the requests of map tasks and commit."""
     m = shuffle.map_outputs
-    parts = math.ceil(shuffle.output_bytes / PART_BYTES)
-    data = 1 if parts == 1 else parts + 2  # one more begins an upload of parts, one ends it
-    index = 1 if shuffle.index_bytes <= PART_BYTES else 2 + math.ceil(shuffle.index_bytes / PART_BYTES)
     unsent = m - min(m, shuffle.sent_totals_bytes / shuffle.totals_bytes)
+    puts = m * (_upload(shuffle.output_bytes) + _upload(shuffle.index_bytes))
     listings = 2 * math.ceil((2 * m + 1) / MOST_PAGE)
-    return Cost(m * (data + index) + listings + LOG_PUTS, unsent + 5, unsent * shuffle.index_bytes, m)
+    return Cost(puts + listings + LOG_PUTS, unsent + 5, unsent * shuffle.index_bytes, m)
+
+
+def _upload(num_bytes: float) -> int:
+    """Return the requests of an upload: besides parts, one that begins it and one that ends it."""
+    parts = math.ceil(num_bytes / PART_BYTES)
+    return 1 if parts == 1 else parts + 2
 
 
 def read_cost(shuffle: Shuffle, tasks: int) -> Cost:
@@ -208,7 +210,7 @@ def merged(shuffle: Shuffle, tasks: int) -> Shuffle:
 
 
 def read_merged_cost(shuffle: Shuffle, tasks: int) -> Cost:
-    """Return what it takes that ``tasks`` tasks read everything of a shuffle from :func:`merged`."""
+    """Return what it takes that ``tasks`` tasks read all of a shuffle from :func:`merged`."""
     files = shuffle.map_outputs
     own = replace(
         shuffle,
@@ -224,8 +226,3 @@ def read_merged_cost(shuffle: Shuffle, tasks: int) -> Cost:
 def opened_bytes(shuffle: Shuffle) -> float:
     """Return the memory of a process that has opened the shuffle, before it reads."""
     return shuffle.map_outputs * OPEN_OUTPUT_BYTES + shuffle.subpartitions * 16
-
-
-def index_cache_bytes(options: ReadOptions = ReadOptions()) -> int:
-    """Return how many bytes of indexes a reader keeps; beyond, each range reads them again."""
-    return options.index_bytes
