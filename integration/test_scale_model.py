@@ -16,6 +16,8 @@ from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.storage.open import open_storage
 from connector.map_task import status_from_row, status_to_row
 from integration.load.model import Shuffle, read_cost, write_cost
+from integration.load.tables import TABLES
+from tests.support.memory import PROJECT
 from tests.support.recording_storage import RecordingStorage
 
 if TYPE_CHECKING:
@@ -113,3 +115,9 @@ def test_requests_of_a_write(s3: S3Server, m, rows):
     )
     expected = write_cost(model_of(storage, m, 50, options))
     assert puts == pytest.approx(expected.puts, abs=2)
+
+
+@pytest.mark.parametrize("lines", TABLES)
+def test_the_page_has_the_tables_of_the_model(lines):
+    page = (PROJECT / "docs/explanation/scale.md").read_text()
+    assert "\n".join(lines()) in page

@@ -14,6 +14,7 @@ from arrow_format.options import WriteOptions
 from arrow_format.read.scheduler import MAX_ROUND_BYTES
 from arrow_format.storage.object_store import MAX_REQUESTS, PART_BYTES
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, region_chunk_bytes
+from arrow_format.write.merge_policy import MAX_FAN_IN
 from arrow_format.write.sort_buffer import ROW_OVERHEAD_BYTES
 from connector.map_task import MAX_ALL_TOTALS_BYTES, MAX_TOTALS_BYTES
 
@@ -25,10 +26,8 @@ CHUNK_ENTRY_BYTES = 38
 """Of a chunk in the index, without statistics."""
 STATUS_BYTES = 4_000
 """Of a map status, without totals."""
-ENTRY_BYTES = 150
-"""Of a map output in the entry, compressed; statistics of columns add about 20 each."""
-OPEN_OUTPUT_BYTES = 700
-"""Of a map output in the memory of a process that has opened the shuffle."""
+OPEN_OUTPUT_BYTES = 2_500
+"""Of a map output in the memory of a process that opens the shuffle."""
 LOG_PUTS = 12
 """Listings and puts of a write that do not depend on its size; three of them once in a process."""
 MOST_PAGE = 1_000
@@ -81,10 +80,9 @@ class Shuffle:
     @property
     def regions(self) -> int:
         """Regions of a map output."""
-        if self.options.rewrite == "always":
-            return 1
         charged = self.output_bytes * self.ratio * (1 + ROW_OVERHEAD_BYTES / self.row_bytes)
-        return max(1, math.ceil(charged / self.options.region_bytes))
+        flushed = max(1, math.ceil(charged / self.options.region_bytes))
+        return flushed if self.options.rewrite == "never" else math.ceil(flushed / MAX_FAN_IN)
 
     @property
     def region_bytes(self) -> float:
@@ -201,26 +199,25 @@ def read_cost(shuffle: Shuffle, tasks: int) -> Cost:
 
 
 def merged(shuffle: Shuffle, tasks: int) -> Shuffle:
-    """Return the shuffle that a merge by subpartition in ``tasks`` tasks makes of it.
+    """Return one of the files that a merge by subpartition in ``tasks`` tasks makes of a shuffle.
 
-    Of each file the subpartitions are those of one task, so a file counts as a shuffle of a part of
-    them: read it with :func:`read_merged_cost`.
+    It has one region, with the rows of a part of the subpartitions.
     """
-    return replace(shuffle, map_outputs=tasks, options=replace(shuffle.options, rewrite="always"))
-
-
-def read_merged_cost(shuffle: Shuffle, tasks: int) -> Cost:
-    """Return what it takes that ``tasks`` tasks read all of a shuffle from :func:`merged`."""
-    files = shuffle.map_outputs
-    own = replace(
+    return replace(
         shuffle,
-        stored_bytes=int(shuffle.output_bytes),
+        stored_bytes=shuffle.stored_bytes // tasks,
         map_outputs=1,
-        subpartitions=max(1, shuffle.subpartitions // files),
+        subpartitions=max(1, shuffle.subpartitions // tasks),
+        options=replace(shuffle.options, sort_buffer_bytes=1 << 40),
     )
-    readers = tasks + files - 1  # a task whose range begins in one file and ends in the next
-    per_file = read_cost(own, max(1, readers // files))
-    return Cost(2 * tasks, files * per_file.gets, files * per_file.read_bytes, tasks)
+
+
+def read_merged_cost(shuffle: Shuffle, merge_tasks: int, tasks: int) -> Cost:
+    """Return what it takes that ``tasks`` tasks read all of a shuffle that was merged so."""
+    per_file = read_cost(merged(shuffle, merge_tasks), max(1, math.ceil(tasks / merge_tasks)))
+    # A file more for the tasks whose range begins in one file and ends in the next.
+    gets = merge_tasks * per_file.gets + 2 * min(tasks, merge_tasks)
+    return Cost(2 * tasks, gets, merge_tasks * per_file.read_bytes, tasks)
 
 
 def opened_bytes(shuffle: Shuffle) -> float:
