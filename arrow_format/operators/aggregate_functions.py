@@ -25,9 +25,7 @@ from arrow_format.arrays.conversion import (
     ordered_bits,
     ordered_bits_as_floats,
 )
-from arrow_format.arrays.gather import gather
-from arrow_format.errors import OptionError, SchemaError
-from arrow_format.operators.exact_sums import (
+from arrow_format.arrays.exact_sums import (
     Column,
     addable,
     cast_checked,
@@ -36,6 +34,8 @@ from arrow_format.operators.exact_sums import (
     map_chunks,
     sum_state,
 )
+from arrow_format.arrays.gather import gather
+from arrow_format.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.conversion import key_text
+from arrow_format.arrays.exact_sums import Column, DoesNotFitError
 from arrow_format.arrays.stored_types import data_schema, refuse_duplicates
 from arrow_format.errors import ArithmeticOverflowError, OptionError, SchemaError
 from arrow_format.keys.co_partitioning import (
@@ -21,7 +22,6 @@ from arrow_format.keys.co_partitioning import (
 )
 from arrow_format.keys.partitioner import RoundRobinPartitioner, as_names
 from arrow_format.operators.aggregate_functions import Method, Step, method_of
-from arrow_format.operators.exact_sums import Column, DoesNotFitError
 from arrow_format.read.subpartition_reader import select_columns
 
 Aggregation = tuple[str | Sequence[str], str] | tuple[str | Sequence[str], str, Any]
