@@ -15,12 +15,14 @@ from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.selection import keep
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.write.combining import Combiner
+from arrow_format.write.combining_buffer import CombiningBuffer
 from arrow_format.write.counters import MapCounters
 from arrow_format.write.map_output import MapOutputWriter
 from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -53,6 +55,9 @@ class SortMergeResultPartition:
         Further roots to spread files over; None for one that cannot be used. A
         root that is full or fails is not used again: its file is finished with the regions it has,
         or moved, and the next file opens in another root.
+    combine
+        Functions of the columns that rows of equal keys are combined by, as
+        :func:`~arrow_format.keys.combination.check_combine` returned them; empty for none.
     """
 
     def __init__(
@@ -62,8 +67,10 @@ class SortMergeResultPartition:
         metadata: PartitionedFileMetadata,
         options: WriteOptions,
         local_roots: Sequence[Storage | None] = (),
+        combine: Mapping[str, str] | None = None,
     ) -> None:
         self._metadata = metadata
+        self._combiner = Combiner(metadata.data_schema, combine) if combine else None
         self._options = options
         self.counters = MapCounters()
         """What was done so far; the caller may add its own work."""
@@ -169,6 +176,14 @@ class SortMergeResultPartition:
 
     def _new_buffer(self, capacity_bytes: int | None = None) -> SortBuffer:
         unicast = self._kind is RegionKind.UNICAST
+        if self._combiner and not self._combiner.stopped and unicast and not capacity_bytes:
+            return CombiningBuffer(
+                self._metadata.data_schema,
+                self._options.region_bytes,
+                self._metadata.num_subpartitions,
+                self._metadata.sort_by,
+                self._combiner,
+            )
         return SortBuffer(
             self._metadata.data_schema,
             capacity_bytes or self._options.region_bytes,
@@ -241,6 +256,8 @@ class SortMergeResultPartition:
             if self._buffer.has_remaining:
                 self.counters.final_flushes += 1
                 self._flush(self._buffer)
+            if self._combiner is not None:
+                self.counters.combined_rows = self._combiner.num_absorbed
             status = self._output.finish()
         except BaseException:
             self.close()
