@@ -37,6 +37,7 @@ from arrow_format.storage.local_dirs import (
     root_path,
 )
 from arrow_format.storage.open import Place, Storage, open_storage
+from arrow_format.write.combining import Combiner
 from arrow_format.write.result_partition import SortMergeResultPartition
 
 if TYPE_CHECKING:
@@ -211,13 +212,17 @@ def run_map_task(
     if job.has_directory:
         storage = storage.without_new_directories()
     source_schema = job.data_schema if job.source_schema is None else job.source_schema
+    combiner = Combiner(job.data_schema, job.combine, assign) if job.combine else None
     with SortMergeResultPartition(
-        storage, job.directory, metadata, job.options, job.open_local_roots(), job.combine
+        storage, job.directory, metadata, job.options, job.open_local_roots(), combiner
     ) as partition:
         for number, batch in enumerate(batches):
             if isinstance(batch, Rows):
-                rows = as_combined(normalise(batch.batch, source_schema), job.data_schema)
-                partition.emit(rows, batch.subpartitions)
+                rows = normalise(batch.batch, source_schema)
+                if combiner is None:
+                    partition.emit(rows, batch.subpartitions)
+                else:
+                    partition.combine(as_combined(rows, job.data_schema))
                 continue
             if not isinstance(batch, pa.RecordBatch):
                 msg = (
@@ -227,6 +232,9 @@ def run_map_task(
                 raise SchemaError(msg)
             for given in stored_batches(batch, source_schema):
                 rows = as_combined(given, job.data_schema)
+                if combiner is not None:
+                    partition.combine(rows)
+                    continue
                 with partition.counters.time("partition"):
                     ids = np.asarray(assign(rows))
                     _check_assignment(job, ids, rows.num_rows)

@@ -17,6 +17,7 @@ from arrow_format.arrays.buffers import (
     fixed_width_values,
     text_offsets,
     to_arrow,
+    to_numpy,
     validity,
 )
 from arrow_format.arrays.conversion import float_bits
@@ -65,8 +66,10 @@ def key_groups(columns: Sequence[pa.Array]) -> tuple[NDArray[np.int64], NDArray[
 
     Columns are as for :func:`key_numbers`; rows of equal keys are one group.
     """
+    num_rows = len(columns[0])
+    if not any(map(_is_numbered_fast, columns)) and num_rows:
+        return _groups_of(*_rows_by_hash(columns))
     numbers, bound = key_numbers(columns)
-    num_rows = len(numbers)
     if not fits_table(bound, num_rows):
         sorted_rows = rows_by_number(numbers, bound)
         if sorted_rows is not None:
@@ -82,6 +85,24 @@ def key_groups(columns: Sequence[pa.Array]) -> tuple[NDArray[np.int64], NDArray[
     rows = np.empty(num_groups, np.int64)
     rows[groups] = np.arange(num_rows)
     return groups, rows
+
+
+def _is_numbered_fast(column: pa.Array) -> bool:
+    """Whether no hash table is needed, or Arrow cannot group by such columns."""
+    type_ = column.type
+    return pt.is_nested(type_) or pt.is_null(type_) or pt.is_floating(type_) or is_integer(type_)
+
+
+def _rows_by_hash(columns: Sequence[pa.Array]) -> SortedRows:
+    """Return rows by Arrow's table of keys, in half of the time that encoding texts takes."""
+    rows = to_arrow(np.arange(len(columns[0]), dtype=np.int32))
+    names = [str(i) for i in range(len(columns))]
+    table = pa.table([*columns, rows], names=[*names, "row"])
+    groups = table.group_by(names, use_threads=False).aggregate([("row", "list")])
+    lists = groups.column("row_list").combine_chunks()
+    same = np.ones(len(rows), np.bool_)
+    same[to_numpy(lists.offsets)[:-1]] = False
+    return to_numpy(lists.flatten()).astype(np.int64), same[1:]
 
 
 def _groups_of(

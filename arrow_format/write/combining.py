@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from arrow_format.model import Int32Array
+    from arrow_format.keys.partitioner import Assign
 
 LEAST_ABSORBED = 0.4
 """The part of new rows that must be combined into others: with less, grouping them takes longer
@@ -53,10 +53,11 @@ class Combiner:
     What it decides depends on the rows alone: a second attempt of the task writes the same.
     """
 
-    def __init__(self, schema: pa.Schema, combine: Mapping[str, str]) -> None:
+    def __init__(self, schema: pa.Schema, combine: Mapping[str, str], assign: Assign) -> None:
+        self.assign = assign
+        """Gives rows their subpartitions, which depend on the keys alone."""
         self._functions = [combine.get(name) for name in schema.names]
-        self.keys = [i for i, function in enumerate(self._functions) if function is None]
-        """Positions of the key columns."""
+        self._keys = [i for i, function in enumerate(self._functions) if function is None]
         self._is_sampled = False
         self.stopped = False
         """Whether rows are written as they are from now on."""
@@ -64,26 +65,24 @@ class Combiner:
         """Rows that were combined into others."""
 
     def combined(
-        self, columns: Sequence[list[pa.Array]], ids: Int32Array, num_combined: int
-    ) -> tuple[list[pa.Array], Int32Array] | None:
-        """Return one row for each key, and its subpartition; None to leave the rows as they are.
+        self, columns: Sequence[list[pa.Array]], num_combined: int
+    ) -> list[pa.Array] | None:
+        """Return the columns of one row for each key; None to leave the rows as they are.
 
         Parameters
         ----------
         columns
             The arrays of each column.
-        ids
-            The subpartition of each row.
         num_combined
             So many rows, the first, are known to have different keys.
         """
-        num_rows = len(ids)
+        num_rows = sum(map(len, columns[0]))
         if not self._is_sampled:
             self._is_sampled = True
             self.stopped = self._expected_part(columns, num_rows) > 1 - LEAST_ABSORBED
             if self.stopped:
                 return None
-        groups, rows = key_groups([pa.concat_arrays(columns[i]) for i in self.keys])
+        groups, rows = key_groups([pa.concat_arrays(columns[i]) for i in self._keys])
         indices = to_arrow(rows.astype(np.uint32))
         results = []
         try:
@@ -100,7 +99,7 @@ class Combiner:
         absorbed = num_rows - len(rows)
         self.num_absorbed += absorbed
         self.stopped = absorbed < LEAST_ABSORBED * (num_rows - num_combined)
-        return results, ids[rows]
+        return results
 
     def _expected_part(self, columns: Sequence[list[pa.Array]], num_rows: int) -> float:
         size = isqrt(2 * SAMPLED_PAIRS * num_rows)
@@ -108,7 +107,7 @@ class Combiner:
             return 0.0
         # At random: rows of one key may be adjacent, and a stride would see one of each alone.
         rows = np.unique(np.random.default_rng(_SEED).integers(0, num_rows, size))
-        groups, _ = key_groups([_taken(columns[i], rows) for i in self.keys])
+        groups, _ = key_groups([_taken(columns[i], rows) for i in self._keys])
         return expected_part(np.bincount(groups), num_rows)
 
 

@@ -239,15 +239,15 @@ class SortBuffer:
         self._num_rows = 0
         return SortedRegion(pa.RecordBatch.from_arrays(gathered, schema=self._schema), clustering)
 
-    def put(self, batch: pa.RecordBatch, subpartitions: Int32Array | int = 0) -> None:
+    def put(self, batch: pa.RecordBatch, subpartition: int = 0) -> None:
         """Put rows into the empty buffer without a copy, even if they do not fit.
 
         Parameters
         ----------
         batch
             Rows of the buffer's schema, whose columns share their memory with nothing.
-        subpartitions
-            One per row, or that of all rows.
+        subpartition
+            The subpartition of all rows.
 
         Raises
         ------
@@ -259,7 +259,7 @@ class SortBuffer:
             raise ClosedError(msg)
         self._columns = [[column] for column in batch.columns]
         self._copied_bytes = sum(column.get_total_buffer_size() for column in batch.columns)
-        self._ids = [np.full(batch.num_rows, subpartitions, np.int32)]
+        self._ids = [np.full(batch.num_rows, subpartition, np.int32)]
         self._num_rows = batch.num_rows
         self._num_items = {i: num_items(batch.column(i)) for i in self._num_items}
 

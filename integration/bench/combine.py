@@ -45,7 +45,7 @@ def rows_of(kind: str, repeats: int, num_rows: int) -> Iterator[pa.RecordBatch]:
                 "page": pa.array(page)
                 if kind == "integers"
                 else pa.array([f"/page/{key}" for key in page.tolist()]),
-                "views": pa.array(random.integers(0, 100, size), pa.int32()),
+                "views": random.integers(0, 100, size),
                 "price": random.integers(0, 10_000, size) / 100,
                 "at": pa.array(np.arange(start, start + size), pa.timestamp("us", "UTC")),
             }
@@ -105,7 +105,7 @@ def run(settings: Settings) -> Part:
     part = Part("combine", f"Combined on the way in, one core, scale {settings.scale:g}")
     part.notes += [
         "one core, a fresh process per round; processor time, ratios of medians",
-        f"a row has a key, an int, a double and a timestamp; keys come in random order; codec "
+        f"a row has a key, a long, a double and a timestamp; keys come in random order; codec "
         f"zstd, n = {NUM_SUBPARTITIONS}",
     ]
     num_rows = round(ROWS_AT_SCALE_1 * settings.scale)
