@@ -108,9 +108,12 @@ def _rows_by_hash(columns: Sequence[pa.Array]) -> SortedRows:
 def _groups_of(
     rows: NDArray[np.int64], same: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    is_first = np.concatenate([[True], ~same])
-    groups = np.empty(len(rows), np.int64)
-    groups[rows] = np.cumsum(is_first) - 1
+    is_first = np.ones(len(rows), np.bool_)
+    np.logical_not(same, out=is_first[1:])
+    numbers = np.cumsum(is_first, dtype=np.int64)
+    numbers -= 1
+    groups = np.empty_like(rows)
+    groups[rows] = numbers
     return groups, rows[is_first]
 
 
@@ -130,7 +133,7 @@ def rows_by_number(numbers: NDArray[np.int64], bound: int) -> SortedRows | None:
         words &= ~np.uint64((1 << row_bits) - 1)
     words |= np.arange(len(numbers), dtype=np.uint64)
     words.sort()
-    rows = (words & np.uint64((1 << row_bits) - 1)).astype(np.int64)
+    rows = (words & np.uint64((1 << row_bits) - 1)).view(np.int64)
     words >>= np.uint64(row_bits)
     same = words[1:] == words[:-1]
     if not fits:

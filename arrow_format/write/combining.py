@@ -42,6 +42,7 @@ SAMPLED_PAIRS = 64
 """Rows are sampled until about so many pairs of one key are expected where each key has two."""
 
 _SEED = 0
+_UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _NAMES = ["group", "value"]
 _HALVES = np.dtype([("low", "<i8"), ("high", "<i8")])
 _LARGEST = np.iinfo(np.int64).max
@@ -87,11 +88,10 @@ class Combiner:
         results = []
         try:
             for arrays, function in zip(columns, self._functions, strict=True):
-                column = joined(arrays)
                 results.append(
-                    gathered(column, indices)
+                    gathered(joined(arrays), indices)
                     if function is None
-                    else combine_column(column, function, groups, len(rows))
+                    else combine_column(arrays, function, groups, len(rows))
                 )
         except DoesNotFitError:
             # The whole group may have a sum that fits: readers add exactly.
@@ -140,30 +140,39 @@ def _taken(arrays: list[pa.Array], rows: NDArray[np.int64]) -> pa.Array:
 
 
 def combine_column(
-    column: pa.Array, function: str, groups: NDArray[np.int64], num_groups: int
+    arrays: Sequence[pa.Array], function: str, groups: NDArray[np.int64], num_groups: int
 ) -> pa.Array:
-    """Return sum, min or max of each group, in the type of the column; nulls are skipped.
+    """Return sum, min or max of each group of a column, in its type; nulls are skipped.
 
-    As in Spark, a group of nulls is null, NaN is the largest number, and sums of doubles are added
-    in order. Raises DoesNotFitError where a sum does not fit the type.
+    ``groups`` has the group of each row of the arrays, one after the other. As in Spark, a group of
+    nulls is null, NaN is the largest number, and sums of doubles are added in order. Raises
+    DoesNotFitError where a sum does not fit the type.
     """
-    values = _values(column, function)
-    if values is None or (function == "sum" and not _adds_up(values, column.type)):
-        return _by_arrow(column, function, groups, num_groups)
-    valid = validity(column)
-    is_null = None
-    if valid is not None:
-        values, groups = values[valid], groups[valid]
-        is_null = np.ones(num_groups, np.bool_)
-        is_null[groups] = False
+    type_ = arrays[0].type
+    parts = [part for part in (_values(array, function) for array in arrays) if part is not None]
+    if len(parts) < len(arrays) or (function == "sum" and not _adds_up(parts, len(groups), type_)):
+        return _by_arrow(pa.chunked_array(arrays), function, groups, num_groups)
+    dtype = parts[0].dtype
+    add = _UFUNCS[function]
+    first = dtype.type(0)
     if function != "sum":
-        results = _ends(values, function, groups, num_groups)
-    elif values.dtype == np.float64:
-        results = np.bincount(groups, values, num_groups)
-    else:
-        results = np.zeros(num_groups, np.int64)
-        np.add.at(results, groups, values)
-    return _restored(results, column.type, is_null)
+        limits = np.iinfo(dtype)
+        first = limits.max if function == "min" else limits.min
+    results = np.full(num_groups, first, dtype)
+    has_nulls = any(array.null_count for array in arrays)
+    is_null = np.ones(num_groups, np.bool_) if has_nulls else None
+    end = 0
+    for array, values in zip(arrays, parts, strict=True):
+        own = groups[end : end + len(array)]
+        end += len(array)
+        valid = validity(array)
+        if valid is not None:
+            values, own = values[valid], own[valid]
+        if is_null is not None:
+            is_null[own] = False
+        with np.errstate(all="ignore"):  # sums of infinities
+            add.at(results, own, values)
+    return _restored(results, type_, is_null)
 
 
 def _values(column: pa.Array, function: str) -> NDArray[Any] | None:
@@ -205,35 +214,23 @@ def _restored(
     return array if array.type == type_ else array.view(type_)
 
 
-def _adds_up(values: NDArray[Any], type_: pa.DataType) -> bool:
+def _adds_up(parts: Sequence[NDArray[Any]], num_rows: int, type_: pa.DataType) -> bool:
     """Whether no sum of some of these integers can be out of the range of the type."""
-    if not len(values) or values.dtype == np.float64:
+    if pt.is_floating(type_):
         return True
-    largest = max(int(values.max()), -int(values.min()), 1)
+    largest = max(
+        (max(int(values.max()), -int(values.min())) for values in parts if len(values)), default=0
+    )
     bound = min(10**type_.precision - 1, _LARGEST) if pt.is_decimal(type_) else _LARGEST
-    return largest * len(values) <= bound
-
-
-def _ends(
-    values: NDArray[Any], function: str, groups: NDArray[np.int64], num_groups: int
-) -> NDArray[Any]:
-    """Return the smallest or largest value of each group."""
-    limits = np.iinfo(values.dtype)
-    if function == "min":
-        results = np.full(num_groups, limits.max, values.dtype)
-        np.minimum.at(results, groups, values)
-    else:
-        results = np.full(num_groups, limits.min, values.dtype)
-        np.maximum.at(results, groups, values)
-    return results
+    return largest * num_rows <= bound
 
 
 def _by_arrow(
-    column: pa.Array, function: str, groups: NDArray[np.int64], num_groups: int
+    column: pa.ChunkedArray, function: str, groups: NDArray[np.int64], num_groups: int
 ) -> pa.Array:
     type_ = column.type
-    values = pa.chunked_array([column])
-    table = pa.table([to_arrow(groups), addable(values) if function == "sum" else values], _NAMES)
+    values = addable(column) if function == "sum" else column
+    table = pa.table([to_arrow(groups), values], _NAMES)
     result = table.group_by("group", use_threads=False).aggregate([("value", function)])
     found = result.column("value_" + function)
     if pt.is_duration(type_):

@@ -20,7 +20,8 @@ MOST = 10**11 - 1
 def combined(values, type_, function, groups=None):
     groups = [0] * len(values) if groups is None else groups
     column = pa.array(values, type_)
-    result = combine_column(column, function, np.array(groups), max(groups) + 1)
+    halves = [column.slice(0, 1), column.slice(1)]
+    result = combine_column(halves, function, np.array(groups), max(groups) + 1)
     result.validate(full=True)
     assert result.type == type_
     return result.to_pylist()
