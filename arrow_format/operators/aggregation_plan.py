@@ -190,7 +190,7 @@ def plan_aggregation(
     _check_partitioning(shuffle, names)
     planned = _planned(aggregations, shuffle.schema)
     if shuffle.combine:
-        planned = tuple(_of_partial_results(shuffle, names, each) for each in planned)
+        planned = tuple(_of_partial_results(shuffle, each) for each in planned)
     refuse_duplicates([*names, *(each.name for each in planned)], "columns of the result")
     # Keys are as they are stored, also in their nullability.
     fields = [shuffle.schema.field(name) for name in names]
@@ -242,9 +242,7 @@ def _check_partitioning(shuffle: Partitioned, keys: Sequence[str]) -> None:
         raise OptionError(msg)
 
 
-def _of_partial_results(
-    shuffle: Partitioned, keys: Sequence[str], planned: PlannedAggregation
-) -> PlannedAggregation:
+def _of_partial_results(shuffle: Partitioned, planned: PlannedAggregation) -> PlannedAggregation:
     """Return an aggregation that completes partial results, or is of keys alone.
 
     Raises OptionError for another, which would take a partial result for a row.
