@@ -44,6 +44,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     expected_version: int | None = None,
@@ -59,6 +60,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
@@ -77,6 +79,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     mode: WriteMode = "errorifexists",
     for_spark: bool = True,
     options: WriteOptions | None = None,
@@ -91,6 +94,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
@@ -110,7 +114,7 @@ def write_shuffle(
         Iceberg, which Spark's tasks read: see :func:`connector.write_shuffle`. Or rows in memory,
         such as a ``pyarrow.Table``, a reader, record batches, or a frame of pandas or Polars, which
         this process writes without Spark: see :func:`arrow_format.write_shuffle`.
-    path, num_subpartitions, keys, partitioner, sort_by, mode, options, expected_version
+    path, num_subpartitions, keys, partitioner, sort_by, combine, mode, options, expected_version
         As these functions have them.
     columns, filter, num_map_tasks
         Of a dataset only, as :func:`connector.write_shuffle` has them.
@@ -139,6 +143,7 @@ def write_shuffle(
         "keys": keys,
         "partitioner": partitioner,
         "sort_by": sort_by,
+        "combine": combine,
         "mode": mode,
         "options": options,
         "expected_version": expected_version,
@@ -201,7 +206,8 @@ def append_shuffle(
 ) -> ShuffleReceipt:
     """Append rows to a shuffle as it is: by Spark's tasks, or rows in memory by this process.
 
-    Number of subpartitions, partitioner, sort keys and codec are those of the newest version;
+    Number of subpartitions, partitioner, sort keys, combined columns and codec
+    are those of the newest version;
     columns are matched by name, and new ones are nullable.
 
     Parameters

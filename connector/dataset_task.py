@@ -17,7 +17,7 @@ from connector.map_task import NumberedMapTask, begin_spark_job
 from connector.spark_types import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -41,6 +41,7 @@ class DatasetMapTask(NumberedMapTask):
         num_subpartitions: int,
         partitioner: Partitioner,
         sort_by: Sequence[str | tuple[str, str]] = (),
+        combine: Mapping[str, str] | None = None,
         options: WriteOptions | None = None,
     ) -> None:
         try:
@@ -54,6 +55,7 @@ class DatasetMapTask(NumberedMapTask):
             num_subpartitions=num_subpartitions,
             partitioner=partitioner,
             sort_by=sort_by,
+            combine=combine,
             options=options,
         )
         super().__init__(job, scan.read)

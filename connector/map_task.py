@@ -25,7 +25,13 @@ from arrow_format.model import MapStatus
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
 from connector.arrival import Travels
-from connector.spark_types import arrow_schema_of, check_keys, check_sort_keys, stored_schema
+from connector.spark_types import (
+    arrow_schema_of,
+    check_keys,
+    check_sort_keys,
+    combined_spark_schema,
+    stored_schema,
+)
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:
@@ -102,6 +108,7 @@ def begin_spark_job(
     num_subpartitions: int,
     partitioner: Partitioner,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     options: WriteOptions | None,
 ) -> ShuffleJob:
     """Begin a job for rows of a schema from :func:`~connector.spark_types.stored_schema`."""
@@ -110,14 +117,16 @@ def begin_spark_job(
     if isinstance(partitioner, RangePartitioner):
         check_sort_keys(schema, partitioner.keys, WHAT)
     check_sort_keys(schema, normalise_sort_by(sort_by))
+    combined = combined_spark_schema(schema, combine or {})
     return begin_job(
         path,
         arrow_schema_of(schema),
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
         sort_by=sort_by,
+        combine=combine,
         options=options,
-        spark_schema=schema.json(),
+        spark_schema=combined.json(),
         # Spark itself where it started this process, else the process that drives Spark.
         owner=java_above() or this_process(),
     )
@@ -158,6 +167,8 @@ class ShuffleMapTask(Travels):
     sort_by
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``, with
         Spark's order of values and nulls.
+    combine
+        Functions of the columns that are not keys, as for :func:`~connector.write_shuffle`.
     options
         How to write; defaults when None.
     case_sensitive
@@ -181,6 +192,7 @@ class ShuffleMapTask(Travels):
         keys: str | Sequence[str] | None = None,
         partitioner: Partitioner | None = None,
         sort_by: Sequence[str | tuple[str, str]] = (),
+        combine: Mapping[str, str] | None = None,
         options: WriteOptions | None = None,
         case_sensitive: bool = False,
         storage_options: Mapping[str, str] | None = None,
@@ -196,6 +208,7 @@ class ShuffleMapTask(Travels):
             num_subpartitions=num_subpartitions,
             partitioner=choose_partitioner(keys, partitioner),
             sort_by=sort_by,
+            combine=combine,
             options=options,
         )
 

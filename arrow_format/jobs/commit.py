@@ -232,6 +232,7 @@ def _shape(
         num_subpartitions=job.num_subpartitions,
         partitioner=job.described_partitioner,
         sort_by=job.sort_by,
+        combine=dict(job.combine),
     )
 
 

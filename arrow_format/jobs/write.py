@@ -34,6 +34,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     mode: WriteMode = "errorifexists",
     for_spark: bool = True,
     options: WriteOptions | None = None,
@@ -61,6 +62,12 @@ def write_shuffle(
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
         column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
         ``ascending nulls last`` or ``descending nulls first``. When empty, in order of arrival.
+    combine
+        Functions of the columns that are not keys, ``{"n": "sum", "price": "max"}``: rows with
+        equal keys become one row, of ``sum``, ``min`` or ``max``, as far as they meet in the memory
+        of a map task. What is stored are partial results in the types that Spark gives sums;
+        ``aggregate_shuffle`` completes them. A task in which few keys repeat writes its rows as
+        they are. None: rows are stored as they are.
     mode
         errorifexists, overwrite, append or ignore.
     for_spark
@@ -117,6 +124,7 @@ def write_shuffle(
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
         sort_by=sort_by,
+        combine=combine,
         options=options,
     )
     existing = open_target(job, mode, expected_version=expected_version)

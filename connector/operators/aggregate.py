@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DayTimeIntervalType, NullType, StringTy
 from arrow_format.errors import SchemaError
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregate_functions import COMPARING, LISTS, OF_ROWS
-from arrow_format.operators.aggregation_plan import plan_aggregation
+from arrow_format.operators.aggregation_plan import plan_aggregation, refuse_partial_filter
 from connector.operators.into import check_into
 from connector.operators.tasks import WholeGroups, open_shuffles, run_in_groups, where
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
@@ -184,6 +184,7 @@ def aggregate_shuffle(
     (opened,) = open_shuffles(shuffle, version, reading, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
     opened = where(spark, opened, filter)
+    refuse_partial_filter(opened)
     return run_in_groups(
         spark,
         (opened,),

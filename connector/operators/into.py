@@ -63,6 +63,7 @@ class Into:
             num_subpartitions=placement.num_subpartitions,
             partitioner=placement.partitioner,
             sort_by=() if existing is None else existing.sort_by,
+            combine=None if existing is None else existing.combine,
             options=self.options,
         )
         return NumberedMapTask(job, PlacedRows(results, placement, stored, where))

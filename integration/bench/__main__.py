@@ -36,6 +36,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "joins": (200, 2_000),
     "memory": (),
     "buffer": (),
+    "combine": (),
 }
 """Parts, and numbers of subpartitions where the command line gives none."""
 

@@ -89,3 +89,15 @@ BUFFER_AGAINST_ALLOWED = Target(at_most=1)
 def rows_downstream(updates: int) -> Target:
     """Rows that come out of a buffered output, against those that go in."""
     return Target(at_most=1 / updates)
+
+
+def combined_time(repeats: int) -> Target | None:
+    """Time of a combined write, against that of the rows as they are, by rows of each key."""
+    if repeats == 1:
+        return Target(at_most=1.05)
+    return Target(at_most=0.5) if repeats >= 10 else None
+
+
+def combined_bytes(repeats: int) -> Target | None:
+    """Bytes of a combined write, against those of the rows as they are, by rows of each key."""
+    return Target(at_most=0.5) if repeats >= 10 else None

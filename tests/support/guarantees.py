@@ -62,6 +62,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "session time zone": (
             "User functions in tasks see timestamps in the time zone of the session"
         ),
+        "combined rows": (
+            "Sums, minima and maxima of a combined shuffle are those of its rows, of equal type; "
+            "an aggregation that needs the rows themselves is refused"
+        ),
         "merged rows": "A merge changes neither rows nor their order",
         "deleted rows": (
             "A deletion by key takes all rows of the keys, as Spark groups them, and no others, "
