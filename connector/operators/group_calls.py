@@ -89,8 +89,8 @@ class TableCall(GroupCall):
                 table = _called(self.function, given, pa.Table)
                 where = form.where(block, group) if not table.schema.equals(form.schema) else ""
                 batches = table.to_batches() if table.num_columns or table.num_rows else []
-                fitting = [fitted(batch, form.schema, where) for batch in batches if batch.num_rows]
-            if fitting:
+                fitting = [fitted(batch, form.schema, where) for batch in batches]
+            if table.num_rows:
                 groups.append(group)
                 counts.append(table.num_rows)
                 num_rows += table.num_rows
