@@ -72,13 +72,25 @@ FUNCTIONS: dict[str, tuple[Function, str, tuple[str, ...]]] = {
     "features": (
         features,
         "key bigint, n bigint, mean double, largest double, returned bigint",
-        ("round(sum(mean + largest), 2)", "sum(key)", "sum(n)", "sum(returned)"),
+        (
+            "round(sum(mean), 2)",
+            "sum(CAST(largest AS decimal(15,2)))",
+            "sum(key)",
+            "sum(n)",
+            "sum(returned)",
+        ),
     ),
     "shares": (
         shares,
         "key bigint, line int, flag string, price double, quantity double, discount double, "
         "share double",
-        ("round(sum(share), 2)", "round(sum(price), 1)", "sum(key)", "sum(line)", "max(flag)"),
+        (
+            "round(sum(share), 2)",
+            "sum(CAST(price AS decimal(15,2)))",
+            "sum(key)",
+            "sum(line)",
+            "max(flag)",
+        ),
     ),
     "largest": (
         largest,
