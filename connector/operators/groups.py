@@ -290,10 +290,8 @@ class EachGroup:
             for block in blocks:
                 firsts = take(block.batch.select(keys), to_arrow(block.starts[:-1]))
                 ids = np.asarray(place(firsts), np.int32)
-                group = 0
-                for counts, batch in self.call.results(
+                for groups, counts, batch in self.call.results(
                     GroupBlock(conform(block.batch, zoned), block.starts)
                 ):
-                    yield np.repeat(ids[group : group + len(counts)], counts), batch
-                    group += len(counts)
+                    yield np.repeat(ids[groups], counts), batch
                 del block  # before the next is read

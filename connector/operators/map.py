@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
-from arrow_format.keys.co_partitioning import check_co_partitioned
+from arrow_format.keys.co_partitioning import check_co_partitioned, is_broadcast
 from arrow_format.operators.subpartition_readers import each_subpartition, row_source
+from arrow_format.read.plan import check_subpartitions
 from connector.operators.into import check_into
 from connector.operators.results import results_of
 from connector.operators.tasks import (
@@ -126,8 +127,9 @@ def map_subpartitions(
     function
         ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
         too, with a :class:`~arrow_format.BatchReader` for each shuffle; returns or yields record
-        batches. A reader buffers a bounded part of its rows, may be left half read, and is closed
-        when the function's result ends. Its timestamps have the session's time zone, as in
+        batches. These are written later: a buffer of NumPy that one was made of without a copy
+        must not change. A reader buffers a bounded part of its rows, may be left half read, and is
+        closed when the function's result ends. Its timestamps have the session's time zone, as in
         ``applyInPandas``, so hours and days are those of Spark's SQL.
     schema
         Of what the function yields: a StructType, DDL text or a ``pyarrow`` schema. Columns are
@@ -151,7 +153,8 @@ def map_subpartitions(
         JVM. Rows stay in the subpartitions that they came from, without an exchange, where the
         result has the partition keys of the input. Of several inputs, it
         is the first that is not broadcast. Each row is checked: one whose key
-        belongs elsewhere is an error that names it.
+        belongs elsewhere is an error that names it. Of broadcast shuffles alone, one subpartition
+        must be chosen, as each reads all their rows.
     keys
         With ``into`` only: columns of the result to partition it by, as Spark hashes them. If
         they are the partition keys of the input, and n is its too, rows stay.
@@ -192,6 +195,9 @@ def map_subpartitions(
     opened = open_shuffles(shuffles, version, reading, storage_options)
     check_co_partitioned(opened)
     opened = _where_each(spark, opened, filter)
+    called = check_subpartitions(subpartitions, opened[0].num_subpartitions)
+    if target is not None:
+        _check_stored_once(opened, called)
     if not callable(function):
         msg = f"function is {type(function).__name__}: expected a callable(subpartition, *readers)"
         raise OptionError(msg)
@@ -207,10 +213,23 @@ def map_subpartitions(
         opened,
         work,
         struct,
-        subpartitions=subpartitions,
+        subpartitions=called,
         target_partition_bytes=target_partition_bytes,
         into=target,
     )
+
+
+def _check_stored_once(shuffles: Sequence[Shuffle], subpartitions: Sequence[int] | None) -> None:
+    """Refuse to store what several calls make of the same rows; raises OptionError."""
+    n = shuffles[0].num_subpartitions
+    times = n if subpartitions is None else len(subpartitions)
+    if times > 1 and all(map(is_broadcast, shuffles)):
+        msg = (
+            f"into: every subpartition reads all rows of {shuffles[0].path}, which is broadcast, "
+            f"so the results of {times} subpartitions would have them {times} times: add "
+            "subpartitions=0, for which the function is called once"
+        )
+        raise OptionError(msg)
 
 
 def _where_each(

@@ -34,6 +34,8 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),
+    "groups": (200,),
+    "queries": (200,),
     "memory": (),
     "buffer": (),
     "combine": (),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
     from integration.bench.results import Timing
@@ -42,8 +41,6 @@ KEPT_ROWS = "join_shuffles, kept with all columns, all rows to the JVM"
 APPLY = "groupBy.applyInArrow"
 SQL_AGGREGATE = "Spark SQL, groupBy.agg"
 AGGREGATE = "aggregate_shuffle, kept"
-APPLY_PANDAS = "groupBy.applyInPandas from Parquet"
-MAP_GROUPS = "map_groups, kept"
 
 
 def join_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
@@ -66,14 +63,6 @@ def aggregate_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
     return [
         compare(case, "speed", "applyInArrow", ours, timings[APPLY], goal),
         compare(case, "speed", "Spark SQL", ours, timings[SQL_AGGREGATE]),
-    ]
-
-
-def group_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
-    """Lines on a function per group, for one number of subpartitions."""
-    goal = targets.GROUPS_AGAINST_APPLY
-    return [
-        compare(case, "speed", "applyInPandas", timings[MAP_GROUPS], timings[APPLY_PANDAS], goal)
     ]
 
 
@@ -193,36 +182,3 @@ def _aggregations(settings: Settings, part: Part, spark: SparkSession, items: Pa
     }
     case = f"aggregate by {key}, n = {n:,}"
     part.lines += aggregate_lines(case, measure_actions(settings, part, case, actions))
-    _groups(settings, part, spark, rows, kept)
-
-
-def _groups(
-    settings: Settings, part: Part, spark: SparkSession, rows: DataFrame, kept: Path
-) -> None:
-    """A function of pandas for each group: what it sees and returns is the same."""
-    import connector
-
-    key, price, quantity = GROUPED
-
-    def of_group(frame: pd.DataFrame) -> pd.DataFrame:
-        share = frame[quantity].astype(float)
-        return frame[[key, price]].assign(share=share / share.sum()).nlargest(3, "share")
-
-    schema = f"{key} bigint, {price} decimal(15,2), share double"
-
-    def apply() -> DataFrame:
-        return rows.groupBy(key).applyInPandas(of_group, schema)
-
-    def ours() -> DataFrame:
-        return connector.map_groups(spark, kept, of_group, schema)
-
-    sums = [df.selectExpr("count(*)", "round(sum(share), 6)").first() for df in (apply(), ours())]
-    if sums[0] != sums[1]:
-        msg = f"map_groups gives {sums[1]}, and applyInPandas {sums[0]}"
-        raise RuntimeError(msg)
-    actions: dict[str, Action] = {
-        APPLY_PANDAS: lambda _: to_noop(apply()),
-        MAP_GROUPS: lambda _: to_noop(ours()),
-    }
-    case = f"a function of pandas per {key}, n = {settings.numbers[0]:,}"
-    part.lines += group_lines(case, measure_actions(settings, part, case, actions))

@@ -55,6 +55,9 @@ AGGREGATE_AGAINST_APPLY = Target(at_least=5)
 GROUPS_AGAINST_APPLY = Target(at_least=3)
 """Speed of ``map_groups`` of a kept shuffle, against ``groupBy(k).applyInPandas`` of Parquet."""
 
+QUERIES_AGAINST_SQL = Target(at_least=2)
+"""Speed of TPC-H queries from kept shuffles with ``into=``, against Spark SQL from Parquet."""
+
 FILTER_AGAINST_WHERE = Target(at_least=5)
 """Speed of ``read_shuffle(filter=)`` that keeps 1 % of the rows, against reading and filtering."""
 
