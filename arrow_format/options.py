@@ -92,12 +92,14 @@ def check_result_type(value: object) -> ResultPartitionType:
 Codec: TypeAlias = Literal["zstd", "none"]
 WriteOrder: TypeAlias = Literal["rotated", "natural"]
 RewriteChoice: TypeAlias = Literal["never", "auto", "always"]
+MergeBy: TypeAlias = Literal["map_output", "subpartition"]
 StatisticsChoice: TypeAlias = Literal["all"] | tuple[str, ...]
 WriteMode: TypeAlias = Literal["errorifexists", "overwrite", "append", "ignore"]
 
 CODECS: tuple[str, ...] = get_args(Codec)
 WRITE_ORDERS: tuple[str, ...] = get_args(WriteOrder)
 REWRITE_CHOICES: tuple[str, ...] = get_args(RewriteChoice)
+MERGE_BY: tuple[str, ...] = get_args(MergeBy)
 WRITE_MODES: tuple[str, ...] = get_args(WriteMode)
 MAX_CHUNK_BYTES = 4 << 20
 MAX_CHUNK_ROWS = 1 << 25

@@ -101,12 +101,12 @@ def like_newest(
         "sort_by": shuffle.sort_by,
         "combine": shuffle.combine,
         "options": replace(
-            options, codec=_codec_of(shuffle) or options.codec, schema_evolution=True
+            options, codec=codec_of(shuffle) or options.codec, schema_evolution=True
         ),
     }
 
 
-def _codec_of(shuffle: Shuffle) -> Codec | None:
+def codec_of(shuffle: Shuffle) -> Codec | None:
     """Return the codec of the file written last; None without files."""
     roots = ReadRoots(shuffle.storage)
     for output in reversed(shuffle.map_outputs):

@@ -48,7 +48,7 @@ def complete_outputs(
             uncounted.append(status.output)
         else:
             _add(totals, own)
-    complete = _complete(job, outputs, expected)
+    complete = in_task_order(job, outputs, expected)
     for read in _read_totals(job, uncounted):
         _add(totals, read)
     return complete, totals
@@ -59,7 +59,10 @@ def _add(totals: Totals, more: Totals) -> None:
         total += added
 
 
-def _complete(job: ShuffleJob, outputs: Sequence[MapOutput], expected: int | None) -> MapOutputs:
+def in_task_order(
+    job: ShuffleJob, outputs: Sequence[MapOutput], expected: int | None
+) -> MapOutputs:
+    """Return map outputs by map task; raises ShuffleError as :func:`complete_outputs`."""
     outputs = sorted(outputs, key=lambda output: output.map_task)
     foreign = [output for output in outputs if output.job_id != job.job_id]
     if foreign:

@@ -24,7 +24,7 @@ from arrow_format.errors import OptionError, SchemaError
 from arrow_format.extras import require
 from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.options import check_integer, check_read_options
-from arrow_format.read.plan import adjacent_ranges, check_subpartitions
+from arrow_format.read.plan import adjacent_ranges, check_subpartitions, cut_evenly
 from arrow_format.read.shuffle import Shuffle, open_shuffle
 from connector.arrival import Travels
 from connector.map_task import write_and_commit
@@ -206,13 +206,9 @@ def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Ar
     or more; ``subpartitions`` are at least one, ascending without repetition.
     """
     wanted = weights[subpartitions]
-    ends = np.cumsum(wanted)
-    total = int(ends[-1])
-    num_groups = -(-total // max_weight)
-    # By the middle of each, in floats: bytes times groups may exceed 2**63.
-    group = np.floor((ends - wanted / 2) * (num_groups / total))
-    runs = np.split(subpartitions, np.flatnonzero(np.diff(group)) + 1)
-    return tuple(adjacent_ranges(run) for run in runs)
+    num_groups = -(-int(wanted.sum()) // max_weight)
+    cuts = cut_evenly(wanted, num_groups)
+    return tuple(adjacent_ranges(subpartitions[start:stop]) for start, stop in cuts)
 
 
 def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
