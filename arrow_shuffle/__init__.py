@@ -1,8 +1,9 @@
 """The one package that users import: all public names of ``connector`` and ``arrow_format``.
 
 A name is the same object in both. Where the two packages have a function each of one name
-(``write_shuffle``, ``consume``), the one here calls the one that the arguments belong to. Names are
-loaded on first use, so that pyspark and pandas are imported only by what needs them.
+(``write_shuffle``, ``consume``, ``merge_shuffle``), the one here calls the one that the arguments
+belong to. Names are loaded on first use, so that pyspark and pandas are imported only by what needs
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import arrow_format
 import connector
 from arrow_format import __version__
 
-_OF_BOTH = ("append_shuffle", "consume", "write_shuffle")
+_OF_BOTH = ("append_shuffle", "consume", "merge_shuffle", "write_shuffle")
 """Functions that ``connector`` and ``arrow_format`` both have."""
 
 __all__ = sorted({*arrow_format.__all__, *connector.__all__})

@@ -70,7 +70,6 @@ from arrow_format import forget_consumer as forget_consumer
 from arrow_format import latest_per_key as latest_per_key
 from arrow_format import list_consumers as list_consumers
 from arrow_format import list_tags as list_tags
-from arrow_format import merge_shuffle as merge_shuffle
 from arrow_format import open_shuffle as open_shuffle
 from arrow_format import open_shuffle_changes as open_shuffle_changes
 from arrow_format import release_shuffle as release_shuffle
@@ -81,6 +80,7 @@ from arrow_format import tag_shuffle as tag_shuffle
 from arrow_format import untag_shuffle as untag_shuffle
 from arrow_shuffle.by_argument import append_shuffle as append_shuffle
 from arrow_shuffle.by_argument import consume as consume
+from arrow_shuffle.by_argument import merge_shuffle as merge_shuffle
 from arrow_shuffle.by_argument import write_shuffle as write_shuffle
 from connector import ArrowShuffleDataSource as ArrowShuffleDataSource
 from connector import BufferedOutput as BufferedOutput

@@ -11,7 +11,7 @@ from arrow_format.errors import OptionError
 from connector.table_formats import table_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.arrays.batch_stream import BatchReader
+    from arrow_format.jobs.merge import MergeReport
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.partitioner import Partitioner
-    from arrow_format.options import ReadOptions, WriteMode, WriteOptions
+    from arrow_format.options import MergeBy, ReadOptions, WriteMode, WriteOptions
     from arrow_format.storage.open import Place
     from arrow_format.streaming.consumption import Consumption
+    from arrow_format.write.merge_policy import MergePolicy
     from connector.read import SparkConsumption
 
 
@@ -312,7 +314,46 @@ def consume(*place: Any, **request: Any) -> SparkConsumption | Consumption:
     ``consume(path, consumer=...)`` reads it in this process, see :func:`arrow_format.consume`.
     Parameters, result and errors are theirs.
     """
-    is_session = bool(place) and hasattr(type(place[0]), "readStream")
-    if is_session or len(place) + ("spark" in request) + ("path" in request) > 1:
+    if _is_for_spark(place, request):
         return connector.consume(*place, **request)
     return arrow_format.consume(*place, **request)
+
+
+@overload
+def merge_shuffle(
+    spark: SparkSession,
+    path: Place,
+    *,
+    by: MergeBy = "subpartition",
+    policy: MergePolicy | None = None,
+    options: WriteOptions | None = None,
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> MergeReport: ...
+@overload
+def merge_shuffle(
+    path: Place,
+    *,
+    by: MergeBy = "map_output",
+    policy: MergePolicy | None = None,
+    options: WriteOptions | None = None,
+    expected_version: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    on_bytes: Callable[[int], None] = ...,
+) -> MergeReport: ...
+def merge_shuffle(*place: Any, **how: Any) -> MergeReport:
+    """Merge map outputs of the newest version into a new version of the same rows.
+
+    ``merge_shuffle(spark, path)`` does it in tasks of Spark, see :func:`connector.merge_shuffle`.
+    ``merge_shuffle(path)`` does it in this process, see :func:`arrow_format.merge_shuffle`.
+    Parameters, result and errors are theirs.
+    """
+    if _is_for_spark(place, how):
+        return connector.merge_shuffle(*place, **how)
+    return arrow_format.merge_shuffle(*place, **how)
+
+
+def _is_for_spark(place: Sequence[object], named: Mapping[str, object]) -> bool:
+    """Whether a session is among the arguments of a function that takes it before the path."""
+    is_session = bool(place) and hasattr(type(place[0]), "readStream")
+    return is_session or len(place) + ("spark" in named) + ("path" in named) > 1

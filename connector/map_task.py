@@ -250,15 +250,18 @@ class NumberedMapTask(ShuffleMapTask):
         attempt = 0 if context is None else context.attemptNumber()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                rows = self.rows(number)
-                try:
-                    status = run_map_task(self.job, number, attempt, rows)
-                finally:
-                    # Now, and not when Python collects garbage.
-                    if isinstance(rows, Generator):
-                        rows.close()
-                row = status_to_row(status)
+                row = status_to_row(self.write(number, attempt))
                 yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+
+    def write(self, number: int, attempt: int) -> MapStatus:
+        """Write the map output of a number."""
+        rows = self.rows(number)
+        try:
+            return run_map_task(self.job, number, attempt, rows)
+        finally:
+            # Now, and not when Python collects garbage.
+            if isinstance(rows, Generator):
+                rows.close()
 
 
 def write_and_commit(

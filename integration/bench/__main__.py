@@ -36,6 +36,7 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "joins": (200, 2_000),
     "groups": (200,),
     "queries": (200,),
+    "merge": (20_000,),
     "memory": (),
     "buffer": (),
     "combine": (),

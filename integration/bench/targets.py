@@ -67,6 +67,12 @@ READ_AGAINST_PARQUET = Target(at_most=1)
 ROUND_TRIP_AGAINST_SHUFFLE = Target(at_most=1.5)
 """Time of a write and a read of all of it, against Spark's own ``repartition(n, key)`` -> noop."""
 
+MERGE = Target(at_most=2)
+"""Time of a merge by subpartition, against the write of the same rows by the lane."""
+
+ONE_MERGED = Target(at_most=1)
+"""Time of one subpartition of an open shuffle that was merged by subpartition, against 10 ms."""
+
 DAY_TIME = Target(at_most=0.1)
 """Time of reading one day of thirty, against all days."""
 

@@ -14,7 +14,7 @@ import arrow_shuffle
 import connector
 from arrow_format import OptionError, SchemaError, ShuffleError
 
-BY_ARGUMENT = {"append_shuffle", "consume", "write_shuffle"}
+BY_ARGUMENT = {"append_shuffle", "consume", "merge_shuffle", "write_shuffle"}
 COLUMNS = {"k": [3, 1, 2], "v": [0.5, 1.5, 2.5]}
 
 
