@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
+from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS
 from arrow_format.arrays.buffers import to_arrow, to_scalar
 from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import SchemaError
-from connector.operators.results import fitted, names_that_differ, noted
-from connector.source.reader import BATCH_BYTES, BATCH_ROWS
+from arrow_format.operators.results import fitted, names_that_differ, noted
 from connector.spark_version import PandasSettings, from_pandas_frame, to_pandas_columns
 
 if TYPE_CHECKING:

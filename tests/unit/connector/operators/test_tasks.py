@@ -9,16 +9,20 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructType
 
 from arrow_format import OptionError, ReadOptions, SchemaError, write_shuffle
+from arrow_format.operators.inputs import open_shuffles
+from arrow_format.operators.tasks import balanced_groups
 from connector.operators.aggregate import aggregate_shuffle
 from connector.operators.join import join_shuffles
 from connector.operators.map import map_subpartitions
-from connector.operators.tasks import balanced_groups, open_shuffles, python_time_zone
+from connector.operators.tasks import python_time_zone
 
 UTC = SimpleNamespace(conf={"spark.sql.session.timeZone": "UTC"})
 """What arguments are checked with."""
+
+ROWS = StructType().add("n", LongType())
 
 
 @given(
@@ -77,7 +81,7 @@ def test_what_are_no_columns(tmp_path, columns):
     write_shuffle(pa.table({"k": [1]}), tmp_path / "s", num_subpartitions=2, keys="k")
     paths = [tmp_path / "s"] * 2
     with pytest.raises(OptionError, match=r"columns=.*: expected"):
-        map_subpartitions(None, paths, print, StructType(), columns=columns)
+        map_subpartitions(UTC, paths, print, ROWS, columns=columns)
 
 
 def test_a_filter_that_does_not_fit_names_its_side(tmp_path):
@@ -91,9 +95,9 @@ def test_a_filter_that_does_not_fit_names_its_side(tmp_path):
     with pytest.raises(OptionError, match=r"^left_filter: filter does not parse: line 1, column 5"):
         join_shuffles(UTC, *paths, left_filter="a = = 1")
     with pytest.raises(SchemaError, match=rf"^filter of {paths[1]}: column 'a' is not there"):
-        map_subpartitions(UTC, paths, print, StructType(), filter="a = 1")
+        map_subpartitions(UTC, paths, print, ROWS, filter="a = 1")
     with pytest.raises(OptionError, match=r"^filter=\['a = 1'\]: expected one, or one for each of"):
-        map_subpartitions(UTC, paths, print, StructType(), filter=["a = 1"])
+        map_subpartitions(UTC, paths, print, ROWS, filter=["a = 1"])
     with pytest.raises(SchemaError, match=r"^filter: column 'x' is not there"):
         aggregate_shuffle(UTC, paths[0], "k", [], filter=pc.field("x") == 1)
 
