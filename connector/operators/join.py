@@ -245,15 +245,12 @@ def joined_schema(plan: JoinPlan, left: StructType, right: StructType) -> Struct
     """Return the Spark schema of the result, nullable where a side may be missing."""
     fields = []
     for column in plan.columns:
-        sides = []
-        if column.left is not None:
-            field = left[column.left]
-            sides.append((field, field.nullable or plan.how in ("right", "full")))
-        if column.right is not None:
-            field = right[column.right]
-            sides.append((field, field.nullable or plan.how in ("left", "full")))
-        first, nullable = sides[0]
-        if len(sides) > 1:  # a key: every row has it from one side
-            nullable = any(field.nullable for field, _ in sides)
+        sides = [
+            schema[name]
+            for schema, name in ((left, column.left), (right, column.right))
+            if name is not None
+        ]
+        first, last = sides[0], sides[-1]
+        nullable = plan.is_nullable(column, left=first.nullable, right=last.nullable)
         fields.append(StructField(column.name, first.dataType, nullable, first.metadata))
     return StructType(fields)
