@@ -66,8 +66,8 @@ class InOrder(Generic[T]):
     At most ``max_tasks`` have begun and not ended. Results that wait have at most ``max_bytes``, if
     no step makes more than ``step_bytes``; the task whose results are next goes on in any case.
 
-    An error of a task is raised where its results would be. Then, at the end, on an interrupt, or
-    when it is closed or dropped, all tasks stop; all but the last of these wait for steps that run.
+    An error of a task is raised where its results would be. All tasks stop after it, at the end, on
+    an interrupt, and when this is closed or dropped. Only a drop does not wait for running steps.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class Workers:
         is that of one read for each of them where the user does not say.
         """
         if executor is None:
-            number = len(os.sched_getaffinity(0))
+            number = _num_cores()
         elif isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor):
             number = vars(executor)["_max_workers"]  # public for no executor
         else:
@@ -110,6 +110,13 @@ class Workers:
     def waiting_bytes(self) -> int:
         """Most bytes of results that wait."""
         return (self.reading.memory_bytes - READING_BYTES) // (self.number + 1)
+
+
+def _num_cores() -> int:
+    """Return how many cores this process may use; macOS tells only how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def result_schema(schema: object) -> pa.Schema:
