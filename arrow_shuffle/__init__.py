@@ -15,7 +15,15 @@ import arrow_format
 import connector
 from arrow_format import __version__
 
-_OF_BOTH = ("append_shuffle", "consume", "merge_shuffle", "write_shuffle")
+_OF_BOTH = (
+    "aggregate_shuffle",
+    "append_shuffle",
+    "consume",
+    "join_shuffles",
+    "map_subpartitions",
+    "merge_shuffle",
+    "write_shuffle",
+)
 """Functions that ``connector`` and ``arrow_format`` both have."""
 
 __all__ = sorted({*arrow_format.__all__, *connector.__all__})

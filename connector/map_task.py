@@ -11,10 +11,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StructType
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
-from arrow_format.jobs.cleanup import abort_after, abort_job
-from arrow_format.jobs.commit import commit_job, receipt_of
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
+from arrow_format.jobs.run import run_job
 from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -272,28 +272,20 @@ def write_and_commit(
     num_map_outputs: int | None = None,
     expected_version: int | None = None,
 ) -> ShuffleReceipt:
-    """Run a map task over a DataFrame and commit its map outputs; if that fails, remove them.
+    """Run a map task over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does."""
 
-    With mode ``ignore`` and an existing shuffle nothing runs, and the receipt is that of its newest
-    version. ``num_map_outputs`` is checked if given. Raises as
-    :func:`~connector.write.write_shuffle`.
-    """
-    existing = open_target(task.job, mode, expected_version=expected_version)
-    if existing is not None and mode == "ignore":
-        return receipt_of(task.job.storage, existing)
-    task.job = replace(task.job, has_directory=True)
-    try:
-        statuses = frame.mapInArrow(task, task.status_schema).collect()
-        return commit_shuffle(
-            task,
-            statuses,
-            mode=mode,
-            expected_map_outputs=num_map_outputs,
-            expected_version=expected_version,
-        )
-    except BaseException as error:
-        abort_after(task.job, error)
-        raise
+    def run(job: ShuffleJob) -> list[MapStatus]:
+        task.job = job
+        rows: Sequence[Any] = frame.mapInArrow(task, task.status_schema).collect()
+        return [status_from_row(row) for row in rows]
+
+    return run_job(
+        task.job,
+        mode,
+        run,
+        num_map_outputs=num_map_outputs,
+        expected_version=expected_version,
+    )
 
 
 def abort_shuffle(task: ShuffleMapTask) -> None:

@@ -13,17 +13,18 @@ from arrow_format.arrays.schema_evolution import is_appendable
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.arrays.types_for_spark import rows_for_spark, schema_for_spark
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.jobs.cleanup import abort_after
-from arrow_format.jobs.commit import commit_job, receipt_of
 from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import newest_entry, open_target, settle_bounds
+from arrow_format.jobs.run import run_job
+from arrow_format.jobs.target import newest_entry, settle_bounds
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import WriteMode, WriteOptions, check_mode
 from arrow_format.storage.open import Place, Storage, open_storage
 
 if TYPE_CHECKING:
+    from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.model import MapStatus
 
 
 def write_shuffle(
@@ -127,15 +128,11 @@ def write_shuffle(
         combine=combine,
         options=options,
     )
-    existing = open_target(job, mode, expected_version=expected_version)
-    if existing is not None and mode == "ignore":
-        return receipt_of(job.storage, existing)
-    try:
-        statuses = [run_map_task(job, 0, 0, stream)]
-        return commit_job(job, statuses, mode=mode, expected_version=expected_version)
-    except BaseException as error:
-        abort_after(job, error)
-        raise
+
+    def run(job: ShuffleJob) -> list[MapStatus]:
+        return [run_map_task(job, 0, 0, stream)]
+
+    return run_job(job, mode, run, expected_version=expected_version)
 
 
 def _changes_for_spark(

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.batches import copied
+from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, copied
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import SchemaError
+from arrow_format.operators.results import fitted, names_that_differ, noted
 from connector.operators.group_frames import Collected, Frames, can_change
-from connector.operators.results import fitted, names_that_differ, noted
-from connector.source.reader import BATCH_BYTES, BATCH_ROWS
 from connector.spark_version import PandasSettings, from_pandas_frame
 
 if TYPE_CHECKING:

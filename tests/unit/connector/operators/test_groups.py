@@ -10,8 +10,8 @@ import pytest
 
 import connector
 from arrow_format import MissingPackageError, OptionError, SchemaError, open_shuffle, write_shuffle
+from arrow_format.arrays.batches import BATCH_BYTES
 from connector.operators import groups
-from connector.source.reader import BATCH_BYTES
 from connector.spark_version import SPARK
 from tests.support.session_in_process import SessionInProcess, Settings
 from tests.support.small_shuffles import FAST
