@@ -47,6 +47,9 @@ from arrow_format.keys.range_partitioner import RangePartitioner as RangePartiti
 from arrow_format.model import BROADCAST as BROADCAST
 from arrow_format.model import MapOutput as MapOutput
 from arrow_format.model import PartitionedFile as PartitionedFile
+from arrow_format.operators.aggregate_shuffle import aggregate_shuffle as aggregate_shuffle
+from arrow_format.operators.join_shuffles import join_shuffles as join_shuffles
+from arrow_format.operators.map_subpartitions import map_subpartitions as map_subpartitions
 from arrow_format.options import ReadOptions as ReadOptions
 from arrow_format.options import ResultPartitionType as ResultPartitionType
 from arrow_format.options import WriteOptions as WriteOptions

@@ -42,24 +42,23 @@ class OrderedMap(Protocol):
 
 
 class Workers:
-    """Threads of one computation, started when there is work for them and ended by :meth:`close`.
+    """Threads beside the calling one, started when there is work for them; :meth:`close` ends them.
 
     Parameters
     ----------
     num_threads
-        Threads that :meth:`map` works with. With 1 there is none: the calling thread does all work.
-        One more runs the call of :meth:`begin`.
+        Threads besides the calling one; with 0 that one does all work.
     """
 
-    def __init__(self, num_threads: int = 1) -> None:
-        self.num_threads = num_threads
+    def __init__(self, num_threads: int = 0) -> None:
+        self._num_threads = num_threads
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 
     def begin(self, call: Callable[[], T]) -> Future[T] | None:
         """Start a call that may use :meth:`map`; at most one at a time.
 
-        None with one thread only, or where none can be started: then make the call yourself.
+        None where there is no thread, or none can be started: then make the call yourself.
         """
         threads = self._started()
         return None if threads is None else threads.submit(call)
@@ -67,10 +66,12 @@ class Workers:
     def map(self, function: Callable[[T], U], items: Iterable[T], /) -> Iterator[U]:
         """Yield ``function(item)`` of each item in order, while threads work on the next ones.
 
-        At most one item more than there are threads is begun and not yielded. Raises what the
-        function raises, and CancelledError after :meth:`close`.
+        With one thread or none, which are those that call it, they do so themselves: handing over
+        calls of some microseconds costs more than it gains. Otherwise at most one item more than
+        there are threads is begun and not yielded. Raises what the function raises, and
+        CancelledError after :meth:`close`.
         """
-        if self._started() is None:
+        if self._started() is None or self._num_threads == 1:
             yield from map(function, items)
             return
         begun: deque[Future[U]] = deque()
@@ -78,7 +79,7 @@ class Workers:
             threads = self._started()
             if threads is not None:
                 begun.append(threads.submit(function, item))
-            if len(begun) > self.num_threads:
+            if len(begun) > self._num_threads:
                 yield begun.popleft().result()
         while begun:
             yield begun.popleft().result()
@@ -87,17 +88,19 @@ class Workers:
         """Return the threads, all of them started; None where the calling thread does the work."""
         if self._closed:
             raise CancelledError
-        if self._threads is None and self.num_threads > 1:
-            threads = ThreadPoolExecutor(self.num_threads + 1, "arrow-shuffle")
+        if self._threads is None and self._num_threads:
+            # One more leads the others, and waits for them most of the time.
+            size = self._num_threads + (self._num_threads > 1)
+            threads = ThreadPoolExecutor(size, "arrow-shuffle")
             are_started = Event()
             try:
                 # All now, each made to wait so that the next submit starts another: a call for
                 # which none can be started stays queued, and would be made a second time.
-                for _ in range(self.num_threads + 1):
+                for _ in range(size):
                     threads.submit(are_started.wait)
                 self._threads = threads
             except RuntimeError:
-                self.num_threads = 1
+                self._num_threads = 0
             finally:
                 are_started.set()
                 if self._threads is None:

@@ -92,12 +92,14 @@ def check_result_type(value: object) -> ResultPartitionType:
 Codec: TypeAlias = Literal["zstd", "none"]
 WriteOrder: TypeAlias = Literal["rotated", "natural"]
 RewriteChoice: TypeAlias = Literal["never", "auto", "always"]
+MergeBy: TypeAlias = Literal["map_output", "subpartition"]
 StatisticsChoice: TypeAlias = Literal["all"] | tuple[str, ...]
 WriteMode: TypeAlias = Literal["errorifexists", "overwrite", "append", "ignore"]
 
 CODECS: tuple[str, ...] = get_args(Codec)
 WRITE_ORDERS: tuple[str, ...] = get_args(WriteOrder)
 REWRITE_CHOICES: tuple[str, ...] = get_args(RewriteChoice)
+MERGE_BY: tuple[str, ...] = get_args(MergeBy)
 WRITE_MODES: tuple[str, ...] = get_args(WriteMode)
 MAX_CHUNK_BYTES = 4 << 20
 MAX_CHUNK_ROWS = 1 << 25
@@ -384,9 +386,9 @@ class WriteOptions:
         ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times that are no
         hashed keys; those cost little.
     threads
-        Threads that gather, pack and compress a region while the calling thread fills the buffer
-        for the next, and another decodes a dataset ahead. The files are the same bytes whatever it
-        is. None: as many as the process may use cores, and 1 in tasks of Spark, which has one for
+        Threads that work together: the calling one fills the buffer and gathers regions, the others
+        pack, compress and write the region before, and one more decodes a dataset ahead. The files
+        are the same bytes whatever it is. None: as many as the process may use cores, and 1 in tasks of Spark, which has one for
         each core. More than one take half of ``sort_buffer_bytes`` more memory, 16 MiB for each,
         and 32 MiB for rows that are decoded ahead.
     """

@@ -70,7 +70,6 @@ from arrow_format import forget_consumer as forget_consumer
 from arrow_format import latest_per_key as latest_per_key
 from arrow_format import list_consumers as list_consumers
 from arrow_format import list_tags as list_tags
-from arrow_format import merge_shuffle as merge_shuffle
 from arrow_format import open_shuffle as open_shuffle
 from arrow_format import open_shuffle_changes as open_shuffle_changes
 from arrow_format import release_shuffle as release_shuffle
@@ -79,8 +78,12 @@ from arrow_format import rollback_shuffle as rollback_shuffle
 from arrow_format import sample_bounds as sample_bounds
 from arrow_format import tag_shuffle as tag_shuffle
 from arrow_format import untag_shuffle as untag_shuffle
+from arrow_shuffle.by_argument import aggregate_shuffle as aggregate_shuffle
 from arrow_shuffle.by_argument import append_shuffle as append_shuffle
 from arrow_shuffle.by_argument import consume as consume
+from arrow_shuffle.by_argument import join_shuffles as join_shuffles
+from arrow_shuffle.by_argument import map_subpartitions as map_subpartitions
+from arrow_shuffle.by_argument import merge_shuffle as merge_shuffle
 from arrow_shuffle.by_argument import write_shuffle as write_shuffle
 from connector import ArrowShuffleDataSource as ArrowShuffleDataSource
 from connector import BufferedOutput as BufferedOutput
@@ -89,11 +92,8 @@ from connector import Finding as Finding
 from connector import ShuffleMapTask as ShuffleMapTask
 from connector import SparkConsumption as SparkConsumption
 from connector import abort_shuffle as abort_shuffle
-from connector import aggregate_shuffle as aggregate_shuffle
 from connector import check_environment as check_environment
 from connector import commit_shuffle as commit_shuffle
-from connector import join_shuffles as join_shuffles
 from connector import map_groups as map_groups
-from connector import map_subpartitions as map_subpartitions
 from connector import read_shuffle as read_shuffle
 from connector import sample_range_partitioner as sample_range_partitioner

@@ -20,6 +20,7 @@ _HOME = {
     "connector.environment.findings": "Finding",
     "connector.environment.report": "EnvironmentReport check_environment",
     "connector.map_task": "ShuffleMapTask abort_shuffle commit_shuffle",
+    "connector.merge": "merge_shuffle",
     "connector.operators.aggregate": "aggregate_shuffle",
     "connector.operators.buffered_output": "BufferedOutput",
     "connector.operators.groups": "map_groups",
@@ -33,19 +34,22 @@ _HOME = {
 
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
-__all__ = sorted(_MODULE_OF)
+__all__ = sorted(
+    name
+    for name, module in _MODULE_OF.items()
+    if is_installed("pyspark") or module.startswith("arrow_format.")
+)
+"""Names that can be loaded here, which is what ``import *`` and ``help()`` take."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _MODULE_OF:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
+    # An ImportError, and no AttributeError: "from connector import x" would replace its message.
     with needed_by(f"connector.{name}"):
         return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    # help() takes every name that is listed here.
-    spark = is_installed("pyspark")
-    names = [name for name in __all__ if spark or _MODULE_OF[name].startswith("arrow_format.")]
-    return sorted([*names, "__version__"])
+    return sorted([*__all__, "__version__"])

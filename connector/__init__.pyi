@@ -10,6 +10,7 @@ from connector.environment.report import check_environment as check_environment
 from connector.map_task import ShuffleMapTask as ShuffleMapTask
 from connector.map_task import abort_shuffle as abort_shuffle
 from connector.map_task import commit_shuffle as commit_shuffle
+from connector.merge import merge_shuffle as merge_shuffle
 from connector.operators.aggregate import aggregate_shuffle as aggregate_shuffle
 from connector.operators.buffered_output import BufferedOutput as BufferedOutput
 from connector.operators.groups import map_groups as map_groups

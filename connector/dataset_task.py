@@ -18,7 +18,7 @@ from connector.map_task import NumberedMapTask, begin_spark_job, options_of_task
 from connector.spark_types import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -42,6 +42,7 @@ class DatasetMapTask(NumberedMapTask):
         num_subpartitions: int,
         partitioner: Partitioner,
         sort_by: Sequence[str | tuple[str, str]] = (),
+        combine: Mapping[str, str] | None = None,
         options: WriteOptions | None = None,
     ) -> None:
         try:
@@ -55,6 +56,7 @@ class DatasetMapTask(NumberedMapTask):
             num_subpartitions=num_subpartitions,
             partitioner=partitioner,
             sort_by=sort_by,
+            combine=combine,
             options=options_of_tasks(options),
         )
         several = job.options.threads != 1

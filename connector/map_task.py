@@ -11,10 +11,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StructType
 
 from arrow_format.errors import OptionError, SchemaError, ShuffleError
-from arrow_format.jobs.cleanup import abort_after, abort_job
-from arrow_format.jobs.commit import commit_job, receipt_of
+from arrow_format.jobs.cleanup import abort_job
+from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import open_target
+from arrow_format.jobs.run import run_job
 from arrow_format.keys.bounds import WHAT
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -26,7 +26,13 @@ from arrow_format.options import WriteOptions, check_type
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
 from connector.arrival import Travels
-from connector.spark_types import arrow_schema_of, check_keys, check_sort_keys, stored_schema
+from connector.spark_types import (
+    arrow_schema_of,
+    check_keys,
+    check_sort_keys,
+    combined_spark_schema,
+    stored_schema,
+)
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:
@@ -42,6 +48,12 @@ if TYPE_CHECKING:
 
 
 MAX_TOTALS_BYTES = 64 << 10
+"""Most bytes of the totals of one map task in its status; the commit reads the index for others."""
+
+MAX_ALL_TOTALS_BYTES = 256 << 20
+"""Most bytes of the totals of all map tasks, a quarter of what Spark's driver takes by default
+(``spark.driver.maxResultSize``). A task knows its number and not how many there are, so those send
+theirs that stay within this if all before them had as many."""
 
 
 def status_to_row(status: MapStatus) -> dict[str, Any]:
@@ -49,13 +61,16 @@ def status_to_row(status: MapStatus) -> dict[str, Any]:
     totals = None
     if status.subpartition_rows is not None and status.subpartition_bytes is not None:
         totals = encode_totals((status.subpartition_rows, status.subpartition_bytes))
+        tasks = status.output.map_task + 1
+        if len(totals) > min(MAX_TOTALS_BYTES, MAX_ALL_TOTALS_BYTES // tasks):
+            totals = None
     return {
         "map_task": status.output.map_task,
         "attempt": status.output.attempt,
         "num_rows": status.output.num_rows,
         "num_bytes": status.output.num_bytes,
         "map_output": encode_outputs(MapOutputs.of([status.output])),
-        "totals": totals if totals is not None and len(totals) <= MAX_TOTALS_BYTES else None,
+        "totals": totals,
     }
 
 
@@ -100,6 +115,7 @@ def begin_spark_job(
     num_subpartitions: int,
     partitioner: Partitioner,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     options: WriteOptions | None,
 ) -> ShuffleJob:
     """Begin a job for rows of a schema from :func:`~connector.spark_types.stored_schema`."""
@@ -108,14 +124,16 @@ def begin_spark_job(
     if isinstance(partitioner, RangePartitioner):
         check_sort_keys(schema, partitioner.keys, WHAT)
     check_sort_keys(schema, normalise_sort_by(sort_by))
+    combined = combined_spark_schema(schema, combine or {})
     return begin_job(
         path,
         arrow_schema_of(schema),
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
         sort_by=sort_by,
+        combine=combine,
         options=options_of_tasks(options),
-        spark_schema=schema.json(),
+        spark_schema=combined.json(),
         # Spark itself where it started this process, else the process that drives Spark.
         owner=java_above() or this_process(),
     )
@@ -156,6 +174,8 @@ class ShuffleMapTask(Travels):
     sort_by
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``, with
         Spark's order of values and nulls.
+    combine
+        Functions of the columns that are not keys, as for :func:`~connector.write_shuffle`.
     options
         How to write; defaults when None.
     case_sensitive
@@ -179,6 +199,7 @@ class ShuffleMapTask(Travels):
         keys: str | Sequence[str] | None = None,
         partitioner: Partitioner | None = None,
         sort_by: Sequence[str | tuple[str, str]] = (),
+        combine: Mapping[str, str] | None = None,
         options: WriteOptions | None = None,
         case_sensitive: bool = False,
         storage_options: Mapping[str, str] | None = None,
@@ -194,6 +215,7 @@ class ShuffleMapTask(Travels):
             num_subpartitions=num_subpartitions,
             partitioner=choose_partitioner(keys, partitioner),
             sort_by=sort_by,
+            combine=combine,
             options=options,
         )
 
@@ -235,15 +257,18 @@ class NumberedMapTask(ShuffleMapTask):
         attempt = 0 if context is None else context.attemptNumber()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                rows = self.rows(number)
-                try:
-                    status = run_map_task(self.job, number, attempt, rows)
-                finally:
-                    # Now, and not when Python collects garbage.
-                    if isinstance(rows, Generator):
-                        rows.close()
-                row = status_to_row(status)
+                row = status_to_row(self.write(number, attempt))
                 yield pa.RecordBatch.from_pylist([row], schema=arrow_schema_of(STATUS_SCHEMA))
+
+    def write(self, number: int, attempt: int) -> MapStatus:
+        """Write the map output of a number."""
+        rows = self.rows(number)
+        try:
+            return run_map_task(self.job, number, attempt, rows)
+        finally:
+            # Now, and not when Python collects garbage.
+            if isinstance(rows, Generator):
+                rows.close()
 
 
 def write_and_commit(
@@ -254,28 +279,20 @@ def write_and_commit(
     num_map_outputs: int | None = None,
     expected_version: int | None = None,
 ) -> ShuffleReceipt:
-    """Run a map task over a DataFrame and commit its map outputs; if that fails, remove them.
+    """Run a map task over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does."""
 
-    With mode ``ignore`` and an existing shuffle nothing runs, and the receipt is that of its newest
-    version. ``num_map_outputs`` is checked if given. Raises as
-    :func:`~connector.write.write_shuffle`.
-    """
-    existing = open_target(task.job, mode, expected_version=expected_version)
-    if existing is not None and mode == "ignore":
-        return receipt_of(task.job.storage, existing)
-    task.job = replace(task.job, has_directory=True)
-    try:
-        statuses = frame.mapInArrow(task, task.status_schema).collect()
-        return commit_shuffle(
-            task,
-            statuses,
-            mode=mode,
-            expected_map_outputs=num_map_outputs,
-            expected_version=expected_version,
-        )
-    except BaseException as error:
-        abort_after(task.job, error)
-        raise
+    def run(job: ShuffleJob) -> list[MapStatus]:
+        task.job = job
+        rows: Sequence[Any] = frame.mapInArrow(task, task.status_schema).collect()
+        return [status_from_row(row) for row in rows]
+
+    return run_job(
+        task.job,
+        mode,
+        run,
+        num_map_outputs=num_map_outputs,
+        expected_version=expected_version,
+    )
 
 
 def abort_shuffle(task: ShuffleMapTask) -> None:
@@ -328,7 +345,7 @@ def commit_shuffle(
     rows: Sequence[Any] = statuses.to_pylist() if isinstance(statuses, pa.Table) else statuses
     return commit_job(
         task.job,
-        [status_from_row(row) for row in rows],
+        map(status_from_row, rows),
         mode=mode,
         expected_map_outputs=expected_map_outputs,
         expected_version=expected_version,

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from arrow_format.arrays.exact_sums import sum_type
 from arrow_format.arrays.stored_types import missing_column, refuse_duplicates, same_but_labels
 from arrow_format.errors import SchemaError
 from arrow_format.scan.spark_footer import METADATA_KEY, TIME_PRECISION_KEY
@@ -47,7 +48,7 @@ from connector.spark_version import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from arrow_format.keys.sort_keys import SortBy
 
@@ -245,6 +246,36 @@ def check_sort_keys(schema: StructType, keys: SortBy, what: str = "sort_by") -> 
                     "its bytes (CAST(c AS STRING)), or lower(...) of those, in a new column"
                 )
                 raise SchemaError(msg)
+
+
+def combined_spark_schema(schema: StructType, combine: Mapping[str, str]) -> StructType:
+    """Return the Spark schema of combined rows: sums have the types that Spark gives them.
+
+    Raises SchemaError for a collated string, since only bytes are compared, and for the sum of a
+    user-defined type. Other columns are checked by their Arrow schema.
+    """
+    fields = []
+    for field in schema.fields:
+        type_ = field.dataType
+        function = combine.get(field.name)
+        if isinstance(type_, StringType) and not type_.isUTF8BinaryCollation() and function:
+            msg = (
+                f"combine: column {field.name!r} has the collation {type_.collation}, and only "
+                "bytes are compared here; use its bytes (CAST(c AS STRING))"
+            )
+            raise SchemaError(msg)
+        if function == "sum":
+            if isinstance(type_, UserDefinedType):
+                msg = f"combine: column {field.name!r} is {type_.simpleString()}, with no sum"
+                raise SchemaError(msg)
+            given = to_arrow_type(type_)
+            total = sum_type(given)
+            if total is not None and total != given:
+                field = StructField(
+                    field.name, from_arrow_type(total), field.nullable, field.metadata
+                )
+        fields.append(field)
+    return StructType(fields)
 
 
 # Reading ------------------------------------------------------------------------------------------

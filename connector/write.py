@@ -52,6 +52,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     columns: Sequence[str] | None = None,
@@ -88,6 +89,12 @@ def write_shuffle(
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
         column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
         ``ascending nulls last`` or ``descending nulls first``. When empty, in order of arrival.
+    combine
+        Functions of the columns that are not keys, ``{"n": "sum", "price": "max"}``: rows with
+        equal keys become one row, of ``sum``, ``min`` or ``max``, as far as they meet in the memory
+        of a map task. What is stored are partial results in the types that Spark gives sums;
+        :func:`aggregate_shuffle` completes them. A task in which few keys repeat writes its rows as
+        they are. None: rows are stored as they are.
     mode
         errorifexists, overwrite, append or ignore.
     options
@@ -137,6 +144,7 @@ def write_shuffle(
     common: dict[str, Any] = {
         "num_subpartitions": num_subpartitions,
         "sort_by": sort_by,
+        "combine": combine,
         "options": options,
     }
     make_task: Callable[..., ShuffleMapTask]
@@ -216,10 +224,10 @@ def append_shuffle(
 ) -> ShuffleReceipt:
     """Append rows to a shuffle: partitioned, sorted and stored as those that are there.
 
-    Number of subpartitions, partitioner, sort keys and codec are those of the newest version.
-    Columns are matched by name: one that the rows lack is null there, and must be nullable; one
-    that the shuffle lacks becomes a new nullable column, and one that may be null in these
-    rows becomes nullable. A number may be wider than before, unless it is a key.
+    Number of subpartitions, partitioner, sort keys, combined columns and codec are those of the
+    newest version. Columns are matched by name: one that the rows lack is null there, and must be
+    nullable; one that the shuffle lacks becomes a new nullable column, and one that may be null in
+    these rows becomes nullable. A number may be wider than before, unless it is a key.
 
     Parameters
     ----------

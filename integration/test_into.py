@@ -7,13 +7,13 @@ import signal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
 import connector
-from arrow_format import BroadcastPartitioner, HashPartitioner, SchemaError, open_shuffle
-from integration.programs.datasets import lineitem, orders, tpch_table
+from arrow_format import HashPartitioner, SchemaError, open_shuffle
+from integration.programs.datasets import tpch_table
+from integration.programs.tpch_queries import SQL, keep, q3, q5, q18, register_tables
 from integration.programs.ways import FAST, assert_same_rows
 from tests.support.guarantees import guarantee
 
@@ -29,30 +29,10 @@ SCALE = 0.02
 
 @pytest.fixture(scope="module")
 def tpch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Kept shuffles by order and by customer, and views of the same tables for SQL."""
+    """Kept shuffles, and views of the same tables for SQL."""
     home = tmp_path_factory.mktemp("tpch")
-    paths = {"lineitem": lineitem(SCALE), "orders": orders(SCALE)}
-    for name in ("customer", "supplier", "nation", "region"):
-        paths[name] = tpch_table(name, SCALE)
-    for name, path in paths.items():
-        spark.read.parquet(str(path)).createOrReplaceTempView(name)
-    for name, table, key in [
-        ("lineitem", "lineitem", "l_orderkey"),
-        ("orders", "orders", "o_custkey"),
-        ("customer", "customer", "c_custkey"),
-    ]:
-        connector.write_shuffle(
-            ds.dataset(paths[table]), home / name, keys=key, num_subpartitions=N, options=FAST,
-            spark=spark,
-        )  # fmt: skip
-    asia = spark.sql(
-        "SELECT s_suppkey, s_nationkey, n_name FROM supplier JOIN nation ON s_nationkey = "
-        "n_nationkey JOIN region ON n_regionkey = r_regionkey WHERE r_name = 'ASIA'"
-    )
-    everyone = BroadcastPartitioner()
-    connector.write_shuffle(
-        asia, home / "asia", partitioner=everyone, num_subpartitions=1, options=FAST
-    )
+    register_tables(spark, SCALE)
+    keep(spark, home, SCALE, N, options=FAST)
     return home
 
 
@@ -61,123 +41,35 @@ def plan_of(df: DataFrame) -> str:
     return str(df._jdf.queryExecution().executedPlan().toString())
 
 
-def discounted(*names: str) -> object:
-    """A reader of joined rows that keeps some columns and multiplies price and discount."""
-
-    def then(joined: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        one = pa.scalar(1, pa.decimal128(3, 0))
-        for batch in joined:
-            revenue = pc.multiply(
-                batch["l_extendedprice"], pc.subtract(one, batch["l_discount"])
-            ).cast(pa.decimal128(38, 4))
-            columns = [batch[name] for name in names]
-            yield pa.RecordBatch.from_arrays([*columns, revenue], [*names, "part"])
-
-    return then
-
-
 FEW = {"target_partition_bytes": 100_000}
 """Several tasks for each step."""
-
-PRICE = ["l_extendedprice", "l_discount"]
 
 
 @guarantee("results that stay partitioned")
 def test_tpch_q3_without_an_exchange(spark: SparkSession, tpch: Path, tmp_path: Path):
-    """Two joins and an aggregation by three columns."""
-    open_orders, sold = tmp_path / "orders", tmp_path / "sold"
-    connector.join_shuffles(
-        spark, tpch / "orders", tpch / "customer", [("o_custkey", "c_custkey")],
-        left_columns=["o_orderkey", "o_orderdate", "o_shippriority"], right_columns=[],
-        left_filter="o_orderdate < DATE '1995-03-15'", right_filter="c_mktsegment = 'BUILDING'",
-        into=open_orders, keys="o_orderkey", options=FAST,
-    )  # fmt: skip
-    columns = ["l_orderkey", "o_orderdate", "o_shippriority"]
-    connector.join_shuffles(
-        spark, tpch / "lineitem", open_orders, [("l_orderkey", "o_orderkey")],
-        left_columns=["l_orderkey", *PRICE], right_columns=columns[1:],
-        left_filter="l_shipdate > DATE '1995-03-15'", then=discounted(*columns),
-        schema="l_orderkey bigint, o_orderdate date, o_shippriority int, part decimal(38,4)",
-        into=sold, options=FAST, **FEW,
-    )  # fmt: skip
-    assert open_shuffle(sold).partitioner == HashPartitioner("l_orderkey")
-    found = connector.aggregate_shuffle(spark, sold, columns, {"revenue": ("part", "sum")}, **FEW)
+    found = q3(spark, tpch, tmp_path, options=FAST, **FEW)
+    assert open_shuffle(tmp_path / "sold").partitioner == HashPartitioner("l_orderkey")
     assert "Exchange" not in plan_of(found)
-    expected = spark.sql(
-        "SELECT l_orderkey, o_orderdate, o_shippriority, "
-        "CAST(sum(l_extendedprice * (1 - l_discount)) AS decimal(38,4)) AS revenue "
-        "FROM customer, orders, lineitem WHERE c_mktsegment = 'BUILDING' "
-        "AND c_custkey = o_custkey AND l_orderkey = o_orderkey "
-        "AND o_orderdate < DATE '1995-03-15' AND l_shipdate > DATE '1995-03-15' GROUP BY 1, 2, 3"
-    )
-    assert_same_rows(found.toArrow(), expected.toArrow())
+    assert_same_rows(found.toArrow(), spark.sql(SQL["Q3"]).toArrow())
     assert found.count() > 100
 
 
 @guarantee("results that stay partitioned")
 def test_tpch_q5_has_one_exchange(spark: SparkSession, tpch: Path, tmp_path: Path):
     """The last, of partial sums of each nation."""
-    of_customers, of_lines = tmp_path / "customers", tmp_path / "lines"
-    connector.join_shuffles(
-        spark, tpch / "orders", tpch / "customer", [("o_custkey", "c_custkey")],
-        left_columns=["o_orderkey"], right_columns=["c_nationkey"],
-        left_filter="o_orderdate >= DATE '1994-01-01' AND o_orderdate < DATE '1995-01-01'",
-        into=of_customers, keys="o_orderkey", options=FAST,
-    )  # fmt: skip
-    connector.join_shuffles(
-        spark, of_customers, tpch / "lineitem", [("o_orderkey", "l_orderkey")],
-        right_columns=["l_suppkey", *PRICE], into=of_lines, options=FAST, **FEW,
-    )  # fmt: skip
-    parts = connector.join_shuffles(
-        spark, of_lines, tpch / "asia",
-        [("l_suppkey", "s_suppkey"), ("c_nationkey", "s_nationkey")],
-        left_columns=PRICE, right_columns=["n_name"], then=discounted("n_name"),
-        schema="n_name string, part decimal(38,4)", **FEW,
-    )  # fmt: skip
-    found = parts.groupBy("n_name").agg({"part": "sum"}).withColumnRenamed("sum(part)", "revenue")
+    found = q5(spark, tpch, tmp_path, options=FAST, **FEW)
     assert plan_of(found).count("Exchange") == 1
-    expected = spark.sql(
-        "SELECT n_name, CAST(sum(l_extendedprice * (1 - l_discount)) AS decimal(38,4)) AS revenue "
-        "FROM customer, orders, lineitem, supplier, nation, region WHERE c_custkey = o_custkey "
-        "AND l_orderkey = o_orderkey AND l_suppkey = s_suppkey AND c_nationkey = s_nationkey "
-        "AND s_nationkey = n_nationkey AND n_regionkey = r_regionkey AND r_name = 'ASIA' "
-        "AND o_orderdate >= DATE '1994-01-01' AND o_orderdate < DATE '1995-01-01' GROUP BY n_name"
-    )
+    expected = spark.sql(SQL["Q5"])
     assert sorted(map(tuple, found.collect())) == sorted(map(tuple, expected.collect()))
     assert found.count() == 5
 
 
 @guarantee("results that stay partitioned")
 def test_tpch_q18_without_an_exchange(spark: SparkSession, tpch: Path, tmp_path: Path):
-    """A join with an aggregation, both by order, then one by customer."""
-    sums, large, by_order = tmp_path / "sums", tmp_path / "large", tmp_path / "by_order"
-    connector.aggregate_shuffle(
-        spark, tpch / "lineitem", "l_orderkey", {"quantity": ("l_quantity", "sum")}, into=sums,
-        options=FAST,
-    )  # fmt: skip
-    assert open_shuffle(sums).partitioner == HashPartitioner("l_orderkey")
-    connector.map_subpartitions(
-        spark, tpch / "orders", lambda _, rows: rows, open_shuffle(tpch / "orders").schema,
-        into=by_order, keys="o_orderkey", options=FAST,
-    )  # fmt: skip
-    connector.join_shuffles(
-        spark, by_order, sums, [("o_orderkey", "l_orderkey")],
-        left_columns=["o_orderkey", "o_custkey", "o_orderdate", "o_totalprice"],
-        right_columns=["quantity"], right_filter="quantity > 250", into=large, keys="o_custkey",
-        options=FAST,
-    )  # fmt: skip
-    found = connector.join_shuffles(
-        spark, tpch / "customer", large, [("c_custkey", "o_custkey")],
-        left_columns=["c_name", "c_custkey"],
-        right_columns=["o_orderkey", "o_orderdate", "o_totalprice", "quantity"], **FEW,
-    )  # fmt: skip
+    found = q18(spark, tpch, tmp_path, 250, options=FAST, **FEW)
+    assert open_shuffle(tmp_path / "sums").partitioner == HashPartitioner("l_orderkey")
     assert "Exchange" not in plan_of(found)
-    expected = spark.sql(
-        "SELECT c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity) AS "
-        "quantity FROM customer, orders, lineitem WHERE o_orderkey IN (SELECT l_orderkey FROM "
-        "lineitem GROUP BY l_orderkey HAVING sum(l_quantity) > 250) AND c_custkey = o_custkey "
-        "AND o_orderkey = l_orderkey GROUP BY 1, 2, 3, 4, 5"
-    )
+    expected = spark.sql(SQL["Q18"].format(quantity=250))
     assert_same_rows(found.toArrow(), expected.toArrow())
     assert found.count() > 10
 

@@ -170,6 +170,28 @@ def test_results_are_cast_as_in_apply_in_pandas(
     assert len(lists[0]) > 100
 
 
+def changed(key: tuple[object, ...], frame: pd.DataFrame) -> pd.DataFrame:
+    """All columns, after changes that must not reach another group's rows."""
+    frame["i8"] += 1
+    frame.loc[frame.index[0], "t"] = f"{key[1]} {len(frame)}"
+    frame.columns.name = frame.index.name = "mine"
+    return frame.sample(frac=1, random_state=0)
+
+
+@guarantee("groups")
+def test_columns_of_every_type_are_returned_as_in_apply_in_pandas(
+    spark: SparkSession, rows: DataFrame, kept: Path
+):
+    # Which zero is the key depends on the order of the rows; so does the first row of a group.
+    expected = rows.groupBy("k", "j").applyInPandas(changed, rows.schema).drop("k", "t")
+    found = connector.map_groups(spark, kept, changed, rows.schema).drop("k", "t")
+    assert found.schema == expected.schema
+    tables = [frame.toArrow().sort_by("id") for frame in (found, expected)]
+    assert tables[0].schema == tables[1].schema
+    assert tables[0].to_pylist() == tables[1].to_pylist()
+    assert len(tables[0]) == 1_200
+
+
 def halves(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"n": [len(frame) + 0.5]})
 

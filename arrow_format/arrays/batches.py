@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from arrow_format.model import Int32Array, Int64Array
 
 
+BATCH_ROWS = 10_000
+"""Rows that a batch has at least where it leaves a task: handing one to Spark costs 14 us whatever
+its size."""
+
+BATCH_BYTES = 16 << 20
+"""Raw bytes at which it is handed over with fewer rows, by default."""
+
 SLICE_ROWS = 400
 """Average rows of an extent from which on joining slices is faster than gathering rows."""
 

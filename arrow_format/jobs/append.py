@@ -33,10 +33,10 @@ def append_shuffle(
 ) -> ShuffleReceipt:
     """Append rows to a shuffle in this process: partitioned, sorted and stored as those there.
 
-    Number of subpartitions, partitioner, sort keys and codec are those of the newest version.
-    Columns are matched by name: one that the rows lack is null there, and must be nullable; one
-    that the shuffle lacks becomes a new nullable column, and one that may be null in these
-    rows becomes nullable. A number may be wider than before, unless it is a key.
+    Number of subpartitions, partitioner, sort keys, combined columns and codec are those of the
+    newest version. Columns are matched by name: one that the rows lack is null there, and must be
+    nullable; one that the shuffle lacks becomes a new nullable column, and one that may be null in
+    these rows becomes nullable. A number may be wider than before, unless it is a key.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ def like_newest(
 ) -> dict[str, Any]:
     """Return the arguments of a write whose rows are stored like those of the newest version.
 
-    They are ``num_subpartitions``, ``partitioner``, ``sort_by``, and ``options`` with codec and
-    schema evolution. Raises as :func:`append_shuffle`.
+    They are ``num_subpartitions``, ``partitioner``, ``sort_by``, ``combine``, and ``options`` with
+    codec and schema evolution. Raises as :func:`append_shuffle`.
     """
     shuffle = open_shuffle(path, storage_options=storage_options)
     partitioner = shuffle.partitioner
@@ -96,13 +96,14 @@ def like_newest(
         "num_subpartitions": shuffle.num_subpartitions,
         "partitioner": partitioner,
         "sort_by": shuffle.sort_by,
+        "combine": shuffle.combine,
         "options": replace(
-            options, codec=_codec_of(shuffle) or options.codec, schema_evolution=True
+            options, codec=codec_of(shuffle) or options.codec, schema_evolution=True
         ),
     }
 
 
-def _codec_of(shuffle: Shuffle) -> Codec | None:
+def codec_of(shuffle: Shuffle) -> Codec | None:
     """Return the codec of the file written last; None without files."""
     roots = ReadRoots(shuffle.storage)
     for output in reversed(shuffle.map_outputs):

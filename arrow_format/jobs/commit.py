@@ -15,7 +15,7 @@ from arrow_format.arrays.spark_schema_evolution import widen_schemas
 from arrow_format.errors import CorruptShuffleError, ShuffleError
 from arrow_format.jobs.back_pressure import await_consumers
 from arrow_format.jobs.cleanup import abort_job, append_entry, remove_losers
-from arrow_format.jobs.map_outputs import check_files, complete_outputs, total_subpartitions
+from arrow_format.jobs.map_outputs import check_files, complete_outputs
 from arrow_format.jobs.receipt import ShuffleReceipt
 from arrow_format.jobs.target import check_fits_pending, check_mode_allows
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, EntryFields, draft
@@ -30,7 +30,7 @@ from arrow_format.options import check_mode
 from arrow_format.write.counters import sum_counters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.outputs import MapOutputs
@@ -40,9 +40,14 @@ if TYPE_CHECKING:
     from arrow_format.storage.open import Storage
 
 
+LISTED_OUTPUTS = 16
+"""From so many map outputs on a listing, of 1,000 files per request, says what is there: a request
+for each of the files of 100,000 map outputs would take a quarter of an hour."""
+
+
 def commit_job(
     job: ShuffleJob,
-    statuses: Sequence[MapStatus],
+    statuses: Iterable[MapStatus],
     *,
     mode: str = "errorifexists",
     expected_map_outputs: int | None = None,
@@ -59,7 +64,8 @@ def commit_job(
     Parameters
     ----------
     job, statuses
-        From :func:`begin_job`; one status per map task, numbered from 0 without gaps.
+        From :func:`begin_job`; one status per map task, numbered from 0 without gaps. Those of an
+        iterator are taken one by one, and only their map outputs are kept.
     mode
         errorifexists, overwrite, append or ignore; with ``ignore`` and an existing shuffle, the
         job's files are removed and the receipt is that of the newest version.
@@ -99,8 +105,7 @@ def commit_job(
     check_mode(mode)
     check_version_number(expected_version)
     log = CommitLog(job.storage)
-    outputs = complete_outputs(job, statuses, expected_map_outputs)
-    totals = total_subpartitions(job, statuses)
+    outputs, totals = complete_outputs(job, statuses, expected_map_outputs)
     before: LastCommit | None = None
     are_checked = False
 
@@ -125,7 +130,8 @@ def commit_job(
             return None
         if not are_checked:  # not of a job that is committed, whose files may have been removed
             advice = "it was removed or changed before the commit. Write the rows again"
-            check_files(job.storage, outputs, advice)
+            listed = job.storage.files(job.directory) if len(outputs) >= LISTED_OUTPUTS else None
+            check_files(job.storage, outputs, advice, listed)
             are_checked = True
         appended_to = newest if mode == "append" else None
         # All that is pending becomes one version, of one type, and has the owners of all.
@@ -226,6 +232,7 @@ def _shape(
         num_subpartitions=job.num_subpartitions,
         partitioner=job.described_partitioner,
         sort_by=job.sort_by,
+        combine=dict(job.combine),
     )
 
 

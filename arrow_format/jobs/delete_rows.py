@@ -22,7 +22,7 @@ from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
 from arrow_format.filters.keys import Keys, stored_keys, subpartitions_of_keys
 from arrow_format.jobs.deletion_receipt import DeletionReceipt, HoldingFile
 from arrow_format.jobs.kept_outputs import superseded_outputs
-from arrow_format.jobs.merge import Replacement, expiry_is_conflict, replace_outputs
+from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, replace_outputs
 from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.partitioner import HashPartitioner, key_columns
 from arrow_format.keys.range_partitioner import RangePartitioner
@@ -260,7 +260,7 @@ class _Deletion:
             subpartition_rows=dict(zip(lost.tolist(), (-totals[0][lost]).tolist(), strict=True)),
             num_files=sum(len(output.files) for output in outputs),
             num_bytes=sum(output.num_bytes for output in outputs),
-            written_bytes=sum(change.output.num_bytes for change in written if change.output),
+            written_bytes=sum(output.num_bytes for change in written for output in change.outputs),
             files=_files_of(outputs) + receipt.files,
         )
 
@@ -283,7 +283,7 @@ class _Deletion:
             if written is not None:
                 files.append(written)
         if not files:
-            return Replacement((output,), None)
+            return Replacement((output,), ())
         counters = sum_counters([output.counters]) | {
             "num_rows": sum(file.num_rows for file in files),
             "raw_bytes": sum(file.raw_bytes for file in files),
@@ -292,7 +292,7 @@ class _Deletion:
             "merge_ns": time.perf_counter_ns() - started,
         }
         kept = MapOutput(job.job_id, number, 0, tuple(files), counters, output.position)
-        return Replacement((output,), kept)
+        return Replacement((output,), (kept,))
 
     def _bound_columns(self) -> tuple[str, ...]:
         partitioner = self._partitioner

@@ -19,6 +19,7 @@ from arrow_format.arrays.expansion import stored_batches
 from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.statistics import chosen_columns
+from arrow_format.keys.combination import as_combined, check_combine, combined_schema
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, check_description
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
@@ -36,10 +37,11 @@ from arrow_format.storage.local_dirs import (
     root_path,
 )
 from arrow_format.storage.open import Place, Storage, open_storage
+from arrow_format.write.combining import Combiner
 from arrow_format.write.result_partition import SortMergeResultPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -62,6 +64,10 @@ class ShuffleJob:
     """Newest version when the job began: it can only be committed after that."""
     sort_by: SortBy = ()
     """Pairs of column and order by which the rows of each subpartition are sorted."""
+    combine: Mapping[str, str] = field(default_factory=dict)
+    """Functions of the columns that rows of equal keys are combined by; empty for none."""
+    source_schema: pa.Schema | None = None
+    """Columns of the rows that map tasks are given; None: those of :attr:`data_schema`."""
     statistics: tuple[str, ...] = ()
     """Columns whose files and chunks have statistics."""
     owners: tuple[ProcessIdentity, ...] = ()
@@ -138,6 +144,7 @@ def begin_job(
     num_subpartitions: int,
     partitioner: Partitioner,
     sort_by: Sequence[Any] | str = (),
+    combine: Mapping[str, str] | None = None,
     options: WriteOptions | None = None,
     spark_schema: str | None = None,
     owner: ProcessIdentity | None = None,
@@ -145,14 +152,17 @@ def begin_job(
     """Check everything that can be checked before any row is read, and return a new job.
 
     The parameters are those of :func:`~arrow_format.write_shuffle`. ``schema`` is that of the
-    batches to come; what is stored is its :func:`~arrow_format.arrays.stored_types.data_schema`.
+    batches to come; what is stored is its :func:`~arrow_format.arrays.stored_types.data_schema`,
+    with ``combine`` that of combined rows.
     ``spark_schema`` is Spark's JSON of it, for reading through Spark. ``owner`` is the application
     that makes the result; this process when None.
     """
     num_subpartitions = check_num_subpartitions(num_subpartitions)
     options = WriteOptions() if options is None else options
     check_type("options", options, WriteOptions)
-    stored = data_schema(schema)
+    given = data_schema(schema)
+    combine = check_combine(given, combine, partitioner)
+    stored = combined_schema(given, combine)
     partitioner.check(stored)
     if isinstance(partitioner, RangePartitioner):
         partitioner = partitioner.fitted(stored, num_subpartitions)
@@ -174,6 +184,8 @@ def begin_job(
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
         sort_by=sort_by,
+        combine=combine,
+        source_schema=given if combine else None,
         statistics=statistics,
         options=options,
         makes_root=storage.stat("") is None,
@@ -199,12 +211,18 @@ def run_map_task(
     storage = job.storage
     if job.has_directory:
         storage = storage.without_new_directories()
+    source_schema = job.data_schema if job.source_schema is None else job.source_schema
+    combiner = Combiner(job.data_schema, job.combine, assign) if job.combine else None
     with SortMergeResultPartition(
-        storage, job.directory, metadata, job.options, job.open_local_roots()
+        storage, job.directory, metadata, job.options, job.open_local_roots(), combiner
     ) as partition:
         for number, batch in enumerate(batches):
             if isinstance(batch, Rows):
-                partition.emit(normalise(batch.batch, job.data_schema), batch.subpartitions)
+                rows = normalise(batch.batch, source_schema)
+                if combiner is None:
+                    partition.emit(rows, batch.subpartitions)
+                else:
+                    partition.combine(as_combined(rows, job.data_schema))
                 continue
             if not isinstance(batch, pa.RecordBatch):
                 msg = (
@@ -212,7 +230,11 @@ def run_map_task(
                     "record batches; of a table give table.to_batches()"
                 )
                 raise SchemaError(msg)
-            for rows in stored_batches(batch, job.data_schema):
+            for given in stored_batches(batch, source_schema):
+                rows = as_combined(given, job.data_schema)
+                if combiner is not None:
+                    partition.combine(rows)
+                    continue
                 with partition.counters.time("partition"):
                     ids = np.asarray(assign(rows))
                     _check_assignment(job, ids, rows.num_rows)

@@ -21,19 +21,49 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
-    from arrow_format.model import Int64Array, MapOutput, MapStatus
+    from arrow_format.log.delta import Totals
+    from arrow_format.model import MapOutput, MapStatus, PartitionedFile
     from arrow_format.storage.open import ObjectStat, Storage
 
 
 def complete_outputs(
-    job: ShuffleJob, statuses: Sequence[MapStatus], expected: int | None
-) -> MapOutputs:
-    """Return the map outputs by map task.
+    job: ShuffleJob, statuses: Iterable[MapStatus], expected: int | None
+) -> tuple[MapOutputs, Totals]:
+    """Return the map outputs by map task, with their rows and bytes per subpartition.
 
-    Raises ShuffleError where one is missing, of another job, or of several attempts, or there is
-    more than one of a map task.
+    Statuses are taken one by one and not kept: their totals would take gigabytes where there are
+    tens of thousands of map tasks and subpartitions. Totals that are absent or do not add up are
+    not believed: the indexes are read.
+
+    Raises ShuffleError where a map output is missing, of another job, or of several attempts, or
+    there is more than one of a map task.
     """
-    outputs = sorted((status.output for status in statuses), key=lambda output: output.map_task)
+    n = job.num_subpartitions
+    outputs, uncounted = [], []
+    totals = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for status in statuses:
+        outputs.append(status.output)
+        own = _own_totals(status, n)
+        if own is None:
+            uncounted.append(status.output)
+        else:
+            _add(totals, own)
+    complete = in_task_order(job, outputs, expected)
+    for read in _read_totals(job, uncounted):
+        _add(totals, read)
+    return complete, totals
+
+
+def _add(totals: Totals, more: Totals) -> None:
+    for total, added in zip(totals, more, strict=True):
+        total += added
+
+
+def in_task_order(
+    job: ShuffleJob, outputs: Sequence[MapOutput], expected: int | None
+) -> MapOutputs:
+    """Return map outputs by map task; raises ShuffleError as :func:`complete_outputs`."""
+    outputs = sorted(outputs, key=lambda output: output.map_task)
     foreign = [output for output in outputs if output.job_id != job.job_id]
     if foreign:
         msg = (
@@ -53,8 +83,9 @@ def complete_outputs(
             f"{twice[:5] or 'none'}); nothing was committed"
         )
         raise ShuffleError(msg)
+    all_are_readable = next(_refused_by_readers(outputs), None) is None
     for output in outputs:
-        for problem in _problems(job, output):
+        for problem in _problems(job, output, is_readable=all_are_readable):
             msg = (
                 f"{job.storage.root}: map task {output.map_task}, attempt {output.attempt}, "
                 f"{problem}; nothing was committed. Pass map statuses on as the tasks gave them"
@@ -63,12 +94,18 @@ def complete_outputs(
     return MapOutputs.of(outputs)
 
 
-def _problems(job: ShuffleJob, output: MapOutput) -> Iterator[str]:
-    """Yield why the files of a map output are not those that one attempt of its task wrote."""
+def _refused_by_readers(outputs: Sequence[MapOutput]) -> Iterator[str]:
+    """Yield why readers would refuse some of these map outputs."""
     try:
-        decode_outputs(encode_outputs(MapOutputs.of([output])))
+        decode_outputs(encode_outputs(MapOutputs.of(outputs)))
     except MALFORMED as error:
         yield f"has a status that readers would refuse ({error})"
+
+
+def _problems(job: ShuffleJob, output: MapOutput, *, is_readable: bool) -> Iterator[str]:
+    """Yield why the files of a map output are not those that one attempt of its task wrote."""
+    if not is_readable:
+        yield from _refused_by_readers([output])
     # Each attempt chooses a random id of its own and numbers its files; a file that is named twice
     # would be read twice.
     names = [file.path.rpartition("/")[2] for file in output.files]
@@ -86,42 +123,27 @@ def _problems(job: ShuffleJob, output: MapOutput) -> Iterator[str]:
             yield f"has a file in {file.root}, which is none of the local directories of the job"
 
 
-def total_subpartitions(
-    job: ShuffleJob, statuses: Sequence[MapStatus]
-) -> tuple[Int64Array, Int64Array]:
-    """Return rows and bytes per subpartition over all map outputs.
+def _read_totals(job: ShuffleJob, outputs: Sequence[MapOutput]) -> Iterator[Totals]:
+    """Yield the totals of each file of map outputs, from its index."""
+    roots, n = ReadRoots(job.storage), job.num_subpartitions
 
-    A status whose totals are absent or do not add up is not believed: its indexes are read.
-    """
-    n = job.num_subpartitions
-    rows, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    for status in statuses:
-        added = _own_totals(status, n)
-        if added is None:
-            roots = ReadRoots(job.storage)
-            added = [
-                subpartition_totals(
-                    PartitionedFileReader(roots.storage_of(file, job.job_id), file).regions,
-                    n,
-                    file.data_bytes,
-                )
-                for file in status.output.files
-            ]
-        for more_rows, more_sizes in added:
-            rows += more_rows
-            sizes += more_sizes
-    return rows, sizes
+    def totals_of(file: PartitionedFile) -> Totals:
+        index = PartitionedFileReader(roots.storage_of(file, job.job_id), file)
+        return subpartition_totals(index.regions, n, file.data_bytes)
+
+    calls = [partial(totals_of, file) for output in outputs for file in output.files]
+    at_once = max(job.storage.max_requests, 1)
+    for start in range(0, len(calls), at_once):
+        yield from run_concurrently(calls[start : start + at_once], at_once)
 
 
-def _own_totals(
-    status: MapStatus, num_subpartitions: int
-) -> list[tuple[Int64Array, Int64Array]] | None:
+def _own_totals(status: MapStatus, num_subpartitions: int) -> Totals | None:
     """Return the totals of a status, if it has any and they add up."""
     rows, sizes = status.subpartition_rows, status.subpartition_bytes
     if rows is None or sizes is None or not len(rows) == len(sizes) == num_subpartitions:
         return None
     adds_up = int(rows.sum()) == status.output.delivered_rows(num_subpartitions)
-    return [(rows, sizes)] if adds_up and int(sizes.sum()) == status.output.num_bytes else None
+    return (rows, sizes) if adds_up and int(sizes.sum()) == status.output.num_bytes else None
 
 
 def check_files(

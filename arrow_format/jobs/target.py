@@ -166,6 +166,11 @@ def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
             f"is sorted by {list(existing.sort_by)}; cannot append rows sorted by "
             f"{list(job.sort_by)}. Give the same sort_by"
         )
+    if dict(existing.combine) != dict(job.combine):
+        yield (
+            f"was written with combine={dict(existing.combine)}; cannot append rows with "
+            f"combine={dict(job.combine)}. Give the same combine, or use append_shuffle"
+        )
 
 
 def _same_ranges(described: Mapping[str, Any], partitioner: Partitioner) -> bool:

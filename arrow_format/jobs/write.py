@@ -14,10 +14,9 @@ from arrow_format.arrays.schema_evolution import is_appendable
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.arrays.types_for_spark import rows_for_spark, schema_for_spark
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.jobs.cleanup import abort_after
-from arrow_format.jobs.commit import commit_job, receipt_of
 from arrow_format.jobs.job import begin_job, run_map_task
-from arrow_format.jobs.target import newest_entry, open_target, settle_bounds
+from arrow_format.jobs.run import run_job
+from arrow_format.jobs.target import newest_entry, settle_bounds
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.options import WriteMode, WriteOptions, check_mode, check_type
@@ -26,7 +25,9 @@ from arrow_format.storage.open import Place, Storage, open_storage
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
+    from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.model import MapStatus
 
 Source: TypeAlias = (
     "pa.Table | pa.RecordBatchReader | BatchReader | ds.Dataset | Iterable[pa.RecordBatch]"
@@ -42,6 +43,7 @@ def write_shuffle(
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
     sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
     mode: WriteMode = "errorifexists",
     for_spark: bool = True,
     options: WriteOptions | None = None,
@@ -72,6 +74,12 @@ def write_shuffle(
         Keys by which the rows of each subpartition are sorted, ``("a", ("b", "descending"))``: a
         column, or a pair of column and ``ascending`` (nulls first), ``descending`` (nulls last),
         ``ascending nulls last`` or ``descending nulls first``. When empty, in order of arrival.
+    combine
+        Functions of the columns that are not keys, ``{"n": "sum", "price": "max"}``: rows with
+        equal keys become one row, of ``sum``, ``min`` or ``max``, as far as they meet in the memory
+        of a map task. What is stored are partial results in the types that Spark gives sums;
+        ``aggregate_shuffle`` completes them. A task in which few keys repeat writes its rows as
+        they are. None: rows are stored as they are.
     mode
         errorifexists, overwrite, append or ignore.
     for_spark
@@ -135,17 +143,15 @@ def write_shuffle(
         num_subpartitions=num_subpartitions,
         partitioner=partitioner,
         sort_by=sort_by,
+        combine=combine,
         options=options,
     )
-    existing = open_target(job, mode, expected_version=expected_version)
-    if existing is not None and mode == "ignore":
-        return receipt_of(job.storage, existing)
+
+    def run(job: ShuffleJob) -> list[MapStatus]:
+        return [run_map_task(job, 0, 0, stream)]
+
     try:
-        statuses = [run_map_task(job, 0, 0, stream)]
-        return commit_job(job, statuses, mode=mode, expected_version=expected_version)
-    except BaseException as error:
-        abort_after(job, error)
-        raise
+        return run_job(job, mode, run, expected_version=expected_version)
     finally:
         # Now, and not when Python collects garbage: it may have a thread that reads ahead.
         if isinstance(stream, Generator):

@@ -56,6 +56,10 @@ class Partitioned(Protocol):
         """Stored columns."""
 
     @property
+    def combine(self) -> Mapping[str, str]:
+        """Functions of the columns that hold partial results, several per key."""
+
+    @property
     def map_outputs(self) -> Sequence[MapOutput]:
         """Results of the map tasks."""
 

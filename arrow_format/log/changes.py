@@ -160,6 +160,7 @@ def _check_alike(log: LogReader, entry: LogEntry, last: LogEntry) -> None:
     for what, ours, theirs in (
         ("subpartitions", entry.num_subpartitions, last.num_subpartitions),
         ("sort order", list(entry.sort_by), list(last.sort_by)),
+        ("combined columns", entry.combine, last.combine),
         ("partitioner", entry.partitioner["kind"], last.partitioner["kind"]),
         ("partitioner", dict(entry.partitioner), dict(last.partitioner)),
     ):

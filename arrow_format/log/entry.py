@@ -175,6 +175,11 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.shape.sort_by
 
     @property
+    def combine(self) -> Mapping[str, str]:
+        """Functions of the columns that rows of equal keys were combined by."""
+        return self.shape.combine
+
+    @property
     def result(self) -> ResultDescription:
         """Type, bounds and owners of the result."""
         return self.shape.result

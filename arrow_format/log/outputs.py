@@ -265,6 +265,11 @@ class MapOutputs(Sequence[MapOutput]):
         """Return a number of each file, such as ``data_bytes``, in reading order (int64)."""
         return to_numpy(_files(self.table).field(name))
 
+    @property
+    def columns_with_statistics(self) -> set[str]:
+        """Columns of which something is known in any file."""
+        return set(_files(self.table).field("statistics").flatten().field("column").to_pylist())
+
     def file_statistics(
         self, names: Iterable[str], schema: pa.Schema
     ) -> dict[str, ColumnStatistics]:

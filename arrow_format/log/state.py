@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 from msgspec import Meta, Struct
 
+from arrow_format.keys.combination import check_functions, combined_schema
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.log.job_ends import JobEnd
 from arrow_format.log.result import PERSISTENT, Released, ResultDescription
@@ -33,6 +34,8 @@ class VersionShape(Struct, frozen=True, omit_defaults=True):
     num_subpartitions: Annotated[int, Meta(ge=1, le=MAX_SUBPARTITIONS)]
     partitioner: dict[str, Any]
     sort_by: tuple[tuple[str, str], ...] = ()
+    combine: dict[str, str] = {}
+    """Functions of the columns that rows of equal keys were combined by, in each map task."""
     result: ResultDescription = PERSISTENT
 
 
@@ -42,6 +45,7 @@ def check_shape(shape: VersionShape) -> None:
         msg = "the partitioner is not an object with a kind"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     check_sort_by(shape.data_schema, shape.sort_by)
+    combined_schema(shape.data_schema, check_functions(shape.combine))
 
 
 class LastCommit(Struct, frozen=True):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from arrow_format.arrays.batches import rebatched
 from arrow_format.arrays.conversion import canonical_floats
 from arrow_format.operators.aggregate_functions import IN_ORDER
+from arrow_format.operators.aggregation_plan import refuse_partial_filter
 from arrow_format.operators.hash_passes import HashPass, in_passes
 from arrow_format.read.plan import group_adjacent
 
@@ -51,8 +52,10 @@ def aggregate_range(
     deviation) or the results take more memory. A group that has half of the rows is kept in memory
     nevertheless.
 
-    Raises ArithmeticOverflowError where a result is out of the range of its type.
+    Raises ArithmeticOverflowError where a result is out of the range of its type, and OptionError
+    where the shuffle is restricted by partial results of combined rows.
     """
+    refuse_partial_filter(shuffle)
     if group_bytes is None:
         group_bytes = shuffle.options.working_set_bytes
     rows, weights = shuffle.weights(plan.columns)

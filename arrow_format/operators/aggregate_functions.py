@@ -25,9 +25,7 @@ from arrow_format.arrays.conversion import (
     ordered_bits,
     ordered_bits_as_floats,
 )
-from arrow_format.arrays.gather import gather
-from arrow_format.errors import OptionError, SchemaError
-from arrow_format.operators.exact_sums import (
+from arrow_format.arrays.exact_sums import (
     Column,
     addable,
     cast_checked,
@@ -36,6 +34,8 @@ from arrow_format.operators.exact_sums import (
     map_chunks,
     sum_state,
 )
+from arrow_format.arrays.gather import gather
+from arrow_format.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -448,6 +448,19 @@ LISTS = {"array_agg": False, "collect_list": False, "collect_set": False, "disti
 
 COMPARING = frozenset({"collect_set", "count_distinct", "distinct", "max", "min", "min_max"})
 """Functions that compare values of the column."""
+
+COMPLETING = {
+    "sum": frozenset({"sum"}),
+    "min": frozenset({"min", "bool_and", "every"}),
+    "max": frozenset({"max", "any", "bool_or", "some"}),
+}
+"""Functions that give the result for all rows from partial results of another, by that."""
+
+OF_ONE_VALUE = frozenset({
+    "any_value", "bool_and", "bool_or", "any", "collect_set", "count_distinct", "distinct", "every",
+    "first", "first_value", "last", "last_value", "max", "min", "one", "some",
+})  # fmt: skip
+"""Functions that return the same however often a group repeats its only value."""
 
 IN_ORDER = frozenset({
     "any_value", "array_agg", "collect_list", "first", "first_last", "first_value", "last",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.conversion import key_text
+from arrow_format.arrays.exact_sums import SUM_DIGITS, Column, DoesNotFitError
 from arrow_format.arrays.stored_types import data_schema, refuse_duplicates
 from arrow_format.errors import ArithmeticOverflowError, OptionError, SchemaError
 from arrow_format.keys.co_partitioning import (
@@ -19,10 +20,19 @@ from arrow_format.keys.co_partitioning import (
     is_broadcast,
     partition_keys,
 )
+from arrow_format.keys.combination import partial_error
 from arrow_format.keys.partitioner import RoundRobinPartitioner, as_names
-from arrow_format.operators.aggregate_functions import Method, Step, method_of
-from arrow_format.operators.exact_sums import Column, DoesNotFitError
+from arrow_format.operators.aggregate_functions import (
+    COMPLETING,
+    OF_ONE_VALUE,
+    Method,
+    Step,
+    method_of,
+)
 from arrow_format.read.subpartition_reader import select_columns
+
+if TYPE_CHECKING:
+    from arrow_format.read.shuffle import Shuffle
 
 Aggregation = tuple[str | Sequence[str], str] | tuple[str | Sequence[str], str, Any]
 """Column, function, and PyArrow's options of it if any."""
@@ -161,12 +171,15 @@ def plan_aggregation(
 
     Raises OptionError where ``keys`` lack a partition key, so that groups would lie in several
     subpartitions; where rows are broadcast, so that several subpartitions would count them; and
-    where an aggregation is malformed or unknown. Raises SchemaError where a column is missing or
-    has a type that the key or function does not take, or two of the result have the same name.
+    where an aggregation is malformed or unknown, or takes partial results of combined rows for
+    rows. Raises SchemaError where a column is missing or has a type that the key or function does
+    not take, or two of the result have the same name.
     """
     names = as_names(keys)
     select_columns(shuffle.schema, names)
     for name in names:
+        if name in shuffle.combine:
+            raise partial_error(f"keys={list(names)!r}", shuffle.path, shuffle.combine, name)
         type_ = shuffle.schema.field(name).type
         if pt.is_nested(type_):
             msg = (
@@ -176,6 +189,8 @@ def plan_aggregation(
             raise SchemaError(msg)
     _check_partitioning(shuffle, names)
     planned = _planned(aggregations, shuffle.schema)
+    if shuffle.combine:
+        planned = tuple(_of_partial_results(shuffle, each) for each in planned)
     refuse_duplicates([*names, *(each.name for each in planned)], "columns of the result")
     # Keys are as they are stored, also in their nullability.
     fields = [shuffle.schema.field(name) for name in names]
@@ -225,6 +240,35 @@ def _check_partitioning(shuffle: Partitioned, keys: Sequence[str]) -> None:
             "aggregate the result of read_shuffle with Spark"
         )
         raise OptionError(msg)
+
+
+def _of_partial_results(shuffle: Partitioned, planned: PlannedAggregation) -> PlannedAggregation:
+    """Return an aggregation that completes partial results, or is of keys alone.
+
+    Raises OptionError for another, which would take a partial result for a row.
+    """
+    combine = shuffle.combine
+    partial = [name for name in planned.columns if name in combine]
+    if not partial and planned.columns and planned.function in OF_ONE_VALUE:
+        return planned
+    name = partial[0] if partial else next(iter(combine))
+    if not partial or planned.options or planned.function not in COMPLETING[combine[name]]:
+        raise partial_error(f"aggregation {planned}", shuffle.path, combine, name)
+    return replace(planned, types=tuple(map(_type_of_parts, planned.types)))
+
+
+def refuse_partial_filter(shuffle: Shuffle) -> None:
+    """Raise OptionError where a shuffle is restricted by partial results of combined rows."""
+    for name in () if shuffle.filter is None else shuffle.filter.columns:
+        if name in shuffle.combine:
+            raise partial_error(f"filter {shuffle.filter}", shuffle.path, shuffle.combine, name)
+
+
+def _type_of_parts(type_: pa.DataType) -> pa.DataType:
+    """Return a type whose sums have the given type, as those of partial sums have."""
+    if not pt.is_decimal(type_):
+        return type_
+    return pa.decimal128(max(type_.precision - SUM_DIGITS, 1), type_.scale)
 
 
 def _planned(

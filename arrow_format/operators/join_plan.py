@@ -58,6 +58,31 @@ class JoinPlan:
     """Pairs of columns that are equal, left and right."""
     columns: tuple[JoinedColumn, ...]
 
+    def is_nullable(self, column: JoinedColumn, *, left: bool, right: bool) -> bool:
+        """Whether a column of the result may be null, by whether that of each side may.
+
+        A side that lacks the column does not count.
+        """
+        if column.right is None:
+            return left or self.how in ("right", "full")
+        if column.left is None:
+            return right or self.how in ("left", "full")
+        return left or right  # a key: every row has it from one side
+
+    def schema(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+        """Return the schema of the result, of the stored columns of both sides."""
+        fields = []
+        for column in self.columns:
+            sides = [
+                schema.field(name)
+                for schema, name in ((left, column.left), (right, column.right))
+                if name is not None
+            ]
+            nullable = [field.nullable for field in sides]
+            may_be_null = self.is_nullable(column, left=nullable[0], right=nullable[-1])
+            fields.append(sides[0].with_name(column.name).with_nullable(may_be_null))
+        return pa.schema(fields)
+
     def keeps(self, *, left: bool) -> bool:
         """Whether rows of a side without a match are in the result."""
         return self.how in (("left", "full", "anti") if left else ("right", "full"))

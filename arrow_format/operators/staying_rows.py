@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pyarrow import types as pt
 
 from arrow_format.arrays.batches import Rows
 from arrow_format.arrays.conversion import key_text
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     """Subpartitions that the rows of a result were made of, ascending; an array has that of each
     row."""
     Result = tuple[Origin, pa.RecordBatch]
+
+
+_OF_PANDAS = (
+    ". If the key was NaN: pandas returns NaN as a null. Let the function take and return a "
+    "pyarrow.Table, which keeps it, or leave these rows out with filter="
+)
 
 
 @dataclass(frozen=True)
@@ -76,12 +83,15 @@ class Placement:
         came_from = f"subpartition {numbers[0]}"
         if len(numbers) > 1:
             came_from = f"subpartitions {numbers[0]} to {numbers[-1]}"
+        is_null = any(
+            pt.is_floating(batch[name].type) and not batch[name][row].is_valid for name in names
+        )
         return (
             f"a row of the result with {keys} came from {came_from} of {where}, and belongs to "
             f"subpartition {ids[row]} of {self.num_subpartitions}: rows that stay where they are "
             f"must have the key with which they were read. Keep {', '.join(names)} as it is, or "
             "partition the result: by other columns with keys=..., or by this one with "
-            "write_shuffle of the DataFrame, without into="
+            "write_shuffle of the DataFrame, without into=" + _OF_PANDAS * is_null
         )
 
 

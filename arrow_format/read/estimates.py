@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 LARGEST_ESTIMATE = 1 << 48
 """Bytes; the sum over a million subpartitions still fits into 64 bits."""
 
+MIN_PARTITION_BYTES = 4 << 20
+MIN_PARTITIONS = 8
+"""Fewest tasks that a shuffle is divided among while they have ``MIN_PARTITION_BYTES`` each, so
+that the cores of a small cluster share the work."""
+
 MAX_REGIONS = 1 << 26
 """Limit of the regions of a version that is split by region: more would be petabytes."""
 
@@ -105,6 +110,11 @@ class Shard:
     """Subpartitions ``[first, end)``, ascending."""
     regions: range | None = None
     """Only these regions, numbered through the version in reading order; all when None."""
+
+
+def partition_bytes(total: int, target: int) -> int:
+    """Return the bytes that a task may read of ``total``."""
+    return max(min(target, max(-(-total // MIN_PARTITIONS), MIN_PARTITION_BYTES)), 1)
 
 
 def plan_shards(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -206,3 +206,18 @@ def coalesce_adjacent(
         adjacent_ranges(subpartitions[start:stop])
         for start, stop in runs_within(np.cumsum(weights[subpartitions]), max_weight)
     ]
+
+
+def cut_evenly(weights: Int64Array, num_groups: int) -> Iterator[tuple[int, int]]:
+    """Yield the fewest extents ``[start, stop)`` of weights, in order, of about equal weight.
+
+    There are at most ``num_groups``, and none is empty; each may be heavier than the average by
+    half a weight at either end. ``weights`` are 1 or more.
+    """
+    ends = np.cumsum(weights)
+    if not len(ends):
+        return
+    # By the middle of each, in floats: bytes times groups may exceed 2**63.
+    group = np.floor((ends - weights / 2) * (num_groups / ends[-1]))
+    edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(ends)]
+    yield from pairwise(edges)

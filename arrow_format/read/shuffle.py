@@ -15,6 +15,7 @@ from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoun
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
 from arrow_format.filters.row_filter import RowFilter
+from arrow_format.keys.combination import combine_text
 from arrow_format.log.changes import changes_of, read_as
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import no_version_error
@@ -109,6 +110,7 @@ class Shuffle(VersionFacts, AtHand):
             *size_facts(self.num_rows, self.num_bytes, len(self.map_outputs), rows),
             ("partitioner", str(self.partitioner)),
             ("sorted by", ", ".join(f"{column} {order}" for column, order in self.sort_by)),
+            ("combined", combine_text(self.combine)),
             ("where", "" if self.filter is None else str(self.filter)),
         ]
         known = [(name, value) for name, value in facts if value]

@@ -95,6 +95,11 @@ class VersionFacts:
         return self._entry.sort_by
 
     @property
+    def combine(self) -> Mapping[str, str]:
+        """Functions of the columns that hold partial results, several per key; empty for none."""
+        return self._entry.combine
+
+    @property
     def result(self) -> ResultDescription:
         """Result type, bounds and owner."""
         return self._entry.result

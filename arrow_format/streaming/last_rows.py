@@ -22,7 +22,13 @@ from pyarrow import types as pt
 from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
 from arrow_format.arrays.conversion import float_bits
 from arrow_format.arrays.selection import take
-from arrow_format.keys.key_numbers import encoded, is_integer, key_numbers
+from arrow_format.keys.key_numbers import (
+    encoded,
+    fits_table,
+    is_integer,
+    key_numbers,
+    rows_by_number,
+)
 from arrow_format.keys.spark_hash import hash_columns
 
 if TYPE_CHECKING:
@@ -31,20 +37,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-TABLE_PER_ROW = 4
-"""Most places per row in a table of numbers: with more, clearing it takes longer than a sort."""
-
-TABLE_AT_LEAST = 1 << 12
-
 SAMPLE_ROWS = 1 << 12
 """Rows in the sample that estimates how many keys there are."""
 
 MANY_KEYS = 1 << 15
 """From about so many on, looking up a text in a hash table costs more than its hash and a sort."""
-
-_WORD_BITS = 64
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads numbers over all of uint64 (Knuth's multiplicative hash); being odd, it loses none."""
 
 
 def last_rows(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
@@ -149,41 +146,14 @@ def _are_equal(
 def _last(columns: Sequence[pa.Array]) -> NDArray[np.integer]:
     """Return the last row of each key, in any order."""
     numbers, bound = key_numbers(columns)
-    if bound > max(TABLE_PER_ROW * len(numbers), TABLE_AT_LEAST):
-        rows = _last_by_sort(numbers, bound)
-        if rows is not None:
-            return rows
+    if not fits_table(bound, len(numbers)):
+        sorted_rows = rows_by_number(numbers, bound)
+        if sorted_rows is not None:
+            rows, same = sorted_rows
+            by_number: NDArray[np.integer] = rows[np.append(~same, True)]
+            return by_number
         numbers, bound = encoded(to_arrow(numbers))
     last = np.full(bound, -1, np.int32)
     # Of several rows that are assigned to one place, NumPy leaves the last.
     last[numbers] = np.arange(len(numbers), dtype=np.int32)
     return last[last >= 0]
-
-
-def _last_by_sort(numbers: NDArray[np.int64], bound: int) -> NDArray[np.int64] | None:
-    """Return the last row of each number by a sort; None when two have the same digest.
-
-    A number, or as much of its digest as fits, and the row are one word: so NumPy's fastest sort
-    applies.
-    """
-    row_bits = max(len(numbers) - 1, 1).bit_length()
-    words = numbers.astype(np.uint64)
-    fits = (bound - 1).bit_length() + row_bits <= _WORD_BITS
-    if fits:
-        words <<= np.uint64(row_bits)
-    else:
-        words *= _SPREAD
-        words &= ~np.uint64((1 << row_bits) - 1)
-    words |= np.arange(len(numbers), dtype=np.uint64)
-    words.sort()
-    rows = (words & np.uint64((1 << row_bits) - 1)).astype(np.int64)
-    words >>= np.uint64(row_bits)
-    same = words[1:] == words[:-1]
-    if not fits:
-        first = np.flatnonzero(same)
-        if bool((numbers[rows[first]] != numbers[rows[first + 1]]).any()):
-            return None
-    is_last = np.ones(len(rows), np.bool_)
-    np.logical_not(same, out=is_last[:-1])
-    last: NDArray[np.int64] = rows[is_last]
-    return last

@@ -23,6 +23,8 @@ class MapCounters:
     num_batches: int = 0
     """Batches received, after normalisation. A batch with both unicast and broadcast rows counts
     twice."""
+    combined_rows: int = 0
+    """Rows that were combined into others of their key, and are not stored."""
     num_rows: int = 0
     """Rows stored; a broadcast row counts once."""
     raw_bytes: int = 0
@@ -51,7 +53,7 @@ class MapCounters:
     partition_ns: int = 0
     """Finding the subpartition of each row."""
     gather_ns: int = 0
-    """Buffering batches, ordering rows and gathering columns."""
+    """Buffering batches, combining and ordering rows, and gathering columns."""
     encode_ns: int = 0
     """Cutting, compressing and checksumming chunks."""
     write_ns: int = 0

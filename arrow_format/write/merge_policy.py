@@ -2,7 +2,8 @@
 
 *Appending* copies the regions of several files into one: fewer files to open and fewer indexes to
 read, at the cost of a copy. *Rewriting* joins many regions into one: a reader of one subpartition
-then reads once instead of once per region, at about the cost of writing the rows again.
+then reads once instead of once per region, at about the cost of writing the rows again. A merge *by
+subpartition* joins the regions of all files: a subpartition is in one region of one file then.
 The figures behind the defaults are in ``docs/adr/0006-merge-policy.md``.
 
 Source: FLIP-148, ``MergePolicy``.
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 MAX_FAN_IN = 128
 """Most regions that a rewrite joins into one."""
 
+MIN_RANGES = 64
+MIN_RANGE_BYTES = 16 << 20
+"""A merge by subpartition has ``MIN_RANGES`` tasks or more, unless they would get less than
+``MIN_RANGE_BYTES`` each, so that the cores of a cluster share the work."""
+
+INDEX_SHARE = 4
+"""A task of a merge by subpartition, which reads the indexes of all inputs, gets at least so many
+times their bytes of rows."""
+
+SPARK_BYTES = 32 << 30
+"""Stored bytes from which on a merge is better done by Spark: one process takes minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedMerge:
@@ -42,6 +55,9 @@ class Facts:
     num_regions: int
     data_bytes: int
     index_bytes: int
+    region_subpartitions: int
+    """Of each region how many subpartitions its file may have: those of files that have a range
+    count for that range only."""
 
     @staticmethod
     def of(files: Iterable[PartitionedFile]) -> Facts:
@@ -52,6 +68,10 @@ class Facts:
             sum(file.num_regions for file in several),
             sum(file.data_bytes for file in several),
             sum(file.index_bytes for file in several),
+            sum(
+                file.num_regions * (file.end_subpartition - file.first_subpartition)
+                for file in several
+            ),
         )
 
 
@@ -112,10 +132,35 @@ class MergePolicy:
             or facts.index_bytes > self.max_index_bytes
         ):
             return False
+        return self.rewrite == "always" or self._is_scattered(facts, num_subpartitions)
+
+    def should_merge_by_subpartition(self, facts: Facts, num_subpartitions: int) -> bool:
+        """Whether to join the regions of all files, so that a subpartition is in one of them.
+
+        The numbers are those of :meth:`should_rewrite`, but for those that bound the memory of a
+        merge into one file. ``facts`` are of all files of a version.
+        """
         if self.rewrite == "always":
-            return True
-        read_bytes = facts.data_bytes / (facts.num_regions * num_subpartitions)
-        return facts.num_regions >= self.min_regions and read_bytes < self.min_read_bytes
+            return facts.region_subpartitions > num_subpartitions
+        return self.rewrite == "auto" and self._is_scattered(facts, num_subpartitions)
+
+    def _is_scattered(self, facts: Facts, num_subpartitions: int) -> bool:
+        """Whether an average subpartition is in many regions, with few bytes in each."""
+        # Rounded up: the first or last subpartitions of a file may be empty.
+        num_reads = min(-(-facts.region_subpartitions // num_subpartitions), facts.num_regions)
+        return (
+            num_reads >= self.min_regions
+            and facts.data_bytes / (num_reads * num_subpartitions) < self.min_read_bytes
+        )
+
+    def range_bytes(self, facts: Facts) -> int:
+        """Return about the stored bytes of a file of a merge by subpartition.
+
+        That is ``target_file_bytes``; less where there would be few tasks. But a task reads the
+        indexes of all inputs, so its rows are at least four times as many bytes.
+        """
+        shared = max(-(-facts.data_bytes // MIN_RANGES), MIN_RANGE_BYTES)
+        return max(min(self.target_file_bytes, shared), INDEX_SHARE * facts.index_bytes, 1)
 
     def plan_map_task(
         self, files: Sequence[PartitionedFile], num_subpartitions: int

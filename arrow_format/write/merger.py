@@ -332,7 +332,7 @@ def check_merged(merged: PartitionedFileReader, inputs: Sequence[PartitionedFile
         sum(index.file.num_rows for index in inputs),
         sum(index.file.num_broadcast_rows for index in inputs),
     ):
-        raise _differs(merged, "the number of rows")
+        raise rows_differ(merged, "the number of rows")
     copied = _are_copies(merged, inputs)
     ChunkReader(merged, ChunkDecoder(merged.metadata.data_schema)).check(decode=not copied)
     if not copied:
@@ -345,12 +345,14 @@ def _compare_rows(
     candidates = np.flatnonzero((rows > 0) & (rows <= MAX_COMPARED_ROWS))
     places = np.linspace(0, len(candidates) - 1, min(NUM_COMPARED, len(candidates))).astype(int)
     for subpartition in np.unique(candidates[places]).tolist():
-        expected = _rows_at_ends(inputs, merged, subpartition, max_bytes=MAX_COMPARED_BYTES)
-        if expected is not None and expected != _rows_at_ends([merged], merged, subpartition):
-            raise _differs(merged, f"rows of subpartition {subpartition}")
+        expected = subpartition_at_ends(inputs, merged, subpartition, max_bytes=MAX_COMPARED_BYTES)
+        if expected is not None and expected != subpartition_at_ends(
+            [merged], merged, subpartition
+        ):
+            raise rows_differ(merged, f"rows of subpartition {subpartition}")
 
 
-def _rows_at_ends(
+def subpartition_at_ends(
     files: Sequence[PartitionedFileReader],
     merged: PartitionedFileReader,
     subpartition: int,
@@ -379,11 +381,16 @@ def _rows_at_ends(
                     batches.append(batch)
                 table = pa.Table.from_batches(batches, schema).combine_chunks()
                 if sort_by and _sorted(table, sort_by) is not table:
-                    raise _differs(merged, f"the order of rows of subpartition {subpartition}")
+                    raise rows_differ(merged, f"the order of rows of subpartition {subpartition}")
                 regions.append(table)
     rows = pa.concat_tables([schema.empty_table(), *regions])
     if sort_by:
         rows = _sorted(rows.combine_chunks(), sort_by)
+    return rows_at_ends(rows)
+
+
+def rows_at_ends(rows: pa.Table) -> tuple[int, list[pa.RecordBatch]]:
+    """Return the number of rows, and the bytes of the first and last, to compare them."""
     ends = [rows.slice(0, ROWS_COMPARED), rows.slice(max(len(rows) - ROWS_COMPARED, 0))]
     return len(rows), [_as_bytes(end) for end in ends]
 
@@ -416,7 +423,8 @@ def _are_copies(merged: PartitionedFileReader, inputs: Sequence[PartitionedFileR
     )
 
 
-def _differs(merged: PartitionedFileReader, what: str) -> CorruptShuffleError:
+def rows_differ(merged: PartitionedFileReader, what: str) -> CorruptShuffleError:
+    """Return the error of a merged file that has other rows than its inputs."""
     return CorruptShuffleError(
         f"{merged.storage.root}/{merged.file.data_path}: {what} differ from the files it was "
         "merged from, which are unharmed. Please report this"

@@ -6,9 +6,7 @@ returns the map output. Source: FLIP-148, ``SortMergeResultPartition``.
 
 from __future__ import annotations
 
-import time
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +16,7 @@ from arrow_format.arrays.selection import keep
 from arrow_format.concurrency import Workers, available_cores
 from arrow_format.errors import ClosedError, OptionError
 from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.write.combining_buffer import CombiningBuffer
 from arrow_format.write.counters import MapCounters
 from arrow_format.write.map_output import MapOutputWriter
 from arrow_format.write.sort_buffer import SortBuffer
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from arrow_format.model import MapStatus, PartitionedFileMetadata
     from arrow_format.options import WriteOptions
     from arrow_format.storage.open import Storage
+    from arrow_format.write.combining import Combiner
+
+    Subpartitions: TypeAlias = npt.NDArray[np.integer] | None
 
 BROADCAST_BYTES, BROADCAST_BATCHES = 4 << 20, 1024
 """Broadcast rows that arrive among others are collected up to this much before they are broadcast:
@@ -57,6 +59,9 @@ class SortMergeResultPartition:
         Further roots to spread files over; None for one that cannot be used. A
         root that is full or fails is not used again: its file is finished with the regions it has,
         or moved, and the next file opens in another root.
+    combiner
+        Combines rows of equal keys, which then come without subpartitions; None where rows are
+        written as they are.
 
     With ``options.threads`` a region is written while the next buffer is filled. An error of
     writing it is raised by a later call, :meth:`finish` at the latest.
@@ -69,16 +74,18 @@ class SortMergeResultPartition:
         metadata: PartitionedFileMetadata,
         options: WriteOptions,
         local_roots: Sequence[Storage | None] = (),
+        combiner: Combiner | None = None,
     ) -> None:
         self._metadata = metadata
+        self._combiner = combiner
         self._options = options
         self.counters = MapCounters()
         """What was done so far; the caller may add its own work."""
-        self._workers = Workers(options.threads or available_cores())
+        self._workers = Workers((options.threads or available_cores()) - 1)
         self._output = MapOutputWriter(
             storage, directory, metadata, options, local_roots, self.counters, self._workers.map
         )
-        self._flushing: Future[int] | None = None
+        self._flushing: Future[None] | None = None
         self._kind = RegionKind.UNICAST
         self._buffer = self._new_buffer()
         self._broadcasts: list[pa.RecordBatch] = []
@@ -96,6 +103,14 @@ class SortMergeResultPartition:
         if self._options.write_order == "natural":
             return 0
         return self._metadata.map_task * 7919 % n
+
+    def combine(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of ``batch``, combined with others; only where there is a combiner.
+
+        Raises the errors of :meth:`emit`.
+        """
+        self._check_open()
+        self._add(RegionKind.UNICAST, batch, None)
 
     def emit(self, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]) -> None:
         """Write the rows of ``batch`` to their subpartitions; each full buffer becomes a region.
@@ -155,9 +170,7 @@ class SortMergeResultPartition:
         for batch in batches:
             self._add(RegionKind.BROADCAST, batch, np.zeros(batch.num_rows, np.int32))
 
-    def _add(
-        self, kind: RegionKind, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]
-    ) -> None:
+    def _add(self, kind: RegionKind, batch: pa.RecordBatch, subpartitions: Subpartitions) -> None:
         self.counters.num_batches += 1
         if kind is not self._kind:
             if self._buffer.has_remaining:
@@ -174,12 +187,32 @@ class SortMergeResultPartition:
             self.counters.large_batches += 1
             self._add_large(batch, subpartitions)
 
-    def _append(self, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]) -> bool:
+    def _append(self, batch: pa.RecordBatch, subpartitions: Subpartitions) -> bool:
+        ids = self._assigned(self._buffer, batch, subpartitions)
         with self.counters.time("gather"):
-            return self._buffer.append(batch, subpartitions)
+            return self._buffer.append(batch, ids)
+
+    def _assigned(
+        self, buffer: SortBuffer, batch: pa.RecordBatch, subpartitions: Subpartitions
+    ) -> npt.NDArray[np.integer]:
+        """Return the subpartitions of rows; a buffer that combines them assigns its own later."""
+        if subpartitions is not None:
+            return subpartitions
+        if self._combiner is None or isinstance(buffer, CombiningBuffer):
+            return np.zeros(batch.num_rows, np.int32)
+        with self.counters.time("partition"):
+            return self._combiner.assign(batch)
 
     def _new_buffer(self, capacity_bytes: int | None = None) -> SortBuffer:
         unicast = self._kind is RegionKind.UNICAST
+        if self._combiner and not self._combiner.stopped and unicast and not capacity_bytes:
+            return CombiningBuffer(
+                self._metadata.data_schema,
+                self._options.region_bytes,
+                self._metadata.num_subpartitions,
+                self._metadata.sort_by,
+                self._combiner,
+            )
         return SortBuffer(
             self._metadata.data_schema,
             capacity_bytes or self._options.region_bytes,
@@ -187,7 +220,7 @@ class SortMergeResultPartition:
             self._metadata.sort_by,
         )
 
-    def _add_large(self, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]) -> None:
+    def _add_large(self, batch: pa.RecordBatch, subpartitions: Subpartitions) -> None:
         """Write a batch that is larger than an empty buffer as separate regions.
 
         It is halved until the halves fit, since a few rows may hold most of the bytes. A single row
@@ -197,7 +230,7 @@ class SortMergeResultPartition:
         while waiting:
             start, stop = waiting.pop()
             rows = batch.slice(start, stop - start)
-            ids = subpartitions[start:stop]
+            ids = None if subpartitions is None else subpartitions[start:stop]
             if self._append(rows, ids):
                 continue
             if self._buffer.has_remaining:
@@ -209,37 +242,35 @@ class SortMergeResultPartition:
                 waiting += [(middle, stop), (start, middle)]
             else:
                 buffer = self._new_buffer(1 << 62)
-                buffer.append(rows, ids)
+                buffer.append(rows, self._assigned(buffer, rows, ids))
                 self.counters.large_row_flushes += 1
                 self._flush(buffer)
 
     def _flush(self, buffer: SortBuffer) -> None:
         """Write a buffer as one region, and start a new buffer.
 
-        With threads it returns while they write, after the region before was written. When that
-        fails, the rows are lost and the partition is closed.
+        This thread gathers the rows. With threads another one writes them, as soon as the region
+        before was written. When that fails, the rows are lost and the partition is closed.
         """
         try:
+            with self.counters.time("gather"):
+                buffer.finish()
+                unicast = self._kind is RegionKind.UNICAST
+                first = self.first_subpartition if unicast else 0
+                region = [buffer.take_region(first, self._workers.map)]
+                buffer.release()
             self._finish_flush()
-            buffer.finish()
-            write = partial(self._write, self._kind, buffer)
-            self._flushing = self._workers.begin(write)
+            # Taken out of the list by the call, so that nobody else keeps the rows in memory.
+            kind = self._kind
+            self._flushing = self._workers.begin(
+                lambda: self._output.write_region(kind, region.pop())
+            )
             if self._flushing is None:
-                self.counters.gather_ns += write()
+                self._output.write_region(kind, region.pop())
         except BaseException:
             self.close()
             raise
         self._buffer = self._new_buffer()
-
-    def _write(self, kind: RegionKind, buffer: SortBuffer) -> int:
-        """Write a buffer as one region; return the nanoseconds of gathering."""
-        started = time.perf_counter_ns()
-        first = self.first_subpartition if kind is RegionKind.UNICAST else 0
-        region = buffer.take_region(first, self._workers.map)
-        buffer.release()
-        gather_ns = time.perf_counter_ns() - started
-        self._output.write_region(kind, region)
-        return gather_ns
 
     def _finish_flush(self) -> None:
         """Wait until the region that is being written is; when that failed, close and raise."""
@@ -247,7 +278,7 @@ class SortMergeResultPartition:
         if flushing is None:
             return
         try:
-            self.counters.gather_ns += flushing.result()
+            flushing.result()
         except BaseException:
             self.close()
             raise
@@ -274,6 +305,8 @@ class SortMergeResultPartition:
             if self._buffer.has_remaining:
                 self.counters.final_flushes += 1
                 self._flush(self._buffer)
+            if self._combiner is not None:
+                self.counters.combined_rows = self._combiner.num_absorbed
             self._finish_flush()
             self._workers.close()
             status = self._output.finish()

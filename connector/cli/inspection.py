@@ -121,6 +121,7 @@ class ShuffleFacts:
     num_subpartitions: int
     partitioner: Mapping[str, Any]
     sort_by: SortBy
+    combine: Mapping[str, str]
     result_type: str
     consumers: Mapping[str, int]
     """Version up to which each consumer has consumed; empty where that cannot be read."""
@@ -163,6 +164,7 @@ def inspect_shuffle(shuffle: Shuffle) -> ShuffleFacts:
         num_subpartitions=shuffle.num_subpartitions,
         partitioner=dict(entry.partitioner),
         sort_by=shuffle.sort_by,
+        combine=shuffle.combine,
         result_type=shuffle.result.type.name,
         consumers=_consumers(shuffle),
         tags=_tags(log),

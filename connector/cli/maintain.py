@@ -12,11 +12,19 @@ from arrow_format.errors import OptionError, ShuffleError, ShuffleNotFoundError
 from connector.cli.output import JsonOption, PathArgument, progress, show_result
 
 if TYPE_CHECKING:
-    from arrow_format.options import RewriteChoice
+    from arrow_format.options import MergeBy, RewriteChoice
 
 
 def merge(
     path: PathArgument,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="map_output|subpartition",
+            help="What a new file holds: adjacent map outputs, or a range of subpartitions of all "
+            "map outputs.",
+        ),
+    ] = "map_output",
     rewrite: Annotated[
         str,
         typer.Option(
@@ -36,13 +44,14 @@ def merge(
     from connector.cli.summaries import merge_plan_lines, plan_as_json, report_as_json, report_lines
 
     policy = MergePolicy(rewrite=cast("RewriteChoice", rewrite))
-    plan = plan_merge(open_shuffle(path), policy)
+    way = cast("MergeBy", by)
+    plan = plan_merge(open_shuffle(path), policy, way)
     if dry_run:
         show_result(plan_as_json(plan) if as_json else merge_plan_lines(plan))
         return
     started = time.perf_counter()
     with progress(f"Merging {plan.path}", plan.num_bytes) as advance:
-        report = merge_shuffle(path, policy=policy, on_bytes=advance)
+        report = merge_shuffle(path, by=way, policy=policy, on_bytes=advance)
     seconds = time.perf_counter() - started
     show_result(report_as_json(report) if as_json else report_lines(report, seconds))
 

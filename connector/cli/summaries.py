@@ -13,6 +13,7 @@ from arrow_format.read.explain import plan_lines
 from arrow_format.read.presentation import count_of, format_bytes
 from arrow_format.read.shuffle import check_there
 from arrow_format.storage.open import open_storage
+from arrow_format.write.merge_policy import SPARK_BYTES
 from connector.cli.output import printable
 from connector.options.text import duration_text
 
@@ -94,11 +95,24 @@ def merge_plan_lines(plan: MergePlan) -> list[str]:
     if not plan.merges:
         return [f"{where}: nothing is worth merging"]
     lines = [f"{where}: {count_of(len(plan.merges), 'merge')} of {format_bytes(plan.num_bytes)}"]
+    if plan.pieces is not None:
+        lines[0] += f" by subpartition, into {count_of(plan.num_tasks, 'file')}"
     merges = list(zip(plan.merges, plan.facts, strict=True))
     lines += [_merge_line(merge, facts) for merge, facts in merges[:MAX_MERGES]]
     if len(merges) > MAX_MERGES:
         lines.append(f"  ... and {len(merges) - MAX_MERGES:,} more; --json lists all")
-    return lines
+    return [*lines, *_advice(plan)]
+
+
+def _advice(plan: MergePlan) -> list[str]:
+    """Say where a job of Spark would do it better than this process."""
+    if plan.num_bytes < SPARK_BYTES or plan.num_tasks == 1:
+        return []
+    by = "map_output" if plan.pieces is None else "subpartition"
+    return [
+        f"  This is {count_of(plan.num_tasks, 'task')} in one process; Spark does them "
+        f"concurrently: arrow_shuffle.merge_shuffle(spark, path, by={by!r})"
+    ]
 
 
 def _merge_line(merge: PlannedMerge, facts: Facts) -> str:
@@ -137,6 +151,7 @@ def plan_as_json(plan: MergePlan) -> dict[str, Any]:
         "path": plan.path,
         "version": plan.version,
         "num_bytes": plan.num_bytes,
+        "num_tasks": plan.num_tasks,
         "merges": [
             {**asdict(merge), **asdict(facts)}
             for merge, facts in zip(plan.merges, plan.facts, strict=True)

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from arrow_format.keys.combination import combine_text
 from arrow_format.read.presentation import count_of, format_bytes
 from connector.cli.charts import skew_picture
 from connector.cli.inspection import order_text, partitioner_text, result_lines
@@ -56,6 +57,7 @@ def show_facts(console: Console, facts: ShuffleFacts) -> None:
         f"  version {facts.version}, {count_of(facts.num_rows, 'row')} in "
         f"{count_of(facts.num_subpartitions, 'subpartition')} by {partitioner}, "
         + (f"sorted by {printable(order_text(facts.sort_by))}, " if facts.sort_by else "")
+        + (f"combined by {printable(combine_text(facts.combine))}, " if facts.combine else "")
         + f"format version {facts.format_version}"
     )
     for text in result_lines(facts):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, overload
 
 from pyspark.sql.types import ArrayType, DayTimeIntervalType, NullType, StringType, StructType
 
 from arrow_format.errors import SchemaError
-from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregate_functions import COMPARING, LISTS, OF_ROWS
+from arrow_format.operators.aggregate_shuffle import aggregate_operation
 from arrow_format.operators.aggregation_plan import plan_aggregation
-from connector.operators.into import check_into
-from connector.operators.tasks import WholeGroups, open_shuffles, run_in_groups, where
+from arrow_format.operators.inputs import open_shuffles, where
+from arrow_format.operators.into import check_into
+from connector.operators.tasks import run_in_groups, session_time_zone
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import check_keys, spark_schema_of
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
         AggregationPlan,
         PlannedAggregation,
     )
+    from arrow_format.operators.inputs import Path
+    from arrow_format.operators.into import Options
     from arrow_format.options import WriteMode
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
-    from connector.operators.into import Options
-    from connector.operators.tasks import Path
 
 
 @overload
@@ -183,15 +183,13 @@ def aggregate_shuffle(
     )
     (opened,) = open_shuffles(shuffle, version, reading, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
-    opened = where(spark, opened, filter)
+    opened = where(opened, filter, session_time_zone(spark))
     return run_in_groups(
         spark,
-        (opened,),
-        WholeGroups(partial(aggregate_range, opened, plan)),
+        aggregate_operation(opened, plan),
         _result_schema(opened, plan),
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
-        candidates=opened.candidates(),
         into=target,
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
-from arrow_format.arrays.batches import rebatched
+from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, rebatched
 from arrow_format.errors import OptionError
 from arrow_format.keys.partitioner import key_names
 from arrow_format.streaming.flush_buffer import FlushBuffer
@@ -22,7 +22,6 @@ from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
 from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
 from connector.arrival import Travels
 from connector.options.text import INTERVALS, parse_duration
-from connector.source.reader import BATCH_BYTES, BATCH_ROWS
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:

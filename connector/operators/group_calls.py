@@ -10,30 +10,32 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import to_arrow, to_scalar
+from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, copied
+from arrow_format.arrays.buffers import to_arrow
 from arrow_format.arrays.conversion import key_text
 from arrow_format.arrays.selection import joined, take
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import SchemaError
-from connector.operators.results import fitted, names_that_differ, noted
-from connector.source.reader import BATCH_BYTES, BATCH_ROWS
-from connector.spark_version import PandasSettings, from_pandas_frame, to_pandas_columns
+from arrow_format.operators.results import fitted, names_that_differ, noted
+from connector.operators.group_frames import Collected, Frames, can_change
+from connector.spark_version import PandasSettings, from_pandas_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql.types import StructType
 
-    from arrow_format.model import Int32Array
+    from arrow_format.model import Int64Array
     from arrow_format.operators.groups import GroupBlock
+
+    GroupResult = tuple[Int64Array, Int64Array, pa.RecordBatch]
+    """Numbers of groups in a block, how many rows each has, and these rows."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class GroupCall(ABC):
     form: GroupsForm
 
     @abstractmethod
-    def results(self, block: GroupBlock) -> Iterator[tuple[Int32Array, pa.RecordBatch]]:
-        """Yield results, and how many rows of them the next groups have each."""
+    def results(self, block: GroupBlock) -> Iterator[GroupResult]:
+        """Yield the rows of some groups; each group once, if it has any."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ class TableCall(GroupCall):
     form: GroupsForm
     function: Callable[..., Any]
 
-    def results(self, block: GroupBlock) -> Iterator[tuple[Int32Array, pa.RecordBatch]]:
+    def results(self, block: GroupBlock) -> Iterator[GroupResult]:
         """Yield results as :class:`GroupCall` says."""
         form, starts = self.form, block.starts.tolist()
         rows = pa.Table.from_batches([block.batch.select(form.columns)])
         keys = block.batch.select(form.keys).columns
+        groups: list[int] = []
         counts: list[int] = []
         made: list[pa.RecordBatch] = []
         num_rows = num_bytes = 0
@@ -84,25 +87,28 @@ class TableCall(GroupCall):
             with noted("map_groups", partial(form.where, block, group)):
                 table = _called(self.function, given, pa.Table)
                 where = form.where(block, group) if not table.schema.equals(form.schema) else ""
-                if table.num_columns or table.num_rows:
-                    made += (fitted(batch, form.schema, where) for batch in table.to_batches())
-            counts.append(table.num_rows)
-            num_rows += table.num_rows
-            num_bytes += table.nbytes
-            if num_rows >= BATCH_ROWS or num_bytes >= BATCH_BYTES:
-                yield np.array(counts, np.int32), _joined(made, form.schema)
-                counts, made = [], []
+                batches = table.to_batches() if table.num_columns or table.num_rows else []
+                fitting = [fitted(batch, form.schema, where) for batch in batches]
+            if table.num_rows:
+                groups.append(group)
+                counts.append(table.num_rows)
+                num_rows += table.num_rows
+                num_bytes += table.nbytes
+            is_full = num_rows >= BATCH_ROWS or num_bytes >= BATCH_BYTES or group + 2 == len(starts)
+            # The function may change its buffers in the next call, and a slice would pin all rows.
+            made += map(copied, fitting)
+            if is_full and num_rows:
+                yield np.array(groups), np.array(counts), joined(made)
+                groups, counts, made = [], [], []
                 num_rows = num_bytes = 0
-        if counts:
-            yield np.array(counts, np.int32), _joined(made, form.schema)
 
 
 @dataclass(frozen=True)
 class FrameCall(GroupCall):
     """Calls a function of a DataFrame of pandas.
 
-    Columns are converted for all groups of a block at once; so are results of equal types. A group
-    costs pandas a slice then, and no conversion.
+    Columns are converted for all groups of a block at once; so are results whose columns have equal
+    types. A group costs pandas a slice then, and a copy of each column of its result.
     """
 
     form: GroupsForm
@@ -110,153 +116,89 @@ class FrameCall(GroupCall):
     struct: StructType
     settings: PandasSettings
 
-    def results(self, block: GroupBlock) -> Iterator[tuple[Int32Array, pa.RecordBatch]]:
+    def results(self, block: GroupBlock) -> Iterator[GroupResult]:
         """Yield results as :class:`GroupCall` says."""
         import pandas as pd
 
         form, starts = self.form, block.starts.tolist()
         rows = Frames(block.batch.select(form.columns), self.settings)
-        firsts = take(block.batch.select(form.keys), to_arrow(block.starts[:-1]))
-        keys = Frames(firsts, self.settings) if form.takes_key else None
-        frames: list[tuple[int, Any]] = []
-        counts: list[int] = []
+        keys: Iterable[tuple[Any, ...]] = repeat(())
+        if form.takes_key:
+            firsts = take(block.batch.select(form.keys), to_arrow(block.starts[:-1]))
+            keys = Frames(firsts, self.settings).rows()
+        collected: dict[tuple[Any, ...], Collected] = {}
+        names: list[Any] | None = None
+        positions: list[int] = []
         # The first results are converted at once: how large a row is, nothing else tells.
         num_rows, most_rows = 0, 1
-        for group, (start, stop) in enumerate(pairwise(starts)):
+        for group, ((start, stop), key) in enumerate(zip(pairwise(starts), keys, strict=False)):
             given = [rows.slice(start, stop)]
-            if keys is not None:
-                values = keys.slice(group, group + 1)
-                given.insert(0, tuple(values[name].iloc[0] for name in form.keys))
+            if form.takes_key:
+                given.insert(0, key)
             with noted("map_groups", partial(form.where, block, group)):
                 frame = _called(self.function, given, pd.DataFrame)
-                self._check_columns(frame)
-            counts.append(len(frame))
+                if (labels := frame.columns.tolist()) != names:
+                    positions = self._positions(labels, num_rows=len(frame))
+                    names = labels if labels else None
+            is_full = group + 2 == len(starts)
             if len(frame):
-                # A copy: the function may return the same frame again, with other values.
-                frames.append((group, frame.copy()))
+                num_rows += len(frame)
+                of_frame = [series for _, series in frame.items()]
+                columns = [of_frame[i] for i in positions]
+                # What the function may change in its next call is converted before.
+                is_full = is_full or num_rows >= most_rows or any(map(can_change, columns))
+                kinds = tuple([series.dtype for series in columns])
+                if kinds not in collected:
+                    collected[kinds] = Collected([[] for _ in columns])
+                collected[kinds].add(group, columns)
+                del of_frame, columns
             del frame, given
-            num_rows += counts[-1]
-            if num_rows >= most_rows or group + 2 == len(starts):
-                batch = self._converted(frames, block)
-                yield np.array(counts, np.int32), batch
-                if num_rows:
-                    most_rows = self._most_rows(num_rows, batch.nbytes)
-                frames, counts, num_rows = [], [], 0
-                del batch
+            if is_full and num_rows:
+                num_bytes = 0
+                for results in collected.values():
+                    batch = self._converted(results, block)
+                    num_bytes += batch.nbytes
+                    yield np.array(results.groups), np.array(results.counts), batch
+                    del batch
+                most_rows = min(num_rows * 8, BATCH_ROWS, BATCH_BYTES * num_rows // (num_bytes + 1))
+                collected, num_rows = {}, 0
 
-    def _most_rows(self, num_rows: int, num_bytes: int) -> int:
-        """Return how many rows to convert together, after some that had so many bytes."""
-        if any(pt.is_nested(type_) for type_ in self.form.schema.types):
-            return 1  # lists and dicts may change in the next call, and a copy has the same
-        return max(min(num_rows * 8, BATCH_ROWS, BATCH_BYTES * num_rows // max(num_bytes, 1)), 1)
-
-    def _check_columns(self, frame: Any) -> None:  # noqa: ANN401
-        names, expected = list(frame.columns), self.form.schema.names
-        if not names and not len(frame):
-            return
+    def _positions(self, names: list[Any], *, num_rows: int) -> list[int]:
+        """Return where in a frame with such labels the columns of the schema are."""
+        expected = self.form.schema.names
+        if not names and not num_rows:
+            return []
         if self.settings.by_name and any(isinstance(name, str) for name in names):
             if difference := names_that_differ(names, expected):
                 msg = f"the frame that the function returned does not fit the schema: {difference}"
                 raise SchemaError(msg)
-        elif len(names) != len(expected):
+            # As pandas selects by name where several columns have one.
+            found = [i for name in expected for i, other in enumerate(names) if other == name]
+            return found[: len(expected)]
+        if len(names) != len(expected):
             msg = (
                 f"the frame that the function returned has {len(names)} columns, and the schema "
                 f"{len(expected)}: {', '.join(expected)}"
             )
             raise SchemaError(msg)
+        return list(range(len(names)))
 
-    def _converted(self, frames: list[tuple[int, Any]], block: GroupBlock) -> pa.RecordBatch:
-        """Return frames with rows, each with the number of its group, as one batch."""
-        import pandas as pd
-
-        if len(frames) > 1 and _have_equal_types([frame for _, frame in frames]):
-            whole = pd.concat([frame for _, frame in frames], ignore_index=True)
+    def _converted(self, results: Collected, block: GroupBlock) -> pa.RecordBatch:
+        """Return results, of a group at least, as one batch."""
+        frame = results.frame(self.form.schema.names)
+        if len(results.groups) > 1:
             with suppress(Exception):  # one by one below, which tells whose it is
-                return self._to_arrow(whole, may_cast=False)
-        batches = []
-        for group, frame in frames:
+                return self._to_arrow(frame, may_cast=False)
+        batches, start = [], 0
+        for group, count in zip(results.groups, results.counts, strict=True):
             with noted("map_groups", partial(self.form.where, block, group)):
-                batches.append(self._to_arrow(frame, may_cast=True))
-        return _joined(batches, self.form.schema)
+                batches.append(self._to_arrow(frame.iloc[start : start + count], may_cast=True))
+            start += count
+        return joined(batches)
 
     def _to_arrow(self, frame: Any, *, may_cast: bool) -> pa.RecordBatch:  # noqa: ANN401
         batch = from_pandas_frame(frame, self.struct, self.settings, may_cast=may_cast)
         return conform(batch, self.form.schema)
-
-
-class Frames:
-    """Rows as DataFrames of pandas, whose columns have types as if each had been converted alone.
-
-    Integers and booleans without nulls have other types than those with some, so a slice with nulls
-    of such a column is converted by itself. So is every slice of a nested column that has such
-    values inside.
-    """
-
-    def __init__(self, batch: pa.RecordBatch, settings: PandasSettings) -> None:
-        import pandas as pd
-
-        self._batch = batch
-        self._settings = settings
-        columns, self._with_nulls, self._apart = {}, [], []
-        for i, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
-            if _has_nulls_inside(column):
-                self._apart.append(i)
-                continue
-            if column.null_count and _has_nulls_as_another_type(column.type):
-                self._with_nulls.append(i)
-                column = pc.fill_null(column, to_scalar(0, column.type))
-            columns[name] = column
-        schema = pa.schema([batch.schema.field(name) for name in columns])
-        table = pa.Table.from_arrays(list(columns.values()), schema=schema)
-        series = to_pandas_columns(table, settings) if columns else []
-        self._frame = pd.DataFrame(
-            dict(zip(columns, series, strict=True)), index=pd.RangeIndex(batch.num_rows)
-        )
-
-    def slice(self, start: int, stop: int) -> Any:  # noqa: ANN401
-        """Return rows as a DataFrame of its own, numbered from 0."""
-        frame = self._frame.iloc[start:stop].reset_index(drop=True)
-        names = self._batch.schema.names
-        for i in self._apart:
-            frame.insert(i, names[i], self._alone(i, start, stop))
-        for i in self._with_nulls:
-            if self._batch.column(i).slice(start, stop - start).null_count:
-                frame[names[i]] = self._alone(i, start, stop)
-        return frame
-
-    def _alone(self, i: int, start: int, stop: int) -> Any:  # noqa: ANN401
-        part = self._batch.column(i).slice(start, stop - start)
-        table = pa.Table.from_arrays([part], schema=pa.schema([self._batch.schema.field(i)]))
-        (series,) = to_pandas_columns(table, self._settings)
-        return series
-
-
-def _has_nulls_as_another_type(type_: pa.DataType) -> bool:
-    return bool(pt.is_integer(type_) or pt.is_boolean(type_))
-
-
-def _has_nulls_inside(array: pa.Array) -> bool:
-    """Whether a nested column may have integers or booleans inside some of which are null."""
-    if pt.is_struct(array.type):
-        inside = [array.field(i) for i in range(array.type.num_fields)]
-    elif pt.is_map(array.type):
-        inside = [array.keys, array.items]
-    elif pt.is_nested(array.type):
-        inside = [array.values]
-    else:
-        return False
-    return any(
-        (part.null_count and _has_nulls_as_another_type(part.type)) or _has_nulls_inside(part)
-        for part in inside
-    )
-
-
-def _have_equal_types(frames: list[Any]) -> bool:
-    """Whether frames can be joined without a change of any value; categories may differ."""
-    names, kinds = frames[0].columns, list(frames[0].dtypes)
-    return "category" not in map(str, kinds) and all(
-        frame.columns.equals(names) and list(frame.dtypes) == kinds for frame in frames[1:]
-    )
 
 
 def _called(function: Callable[..., Any], given: list[Any], expected: type) -> Any:  # noqa: ANN401
@@ -271,7 +213,3 @@ def _called(function: Callable[..., Any], given: list[Any], expected: type) -> A
         msg = f"the function returned {kind}: expected a {package}.{expected.__name__}"
         raise SchemaError(msg)
     return result
-
-
-def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    return joined(batches) if batches else pa.RecordBatch.from_pylist([], schema)

@@ -19,15 +19,11 @@ from arrow_format.errors import OptionError
 from arrow_format.extras import require
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.operators.groups import GroupBlock, group_keys, grouped_blocks
+from arrow_format.operators.inputs import open_shuffles, where
+from arrow_format.operators.into import check_into
+from arrow_format.operators.tasks import Operation
 from connector.operators.group_calls import FrameCall, GroupCall, GroupsForm, TableCall
-from connector.operators.into import check_into
-from connector.operators.tasks import (
-    open_shuffles,
-    run_in_groups,
-    session_time_zone,
-    spark_struct,
-    where,
-)
+from connector.operators.tasks import run_in_groups, session_time_zone, spark_struct
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import arrow_schema_of
@@ -42,12 +38,12 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.keys.sort_keys import SortBy
+    from arrow_format.operators.inputs import Path
+    from arrow_format.operators.into import Options
     from arrow_format.operators.staying_rows import Result
     from arrow_format.options import WriteMode
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
-    from connector.operators.into import Options
-    from connector.operators.tasks import Path
 
 
 @overload
@@ -212,9 +208,9 @@ def map_groups(
         # Spark makes the frames, in a task; a type that it lacks is refused here, by column.
         spark_schema(opened, list(dict.fromkeys([*given.names, *(own_keys if takes_key else ())])))
     order = check_sort_by(opened.schema, sort_by)
-    opened = where(spark, opened, filter)
-    struct = spark_struct(spark, schema)
     zone = session_time_zone(spark)
+    opened = where(opened, filter, zone)
+    struct = spark_struct(spark, schema)
     names = dict.fromkeys([*given.names, *own_keys, *(name for name, _ in order)])
     form = GroupsForm(
         path=opened.path,
@@ -231,12 +227,10 @@ def map_groups(
     work = EachGroup(opened, tuple(names), order, call, zone)
     return run_in_groups(
         spark,
-        (opened,),
-        work,
+        Operation((opened,), work, candidates=opened.candidates()),
         struct,
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
-        candidates=opened.candidates(),
         into=target,
     )
 
@@ -290,10 +284,8 @@ class EachGroup:
             for block in blocks:
                 firsts = take(block.batch.select(keys), to_arrow(block.starts[:-1]))
                 ids = np.asarray(place(firsts), np.int32)
-                group = 0
-                for counts, batch in self.call.results(
+                for groups, counts, batch in self.call.results(
                     GroupBlock(conform(block.batch, zoned), block.starts)
                 ):
-                    yield np.repeat(ids[group : group + len(counts)], counts), batch
-                    group += len(counts)
+                    yield np.repeat(ids[groups], counts), batch
                 del block  # before the next is read

@@ -2,48 +2,36 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, overload
 
 from pyspark.sql.types import StructField, StructType
 
-from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.spark_schema_evolution import same_spark_type
-from arrow_format.arrays.stored_types import conform, in_time_zone
-from arrow_format.errors import OptionError, SchemaError
-from arrow_format.keys.co_partitioning import is_broadcast
-from arrow_format.operators.join import join_range
+from arrow_format.arrays.stored_types import in_time_zone
+from arrow_format.errors import SchemaError
+from arrow_format.operators.inputs import open_shuffles, where
+from arrow_format.operators.into import check_into
 from arrow_format.operators.join_plan import plan_join
-from connector.operators.into import check_into
-from connector.operators.results import results_of
-from connector.operators.tasks import (
-    WholeGroups,
-    open_shuffles,
-    run_in_groups,
-    session_time_zone,
-    spark_struct,
-    where,
-)
+from arrow_format.operators.join_shuffles import check_then, join_operation
+from connector.operators.tasks import run_in_groups, session_time_zone, spark_struct
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import arrow_schema_of, check_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.operators.inputs import Path
+    from arrow_format.operators.into import Options
     from arrow_format.operators.join_plan import JoinKind, JoinPlan
+    from arrow_format.operators.join_shuffles import Then
     from arrow_format.options import WriteMode
-    from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
-    from connector.operators.into import Options
-    from connector.operators.tasks import Path
 
 
 @overload
@@ -59,7 +47,7 @@ def join_shuffles(
     left_filter: str | pc.Expression | None = None,
     right_filter: str | pc.Expression | None = None,
     suffixes: tuple[str, str] | None = None,
-    then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
+    then: Then | None = None,
     schema: StructType | pa.Schema | str | None = None,
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
@@ -81,7 +69,7 @@ def join_shuffles(
     left_filter: str | pc.Expression | None = None,
     right_filter: str | pc.Expression | None = None,
     suffixes: tuple[str, str] | None = None,
-    then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
+    then: Then | None = None,
     schema: StructType | pa.Schema | str | None = None,
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
@@ -105,7 +93,7 @@ def join_shuffles(
     left_filter: str | pc.Expression | None = None,
     right_filter: str | pc.Expression | None = None,
     suffixes: tuple[str, str] | None = None,
-    then: Callable[[BatchReader], Iterable[pa.RecordBatch]] | None = None,
+    then: Then | None = None,
     schema: StructType | pa.Schema | str | None = None,
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
@@ -203,8 +191,7 @@ def join_shuffles(
         mode=mode,
         storage_options=storage_options,
     )
-    opened = open_shuffles((left, right), version, reading, storage_options)
-    left_shuffle, right_shuffle = opened
+    left_shuffle, right_shuffle = open_shuffles((left, right), version, reading, storage_options)
     plan = plan_join(
         left_shuffle,
         right_shuffle,
@@ -214,40 +201,31 @@ def join_shuffles(
         right_columns=right_columns,
         suffixes=suffixes,
     )
-    left_shuffle = where(spark, left_shuffle, left_filter, "left_filter")
-    right_shuffle = where(spark, right_shuffle, right_filter, "right_filter")
+    check_then(then, schema)
+    time_zone = session_time_zone(spark)
+    left_shuffle = where(left_shuffle, left_filter, time_zone, "left_filter")
+    right_shuffle = where(right_shuffle, right_filter, time_zone, "right_filter")
     left_schema = spark_schema(left_shuffle, plan.left_columns)
     right_schema = spark_schema(right_shuffle, plan.right_columns)
     _check_types(plan, left_schema, right_schema)
-    result = joined = joined_schema(plan, left_schema, right_schema)
-    if (then is None) != (schema is None):
-        msg = "then and schema: expected both or neither; schema is that of what then yields"
-        raise OptionError(msg)
-    join = partial(join_range, left_shuffle, right_shuffle, plan)
-    work = WholeGroups(join)
-    if then is not None and schema is not None:
-        result = spark_struct(spark, schema)
-        rows = in_time_zone(arrow_schema_of(joined), session_time_zone(spark))
-        paths = f"{left_shuffle.path} and {right_shuffle.path}"
-        work = WholeGroups(ThenOfGroup(join, rows, then, arrow_schema_of(result), paths))
-    in_right = plan.how == "right" or is_broadcast(left_shuffle)
+    joined = joined_schema(plan, left_schema, right_schema)
+    result = joined if schema is None else spark_struct(spark, schema)
+    operation = join_operation(
+        left_shuffle,
+        right_shuffle,
+        plan,
+        joined=in_time_zone(arrow_schema_of(joined), time_zone),
+        then=then,
+        schema=arrow_schema_of(result),
+    )
     return run_in_groups(
         spark,
-        opened,
-        work,
+        operation,
         result,
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
-        candidates=plan.candidates(*map(_candidates, (left_shuffle, right_shuffle))),
         into=target,
-        source=right_shuffle if in_right else left_shuffle,
-        names=partial(plan.name_of, of_right=in_right),
     )
-
-
-def _candidates(shuffle: Shuffle) -> list[int] | None:
-    """Return the subpartitions that can have rows; a broadcast shuffle has them in all."""
-    return None if is_broadcast(shuffle) else shuffle.candidates()
 
 
 def _check_types(plan: JoinPlan, left: StructType, right: StructType) -> None:
@@ -267,38 +245,12 @@ def joined_schema(plan: JoinPlan, left: StructType, right: StructType) -> Struct
     """Return the Spark schema of the result, nullable where a side may be missing."""
     fields = []
     for column in plan.columns:
-        sides = []
-        if column.left is not None:
-            field = left[column.left]
-            sides.append((field, field.nullable or plan.how in ("right", "full")))
-        if column.right is not None:
-            field = right[column.right]
-            sides.append((field, field.nullable or plan.how in ("left", "full")))
-        first, nullable = sides[0]
-        if len(sides) > 1:  # a key: every row has it from one side
-            nullable = any(field.nullable for field, _ in sides)
+        sides = [
+            schema[name]
+            for schema, name in ((left, column.left), (right, column.right))
+            if name is not None
+        ]
+        first, last = sides[0], sides[-1]
+        nullable = plan.is_nullable(column, left=first.nullable, right=last.nullable)
         fields.append(StructField(column.name, first.dataType, nullable, first.metadata))
     return StructType(fields)
-
-
-@dataclass(frozen=True)
-class ThenOfGroup:
-    """Calls the user's function with the joined rows of a group."""
-
-    join: Callable[[Sequence[int]], Generator[pa.RecordBatch]]
-    joined: pa.Schema
-    """Of the rows that the function reads."""
-    then: Callable[[BatchReader], Iterable[pa.RecordBatch]]
-    schema: pa.Schema
-    """Of its results."""
-    paths: str
-    """Of the shuffles, for messages."""
-
-    def __call__(self, subpartitions: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Yield the results of the function."""
-        with closing(self.join(subpartitions)) as batches:
-            reader = BatchReader(self.joined, (conform(batch, self.joined) for batch in batches))
-            where = f"subpartitions {subpartitions[0]} to {subpartitions[-1]} of {self.paths}"
-            yield from results_of(
-                lambda: self.then(reader), self.schema, caller="join_shuffles", where=where
-            )

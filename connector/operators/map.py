@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, overload
 
-from arrow_format.arrays.stored_types import conform, in_time_zone
-from arrow_format.errors import OptionError
-from arrow_format.keys.co_partitioning import check_co_partitioned
-from arrow_format.operators.subpartition_readers import each_subpartition, row_source
-from connector.operators.into import check_into
-from connector.operators.results import results_of
-from connector.operators.tasks import (
-    open_shuffles,
-    run_in_groups,
-    session_time_zone,
-    spark_struct,
-    where,
-)
+from arrow_format.operators.inputs import open_shuffles
+from arrow_format.operators.into import check_into
+from arrow_format.operators.map_subpartitions import check_stored_once, map_operation
+from arrow_format.read.plan import check_subpartitions
+from connector.operators.tasks import run_in_groups, session_time_zone, spark_struct
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.spark_types import arrow_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
-    import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from arrow_format.jobs.receipt import ShuffleReceipt
-    from arrow_format.operators.staying_rows import Result
-    from arrow_format.operators.subpartition_readers import RowSource
+    from arrow_format.operators.inputs import Filter, Path
+    from arrow_format.operators.into import Options
+    from arrow_format.operators.map_subpartitions import Columns, Function
     from arrow_format.options import WriteMode
-    from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place
-    from connector.operators.into import Options
-    from connector.operators.tasks import Path
-
-    Columns = Sequence[str] | None
-    Filter: TypeAlias = str | pc.Expression | None
 
 
 @overload
 def map_subpartitions(
     spark: SparkSession,
     shuffles: Path | Sequence[Path],
-    function: Callable[..., Iterable[pa.RecordBatch]],
+    function: Function,
     schema: StructType | pa.Schema | str,
     *,
     columns: Sequence[str] | Sequence[Columns] | None = None,
@@ -65,7 +47,7 @@ def map_subpartitions(
 def map_subpartitions(
     spark: SparkSession,
     shuffles: Path | Sequence[Path],
-    function: Callable[..., Iterable[pa.RecordBatch]],
+    function: Function,
     schema: StructType | pa.Schema | str,
     *,
     columns: Sequence[str] | Sequence[Columns] | None = None,
@@ -83,7 +65,7 @@ def map_subpartitions(
 def map_subpartitions(
     spark: SparkSession,
     shuffles: Path | Sequence[Path],
-    function: Callable[..., Iterable[pa.RecordBatch]],
+    function: Function,
     schema: StructType | pa.Schema | str,
     *,
     columns: Sequence[str] | Sequence[Columns] | None = None,
@@ -126,8 +108,9 @@ def map_subpartitions(
     function
         ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
         too, with a :class:`~arrow_format.BatchReader` for each shuffle; returns or yields record
-        batches. A reader buffers a bounded part of its rows, may be left half read, and is closed
-        when the function's result ends. Its timestamps have the session's time zone, as in
+        batches. These are written later: a buffer of NumPy that one was made of without a copy
+        must not change. A reader buffers a bounded part of its rows, may be left half read, and is
+        closed when the function's result ends. Its timestamps have the session's time zone, as in
         ``applyInPandas``, so hours and days are those of Spark's SQL.
     schema
         Of what the function yields: a StructType, DDL text or a ``pyarrow`` schema. Columns are
@@ -151,7 +134,8 @@ def map_subpartitions(
         JVM. Rows stay in the subpartitions that they came from, without an exchange, where the
         result has the partition keys of the input. Of several inputs, it
         is the first that is not broadcast. Each row is checked: one whose key
-        belongs elsewhere is an error that names it.
+        belongs elsewhere is an error that names it. Of broadcast shuffles alone, one subpartition
+        must be chosen, as each reads all their rows.
     keys
         With ``into`` only: columns of the result to partition it by, as Spark hashes them. If
         they are the partition keys of the input, and n is its too, rows stay.
@@ -190,103 +174,23 @@ def map_subpartitions(
         storage_options=storage_options,
     )
     opened = open_shuffles(shuffles, version, reading, storage_options)
-    check_co_partitioned(opened)
-    opened = _where_each(spark, opened, filter)
-    if not callable(function):
-        msg = f"function is {type(function).__name__}: expected a callable(subpartition, *readers)"
-        raise OptionError(msg)
+    called = check_subpartitions(subpartitions, opened[0].num_subpartitions)
     struct = spark_struct(spark, schema)
-    chosen = _columns_of_each(columns, len(opened))
-    for shuffle, names in zip(opened, chosen, strict=True):
-        row_source(shuffle, (), names).close()
-    work = EachSubpartition(
-        opened, chosen, function, arrow_schema_of(struct), session_time_zone(spark)
+    operation = map_operation(
+        opened,
+        function,
+        arrow_schema_of(struct),
+        columns=columns,
+        filter=filter,
+        time_zone=session_time_zone(spark),
     )
+    if target is not None:
+        check_stored_once(opened, called)
     return run_in_groups(
         spark,
-        opened,
-        work,
+        operation,
         struct,
-        subpartitions=subpartitions,
+        subpartitions=called,
         target_partition_bytes=target_partition_bytes,
         into=target,
     )
-
-
-def _where_each(
-    spark: SparkSession, shuffles: Sequence[Shuffle], filter: Filter | Sequence[Filter]
-) -> tuple[Shuffle, ...]:
-    is_one = isinstance(filter, str) or not isinstance(filter, Sequence)
-    filters: Any = [filter] * len(shuffles) if is_one else filter
-    if len(filters) != len(shuffles):
-        msg = f"filter={filter!r}: expected one, or one for each of the {len(shuffles)} shuffles"
-        raise OptionError(msg)
-    return tuple(
-        where(spark, shuffle, each, f"filter of {shuffle.path}")
-        for shuffle, each in zip(shuffles, filters, strict=True)
-    )
-
-
-def _columns_of_each(columns: Any, number: int) -> tuple[Columns, ...]:  # noqa: ANN401
-    if isinstance(columns, str):
-        columns = [columns]
-    if columns is not None and not isinstance(columns, Sequence):
-        msg = f"columns={columns!r}: expected a list of column names, or a list for each shuffle"
-        raise OptionError(msg)
-    if columns is None or _are_names(columns):
-        return (columns,) * number
-    if len(columns) != number or not all(each is None or _are_names(each) for each in columns):
-        msg = f"columns={columns!r}: expected column names, or a list for each of {number} shuffles"
-        raise OptionError(msg)
-    return tuple([each] if isinstance(each, str) else each for each in columns)
-
-
-def _are_names(columns: object) -> bool:
-    return isinstance(columns, Sequence) and all(isinstance(name, str) for name in columns)
-
-
-@dataclass(frozen=True)
-class EachSubpartition:
-    """Calls the user's function for subpartitions, and checks its results."""
-
-    shuffles: tuple[Shuffle, ...]
-    columns: tuple[Columns, ...]
-    function: Callable[..., Iterable[pa.RecordBatch]]
-    schema: pa.Schema
-    time_zone: str
-    """Of the timestamps that the function reads."""
-
-    def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
-        """Yield the results of the function, subpartition after subpartition."""
-        paths = ", ".join(shuffle.path for shuffle in self.shuffles)
-        sources = [
-            RowSourceInTimeZone(row_source(shuffle, subpartitions, names), self.time_zone)
-            for shuffle, names in zip(self.shuffles, self.columns, strict=True)
-        ]
-        with closing(each_subpartition(subpartitions, sources)) as turns:
-            for subpartition, readers in turns:
-                where = f"subpartition {subpartition} of {paths}"
-                call = partial(self.function, subpartition, *readers)
-                for batch in results_of(call, self.schema, caller="map_subpartitions", where=where):
-                    yield range(subpartition, subpartition + 1), batch
-                # They would keep the rows of a broadcast shuffle.
-                del readers, call
-
-
-class RowSourceInTimeZone:
-    """Reads rows through another reader of subpartitions, with timestamps in a time zone."""
-
-    def __init__(self, source: RowSource, time_zone: str) -> None:
-        self._source = source
-        self.schema = in_time_zone(source.schema, time_zone)
-
-    def batches_of(self, subpartition: int) -> Generator[pa.RecordBatch]:
-        """Yield the rows of a subpartition."""
-        with closing(self._source.batches_of(subpartition)) as batches:
-            for batch in batches:
-                yield conform(batch, self.schema)
-                del batch  # before the next is read
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._source.close()

@@ -113,9 +113,10 @@ class ScanOptions:
 class TargetOptions:
     """Options of one write through the data source; bad values raise OptionError at construction.
 
-    ``num_subpartitions``, ``partitioner`` and ``sort_by`` are None where they were not given; an
-    append takes those of the existing shuffle. A range partitioner has no bounds yet: they are in
-    ``range_bounds`` if they were given, since the types of their columns are not known here.
+    ``num_subpartitions``, ``partitioner``, ``sort_by`` and ``combine`` are None where they were
+    not given; an append takes those of the existing shuffle. A range partitioner has no bounds
+    yet: they are in ``range_bounds`` if they were given, since the types of their columns are not
+    known here.
     """
 
     path: str
@@ -123,6 +124,7 @@ class TargetOptions:
     partitioner: Partitioner | None = None
     options: WriteOptions = field(default_factory=WriteOptions)
     sort_by: SortBy | None = None
+    combine: Mapping[str, str] | None = None
     range_bounds: tuple[Any, ...] | None = None
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     expected_version: int | None = None

@@ -43,11 +43,11 @@ class SinkOptions:
     """What the query says of its output."""
     empty_versions: bool = False
 
-    def waits(self, partitioner: Partitioner, sort_by: SortBy) -> bool:
+    def waits(self, partitioner: Partitioner, sort_by: SortBy, combine: Mapping[str, str]) -> bool:
         """Whether rows wait for later ones of their key; else each micro-batch is a version.
 
-        ``partitioner`` and ``sort_by`` are those of the shuffle, from these options or an existing
-        one. Raises OptionError where rows would wait and are to be sorted.
+        The arguments are those of the shuffle, from these options or an existing one. Raises
+        OptionError where rows would wait and are to be sorted or combined.
         """
         waits = is_output_buffered(
             self.attributes,
@@ -59,6 +59,12 @@ class SinkOptions:
             msg = (
                 f"option sortBy: with {_MAX_INTERVAL} rows wait in the order in which they arrive, "
                 "which sorting would lose; leave one of them out"
+            )
+            raise OptionError(msg)
+        if waits and combine:
+            msg = (
+                f"option combine: with {_MAX_INTERVAL} the latest row of each key replaces those "
+                "before it, which would lose what they add; leave one of them out"
             )
             raise OptionError(msg)
         return waits

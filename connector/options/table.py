@@ -19,6 +19,7 @@ from connector.options.text import (
     lower,
     num_bytes,
     parse_bounds,
+    parse_combine,
     parse_interval,
     parse_names,
     parse_pin,
@@ -73,6 +74,10 @@ WRITE_OPTIONS = (
     Option("sortBy", parse_sort_keys, "TargetOptions.sort_by",
            "order of the rows of each subpartition: `a, b desc nulls first`",
            default="that of the existing shuffle, else as they arrive", may_be_empty=True),
+    Option("combine", parse_combine, "TargetOptions.combine",
+           "functions of the columns that are no keys, `n:sum, price:max`, or JSON "
+           '`{"n": "sum"}`: rows of equal keys in a task become one',
+           default="those of the existing shuffle, else none", may_be_empty=True),
     Option("sortBufferBytes", num_bytes, "WriteOptions.sort_buffer_bytes",
            "memory for clustering in each task; a region holds at most 3/8 of it"),
     Option("codec", lower, "WriteOptions.codec",

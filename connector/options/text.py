@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arrow_format.errors import OptionError
+from arrow_format.keys.combination import check_functions
 from arrow_format.keys.sort_keys import ORDERS, SortBy, normalise_sort_by
 from arrow_format.log.snapshot import VersionSpan
 from arrow_format.log.version_names import VERSION_NAMES, parse_version_name
@@ -243,6 +244,18 @@ def parse_sort_keys(name: str, value: str) -> SortBy:
             raise bad(name, value, _KEYS)
         keys.append((match["name"], _order(match["way"], match["nulls"])))
     return normalise_sort_by(keys, f"option {name}")
+
+
+def parse_combine(name: str, value: str) -> dict[str, str]:
+    """Parse functions of columns: ``n:sum, price:max``, or a JSON object."""
+    expected = "columns with a function each, such as n:sum, price:max"
+    try:
+        if value.lstrip().startswith("{"):
+            return check_functions(json.loads(value))
+        pairs = [part.rpartition(":") for part in value.split(",")]
+        return check_functions({column.strip(): end.strip().lower() for column, _, end in pairs})
+    except (ValueError, OptionError):
+        raise bad(name, value, expected) from None
 
 
 def parse_bounds(name: str, value: str) -> tuple[Any, ...]:

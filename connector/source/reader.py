@@ -10,13 +10,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from arrow_format.arrays.batches import as_batches
+from arrow_format.arrays.batches import BATCH_ROWS, as_batches
 from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.filters.keys import bind_keys
-from arrow_format.read.estimates import plan_shards
+from arrow_format.read.estimates import partition_bytes, plan_shards
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import Shuffle, check_there, open_pinned, open_shuffle
 from arrow_format.read.subpartition_reader import (
@@ -42,15 +42,6 @@ if TYPE_CHECKING:
     from arrow_format.filters.keys import Keys
     from arrow_format.storage.open import Storage
     from connector.options.source import ScanOptions
-
-BATCH_ROWS = 10_000
-"""Rows a batch has at least: handing one to the JVM costs 14 us whatever its size."""
-BATCH_BYTES = 16 << 20
-"""Raw bytes at which a batch is handed over with fewer rows, by default."""
-MIN_PARTITION_BYTES = 4 << 20
-MIN_PARTITIONS = 8
-"""A shuffle is not coalesced into fewer Spark partitions than this while they have
-``MIN_PARTITION_BYTES`` each, so that the cores of a small cluster share the work."""
 
 
 @dataclass
@@ -236,11 +227,6 @@ def plan_ranges(shuffle: Shuffle, options: ScanOptions) -> list[SubpartitionRang
     return [SubpartitionRanges(shard.ranges, shard.regions) for shard in shards] or [
         SubpartitionRanges(())
     ]
-
-
-def partition_bytes(total: int, target: int) -> int:
-    """Return the bytes that a coalesced Spark partition may have."""
-    return max(min(target, max(-(-total // MIN_PARTITIONS), MIN_PARTITION_BYTES)), 1)
 
 
 def read_ranges(

@@ -73,7 +73,7 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
         self._empty_versions = parsed.empty_versions
         self._job = begin_target_job(parsed.target, schema, overwrite=overwrite)
         self._flush = parsed.flush
-        self._waits = parsed.waits(self._job.partitioner, self._job.sort_by)
+        self._waits = parsed.waits(self._job.partitioner, self._job.sort_by, self._job.combine)
         check_target(self._job, self._mode, pending=self._waits)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:

@@ -62,10 +62,10 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the map outputs; runs on the driver's machine."""
-        rows = [message.row for message in messages if isinstance(message, MapStatusMessage)]
+        rows = (message.row for message in messages if isinstance(message, MapStatusMessage))
         commit_job(
             self._job,
-            [status_from_row(row) for row in rows],
+            map(status_from_row, rows),
             mode=self._mode,
             expected_map_outputs=len(messages),
             expected_version=self._expected_version,
@@ -81,12 +81,15 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
     """Begin a job with the options of a write; defaults are those of the existing shuffle."""
     schema = stored_schema(schema)
     n, partitioner, sort_by = target.num_subpartitions, target.partitioner, target.sort_by
+    combine = target.combine
     storage = open_storage(target.path, target.storage_options)
     newest = newest_entry(storage)
     if newest is not None:
         n = newest.num_subpartitions if n is None else n
         if sort_by is None and (not overwrite or partitioner is None):
             sort_by = newest.sort_by
+        if combine is None and (not overwrite or partitioner is None):
+            combine = newest.combine
         partitioner = partitioner or partitioner_from_description(newest.partitioner)
     if n is None or partitioner is None:
         missing = "numSubpartitions" if n is None else "keys or partitioner"
@@ -101,6 +104,7 @@ def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bo
         num_subpartitions=n,
         partitioner=_with_bounds(partitioner, target, schema, newest),
         sort_by=sort_by or (),
+        combine=combine,
         options=target.options,
     )
 

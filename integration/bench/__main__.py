@@ -35,8 +35,12 @@ NUMBERS: dict[str, tuple[int, ...]] = {
     "spark": (200, 2_000),
     "lane": (200, 2_000),
     "joins": (200, 2_000),
+    "groups": (200,),
+    "queries": (200,),
+    "merge": (20_000,),
     "memory": (),
     "buffer": (),
+    "combine": (),
 }
 """Parts, and numbers of subpartitions where the command line gives none."""
 

@@ -7,6 +7,7 @@ key, and five sums. Both sides read the same columns of the same Parquet files. 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
     from integration.bench.results import Timing
@@ -42,8 +42,9 @@ KEPT_ROWS = "join_shuffles, kept with all columns, all rows to the JVM"
 APPLY = "groupBy.applyInArrow"
 SQL_AGGREGATE = "Spark SQL, groupBy.agg"
 AGGREGATE = "aggregate_shuffle, kept"
-APPLY_PANDAS = "groupBy.applyInPandas from Parquet"
-MAP_GROUPS = "map_groups, kept"
+HERE_TWO = "join_shuffles without Spark, two threads"
+HERE_ONE = "join_shuffles without Spark, one thread"
+DUCKDB, POLARS = "DuckDB from Parquet, all cores", "Polars from Parquet, all cores"
 
 
 def join_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
@@ -69,11 +70,12 @@ def aggregate_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
     ]
 
 
-def group_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
-    """Lines on a function per group, for one number of subpartitions."""
-    goal = targets.GROUPS_AGAINST_APPLY
+def here_lines(case: str, timings: Mapping[str, Timing]) -> list[Line]:
+    """Lines on the query with a join, without Spark, for one number of subpartitions."""
+    others = {"one thread": HERE_ONE, "DuckDB": DUCKDB, "Polars": POLARS}
     return [
-        compare(case, "speed", "applyInPandas", timings[MAP_GROUPS], timings[APPLY_PANDAS], goal)
+        compare(case, "speed", unit, timings[HERE_TWO], timings[label])
+        for unit, label in others.items()
     ]
 
 
@@ -92,6 +94,7 @@ def run(settings: Settings) -> Part:
     with session(settings, {"spark.sql.autoBroadcastJoinThreshold": "-1"}) as spark:
         for n in settings.numbers:
             _joins(settings, part, spark, items, others, n)
+            _here(settings, part, items, others, n)
         _aggregations(settings, part, spark, items)
     return part
 
@@ -128,7 +131,7 @@ def _joins(
         write(out)
         return summed(out)
 
-    kept, kept_few = (settings.scratch / f"kept-{columns}-{n}" for columns in ("all", "few"))
+    kept, kept_few = (_kept(settings, columns, n) for columns in ("all", "few"))
     write(kept, all_columns=True)
     write(kept_few)
     expected = list(map(tuple, sql(kept)))
@@ -146,6 +149,57 @@ def _joins(
     }
     case = f"join, n = {n:,}"
     part.lines += join_lines(case, measure_actions(settings, part, case, actions))
+
+
+def _kept(settings: Settings, columns: str, n: int) -> Path:
+    return settings.scratch / f"kept-{columns}-{n}"
+
+
+def _here(settings: Settings, part: Part, items: Path, others: Path, n: int) -> None:
+    """The same query in this process, and by libraries that run in one."""
+    import duckdb
+    import polars as pl
+
+    import arrow_format
+
+    kept = _kept(settings, "few", n)
+    schema = pa.schema({"o_orderpriority": pa.string(), "part": pa.decimal128(38, 4)})
+
+    def ours(workers: int) -> list[object]:
+        with ThreadPoolExecutor(workers) as executor:
+            parts = arrow_format.join_shuffles(
+                kept / "items", kept / "orders", [(ITEMS[0], ORDERS[0])], left_columns=ITEMS[1:],
+                right_columns=ORDERS[1:], then=_partial_revenue, schema=schema, executor=executor,
+            ).read_all()  # fmt: skip
+        sums = parts.group_by("o_orderpriority").aggregate([("part", "sum")])
+        return sorted(tuple(row.values()) for row in sums.to_pylist())
+
+    def of_duckdb() -> list[object]:
+        return duckdb.sql(
+            f"SELECT o_orderpriority, {REVENUE} FROM '{items}/*.parquet' JOIN '{others}/*.parquet' "
+            "ON l_orderkey = o_orderkey GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+
+    def of_polars() -> list[object]:
+        rows = pl.scan_parquet(items).join(
+            pl.scan_parquet(others), left_on="l_orderkey", right_on="o_orderkey"
+        )
+        price = pl.col("l_extendedprice").cast(pl.Decimal(38, 4))  # else it rounds to two digits
+        revenue = (price * (1 - pl.col("l_discount").cast(pl.Decimal(38, 4)))).sum()
+        return sorted(rows.group_by("o_orderpriority").agg(revenue).collect().rows())
+
+    expected = of_duckdb()
+    if not ours(2) == ours(1) == expected == of_polars():
+        msg = f"n = {n:,}: the join without Spark gives another revenue than DuckDB or Polars"
+        raise RuntimeError(msg)
+    actions: dict[str, Action] = {
+        HERE_TWO: lambda _: ours(2),
+        HERE_ONE: lambda _: ours(1),
+        DUCKDB: lambda _: of_duckdb(),
+        POLARS: lambda _: of_polars(),
+    }
+    case = f"join without Spark, n = {n:,}"
+    part.lines += here_lines(case, measure_actions(settings, part, case, actions))
 
 
 def _partial_revenue(joined: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -193,36 +247,3 @@ def _aggregations(settings: Settings, part: Part, spark: SparkSession, items: Pa
     }
     case = f"aggregate by {key}, n = {n:,}"
     part.lines += aggregate_lines(case, measure_actions(settings, part, case, actions))
-    _groups(settings, part, spark, rows, kept)
-
-
-def _groups(
-    settings: Settings, part: Part, spark: SparkSession, rows: DataFrame, kept: Path
-) -> None:
-    """A function of pandas for each group: what it sees and returns is the same."""
-    import connector
-
-    key, price, quantity = GROUPED
-
-    def of_group(frame: pd.DataFrame) -> pd.DataFrame:
-        share = frame[quantity].astype(float)
-        return frame[[key, price]].assign(share=share / share.sum()).nlargest(3, "share")
-
-    schema = f"{key} bigint, {price} decimal(15,2), share double"
-
-    def apply() -> DataFrame:
-        return rows.groupBy(key).applyInPandas(of_group, schema)
-
-    def ours() -> DataFrame:
-        return connector.map_groups(spark, kept, of_group, schema)
-
-    sums = [df.selectExpr("count(*)", "round(sum(share), 6)").first() for df in (apply(), ours())]
-    if sums[0] != sums[1]:
-        msg = f"map_groups gives {sums[1]}, and applyInPandas {sums[0]}"
-        raise RuntimeError(msg)
-    actions: dict[str, Action] = {
-        APPLY_PANDAS: lambda _: to_noop(apply()),
-        MAP_GROUPS: lambda _: to_noop(ours()),
-    }
-    case = f"a function of pandas per {key}, n = {settings.numbers[0]:,}"
-    part.lines += group_lines(case, measure_actions(settings, part, case, actions))

@@ -61,6 +61,9 @@ AGGREGATE_AGAINST_APPLY = Target(at_least=5)
 GROUPS_AGAINST_APPLY = Target(at_least=3)
 """Speed of ``map_groups`` of a kept shuffle, against ``groupBy(k).applyInPandas`` of Parquet."""
 
+QUERIES_AGAINST_SQL = Target(at_least=2)
+"""Speed of TPC-H queries from kept shuffles with ``into=``, against Spark SQL from Parquet."""
+
 FILTER_AGAINST_WHERE = Target(at_least=5)
 """Speed of ``read_shuffle(filter=)`` that keeps 1 % of the rows, against reading and filtering."""
 
@@ -69,6 +72,12 @@ READ_AGAINST_PARQUET = Target(at_most=1)
 
 ROUND_TRIP_AGAINST_SHUFFLE = Target(at_most=1.5)
 """Time of a write and a read of all of it, against Spark's own ``repartition(n, key)`` -> noop."""
+
+MERGE = Target(at_most=2)
+"""Time of a merge by subpartition, against the write of the same rows by the lane."""
+
+ONE_MERGED = Target(at_most=1)
+"""Time of one subpartition of an open shuffle that was merged by subpartition, against 10 ms."""
 
 DAY_TIME = Target(at_most=0.1)
 """Time of reading one day of thirty, against all days."""
@@ -95,3 +104,15 @@ BUFFER_AGAINST_ALLOWED = Target(at_most=1)
 def rows_downstream(updates: int) -> Target:
     """Rows that come out of a buffered output, against those that go in."""
     return Target(at_most=1 / updates)
+
+
+def combined_time(repeats: int) -> Target | None:
+    """Time of a combined write, against that of the rows as they are, by rows of each key."""
+    if repeats == 1:
+        return Target(at_most=1.05)
+    return Target(at_most=0.5) if repeats >= 10 else None
+
+
+def combined_bytes(repeats: int) -> Target | None:
+    """Bytes of a combined write, against those of the rows as they are, by rows of each key."""
+    return Target(at_most=0.5) if repeats >= 10 else None

@@ -12,9 +12,10 @@ from pathlib import Path
 from integration.load.crowd import run_crowd
 from integration.load.lane import run_lane
 from integration.load.outputs import run_outputs
+from integration.load.versions import run_versions
 from integration.programs.demo import spark_session
 
-PARTS = ("crowd", "outputs", "lane")
+PARTS = ("crowd", "outputs", "versions", "lane")
 
 
 def main() -> int:
@@ -24,7 +25,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180, help="of the crowd")
     parser.add_argument("--readers", type=int, default=20)
     parser.add_argument("--rows", type=int, default=200_000_000, help="through the lane")
-    parser.add_argument("--outputs", type=int, default=2_000, help="map outputs, subpartitions")
+    parser.add_argument("--outputs", type=int, default=2_000, help="map outputs of one version")
+    parser.add_argument("--subpartitions", type=int, default=2_000, help="of those map outputs")
+    parser.add_argument("--versions", type=int, default=3_000, help="appended one by one")
     parser.add_argument("--scratch", type=Path, help="directory for what is written")
     options = parser.parse_args()
     problems = 0
@@ -37,8 +40,15 @@ def main() -> int:
                 problems += len(crowd.problems)
                 found = asdict(crowd)
             elif part == "outputs":
-                n = options.outputs
-                found = asdict(run_outputs(directory, map_outputs=n, subpartitions=n))
+                found = asdict(
+                    run_outputs(
+                        directory,
+                        map_outputs=options.outputs,
+                        subpartitions=options.subpartitions,
+                    )
+                )
+            elif part == "versions":
+                found = asdict(run_versions(directory, versions=options.versions))
             else:
                 with spark_session(directory) as spark:
                     found = asdict(run_lane(spark, directory, rows=options.rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,8 @@ from arrow_format import HashPartitioner, WriteOptions, open_shuffle
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
+from connector.map_task import status_from_row, status_to_row
 from tests.support.memory import forget_peak, resident_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPTIONS = WriteOptions(sync=False, sort_buffer_bytes=4 << 20)
 POINTS = 10
@@ -29,8 +27,17 @@ class ManyOutputs:
     map_outputs: int
     subpartitions: int
     rows: int
+    status_bytes: int
+    """Of all map statuses, as Spark's driver gets them."""
     commit: float
+    commit_bytes: int
+    """Memory that the commit takes besides the statuses."""
+    entry_bytes: int
+    """Of the entry in the log."""
+    index_bytes: int
+    """Of all indexes."""
     open: float
+    open_bytes: int
     plan_one: float
     read_one: float
     """Of one subpartition at random, its indexes loaded for it; the median of several."""
@@ -52,22 +59,29 @@ def run_outputs(
     open_target(job, "errorifexists")
     values = np.random.default_rng(0).random(rows)
     statuses = [
-        run_map_task(
-            job,
-            task,
-            0,
-            [pa.record_batch({"k": np.arange(task * rows, (task + 1) * rows), "v": values})],
+        status_to_row(
+            run_map_task(
+                job,
+                task,
+                0,
+                [pa.record_batch({"k": np.arange(task * rows, (task + 1) * rows), "v": values})],
+            )
         )
         for task in range(map_outputs)
     ]
+    before = forget_peak()
     started = time.perf_counter()
-    commit_job(job, statuses)
+    commit_job(job, map(status_from_row, statuses))
     committed = time.perf_counter()
+    commit_bytes = resident_bytes() - before
+    status_bytes = sum(len(row["map_output"]) + len(row["totals"] or b"") for row in statuses)
+    del statuses
     before = forget_peak()
     opening = time.perf_counter()
     shuffle = open_shuffle(path)
     assert shuffle.num_rows == map_outputs * rows
     opened = time.perf_counter()
+    open_bytes = resident_bytes() - before
     shuffle.plan(7)
     planned = time.perf_counter()
     random = np.random.default_rng(1)
@@ -83,8 +97,15 @@ def run_outputs(
         map_outputs=map_outputs,
         subpartitions=subpartitions,
         rows=map_outputs * rows,
+        status_bytes=status_bytes,
         commit=committed - started,
+        commit_bytes=commit_bytes,
+        entry_bytes=sum(one.stat().st_size for one in Path(path).rglob("*.entry")),
+        index_bytes=sum(
+            file.index_bytes for output in shuffle.map_outputs for file in output.files
+        ),
         open=opened - opening,
+        open_bytes=open_bytes,
         plan_one=planned - opened,
         read_one=float(np.median(first)),
         read_again=float(np.median(again)),

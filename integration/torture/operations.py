@@ -23,6 +23,8 @@ from arrow_format.storage.open import PosixStorage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from arrow_format.options import MergeBy
+
 NUM_SUBPARTITIONS = 13
 KEY = "k"
 NUM_KEYS = 97
@@ -57,6 +59,8 @@ class Operation:
     num_tasks: int = 1
     way: str = "engine"
     """Of a write through Spark: ``hook``, ``function`` or ``df.write``."""
+    by: MergeBy = "map_output"
+    """Of a merge."""
     local_dirs: tuple[str, ...] = ()
 
     @property
@@ -185,12 +189,13 @@ def perform(operation: Operation, path: str, announce: Callable[[str], None]) ->
     return None
 
 
-_REWRITE = MergePolicy(rewrite="always")
+REWRITE = MergePolicy(rewrite="always", target_file_bytes=1 << 16)
+"""Merges of several tasks."""
 
 
 def _merge(operation: Operation, path: str, announce: Callable[[str], None]) -> None:
     announce("merge")
-    left = plan_merge(arrow_format.open_shuffle(path), _REWRITE).num_bytes
+    left = plan_merge(arrow_format.open_shuffle(path), REWRITE, operation.by).num_bytes
     last = left // 20
 
     def count(num_bytes: int) -> None:
@@ -200,8 +205,8 @@ def _merge(operation: Operation, path: str, announce: Callable[[str], None]) -> 
         left -= num_bytes
 
     arrow_format.merge_shuffle(
-        path, policy=_REWRITE, options=options_of(operation), on_bytes=count
-    )  # fmt: skip
+        path, by=operation.by, policy=REWRITE, options=options_of(operation), on_bytes=count
+    )
 
 
 def collect_garbage(path: str) -> bool:

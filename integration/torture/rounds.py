@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from arrow_format.options import MERGE_BY
 from integration.torture.operations import PHASES, Operation
 from integration.torture.spark_program import SPARK_PHASES
 
@@ -31,7 +32,7 @@ _VICTIMS = [
 """Spark's victims in turn, so that few rounds hit every part; a driver is slow to come back."""
 
 _ENGINE_KINDS = {"append": 8, "overwrite": 4, "read": 3, "merge": 4, "gc": 4}
-_SPARK_KINDS = {"append": 5, "overwrite": 3, "read": 2}
+_SPARK_KINDS = {"append": 5, "overwrite": 3, "read": 2, "merge": 4}
 _AIMED_AT = {"begin": 1, "map": 2, "commit": 4, "published": 2}
 """How much more often than others a phase is struck: what happens in commits matters most."""
 
@@ -92,11 +93,12 @@ def plan_round(
         count=random.randrange(5_000, 40_000) if is_write else 0,
         num_tasks=random.randrange(2, 5) if is_write else 1,
         way=random.choice(["hook", "function", "df.write"]) if through_spark else "engine",
+        by=random.choice(MERGE_BY),
         local_dirs=local_dirs if is_write and random.random() < 0.25 else (),
     )
     if through_spark:
         victim = _VICTIMS[number // SPARK_EVERY % len(_VICTIMS)]
-        phases = SPARK_PHASES["write" if is_write else "read", operation.way if is_write else ""]
+        phases = SPARK_PHASES["write" if is_write else kind, operation.way if is_write else ""]
     else:
         victim = "map task" if is_write and random.random() < 0.3 else "process"
         phases = ("map",) if victim == "map task" else PHASES[kind]

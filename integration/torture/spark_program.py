@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 
 import connector
 from integration.programs.cluster import session_settings
-from integration.torture.operations import IN_SPARK, KEY, NUM_SUBPARTITIONS, Operation, options_of
+from integration.torture.operations import (
+    IN_SPARK,
+    KEY,
+    NUM_SUBPARTITIONS,
+    REWRITE,
+    Operation,
+    options_of,
+)
 from tests.support.spark_session import spark_session
 
 if TYPE_CHECKING:
@@ -29,6 +36,7 @@ SPARK_PHASES = {
     ("write", "function"): ("write",),
     ("write", "df.write"): ("write",),
     ("read", ""): ("read",),
+    ("merge", ""): ("merge",),
 }
 """What is seen of each kind and way: Spark runs the commit of ``df.write`` by itself."""
 
@@ -37,6 +45,12 @@ def perform(
     spark: SparkSession, operation: Operation, path: str, announce: Callable[[str], None]
 ) -> object:
     """Do it through Spark; as :func:`integration.torture.operations.perform`."""
+    if operation.kind == "merge":
+        announce("merge")
+        connector.merge_shuffle(
+            spark, path, by=operation.by, policy=REWRITE, options=options_of(operation)
+        )
+        return None
     if not operation.is_write:
         announce("read")
         rows = connector.read_shuffle(spark, path, columns=["v"], coalesce=False)

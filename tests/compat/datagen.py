@@ -53,7 +53,7 @@ from arrow_format.streaming.flush_pending import flush_pending
 from tests.support.consumers import ConsumerRegistry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrow_format import Partitioner
 
@@ -85,9 +85,11 @@ class Golden:
         partitioner: Partitioner,
         sort_by: tuple[str | tuple[str, str], ...] = (),
         sort_key: Callable[[dict[str, Any]], Any] | None = None,
+        combine: Mapping[str, str] | None = None,
         **options: object,
     ) -> None:
         self.directory = HERE / name
+        self.combine = combine
         self.n = n
         self.partitioner = partitioner
         self.sort_by = sort_by
@@ -111,6 +113,7 @@ class Golden:
             num_subpartitions=self.n,
             partitioner=self.partitioner,
             sort_by=self.sort_by,
+            combine=self.combine,
             options=self.options,
         )
         statuses = [run_map_task(job, i, 0, task.to_batches()) for i, task in enumerate(tasks)]
@@ -119,6 +122,8 @@ class Golden:
             return
         if mode == "overwrite":
             self.rows = []
+        if self.combine:
+            tasks = [combined_rows(task, self.combine) for task in tasks]
         self.expect(receipt.version, tasks)
 
     def expect(self, version: int, tasks: Sequence[pa.Table]) -> None:
@@ -155,6 +160,14 @@ class Golden:
         path = self.directory / f"expected-{version}.arrow"
         with pa.ipc.new_file(path, rows.schema, options=options) as out:
             out.write_table(rows.combine_chunks())
+
+
+def combined_rows(table: pa.Table, combine: Mapping[str, str]) -> pa.Table:
+    """Return one row for each key, in the order in which keys came."""
+    keys = [name for name in table.column_names if name not in combine]
+    groups = table.group_by(keys, use_threads=False).aggregate([*combine.items()])
+    names = [f"{name}_{combine[name]}" if name in combine else name for name in table.column_names]
+    return groups.select(names).rename_columns(table.column_names)
 
 
 def flights(start: int, rows: int) -> pa.Table:
@@ -471,6 +484,15 @@ def sorted_down() -> None:
     golden.commit("errorifexists", tables)
 
 
+def combined() -> None:
+    """Rows of equal keys put together in each of two map tasks, and in those of an append."""
+    golden = Golden(
+        "combined", 3, HashPartitioner("carrier"), combine={"id": "sum", "delay": "max"}
+    )
+    golden.commit("errorifexists", [flights(0, 30), flights(30, 30)])
+    golden.commit("append", [flights(60, 30)])
+
+
 def fenced() -> None:
     """A version, the fence of a job that never committed, and the version after it."""
     golden = Golden("fenced", 3, HashPartitioner("id"))
@@ -552,6 +574,7 @@ ALL: tuple[tuple[int, Callable[[], None]], ...] = (
     (25_000, lambda: ended("gone", begins_again=False)),
     (26_000, roots),
     (27_000, statistics),
+    (28_000, combined),
 )
 
 

@@ -277,6 +277,12 @@ def test_sort_keys_may_be_structs_and_descend():
     )  # fmt: skip
 
 
+def test_combined_columns_are_in_the_log():
+    shuffle = open_shuffle(HERE / "v1/combined/shuffle")
+    assert shuffle.combine == {"id": "sum", "delay": "max"}
+    assert [output.num_rows for output in shuffle.map_outputs] == [5, 5, 5]
+
+
 def test_codec_none_is_an_arrow_file_for_everyone():
     path = HERE / "v1/regions_none"
     files = sorted(path.rglob("*.shuffle.data"))

@@ -178,6 +178,7 @@ def test_peak_memory_of_a_streamed_write(tmp_path, shape, codec, gigabytes):
 
 
 @guarantee("map task memory")
+@pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize(
     ("shape", "codec", "gigabytes"),
     [
@@ -192,8 +193,8 @@ def test_peak_memory_of_a_streamed_write(tmp_path, shape, codec, gigabytes):
         ("nullable bools", "zstd", "0.08"),
     ],
 )
-def test_peak_memory_of_a_write_with_threads(tmp_path, shape, codec, gigabytes):
-    checked_peak(STREAM, shape, codec, tmp_path, gigabytes, 3)
+def test_peak_memory_of_a_write_with_threads(tmp_path, shape, codec, gigabytes, threads):
+    checked_peak(STREAM, shape, codec, tmp_path, gigabytes, threads)
 
 
 def checked_peak(program, *arguments, spare=0):

@@ -25,16 +25,15 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from arrow_format.jobs import merge
+from arrow_format.jobs import replacement
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
 from tests.support.merges import (
     ALWAYS,
     CODECS,
-    NEVER,
-    POLICIES,
     TINY,
+    WAYS,
     Failing,
     N,
     append_version,
@@ -52,7 +51,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def meanwhile(monkeypatch, action):
     """Run `action` once, after the merge has decided and before its entry is put."""
-    draft, done = merge.draft, []
+    draft, done = replacement.draft, []
 
     def late(*arguments, **fields):
         entry = draft(*arguments, **fields)
@@ -61,16 +60,16 @@ def meanwhile(monkeypatch, action):
             action()
         return entry
 
-    monkeypatch.setattr(merge, "draft", late)
+    monkeypatch.setattr(replacement, "draft", late)
 
 
 @guarantee("concurrent merge")
-@POLICIES
-def test_rows_appended_meanwhile_stay(path, policy, monkeypatch):
+@WAYS
+def test_rows_appended_meanwhile_stay(path, how, monkeypatch):
     append_version(path)
     append_version(path)
     meanwhile(monkeypatch, lambda: append_version(path))
-    report = merge_shuffle(path, policy=policy, options=TINY)
+    report = merge_shuffle(path, **how, options=TINY)
     assert report.version == 4
     assert report.num_map_outputs == (6, 3)
     merged = open_shuffle(path)
@@ -80,8 +79,9 @@ def test_rows_appended_meanwhile_stay(path, policy, monkeypatch):
 
 
 @guarantee("concurrent merge")
+@WAYS
 @pytest.mark.parametrize("what", ["overwrite", "merge"])
-def test_an_overwrite_or_another_merge_meanwhile_fails_it(path, what, monkeypatch):
+def test_an_overwrite_or_another_merge_meanwhile_fails_it(path, how, what, monkeypatch):
     append_version(path)
     append_version(path)
     left = []
@@ -96,7 +96,7 @@ def test_an_overwrite_or_another_merge_meanwhile_fails_it(path, what, monkeypatc
 
     meanwhile(monkeypatch, other)
     with pytest.raises(CommitConflictError, match="is not part of the newest version any more"):
-        merge_shuffle(path, policy=NEVER, options=TINY)
+        merge_shuffle(path, **how, options=TINY)
     mine = left[0] - set(files_below(path))
     assert set(files_below(path)) < left[0]
     assert {name.rpartition(".")[2] for name in mine if "." in name} == {"data", "index"}
@@ -135,8 +135,8 @@ def test_merging_while_others_append(path):
     shuffle.verify()
 
 
-@POLICIES
-def test_a_disk_that_fails_anywhere_leaves_the_version_whole(path, policy, monkeypatch):
+@WAYS
+def test_a_disk_that_fails_anywhere_leaves_the_version_whole(path, how, monkeypatch):
     options = replace(TINY, sync=True)
     append_version(path)
     append_version(path)
@@ -145,13 +145,13 @@ def test_a_disk_that_fails_anywhere_leaves_the_version_whole(path, policy, monke
         failing = Failing(context)
         shutil.copytree(path, path.with_name("counted"))
         failing.calls = 0
-        merge_shuffle(path.with_name("counted"), policy=policy, options=options)
+        merge_shuffle(path.with_name("counted"), **how, options=options)
         steps = failing.calls
         before = files_below(path)
         for failing.fails_at in range(1, steps + 1):
             failing.calls = 0
             try:
-                merge_shuffle(path, policy=policy, options=options)
+                merge_shuffle(path, **how, options=options)
             except OutOfDiskError:
                 assert files_below(path) == before
                 assert open_shuffle(path).version == 2
@@ -181,18 +181,24 @@ def dying(function):
 for name in ("writev", "fsync", "link", "unlink"):
     setattr(os, name, dying(getattr(os, name)))
 options = WriteOptions(sort_buffer_bytes=4096, chunk_bytes=300)
-merge_shuffle(path, policy=MergePolicy(rewrite="always"), options=options)
+merge_shuffle(path, by=sys.argv[3], policy=MergePolicy(rewrite="always"), options=options)
 print(calls)
 """
 
 
-@pytest.mark.parametrize("die_at", [1, 3, 5, 8, 12, 16, 20, 22, 24, 26, 28, 29, 30])
-def test_a_killed_merge_leaves_a_whole_version_and_can_be_run_again(path, die_at):
+@pytest.mark.parametrize(
+    ("by", "die_at"),
+    [
+        *(("map_output", call) for call in (1, 3, 5, 8, 12, 16, 20, 22, 24, 26, 28, 29, 30)),
+        *(("subpartition", call) for call in (1, 3, 5, 7, 9, 11, 13)),
+    ],
+)
+def test_a_killed_merge_leaves_a_whole_version_and_can_be_run_again(path, by, die_at):
     append_version(path)
     append_version(path)
     expected = contents(open_shuffle(path))
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path), str(die_at)],
+        [sys.executable, "-c", CHILD, str(path), str(die_at), by],
         cwd=ROOT,
         capture_output=True,
         check=False,
@@ -208,8 +214,8 @@ def test_a_killed_merge_leaves_a_whole_version_and_can_be_run_again(path, die_at
     assert report.version == shuffle.version + bool(report.plan.merges)
 
 
-@POLICIES
-def test_a_damaged_version_is_not_merged(path, policy):
+@WAYS
+def test_a_damaged_version_is_not_merged(path, how):
     append_version(path)
     append_version(path)
     file = files_of(open_shuffle(path))[2]
@@ -218,10 +224,10 @@ def test_a_damaged_version_is_not_merged(path, policy):
         damaged.write_bytes(sound[:100] + bytes([sound[100] ^ 1]) + sound[101:])
         before = files_below(path)
         with pytest.raises(CorruptShuffleError, match=damaged.name):
-            merge_shuffle(path, policy=policy, options=TINY)
+            merge_shuffle(path, **how, options=TINY)
         assert files_below(path) == before
         damaged.write_bytes(sound)
-    assert merge_shuffle(path, policy=policy, options=TINY).version == 3
+    assert merge_shuffle(path, **how, options=TINY).version == 3
 
 
 def test_there_is_nothing_to_merge(tmp_path):

@@ -9,6 +9,7 @@ from tests.support.guarantees import guarantee
 from tests.support.memory import figures_of
 
 ALLOWED = 256 << 20
+SORTING = WriteOptions().sort_buffer_bytes
 
 WORK = """
 import sys
@@ -121,3 +122,61 @@ def test_memory_of_an_aggregation_of_distinct_keys(written, how):
     rows, over_base = peak(tiny, "aggregate", how, path)
     assert rows == NUM_ROWS
     assert over_base <= ALLOWED
+
+
+IN_PROCESS = """
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+import pyarrow as pa
+from arrow_format import ReadOptions, WriteOptions, join_shuffles, map_subpartitions
+from tests.support.memory import forget_peak, resident_bytes
+
+tiny, what, number, *paths = sys.argv[1:]
+pa.set_cpu_count(1)
+
+def slowly(batches):
+    for number, batch in enumerate(batches):
+        if number < 5:
+            time.sleep(0.2)
+        yield batch
+
+def repeated(_, reader):
+    for batch in reader:
+        for _ in range(4):
+            yield batch
+
+def run(left, right, executor):
+    options = [ReadOptions(memory_bytes=256 << 20)]
+    how = {"executor": executor}
+    if what == "repeated":
+        schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
+        return map_subpartitions(left, repeated, schema, options=options, **how)
+    if what == "into":
+        options.append(WriteOptions(sync=False, codec_level=-5))
+        how |= {"into": right + "-joined", "mode": "overwrite"}
+    return join_shuffles(left, right, suffixes=("_l", "_r"), options=options, **how)
+
+with ThreadPoolExecutor(int(number)) as executor:
+    first = run(tiny, tiny, executor)
+    if what != "into":
+        first.read_all()
+    base = forget_peak()
+    made = run(*paths, executor)
+    rows = made.num_rows if what == "into" else sum(batch.num_rows for batch in slowly(made))
+    print(rows, resident_bytes() - base)
+"""
+
+
+@guarantee("reading memory")
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("what", ["join", "repeated", "into"])
+def test_memory_of_threads_in_one_process(written, what, workers):
+    """All workers, and the results that a slow consumer has not taken; writing has its own."""
+    tiny = written("tiny", batches(0, num_rows=100), 2)
+    paths = [written(f"{seed}-4", batches(seed), 4) for seed in (1, 2)]
+    rows, over_base = figures_of(IN_PROCESS, tiny, what, workers, *paths)
+    allowed = ALLOWED + (SORTING if what == "into" else 0)
+    print(f"{what} by {workers}: {over_base >> 20} MiB over base, {allowed >> 20} allowed")
+    assert rows == NUM_ROWS * (4 if what == "repeated" else 1)
+    assert over_base <= allowed

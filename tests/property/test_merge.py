@@ -1,6 +1,7 @@
 """Merged is read as unmerged was: any rows, codecs, map outputs, versions, sort keys, policies."""
 
 import tempfile
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.keys.sort_keys import ORDERS
 from arrow_format.model import BROADCAST, RegionKind
+from arrow_format.options import MERGE_BY
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import PosixStorage
 from tests.property.test_round_trip import OPTIONS, read_with_ids
@@ -58,9 +60,10 @@ class ByRow:
     st.sampled_from([0, 3]),
     st.sampled_from([(), *((("v", order),) for order in ORDERS)]),
     POLICIES,
+    st.sampled_from(MERGE_BY),
     OPTIONS,
 )
-def test_rows_and_their_order_stay(table, n, versions, everyone, sort_by, policy, options):
+def test_rows_and_their_order_stay(table, n, versions, everyone, sort_by, policy, by, options):
     quarter = table.num_rows // 4 + 1
     with tempfile.TemporaryDirectory() as directory:
         for tasks, how in versions:
@@ -88,7 +91,9 @@ def test_rows_and_their_order_stay(table, n, versions, everyone, sort_by, policy
             commit_job(job, statuses, mode="append")
         before = open_shuffle(directory)
         expected = [(s, frozen(row)) for s, row in read_with_ids(before)]
-        report = merge_shuffle(directory, policy=policy, options=options)
+        if by == "subpartition" and policy.rewrite == "never":
+            policy = MergePolicy(rewrite="always")
+        report = merge_shuffle(directory, by=by, policy=policy, options=options)
         merged = open_shuffle(directory)
 
         assert [(s, frozen(row)) for s, row in read_with_ids(merged)] == expected
@@ -96,11 +101,24 @@ def test_rows_and_their_order_stay(table, n, versions, everyone, sort_by, policy
         assert merged.schema.equals(before.schema)
         assert merged.verify().num_rows == before.num_rows
         assert merged.version == before.version + bool(report.plan.merges)
-        assert len(merged.map_outputs) <= len(before.map_outputs)
+        if by == "map_output":
+            assert len(merged.map_outputs) <= len(before.map_outputs)
+        elif report.plan.merges:
+            check_each_subpartition_is_in_one_place(directory, merged, everyone)
         for s in range(0, n, 97):
             alone = [frozen(row) for row in merged.subpartition(s).read_all().to_pylist()]
             assert alone == [row for one, row in expected if one == s]
         check_broadcast_is_stored_once(directory, before, merged)
+
+
+def check_each_subpartition_is_in_one_place(directory, merged, everyone):
+    """Without broadcast rows; with them a file for each range between them."""
+    files = [file for output in merged.map_outputs for file in output.files]
+    assert all(file.num_regions == 1 for file in files)
+    assert all(file.num_broadcast_rows in (0, file.num_rows) for file in files)
+    if not everyone:
+        for before, after in pairwise(files):
+            assert before.end_subpartition <= after.first_subpartition
 
 
 def check_broadcast_is_stored_once(directory, before, merged):

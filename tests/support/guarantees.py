@@ -54,6 +54,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A function per group of a kept shuffle gets the groups, types and time zones of "
             "Spark's `applyInPandas`, and its results are cast as there"
         ),
+        "operations in one process": (
+            "Joins, aggregations and functions per subpartition give the same rows and types in "
+            "one process as in Spark's tasks"
+        ),
         "results that stay partitioned": (
             "A result that tasks write has each row in the subpartition of its key: a row that "
             "stays and belongs elsewhere fails the write by name, and a write that fails leaves "
@@ -61,6 +65,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
         "session time zone": (
             "User functions in tasks see timestamps in the time zone of the session"
+        ),
+        "combined rows": (
+            "Sums, minima and maxima of a combined shuffle are those of its rows, of equal type; "
+            "an aggregation that needs the rows themselves is refused"
         ),
         "merged rows": "A merge changes neither rows nor their order",
         "deleted rows": (

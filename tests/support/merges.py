@@ -40,6 +40,11 @@ TINY = WriteOptions(sync=False, sort_buffer_bytes=4_096, chunk_bytes=300, statis
 CODECS = pytest.mark.parametrize("codec", ["none", "zstd"])
 NEVER, ALWAYS = MergePolicy(rewrite="never"), MergePolicy(rewrite="always")
 POLICIES = pytest.mark.parametrize("policy", [NEVER, ALWAYS], ids=["append", "rewrite"])
+WAYS = pytest.mark.parametrize(
+    "how",
+    [{"policy": NEVER}, {"policy": ALWAYS}, {"policy": ALWAYS, "by": "subpartition"}],
+    ids=["append", "rewrite", "by subpartition"],
+)
 
 
 class FromColumn:

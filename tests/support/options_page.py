@@ -38,6 +38,7 @@ TYPES: dict[Callable[..., Any], str] = {
     text.lower: "word",
     text.num_bytes: "size",
     text.parse_bounds: "JSON list",
+    text.parse_combine: "functions of columns",
     text.parse_interval: "duration",
     text.parse_names: "names",
     text.parse_sort_keys: "sort keys",

@@ -1,5 +1,6 @@
 """The package that users import: the names of both others, and which function is called."""
 
+import inspect
 import subprocess
 import sys
 
@@ -13,8 +14,10 @@ import arrow_format
 import arrow_shuffle
 import connector
 from arrow_format import OptionError, SchemaError, ShuffleError
+from arrow_shuffle import by_argument
 
-BY_ARGUMENT = {"append_shuffle", "consume", "write_shuffle"}
+OPERATIONS = {"aggregate_shuffle", "join_shuffles", "map_subpartitions"}
+BY_ARGUMENT = {"append_shuffle", "consume", "merge_shuffle", "write_shuffle", *OPERATIONS}
 COLUMNS = {"k": [3, 1, 2], "v": [0.5, 1.5, 2.5]}
 
 
@@ -133,3 +136,46 @@ def test_a_session_without_a_path_is_told_that_it_is_missing():
     session = object.__new__(SparkSession)
     with pytest.raises(TypeError, match="'path'"):
         arrow_shuffle.consume(session, consumer="s")
+
+
+def test_operations_are_those_of_the_session_or_of_this_process(tmp_path):
+    from pyspark.sql import SparkSession
+
+    for name in "ab":
+        table = pa.table({"k": [3, 1, 2], name: [1, 2, 3]})
+        arrow_shuffle.write_shuffle(table, tmp_path / name, num_subpartitions=2, keys="k")
+    paths = [tmp_path / "a", tmp_path / "b"]
+    schema = pa.schema({"k": pa.int64()})
+    columns = {"columns": ["k"]}
+    for reader in (
+        arrow_shuffle.join_shuffles(*paths),
+        arrow_shuffle.join_shuffles(left=paths[0], right=paths[1]),
+        arrow_shuffle.aggregate_shuffle(paths[0], "k", {"a": "sum"}),
+        arrow_shuffle.map_subpartitions(paths[0], lambda _, r: r, schema, **columns),
+    ):
+        assert isinstance(reader, arrow_shuffle.BatchReader)
+        assert reader.read_all().num_rows == 3
+    session = object.__new__(SparkSession)
+    for name in OPERATIONS:
+        for first, more in (((session,), {}), ((), {"spark": session})):
+            with pytest.raises(TypeError, match="missing"):
+                getattr(arrow_shuffle, name)(*first, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("aggregate_shuffle", by_argument._Aggregate),
+        ("join_shuffles", by_argument._Join),
+        ("map_subpartitions", by_argument._Map),
+    ],
+)
+def test_type_checkers_know_the_arguments_of_operations(name, kind):
+    given = {"into", "shuffles", "shuffle", "function", "left", "right", "on", "how", "keys"}
+    given |= {"aggregations"}
+    given -= {"keys"} if name != "aggregate_shuffle" else set()
+    given |= {"schema"} if name == "map_subpartitions" else set()
+    known = set(kind.__annotations__)
+    for package, others in ((connector, {"spark"}), (arrow_format, {"executor", "time_zone"})):
+        parameters = set(inspect.signature(getattr(package, name)).parameters)
+        assert parameters - given - others == known

@@ -124,8 +124,17 @@ def test_a_call_of_workers_may_use_their_map(workers):
     assert workers.begin(inner).result() == [*map(str, range(50))]
 
 
-def test_one_worker_is_the_calling_thread():
-    workers = Workers(1)
+def test_one_worker_makes_the_calls_that_are_begun_and_maps_nothing():
+    workers, here = Workers(1), threading.current_thread()
+    there = workers.begin(threading.current_thread).result()
+    assert there is not here
+    assert {*workers.map(lambda _: threading.current_thread(), range(3))} == {here}
+    workers.close()
+    assert not there.is_alive()
+
+
+def test_without_workers_the_calling_thread_does_all():
+    workers = Workers(0)
     assert workers.begin(dict) is None
     assert {*workers.map(lambda _: threading.current_thread(), range(3))} == {
         threading.current_thread()

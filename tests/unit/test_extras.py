@@ -64,6 +64,21 @@ assert "open_shuffle" in help_takes and "read_shuffle" not in help_takes
     assert done.stdout.splitlines()[:4] == ["100", "100 100 <Shuffl", "100", "100"]
 
 
+def test_all_that_can_be_loaded_is_imported():
+    """Public names of Spark are left out: ``import *`` would fail for the first of them."""
+    code = """
+from arrow_shuffle import *
+from connector import *
+names = set(globals())
+assert {"open_shuffle", "write_shuffle", "append_shuffle", "HashPartitioner"} <= names
+assert not {"read_shuffle", "join_shuffles", "map_groups"} & names
+import arrow_shuffle
+assert not hasattr(arrow_shuffle, "no_name_of_ours")
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("code", "what", "package"),
     [

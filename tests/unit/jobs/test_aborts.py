@@ -21,7 +21,7 @@ from arrow_format import (
     open_shuffle,
 )
 from arrow_format.errors import StorageError, UnsettledCommitError
-from arrow_format.jobs import cleanup, merge
+from arrow_format.jobs import cleanup, replacement
 from arrow_format.jobs.cleanup import abort_after, abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -263,11 +263,13 @@ def commit_of(path, **store):
 
 def merge_of(path, **store):
     storage, jobs = Store(path, **store), []
-    real = merge.replacing_job
+    real = replacement.replacing_job
 
     def act():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(merge, "replacing_job", lambda *how: jobs.append(real(*how)) or jobs[-1])
+            patch.setattr(
+                replacement, "replacing_job", lambda *how: jobs.append(real(*how)) or jobs[-1]
+            )
             merge_shuffle(storage, policy=EAGER, options=WriteOptions(sync=False))
 
     return storage, act, lambda: jobs[-1]

@@ -10,7 +10,7 @@ import pytest
 
 from arrow_format import collect_garbage, consume, merge_shuffle, open_shuffle
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.commit import LISTED_OUTPUTS, commit_job
 from arrow_format.jobs.job import begin_job
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.commit_log import CommitLog
@@ -76,6 +76,26 @@ OPERATIONS = {
     "consume": (take, 4, 7, 0),
 }
 """Of each operation on a result of four versions, how many requests of the log at most."""
+
+
+@guarantee("few requests")
+def test_a_commit_of_many_map_outputs_looks_at_a_listing_and_not_at_each_file(s3):
+    bucket = s3.new_bucket()
+    storage = open_storage(f"s3://{bucket}/a", s3.options)
+    with s3.requests(bucket) as requests:
+        assert write(storage, tasks=LISTED_OUTPUTS).num_map_outputs == LISTED_OUTPUTS
+    looked_at = [request.path for request in requests if request.method == "HEAD"]
+    assert not [path for path in looked_at if ".shuffle." in path]
+
+
+def test_a_file_that_the_listing_lacks_is_missed(s3):
+    storage = open_storage(f"s3://{s3.new_bucket()}/a", s3.options)
+    job = begin_job(storage, SCHEMA, num_subpartitions=N, partitioner=ColumnPartitioner("p"))
+    statuses = [run(job, task, range(N), start=N * task) for task in range(LISTED_OUTPUTS)]
+    (file,) = statuses[3].output.files
+    storage.delete(file.index_path)
+    with pytest.raises(CorruptShuffleError, match=r"map task 3, attempt 0\): is not there"):
+        commit_job(job, statuses)
 
 
 @guarantee("few requests")

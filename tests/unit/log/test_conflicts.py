@@ -11,7 +11,8 @@ import pytest
 from arrow_format.errors import CommitConflictError, OptionError, ShuffleError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.garbage import _Collection, collect_garbage
-from arrow_format.jobs.merge import Replacement, merge_shuffle, replace_outputs
+from arrow_format.jobs.merge import merge_shuffle
+from arrow_format.jobs.replacement import Replacement, replace_outputs
 from arrow_format.jobs.rollback import rollback_shuffle
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.jobs.target import open_target
@@ -56,7 +57,7 @@ def write(path, mode, expected=None, n=5, *, pending=False):
 def delete(path, expected=None):
     shuffle = open_shuffle(path)
     nought = np.zeros(5, np.int64)
-    change = Replacement((shuffle.map_outputs[0],), None)
+    change = Replacement((shuffle.map_outputs[0],), ())
     replace_outputs("delete", shuffle, FAST, lambda _: ([change], (nought, nought)), expected)
 
 

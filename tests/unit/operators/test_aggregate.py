@@ -51,6 +51,7 @@ class Here:
         self.path, self.num_subpartitions, self.partitioner = "/s", 4, partitioner
         self.schema = schema
         self.map_outputs = ()
+        self.combine = {}
 
 
 SCHEMA = pa.schema(

@@ -578,9 +578,28 @@ class TestMerge:
         _, out, _ = run("merge", tmp_path, "--dry-run")
         assert "  rewrite map output 0: 1 file, " in out
 
+    def test_by_subpartition(self, run, several):
+        expected = self.rows_of(several)
+        how = ("--by", "subpartition", "--rewrite", "always")
+        plan = run("merge", several, *how, "--dry-run")[1].splitlines()
+        assert plan[0].endswith(" by subpartition, into 1 file")
+        assert "regions      5 -> 1" in run("merge", several, *how)[1]
+        assert self.rows_of(several) == expected
+        line = error_of(run("merge", several, "--by", "key"), 2)
+        assert "by='key': expected one of 'map_output', 'subpartition'" in line
+
+    def test_large_merges_are_better_done_by_spark(self):
+        merges = (PlannedMerge(rewrite=False, first=0, end=2),) * 2
+        facts = Facts(2, 2, 16 << 30, 10, 10)
+        plan = MergePlan("x", 1, merges, (facts, facts))
+        spark = "  This is 2 tasks in one process; Spark does them concurrently: "
+        call = "arrow_shuffle.merge_shuffle(spark, path, by='map_output')"
+        assert merge_plan_lines(plan)[-1] == spark + call
+        assert len(merge_plan_lines(MergePlan("x", 1, merges[:1], (facts,)))) == 2
+
     def test_long_plans_are_cut(self):
         merges = (PlannedMerge(rewrite=False, first=0, end=2),) * 50
-        plan = MergePlan("x", 1, merges, (Facts(2, 2, 10, 10),) * 50)
+        plan = MergePlan("x", 1, merges, (Facts(2, 2, 10, 10, 10),) * 50)
         lines = merge_plan_lines(plan)
         assert len(lines) == 22
         assert lines[-1] == "  ... and 30 more; --json lists all"

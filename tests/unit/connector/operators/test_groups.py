@@ -1,5 +1,6 @@
 """A function per group: which form it has, what it is given, and what its results may be."""
 
+import datetime
 from functools import partial
 
 import numpy as np
@@ -8,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import connector
-from arrow_format import MissingPackageError, OptionError, SchemaError, write_shuffle
+from arrow_format import MissingPackageError, OptionError, SchemaError, open_shuffle, write_shuffle
+from arrow_format.arrays.batches import BATCH_BYTES
 from connector.operators import groups
-from connector.source.reader import BATCH_BYTES
 from connector.spark_version import SPARK
 from tests.support.session_in_process import SessionInProcess, Settings
 from tests.support.small_shuffles import FAST
@@ -149,6 +150,94 @@ def test_results_may_be_returned_again_with_other_values(path):
     sizes = iter(range(5))
     found = run(path, lambda key, frame: with_a_list(key, frame[: next(sizes)]), lists)
     assert sorted(row["n"][0] for row in found) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rows_each", [1, 12_000])
+@pytest.mark.parametrize("with_into", [False, True])
+def test_a_function_may_use_one_buffer_for_all_results(tmp_path, rows_each, with_into):
+    """NumPy's memory becomes that of a table, or of a column of a frame, without a copy."""
+    rows = pa.table({"k": [i % 5 for i in range(40)]})
+    write_shuffle(rows, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    block = np.zeros((2, rows_each), np.int64)
+    text = bytearray(2)
+
+    def fill(k):
+        block[0], block[1] = k, k + 100
+        text[:] = b"%02d" % k
+
+    def of_tables(key, rows: pa.Table):
+        fill(key[0].as_py())
+        return pa.table({"k": block[0], "n": block[1], "t": pa.repeat(bytes(text), rows_each)})
+
+    def of_frames(key, frame):
+        fill(key[0])
+        columns = {"k": block[0], "n": block[1], "t": [text] * rows_each}
+        return pd.DataFrame(columns, copy=False)
+
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("t", pa.binary())])
+    for number, function in enumerate((of_tables, of_frames)):
+        how = {"into": tmp_path / str(number), "options": FAST} if with_into else {}
+        made = connector.map_groups(SESSION, tmp_path / "s", function, schema, **how)
+        table = open_shuffle(how["into"]).to_table() if with_into else made.toArrow()
+        assert len(table) == 5 * rows_each
+        seen = {
+            tuple(row.values()) for row in table.group_by(schema.names).aggregate([]).to_pylist()
+        }
+        assert seen == {(k, k + 100, b"%02d" % k) for k in range(5)}
+
+
+def test_results_of_several_types_are_each_in_their_rows(tmp_path):
+    """Types that alternate from group to group are converted with their own."""
+    rows = pa.table({"k": list(range(300)), "v": [None if i % 3 else i for i in range(300)]})
+    write_shuffle(rows, tmp_path / "s", num_subpartitions=4, keys="k", options=FAST)
+
+    def of_group(key, frame):
+        frame["t"] = pd.Series([f"t{key[0]}"], dtype=("string", "category", object)[key[0] % 3])
+        frame["d"] = [pd.NaT, datetime.date(2024, 1, 1), None][key[0] % 3]
+        return frame[["t", "d", "v", "k"]] if key[0] % 2 else frame
+
+    schema = pa.schema(
+        [("k", pa.int64()), ("v", pa.int64()), ("t", pa.string()), ("d", pa.date32())]
+    )
+    for into in (None, tmp_path / "into"):
+        how = {} if into is None else {"into": into, "options": FAST}
+        made = connector.map_groups(SESSION, tmp_path / "s", of_group, schema, **how)
+        table = made.toArrow() if into is None else open_shuffle(into).to_table()
+        assert table.sort_by("k").to_pylist() == [
+            {
+                "k": k,
+                "v": None if k % 3 else k,
+                "t": f"t{k}",
+                "d": datetime.date(2024, 1, 1) if k % 3 == 1 else None,
+            }
+            for k in range(300)
+        ]
+
+
+def test_what_a_function_does_to_its_frame_stays_there(tmp_path):
+    """Frames of a block are slices of it, and share neither values nor labels."""
+    rows = pa.table({"k": [i // 2 for i in range(40)], "v": list(range(40)), "t": ["x"] * 40})
+    write_shuffle(rows, tmp_path / "s", num_subpartitions=1, keys="k", options=FAST)
+    kept = []
+
+    def changes(key, frame):
+        assert (frame.index.name, frame.columns.name) == (None, None)
+        assert list(frame.index) == [0, 1]
+        assert (frame["v"] // 2 == key[0]).all()
+        assert list(frame["t"]) == ["x", "x"]
+        frame.index.name = frame.columns.name = "changed"
+        seen = frame[["k", "v"]]
+        kept.append((frame, frame.copy()))
+        frame["v"] += 1
+        frame.loc[1, "t"] = "y"
+        frame["new"] = 1
+        frame.iloc[0, 0] = -1
+        kept[-1] = frame, frame.copy()
+        return seen
+
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    assert len(run(tmp_path / "s", changes, schema)) == 40
+    assert all(frame.equals(copy) for frame, copy in kept)
 
 
 def test_large_results_do_not_wait_for_others(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import arrow_format
 import connector
 from arrow_format import (
+    BroadcastPartitioner,
     HashPartitioner,
     OptionError,
     RangePartitioner,
@@ -244,3 +245,34 @@ def test_options_of_both_kinds(tmp_path, items):
     )  # fmt: skip
     assert receipt.num_subpartitions == N
     assert open_shuffle(tmp_path / "out").partitioner == HashPartitioner("price_sum")
+
+
+def test_a_nan_that_pandas_made_a_null_is_explained(tmp_path):
+    rows = pa.table({"k": [1.5, float("nan"), None], "v": [1, 2, 3]})
+    path = tmp_path / "s"
+    write_shuffle(rows, path, num_subpartitions=200, keys="k", options=FAST)
+
+    def same(rows: pa.Table):
+        return rows
+
+    into = {"into": tmp_path / "out", "options": FAST}
+    with pytest.raises(SchemaError, match=r"with k=None came from .*If the key was NaN: pandas"):
+        connector.map_groups(SPARK, path, lambda frame: frame, rows.schema, **into)
+    for how in ({"function": same}, {"function": lambda f: f, "filter": "k < 2 OR k IS NULL"}):
+        connector.map_groups(SPARK, path, schema=rows.schema, mode="overwrite", **how, **into)
+    found = open_shuffle(tmp_path / "out").to_table()
+    assert sorted(found["v"].to_pylist()) == [1, 3]
+
+
+def test_a_result_of_broadcast_rows_is_stored_once(tmp_path):
+    everyone = BroadcastPartitioner()
+    path, into = tmp_path / "s", {"into": tmp_path / "out", "keys": "order", "options": FAST}
+    write_shuffle(ITEMS, path, num_subpartitions=N, partitioner=everyone, options=FAST)
+    for several in (None, [0, 1], range(2)):
+        with pytest.raises(OptionError, match=r"would have them . times: add subpartitions=0"):
+            connector.map_subpartitions(SPARK, path, doubled, SCHEMA, subpartitions=several, **into)
+    receipt = connector.map_subpartitions(
+        SPARK, path, doubled, SCHEMA, subpartitions=iter([0]), num_subpartitions=3, **into
+    )
+    assert receipt.num_rows == ITEMS.num_rows
+    assert open_shuffle(into["into"]).num_subpartitions == 3

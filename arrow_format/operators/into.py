@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError
+from arrow_format.jobs.job import begin_job
 from arrow_format.jobs.target import newest_entry
 from arrow_format.operators.staying_rows import Placement, plan_placement
 from arrow_format.options import ReadOptions, WriteOptions, check_mode, check_read_options
 from arrow_format.storage.open import open_storage
-from connector.map_task import NumberedMapTask, begin_spark_job
-from connector.spark_types import arrow_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from arrow_format.arrays.batches import Rows
-    from arrow_format.operators.staying_rows import Result
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.operators.tasks import GroupResults, Operation
     from arrow_format.options import WriteMode
-    from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.open import Place, Storage
 
 
@@ -41,38 +39,42 @@ class Into:
 
     def begin(
         self,
-        schema: StructType,
-        results: Callable[[int], Generator[Result]],
-        source: Shuffle,
-        names: Callable[[str], str | None],
-        where: str,
-    ) -> NumberedMapTask:
-        """Return the task that writes results of a schema; ``where`` names what they are made of.
+        operation: Operation,
+        results: GroupResults,
+        schema: pa.Schema,
+        begin: Callable[..., ShuffleJob] = begin_job,
+    ) -> tuple[ShuffleJob, PlacedRows]:
+        """Return the job that writes the results of an operation, and the rows of its map tasks.
 
-        ``results`` returns those of a map task by its number; ``source`` and ``names`` are as
-        :func:`~arrow_format.operators.staying_rows.plan_placement` has them.
+        A map task writes the results of the group that has its number. ``schema`` is that of what
+        is stored; ``begin`` begins the job, by default without types of Spark.
         """
-        stored = data_schema(arrow_schema_of(schema))
+        stored = data_schema(schema)
         placement = plan_placement(
-            source, stored, names, keys=self.keys, num_subpartitions=self.num_subpartitions
+            operation.placed_as,
+            stored,
+            operation.names,
+            keys=self.keys,
+            num_subpartitions=self.num_subpartitions,
         )
         existing = newest_entry(self.storage) if self.mode == "append" else None
-        job = begin_spark_job(
+        job = begin(
             self.storage,
             schema,
             num_subpartitions=placement.num_subpartitions,
             partitioner=placement.partitioner,
             sort_by=() if existing is None else existing.sort_by,
+            combine=None if existing is None else existing.combine,
             options=self.options,
         )
-        return NumberedMapTask(job, PlacedRows(results, placement, stored, where))
+        return job, PlacedRows(results, placement, stored, operation.paths)
 
 
 @dataclass(frozen=True)
 class PlacedRows:
     """The rows that each map task writes."""
 
-    results: Callable[[int], Generator[Result]]
+    results: GroupResults
     placement: Placement
     schema: pa.Schema
     where: str

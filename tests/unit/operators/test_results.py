@@ -8,9 +8,9 @@ import pytest
 
 from arrow_format import BroadcastPartitioner, CorruptShuffleError, open_shuffle, write_shuffle
 from arrow_format.arrays.stored_types import in_time_zone
-from connector.operators.join import ThenOfGroup
-from connector.operators.map import EachSubpartition
-from connector.operators.results import results_of
+from arrow_format.operators.join_shuffles import ThenOfGroup
+from arrow_format.operators.map_subpartitions import EachSubpartition
+from arrow_format.operators.results import results_of
 from tests.support.guarantees import guarantee
 
 SCHEMA = pa.schema({"n": pa.int64()})

@@ -25,6 +25,9 @@ Column: TypeAlias = pa.ChunkedArray
 MAX_DIGITS = 38
 """Of Spark's decimals."""
 
+SUM_DIGITS = 10
+"""Digits that the sum of decimals has more than they."""
+
 _LONG_STATE = pa.decimal128(MAX_DIGITS, 0)
 """Holds the sum of 2**63 integers of 64 bits."""
 
@@ -79,13 +82,22 @@ def addable(column: Column) -> Column:
     return column if fits else column.cast(wider)
 
 
-def exact_sum(type_: pa.DataType, total: Column) -> Column:
-    """Return sums of a column of a type, in the type that Spark gives them."""
+def sum_type(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type that Spark gives sums of a column of a type; None: it has no sum."""
+    if pt.is_floating(type_) or pt.is_null(type_):
+        return pa.float64()
     if pt.is_decimal(type_):
-        digits = min(type_.precision + 10, MAX_DIGITS)
-        return cast_checked(total, pa.decimal128(digits, type_.scale))
-    longs = cast_checked(total, pa.int64())
-    return longs.cast(type_) if pt.is_duration(type_) else longs
+        return pa.decimal128(min(type_.precision + SUM_DIGITS, MAX_DIGITS), type_.scale)
+    if pt.is_duration(type_):
+        return type_
+    return None if sum_state(type_) is None else pa.int64()
+
+
+def exact_sum(type_: pa.DataType, total: Column) -> Column:
+    """Return sums of a column of a type, in its :func:`sum_type`; of no floats."""
+    if pt.is_duration(type_):
+        return cast_checked(total, pa.int64()).cast(type_)
+    return cast_checked(total, sum_type(type_))
 
 
 def exact_mean(type_: pa.DataType, total: Column, count: Column) -> Column:

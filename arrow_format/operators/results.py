@@ -1,6 +1,6 @@
 """Results of a user's function, brought to the schema that was declared.
 
-Spark takes what ``mapInArrow`` yields by position and checks neither names nor types.
+``mapInArrow`` of Spark takes them by position and checks neither names nor types.
 """
 
 from __future__ import annotations

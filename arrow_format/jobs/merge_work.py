@@ -1,0 +1,329 @@
+"""What the tasks of a merge write, in this process or in tasks of Spark, and what replaces what."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.buffers import to_numpy
+from arrow_format.errors import CorruptShuffleError
+from arrow_format.format.totals import subpartition_totals
+from arrow_format.jobs.job import run_map_task
+from arrow_format.jobs.map_outputs import complete_outputs, in_task_order
+from arrow_format.jobs.replacement import Replacement
+from arrow_format.log.totals import sum_totals
+from arrow_format.model import MapOutput, MapStatus, RegionKind
+from arrow_format.options import WriteOptions
+from arrow_format.read.index_cache import IndexCache
+from arrow_format.storage.local_dirs import ReadRoots, WriteRoots, first_root
+from arrow_format.write.clustering import region_chunk_bytes
+from arrow_format.write.counters import sum_counters
+from arrow_format.write.merger import (
+    MAX_COMPARED_BYTES,
+    MAX_COMPARED_ROWS,
+    NUM_COMPARED,
+    ignore,
+    merge_files,
+    rows_at_ends,
+    rows_differ,
+    subpartition_at_ends,
+)
+from arrow_format.write.region_file import read_back, write_region_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.log.delta import Totals
+    from arrow_format.model import PartitionedFile, Position
+    from arrow_format.options import Codec
+    from arrow_format.read.partitioned_file import PartitionedFileReader
+    from arrow_format.read.shuffle import Shuffle
+    from arrow_format.write.merge_policy import PlannedMerge
+    from arrow_format.write.range_plan import Piece
+
+
+MAX_COMPARED_CHUNKS = 512
+"""Chunks of inputs that a task of a merge by subpartition reads again, to compare their rows."""
+
+
+class MergeWork(Protocol):
+    """The tasks of a merge of a version; travels to them by pickle."""
+
+    @property
+    def num_tasks(self) -> int:
+        """How many there are; each writes one file, or none without rows, or few large ones."""
+
+    def write(
+        self, job: ShuffleJob, number: int, attempt: int, on_bytes: Callable[[int], None] = ignore
+    ) -> MapStatus:
+        """Write and check the map output of a task, from 0; ``on_bytes`` as for a whole merge.
+
+        Attempts of a task never share a file. What a failed one leaves is removed with the job.
+        """
+
+    def replacements(
+        self, job: ShuffleJob, statuses: Sequence[MapStatus]
+    ) -> tuple[list[Replacement], Totals]:
+        """Return what replaces what, and the rows and bytes per subpartition that this adds.
+
+        Raises ShuffleError where the statuses are not one of each task, CorruptShuffleError where
+        the new files have other rows.
+        """
+
+
+@dataclass(frozen=True)
+class MapOutputMerges:
+    """Merges of adjacent map outputs, one task for each; a status has what it adds to totals."""
+
+    shuffle: Shuffle
+    merges: tuple[PlannedMerge, ...]
+    max_fan_in: int
+
+    @property
+    def num_tasks(self) -> int:
+        """One for each new file."""
+        return len(self.merges)
+
+    def _inputs(self, number: int) -> Sequence[MapOutput]:
+        planned = self.merges[number]
+        return self.shuffle.snapshot.map_outputs[planned.first : planned.end]
+
+    def write(
+        self, job: ShuffleJob, number: int, attempt: int, on_bytes: Callable[[int], None] = ignore
+    ) -> MapStatus:
+        """Copy or join the regions of some map outputs."""
+        started = time.perf_counter_ns()
+        inputs, version = self._inputs(number), self.shuffle.snapshot.newest
+        indexes = IndexCache(job.storage)
+        reported = 0
+
+        def report(num_bytes: int) -> None:
+            nonlocal reported
+            reported += num_bytes
+            on_bytes(num_bytes)
+
+        merged = merge_files(
+            [indexes.index_of(version, output, file) for output in inputs for file in output.files],
+            rewrite=self.merges[number].rewrite,
+            max_fan_in=self.max_fan_in,
+            roots=_roots(job, number, attempt),
+            path_in=partial(job.path_in, _name(number, attempt)),
+            metadata=job.metadata(number, attempt),
+            options=job.options,
+            on_bytes=report,
+        )
+        # Bytes between chunks, and what the bytes of regions lost to rounding.
+        on_bytes(sum(output.num_bytes for output in inputs) - reported)
+        counters = sum_counters(output.counters for output in inputs)
+        output = _map_output(job, number, attempt, [merged.file], started, counters)
+        return MapStatus(output, np.zeros_like(merged.added_bytes), merged.added_bytes)
+
+    def replacements(
+        self, job: ShuffleJob, statuses: Sequence[MapStatus]
+    ) -> tuple[list[Replacement], Totals]:
+        """Return a replacement for each merge."""
+        changes = []
+        outputs = [status.output for status in statuses]
+        for output in in_task_order(job, outputs, self.num_tasks):
+            inputs = self._inputs(output.map_task)
+            changes.append(Replacement(inputs, (replace(output, position=_position(inputs)),)))
+        return changes, sum_totals(
+            [self._added(job, each) for each in statuses], job.num_subpartitions
+        )
+
+    def _added(self, job: ShuffleJob, status: MapStatus) -> Totals:
+        """Return what a map output adds to the totals: by its status, or else by the indexes."""
+        if status.subpartition_rows is not None and status.subpartition_bytes is not None:
+            return status.subpartition_rows, status.subpartition_bytes
+        version, n = self.shuffle.snapshot.newest, job.num_subpartitions
+        indexes = IndexCache(job.storage)
+
+        def totals(outputs: Sequence[MapOutput]) -> Totals:
+            files = [(output, file) for output in outputs for file in output.files]
+            return sum_totals(
+                [
+                    subpartition_totals(index.regions, n, index.file.data_bytes)
+                    for index in indexes.indexes_of(version, files)
+                ],
+                n,
+            )
+
+        after, before = totals([status.output]), totals(self._inputs(status.output.map_task))
+        return after[0] - before[0], after[1] - before[1]
+
+
+@dataclass(frozen=True)
+class SubpartitionMerge:
+    """A merge of all map outputs into files of adjacent subpartitions, one task for each."""
+
+    shuffle: Shuffle
+    """Opened with the memory that a task may take to read."""
+    pieces: tuple[Piece, ...]
+    codec: Codec
+    statistics: tuple[str, ...]
+    """Columns that have statistics in some input."""
+
+    @property
+    def num_tasks(self) -> int:
+        """One for each new file."""
+        return len(self.pieces)
+
+    def write(
+        self, job: ShuffleJob, number: int, attempt: int, on_bytes: Callable[[int], None] = ignore
+    ) -> MapStatus:
+        """Read a range of subpartitions from all map outputs, and write it as one region."""
+        started = time.perf_counter_ns()
+        piece, shuffle = self.pieces[number], self.shuffle
+        if piece.kind is RegionKind.UNICAST and self._has_many_regions(piece):
+            status = self._write_sorted(job, number, attempt)
+            on_bytes(piece.num_bytes)
+            return status
+        written = write_region_file(
+            lambda: shuffle.rows(range(piece.first, piece.end), regions=piece.regions),
+            piece.kind,
+            piece.first,
+            roots=_roots(job, number, attempt),
+            path_in=partial(job.path_in, _name(number, attempt)),
+            metadata=replace(job.metadata(number, attempt), statistics=self.statistics),
+            options=replace(job.options, codec=self.codec),
+            num_bytes=piece.num_bytes,
+            raw_bytes=self._raw_bytes(piece),
+        )
+        on_bytes(piece.num_bytes)
+        if written is None:
+            nought = np.zeros(shuffle.num_subpartitions, np.int64)
+            return MapStatus(_map_output(job, number, attempt, [], started), nought, nought)
+        self._compare(piece, [written])
+        file, n = written.file, shuffle.num_subpartitions
+        return MapStatus(
+            _map_output(job, number, attempt, [file], started),
+            *subpartition_totals(written.regions, n, file.data_bytes),
+        )
+
+    def _raw_bytes(self, piece: Piece) -> int:
+        return piece.num_bytes * self.shuffle.snapshot.raw_bytes // max(self.shuffle.num_bytes, 1)
+
+    def _has_many_regions(self, piece: Piece) -> bool:
+        """Whether a reader that orders the rows would decode most chunks several times.
+
+        It orders a group of subpartitions at a time, and keeps a bounded part of the chunks that
+        have rows of the next.
+        """
+        shuffle, group_bytes = self.shuffle, self.shuffle.options.group_bytes
+        num_regions = int(shuffle.snapshot.map_outputs.of_files("num_regions").sum())
+        region_bytes = shuffle.snapshot.raw_bytes // max(num_regions, 1)
+        chunk_bytes = region_chunk_bytes(region_bytes, WriteOptions().chunk_bytes)
+        return (
+            len(piece.regions) * chunk_bytes > 4 * group_bytes
+            and self._raw_bytes(piece) > 2 * group_bytes
+        )
+
+    def _write_sorted(self, job: ShuffleJob, number: int, attempt: int) -> MapStatus:
+        """Write a range as a map task does: regions of full sort buffers, joined at its end.
+
+        So each input is read once, from its start to its end.
+        """
+        piece, shuffle = self.pieces[number], self.shuffle
+        options = replace(job.options, codec=self.codec, rewrite="always", write_order="natural")
+        status = run_map_task(
+            replace(job, options=options, statistics=self.statistics),
+            number,
+            attempt,
+            shuffle.reader(piece.first, piece.end, regions=piece.regions),
+        )
+        roots = ReadRoots(job.storage)
+        written = [
+            read_back(roots.storage_of(file, job.job_id), file, shuffle.schema)
+            for file in status.output.files
+        ]
+        self._compare(piece, written)
+        return status
+
+    def _compare(self, piece: Piece, written: Sequence[PartitionedFileReader]) -> None:
+        """Read some subpartitions from the inputs again, and compare their unicast rows.
+
+        All tasks together compare as many as a merge into one file, unless there are many inputs:
+        each has a chunk of every one.
+        """
+        if piece.kind is RegionKind.BROADCAST or not written:
+            return
+        shuffle = self.shuffle
+        schema = shuffle.schema
+        rows, raw = (weights[piece.first : piece.end] for weights in shuffle.weights())
+        fit = (rows > 0) & (rows <= MAX_COMPARED_ROWS) & (raw <= MAX_COMPARED_BYTES)
+        candidates = piece.first + np.flatnonzero(fit)
+        most = min(NUM_COMPARED // self.num_tasks, MAX_COMPARED_CHUNKS // len(piece.regions))
+        places = np.linspace(0, len(candidates) - 1, min(max(most, 1), len(candidates)))
+        for number in candidates[places.astype(int)].tolist():
+            read = [run.batch for run in shuffle.rows([number], regions=piece.regions)]
+            expected = rows_at_ends(pa.Table.from_batches(read, schema))
+            if expected != subpartition_at_ends(written, written[0], number):
+                raise rows_differ(written[0], f"rows of subpartition {number}")
+
+    def replacements(
+        self, job: ShuffleJob, statuses: Sequence[MapStatus]
+    ) -> tuple[list[Replacement], Totals]:
+        """Return one replacement: of all map outputs."""
+        outputs, (rows, sizes) = complete_outputs(job, statuses, self.num_tasks)
+        n = job.num_subpartitions
+        shuffle = self.shuffle
+        before = to_numpy(shuffle.subpartition_rows), to_numpy(shuffle.subpartition_bytes)
+        if not np.array_equal(rows, before[0]):
+            which = int(np.flatnonzero(rows != before[0])[0])
+            msg = (
+                f"{shuffle.path}: merged files have {rows[which]:,} rows of subpartition "
+                f"{which}, version {shuffle.version} has {before[0][which]:,}; its files are "
+                "unharmed, and nothing was merged. Please report this"
+            )
+            raise CorruptShuffleError(msg)
+        inputs = shuffle.snapshot.map_outputs
+        position = _position(inputs)
+        placed = tuple(
+            replace(output, position=position._replace(order=order))
+            for order, output in enumerate(outputs, position.order)
+            if output.files
+        )
+        known = sum_totals([shuffle.snapshot.totals or before], n)
+        return [Replacement(inputs, placed)], (rows - known[0], sizes - known[1])
+
+
+def _name(number: int, attempt: int) -> str:
+    return f"{number:05d}-{attempt}-{secrets.token_hex(6)}-0"
+
+
+def _roots(job: ShuffleJob, number: int, attempt: int) -> WriteRoots:
+    # A task that outlives an abort must not make the directory again: nothing would remove it.
+    storage, local = job.storage.without_new_directories(), job.open_local_roots()
+    return WriteRoots(storage, local, first_root(job.job_id, number + attempt, 1 + len(local)))
+
+
+def _map_output(
+    job: ShuffleJob,
+    number: int,
+    attempt: int,
+    files: Sequence[PartitionedFile],
+    started_ns: int,
+    counters: Mapping[str, int] = MappingProxyType({}),
+) -> MapOutput:
+    written = {
+        "num_rows": sum(file.num_rows for file in files),
+        "raw_bytes": sum(file.raw_bytes for file in files),
+        "stored_bytes": sum(file.data_bytes for file in files),
+        "num_regions": sum(file.num_regions for file in files),
+        "merge_ns": time.perf_counter_ns() - started_ns,
+    }
+    return MapOutput(job.job_id, number, attempt, tuple(files), {**counters, **written})
+
+
+def _position(inputs: Sequence[MapOutput]) -> Position:
+    """Return the position of the first input, with the version that added the last rows of all."""
+    positions = [output.position for output in inputs if output.position is not None]
+    return positions[0]._replace(last_version=max(each.last_version for each in positions))

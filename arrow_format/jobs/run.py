@@ -1,0 +1,47 @@
+"""A write from its target to its commit; whoever runs the map tasks gives a function."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from arrow_format.jobs.cleanup import abort_after
+from arrow_format.jobs.commit import commit_job, receipt_of
+from arrow_format.jobs.target import open_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.model import MapStatus
+
+
+def run_job(
+    job: ShuffleJob,
+    mode: str,
+    run: Callable[[ShuffleJob], Sequence[MapStatus]],
+    *,
+    num_map_outputs: int | None = None,
+    expected_version: int | None = None,
+) -> ShuffleReceipt:
+    """Run the map tasks of a job and commit their map outputs; if that fails, remove them.
+
+    ``run`` returns when no task is running. With mode ``ignore`` and an existing shuffle it is not
+    called, and the receipt is that of the newest version. ``num_map_outputs`` is checked if given.
+    Raises as :func:`~arrow_format.write_shuffle`.
+    """
+    existing = open_target(job, mode, expected_version=expected_version)
+    if existing is not None and mode == "ignore":
+        return receipt_of(job.storage, existing)
+    try:
+        return commit_job(
+            job,
+            run(replace(job, has_directory=True)),
+            mode=mode,
+            expected_map_outputs=num_map_outputs,
+            expected_version=expected_version,
+        )
+    except BaseException as error:
+        abort_after(job, error)
+        raise

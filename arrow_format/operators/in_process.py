@@ -1,0 +1,395 @@
+"""Runs operations on shuffles without Spark: in threads of this process, or in a pool of processes.
+
+A pool gets each task by pickle, and its results come back through files of a scratch directory,
+whatever their size; of tasks that write a shuffle only the statuses come back.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from threading import Event
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import pyarrow as pa
+
+from arrow_format.arrays.batch_stream import BatchReader
+from arrow_format.arrays.stored_types import data_schema
+from arrow_format.errors import ClosedError, OptionError, SchemaError, ShuffleError
+from arrow_format.jobs.job import run_map_task
+from arrow_format.jobs.run import run_job
+from arrow_format.operators.in_order import InOrder, Step
+from arrow_format.options import (
+    MIN_SHARE_BYTES,
+    READING_BYTES,
+    ReadOptions,
+    WriteOptions,
+)
+from arrow_format.storage.scratch import ScratchDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from arrow_format.arrays.batches import Rows
+    from arrow_format.jobs.job import ShuffleJob
+    from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.model import MapStatus
+    from arrow_format.operators.into import Into, PlacedRows
+    from arrow_format.operators.tasks import GroupResults, Operation
+    from arrow_format.storage.protocol import Storage
+
+T = TypeVar("T")
+
+TARGET_PARTITION_BYTES = 16 << 20
+"""Bytes on disk that a task reads, where the user does not say: results of a task wait for those
+before, and are bounded."""
+
+STEP_BYTES = 4 << 20
+"""Raw bytes of results from which on a task stops until there is space for more."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What runs tasks, and within how much memory."""
+
+    executor: Executor | None
+    """Of the user; threads of our own when None."""
+    number: int
+    """How many tasks run."""
+    reading: ReadOptions
+    """Of the shuffles of all workers together."""
+
+    @staticmethod
+    def of(executor: object, reading: ReadOptions | None, num_shuffles: int) -> Workers:
+        """Return as many workers as there are and the memory is enough for; raises OptionError.
+
+        Workers, and the results that wait for the consumer, have equal shares of the memory, which
+        is that of one read for each of them where the user does not say.
+        """
+        if executor is None:
+            number = _num_cores()
+        elif isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor):
+            number = vars(executor)["_max_workers"]  # public for no executor
+        else:
+            msg = (
+                f"executor is {type(executor).__name__}: expected a ThreadPoolExecutor or "
+                "ProcessPoolExecutor of concurrent.futures, or None for threads on all cores"
+            )
+            raise OptionError(msg)
+        if reading is None:
+            each = max(ReadOptions().memory_bytes, READING_BYTES + num_shuffles * MIN_SHARE_BYTES)
+            return Workers(executor, number, ReadOptions(memory_bytes=each * (number + 1)))
+        shares = (reading.memory_bytes - READING_BYTES) // (MIN_SHARE_BYTES * num_shuffles)
+        if shares < 2:
+            needed = READING_BYTES + 2 * MIN_SHARE_BYTES * num_shuffles
+            msg = (
+                f"memory_bytes={reading.memory_bytes!r}: a worker that reads {num_shuffles} "
+                f"shuffles, and its results, need {needed} bytes, {needed >> 20} MiB; set "
+                "memory_bytes to that or more, or read fewer of them together"
+            )
+            raise OptionError(msg)
+        return Workers(executor, min(number, shares - 1), reading)
+
+    @property
+    def share(self) -> ReadOptions:
+        """Options of the shuffles that one worker reads."""
+        return self.reading.shared_by(self.number + 1)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Most bytes of results that wait."""
+        return (self.reading.memory_bytes - READING_BYTES) // (self.number + 1)
+
+
+def _num_cores() -> int:
+    """Return how many cores this process may use; macOS tells only how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def result_schema(schema: object) -> pa.Schema:
+    """Return the schema of results that a user declared; raises SchemaError."""
+    if not isinstance(schema, pa.Schema):
+        msg = (
+            f"schema is {type(schema).__name__}: expected a pyarrow schema, which functions of "
+            "Spark take as well"
+        )
+        raise SchemaError(msg)
+    return data_schema(schema)
+
+
+def run_operation(
+    operation: Operation,
+    workers: Workers,
+    schema: pa.Schema,
+    *,
+    subpartitions: int | Iterable[int] | None,
+    target_partition_bytes: int,
+    into: Into | None,
+) -> BatchReader | ShuffleReceipt:
+    """Return a reader of the results of an operation, in order; with ``into`` write them.
+
+    ``schema`` is that of the results. Nothing runs before the reader is read.
+    """
+    results = operation.in_groups(
+        schema, subpartitions=subpartitions, target_partition_bytes=target_partition_bytes
+    )
+    number = len(results.groups)
+    if into is None:
+        _check_pickles(workers.executor, results)
+        is_pool = isinstance(workers.executor, ProcessPoolExecutor)
+        tasks = (_ProcessBatches if is_pool else _ThreadBatches)(workers, operation, results)
+        batches: InOrder[pa.RecordBatch] = InOrder(
+            tasks,
+            number,
+            max_tasks=workers.number,
+            max_bytes=workers.waiting_bytes,
+            step_bytes=tasks.step_bytes,
+        )
+        return BatchReader(schema, batches)
+    # The workers share the memory of writing, as they do that of reading.
+    writing = WriteOptions() if into.options is None else into.options
+    buffer_bytes = max(writing.sort_buffer_bytes // workers.number, 1 << 10)
+    sharing = replace(into, options=replace(writing, sort_buffer_bytes=buffer_bytes))
+    job, rows = sharing.begin(operation, results, schema)
+    _check_pickles(workers.executor, (job, rows))
+
+    def run(job: ShuffleJob) -> list[MapStatus]:
+        outputs = _MapOutputs(workers, operation, job, rows)
+        return list(InOrder(outputs, number, max_tasks=workers.number, max_bytes=0, step_bytes=0))
+
+    return run_job(job, into.mode, run, num_map_outputs=number)
+
+
+def _check_pickles(executor: Executor | None, sent: object) -> None:
+    """Raise OptionError for what cannot be sent to a process of a pool."""
+    if not isinstance(executor, ProcessPoolExecutor):
+        return
+    try:
+        pickle.dumps(sent)
+    except Exception as error:
+        msg = (
+            f"the function cannot be sent to the processes of the executor ({error}): define it, "
+            "and what it uses, at the top level of a module; or use threads"
+        )
+        raise OptionError(msg) from error
+
+
+class _Pool:
+    """Submits steps to the executor of the user, or to threads of our own."""
+
+    def __init__(self, workers: Workers, operation: Operation) -> None:
+        self.workers = workers
+        self.stopped = Event()
+        self._paths = operation.paths
+        self._own: Executor | None = None
+
+    def submit(self, call: Callable[..., T], *given: object) -> Future[T]:
+        """Submit a step; raises ClosedError where the executor was shut down."""
+        executor = self.workers.executor or self._own
+        if executor is None:
+            number = self.workers.number
+            executor = self._own = ThreadPoolExecutor(number, thread_name_prefix="arrow-shuffle")
+        try:
+            return executor.submit(call, *given)
+        except BrokenExecutor as error:
+            raise self._died() from error
+        except RuntimeError as error:
+            msg = f"{error}: keep the executor open until all results are read"
+            raise ClosedError(msg) from error
+
+    def result(self, future: Future[T]) -> T:
+        """Return what a step returned, or raise what it raised."""
+        try:
+            return future.result()
+        except BrokenExecutor as error:
+            raise self._died() from error
+
+    def _died(self) -> ShuffleError:
+        return ShuffleError(
+            f"a process of the executor died while it worked on subpartitions of {self._paths}: it "
+            "was killed, perhaps for lack of memory, or it could not import the function (what it "
+            "said itself is on stderr). Try again with a new executor"
+        )
+
+    def stop(self, *, wait: bool) -> None:
+        """End the threads, as :class:`~arrow_format.operators.in_order.Tasks` has it."""
+        self.stopped.set()
+        if self._own is not None:
+            self._own.shutdown(wait=wait, cancel_futures=True)
+
+
+class _ThreadBatches(_Pool):
+    """Tasks in threads, whose batches stay where they are."""
+
+    def __init__(self, workers: Workers, operation: Operation, results: GroupResults) -> None:
+        super().__init__(workers, operation)
+        self._results = results
+        self.step_bytes = min(STEP_BYTES, workers.waiting_bytes // (2 * workers.number))
+
+    def start(self, number: int) -> Future[Step[pa.RecordBatch]]:
+        """Begin to read a group."""
+        return self.submit(_Part(self._results.batches(number), self.stopped, self.step_bytes))
+
+    def go_on(self, rest: _Part) -> Future[Step[pa.RecordBatch]]:
+        """Read on."""
+        return self.submit(rest)
+
+    def taken(self, _number: int, future: Future[Step[pa.RecordBatch]]) -> Step[pa.RecordBatch]:
+        """Return what was read."""
+        return self.result(future)
+
+
+class _Part:
+    """The results of a group, made a bounded part at a time."""
+
+    def __init__(self, batches: Generator[pa.RecordBatch], stopped: Event, step_bytes: int) -> None:
+        self._batches = batches
+        self._stopped = stopped
+        self._step_bytes = step_bytes
+
+    def __call__(self) -> Step[pa.RecordBatch]:
+        made: list[tuple[pa.RecordBatch, int]] = []
+        num_bytes = 0
+        for batch in self._batches:
+            made.append((batch, batch.nbytes))
+            num_bytes += batch.nbytes
+            if self._stopped.is_set():
+                self.close()
+            elif num_bytes >= self._step_bytes:
+                return Step(made, self)
+        return Step(made)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._batches.close()
+
+
+class _ProcessBatches(_Pool):
+    """Tasks in processes, whose batches come through files."""
+
+    step_bytes = 0
+    """A process makes all results of a group, on disk."""
+
+    def __init__(self, workers: Workers, operation: Operation, results: GroupResults) -> None:
+        super().__init__(workers, operation)
+        self._results = results
+        self._scratch: ScratchDirectory | None = None
+
+    def start(self, number: int) -> Future[list[int]]:
+        """Let a process write the results of a group."""
+        if self._scratch is None:
+            self._scratch = ScratchDirectory()
+        storage = self._scratch.storage.without_new_directories()
+        return self.submit(_write_batches, self._results, number, storage)
+
+    def go_on(self, rest: object) -> NoReturn:
+        """Never called: a task has one step."""
+        raise AssertionError(rest)
+
+    def taken(self, number: int, future: Future[list[int]]) -> Step[pa.RecordBatch]:
+        """Map the results into memory; the file goes with the last of them."""
+        sizes = self.result(future)
+        if not sizes or self._scratch is None:
+            return Step([])
+        reader = self._scratch.storage.open_reader(str(number), mapped=True)
+        self._scratch.storage.delete(str(number))
+        offsets = accumulate(sizes, initial=0)
+        buffers = reader.get_ranges(list(zip(offsets, sizes, strict=False)))
+        schema = self._results.schema
+        return Step([(pa.ipc.read_record_batch(each, schema), each.size) for each in buffers])
+
+    def stop(self, *, wait: bool) -> None:
+        """Remove the files, by which processes know that nobody waits."""
+        super().stop(wait=wait)
+        if self._scratch is not None:
+            self._scratch.remove()
+
+
+def _write_batches(results: GroupResults, number: int, storage: Storage) -> list[int]:
+    """Write the results of a group, in a process, as messages of Arrow; return their sizes."""
+    sizes: list[int] = []
+    with _sendable_errors(), ExitStack() as stack:
+        writer = None
+        for batch in stack.enter_context(closing(results.batches(number))):
+            if storage.stat("") is None:
+                return []
+            if writer is None:
+                writer = storage.open_writer(str(number), sync=False)
+                stack.callback(writer.abort)
+            message = batch.serialize()
+            writer.writev([message])
+            sizes.append(message.size)
+        if writer is not None:
+            writer.close()
+    return sizes
+
+
+class _MapOutputs(_Pool):
+    """Map tasks, which write what they make."""
+
+    def __init__(
+        self, workers: Workers, operation: Operation, job: ShuffleJob, rows: PlacedRows
+    ) -> None:
+        super().__init__(workers, operation)
+        self._job = job
+        self._rows = rows
+
+    def start(self, number: int) -> Future[MapStatus]:
+        """Write a map output."""
+        if isinstance(self.workers.executor, ProcessPoolExecutor):
+            return self.submit(_write_output, self._job, self._rows, number)
+        return self.submit(_write_output, self._job, self._rows, number, self.stopped)
+
+    def go_on(self, rest: object) -> NoReturn:
+        """Never called: a task has one step."""
+        raise AssertionError(rest)
+
+    def taken(self, _number: int, future: Future[MapStatus]) -> Step[MapStatus]:
+        """Return the status of a map output."""
+        return Step([(self.result(future), 0)])
+
+
+def _write_output(
+    job: ShuffleJob, rows: PlacedRows, number: int, stopped: Event | None = None
+) -> MapStatus:
+    def until_stopped() -> Generator[pa.RecordBatch | Rows]:
+        with closing(rows(number)) as batches:
+            for batch in batches:
+                if stopped is not None and stopped.is_set():
+                    msg = "another task failed"
+                    raise ClosedError(msg)
+                yield batch
+
+    errors = _sendable_errors() if stopped is None else nullcontext()
+    with errors, closing(until_stopped()) as batches:
+        return run_map_task(job, number, 0, batches)
+
+
+@contextmanager
+def _sendable_errors() -> Iterator[None]:
+    """Raise errors that another process can unpickle; others as RuntimeError with their text."""
+    try:
+        yield
+    except Exception as error:
+        try:
+            pickle.dumps(error)
+            copy.copy(error)  # made as unpickling makes it
+        except Exception:
+            made = RuntimeError(f"{type(error).__qualname__}: {error}")
+            for note in getattr(error, "__notes__", ()):
+                made.add_note(note)
+            raise made from error
+        raise

@@ -1,0 +1,156 @@
+"""Work on shuffles in tasks: one task per group of adjacent subpartitions. Pure but for the work.
+
+Whoever runs the tasks, Spark or this process, divides the subpartitions the same way and gets the
+same results of each.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from arrow_format.arrays.batches import BATCH_BYTES, BATCH_ROWS, rebatched
+from arrow_format.arrays.buffers import to_numpy
+from arrow_format.arrays.stored_types import conform
+from arrow_format.errors import OptionError
+from arrow_format.keys.co_partitioning import is_broadcast
+from arrow_format.options import check_integer
+from arrow_format.read.estimates import partition_bytes
+from arrow_format.read.plan import adjacent_ranges, check_subpartitions, cut_evenly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    import pyarrow as pa
+
+    from arrow_format.model import Int64Array
+    from arrow_format.operators.staying_rows import Result
+    from arrow_format.read.shuffle import Shuffle
+
+    Groups = tuple[tuple[tuple[int, int], ...], ...]
+    """Each group as ranges ``[first, end)`` of subpartitions."""
+    Work = Callable[[Sequence[int]], Generator[Result]]
+    """Reads subpartitions, ascending, and yields rows with those of them that they came from. It
+    can be pickled if the user's functions in it can."""
+
+CALL_BYTES = 4 << 10
+"""Weight that every subpartition has besides its bytes, so that empty ones are spread too."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is done with the subpartitions of shuffles, checked; tasks are made of it."""
+
+    shuffles: tuple[Shuffle, ...]
+    work: Work
+    candidates: Sequence[int] | None = None
+    """Subpartitions, ascending, that can have results; any may where it is None."""
+    source: Shuffle | None = None
+    """The shuffle in whose subpartitions the results are; by default the first that is not
+    broadcast."""
+    names: Callable[[str], str | None] = str
+    """Returns the name of a column of the source in the results, as
+    :func:`~arrow_format.operators.staying_rows.plan_placement` has it."""
+
+    @property
+    def placed_as(self) -> Shuffle:
+        """The shuffle in whose subpartitions the results are."""
+        if self.source is not None:
+            return self.source
+        return next((each for each in self.shuffles if not is_broadcast(each)), self.shuffles[0])
+
+    @property
+    def paths(self) -> str:
+        """Of the shuffles, for messages."""
+        return ", ".join(shuffle.path for shuffle in self.shuffles)
+
+    def in_groups(
+        self,
+        schema: pa.Schema,
+        *,
+        subpartitions: int | Iterable[int] | None,
+        target_partition_bytes: int,
+    ) -> GroupResults:
+        """Divide the work into groups of about ``target_partition_bytes`` on disk, of all shuffles.
+
+        ``schema`` is that of the results. Raises OptionError.
+        """
+        check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
+        weights = group_weights(self.shuffles)
+        wanted = check_subpartitions(subpartitions, len(weights))
+        if wanted is not None and not wanted:
+            msg = "subpartitions is empty: expected at least one"
+            raise OptionError(msg)
+        numbers = np.arange(len(weights)) if wanted is None else np.asarray(wanted, np.int64)
+        if self.candidates is not None:
+            numbers = np.intersect1d(numbers, np.asarray(self.candidates, np.int64))
+        max_bytes = partition_bytes(int(weights[numbers].sum()), target_partition_bytes)
+        groups = balanced_groups(weights, max_bytes, numbers) if len(numbers) else ()
+        return GroupResults(groups, self.work, schema)
+
+
+def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Array) -> Groups:
+    """Cut subpartitions, in order, into the fewest groups of about equal weight.
+
+    So no task is left over with little to do. A group may be heavier than ``max_weight`` by half a
+    subpartition at either end. ``weights`` has the weight of every subpartition of the shuffle, 1
+    or more; ``subpartitions`` are at least one, ascending without repetition.
+    """
+    wanted = weights[subpartitions]
+    cuts = cut_evenly(wanted, -(-int(wanted.sum()) // max_weight))
+    return tuple(adjacent_ranges(subpartitions[start:stop]) for start, stop in cuts)
+
+
+def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
+    """Return the bytes that a task reads per subpartition, of all shuffles; shape (n,).
+
+    A broadcast shuffle is read once per task and weighs nothing next to others.
+    """
+    weighed = [shuffle for shuffle in shuffles if not is_broadcast(shuffle)] or shuffles[:1]
+    sizes = map(to_numpy, map(attrgetter("read_bytes"), weighed))
+    weights: Int64Array = np.sum(list(sizes), axis=0)
+    return weights + CALL_BYTES
+
+
+@dataclass(frozen=True)
+class GroupResults:
+    """The results of the work on each group of subpartitions."""
+
+    groups: Groups
+    work: Work
+    schema: pa.Schema
+
+    def __call__(self, number: int) -> Generator[Result]:
+        """Yield the results of a group, as they fit the schema."""
+        ranges = self.groups[number]
+        subpartitions: Sequence[int] = range(*ranges[0])
+        if len(ranges) > 1:
+            subpartitions = [number for first, end in ranges for number in range(first, end)]
+        # Closed when no more is taken, and not when Python collects garbage.
+        with closing(self.work(subpartitions)) as results:
+            for origin, batch in results:
+                if batch.num_rows:
+                    yield origin, conform(batch, self.schema)
+
+    def batches(self, number: int) -> Generator[pa.RecordBatch]:
+        """Yield the results of a group in batches worth handing over."""
+        with closing(self(number)) as results:
+            rows = (batch for _, batch in results)
+            yield from rebatched(rows, min_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
+
+
+@dataclass(frozen=True)
+class WholeGroups:
+    """Work that reads adjacent subpartitions together: its rows came from any of them."""
+
+    work: Callable[[Sequence[int]], Generator[pa.RecordBatch]]
+
+    def __call__(self, subpartitions: Sequence[int]) -> Generator[Result]:
+        """Yield the rows of the work."""
+        with closing(self.work(subpartitions)) as batches:
+            for batch in batches:
+                yield subpartitions, batch
