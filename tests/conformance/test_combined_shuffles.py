@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -274,6 +275,27 @@ def test_aggregations_of_partial_results_are_refused(tmp_path, asked):
     written(tmp_path)
     with pytest.raises(OptionError, match=r"written with combine=.*is complete"):
         plan_aggregation(open_shuffle(tmp_path), "k", asked)
+
+
+def test_options_that_count_the_rows_of_a_key_are_refused(tmp_path):
+    table = pa.table({"k": [True, True, True], "n": [1, 2, 3]})
+    write_shuffle(table, tmp_path, keys="k", num_subpartitions=2, combine={"n": "sum"})
+    two = pc.ScalarAggregateOptions(min_count=2)
+    with pytest.raises(OptionError, match=r"written with combine=.*is complete"):
+        plan_aggregation(open_shuffle(tmp_path), "k", [("k", "any", two)])
+
+
+@pytest.mark.parametrize("function", ["min", "max"])
+def test_ends_of_decimals_that_spark_lacks(tmp_path, function):
+    values = pa.array([Decimal(10**50), Decimal(-1), None], pa.decimal256(60, 2))
+    table = rows_of([1, 1, 1], p=values)
+    write_shuffle(
+        table, tmp_path, keys="k", num_subpartitions=2, combine={"p": function}, for_spark=False
+    )
+    found = aggregated(open_shuffle(tmp_path), "k", {"p": function})
+    assert found.schema.field(1).type == values.type
+    (end,) = found[f"p_{function}"].to_pylist()
+    assert end == (Decimal(-1) if function == "min" else Decimal(10**50))
 
 
 def test_aggregations_of_keys_alone_are_right(tmp_path):
