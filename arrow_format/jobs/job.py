@@ -161,7 +161,7 @@ def begin_job(
     options = WriteOptions() if options is None else options
     check_type("options", options, WriteOptions)
     given = data_schema(schema)
-    combine = check_combine(given, combine, partitioner)
+    combine = check_combine(given, combine, partitioner, evolves=options.schema_evolution)
     stored = combined_schema(given, combine)
     partitioner.check(stored)
     if isinstance(partitioner, RangePartitioner):

@@ -35,14 +35,19 @@ def check_functions(combine: object) -> dict[str, str]:
     return pairs
 
 
-def check_combine(schema: pa.Schema, combine: object, partitioner: Partitioner) -> dict[str, str]:
+def check_combine(
+    schema: pa.Schema, combine: object, partitioner: Partitioner, *, evolves: bool = False
+) -> dict[str, str]:
     """Return the combination of a write, empty for none.
 
-    ``schema`` is the data schema of the rows. Raises OptionError where a column is neither a key
+    ``schema`` is the data schema of the rows, which may lack columns of the combination if it
+    ``evolves``. Raises OptionError where a column is neither a key
     nor combined, or both, and where rows have no keys; SchemaError where a column is missing or the
     function does not take its type.
     """
     pairs = check_functions({} if combine is None else combine)
+    if evolves:
+        pairs = {name: function for name, function in pairs.items() if name in schema.names}
     if not pairs:
         return pairs
     keys = key_columns(partitioner) or ()

@@ -231,6 +231,25 @@ def test_append_shuffle_combines_as_what_is_there(tmp_path):
     assert by_key(found, "k") == [("1", "8"), ("2", "4")]
 
 
+@pytest.mark.parametrize("names", [["k", "n"], ["k"]])
+def test_appended_rows_may_lack_combined_columns(tmp_path, names):
+    table = written(tmp_path)
+    append_shuffle(table.select(names), tmp_path)
+    shuffle = open_shuffle(tmp_path)
+    assert shuffle.combine == {"n": "sum", "p": "max"}
+    found = aggregated(shuffle, "k", {"n": "sum", "p": "max"})
+    times = len(names)
+    assert by_key(found, "k") == [("1", str(2 * times), "7"), ("2", str(times), "9")]
+
+
+@pytest.mark.parametrize("names", [["k", "x"], ["k", "n", "x"]])
+def test_appended_rows_bring_no_columns_that_are_not_combined(tmp_path, names):
+    table = written(tmp_path).append_column("x", [[1, 2, 3]])
+    with pytest.raises((OptionError, SchemaError), match=r"combine=.*'n': 'sum'"):
+        append_shuffle(table.select(names), tmp_path)
+    assert open_shuffle(tmp_path).version == 1
+
+
 @pytest.mark.parametrize("combine", [None, {"n": "sum", "p": "min"}])
 def test_appends_that_combine_otherwise_are_refused(tmp_path, combine):
     table = written(tmp_path)
