@@ -172,6 +172,17 @@ def test_more_keys_than_fit_are_combined_per_region(tmp_path):
     assert found["n_sum"].to_pylist() == [10] * 3000
 
 
+@pytest.mark.parametrize("type_", [pa.int8(), pa.int64()])
+def test_one_large_batch_is_combined_as_many_small_ones(tmp_path, type_):
+    keys = np.tile(np.arange(1000), 1000)
+    table = rows_of(keys, n=pa.array(np.ones(len(keys), np.int8)).cast(type_))
+    receipt = write_shuffle(
+        table, tmp_path, keys="k", num_subpartitions=2, combine={"n": "sum"},
+        options=WriteOptions(sync=False, sort_buffer_bytes=8 << 20),
+    )  # fmt: skip
+    assert receipt.num_rows == 1000, "one row per key, in one region"
+
+
 def test_sums_that_fit_only_together_stay_exact(tmp_path):
     most = 2**63 - 1
     table = rows_of([1, 1, 2, 2], n=[most, most, 2, 3])
