@@ -16,6 +16,7 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.run import run_job
 from arrow_format.keys.bounds import WHAT
+from arrow_format.keys.combination import check_functions
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import normalise_sort_by
@@ -124,7 +125,7 @@ def begin_spark_job(
     if isinstance(partitioner, RangePartitioner):
         check_sort_keys(schema, partitioner.keys, WHAT)
     check_sort_keys(schema, normalise_sort_by(sort_by))
-    combined = combined_spark_schema(schema, combine or {})
+    combine = check_functions({} if combine is None else combine)
     return begin_job(
         path,
         arrow_schema_of(schema),
@@ -133,7 +134,7 @@ def begin_spark_job(
         sort_by=sort_by,
         combine=combine,
         options=options_of_tasks(options),
-        spark_schema=combined.json(),
+        spark_schema=combined_spark_schema(schema, combine).json(),
         # Spark itself where it started this process, else the process that drives Spark.
         owner=java_above() or this_process(),
     )

@@ -36,7 +36,8 @@ def append_shuffle(
     Number of subpartitions, partitioner, sort keys, combined columns and codec are those of the
     newest version. Columns are matched by name: one that the rows lack is null there, and must be
     nullable; one that the shuffle lacks becomes a new nullable column, and one that may be null in
-    these rows becomes nullable. A number may be wider than before, unless it is a key.
+    these rows becomes nullable. A number may be wider than before, unless it is a key. A shuffle of
+    combined rows takes no new columns.
 
     Parameters
     ----------

@@ -232,7 +232,8 @@ def _shape(
         num_subpartitions=job.num_subpartitions,
         partitioner=job.described_partitioner,
         sort_by=job.sort_by,
-        combine=dict(job.combine),
+        # Rows that are appended may lack some of the columns.
+        combine=dict((job if appended_to is None else appended_to).combine),
     )
 
 

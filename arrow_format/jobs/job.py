@@ -161,7 +161,7 @@ def begin_job(
     options = WriteOptions() if options is None else options
     check_type("options", options, WriteOptions)
     given = data_schema(schema)
-    combine = check_combine(given, combine, partitioner)
+    combine = check_combine(given, combine, partitioner, evolves=options.schema_evolution)
     stored = combined_schema(given, combine)
     partitioner.check(stored)
     if isinstance(partitioner, RangePartitioner):
@@ -222,7 +222,8 @@ def run_map_task(
                 if combiner is None:
                     partition.emit(rows, batch.subpartitions)
                 else:
-                    partition.combine(as_combined(rows, job.data_schema))
+                    for cast in as_combined(rows, job.data_schema):
+                        partition.combine(cast)
                 continue
             if not isinstance(batch, pa.RecordBatch):
                 msg = (
@@ -230,10 +231,10 @@ def run_map_task(
                     "record batches; of a table give table.to_batches()"
                 )
                 raise SchemaError(msg)
-            for given in stored_batches(batch, source_schema):
-                rows = as_combined(given, job.data_schema)
+            for rows in stored_batches(batch, source_schema):
                 if combiner is not None:
-                    partition.combine(rows)
+                    for cast in as_combined(rows, job.data_schema):
+                        partition.combine(cast)
                     continue
                 with partition.counters.time("partition"):
                     ids = np.asarray(assign(rows))

@@ -166,11 +166,20 @@ def _differences(job: ShuffleJob, existing: LogEntry) -> Iterator[str]:
             f"is sorted by {list(existing.sort_by)}; cannot append rows sorted by "
             f"{list(job.sort_by)}. Give the same sort_by"
         )
-    if dict(existing.combine) != dict(job.combine):
+    if not _combines_alike(job, existing):
         yield (
             f"was written with combine={dict(existing.combine)}; cannot append rows with "
             f"combine={dict(job.combine)}. Give the same combine, or use append_shuffle"
         )
+
+
+def _combines_alike(job: ShuffleJob, existing: LogEntry) -> bool:
+    """Whether all columns of a job but the keys are combined as those of the existing shuffle."""
+    if not existing.combine:
+        return not job.combine
+    keys = key_columns(job.partitioner) or ()
+    functions = {name: job.combine.get(name) for name in job.data_schema.names if name not in keys}
+    return functions.items() <= existing.combine.items()
 
 
 def _same_ranges(described: Mapping[str, Any], partitioner: Partitioner) -> bool:

@@ -7,7 +7,7 @@ combines further.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from pyarrow import types as pt
@@ -20,6 +20,10 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 
 COMBINING = ("sum", "min", "max")
 """Functions whose results of parts of a group give that of the whole group, in the same type."""
+
+SLICE_ROWS = 1 << 16
+"""Rows given to the combining buffer together: sums may be 16 times as wide as what they add, and
+a slice that does not fit beside the combined rows makes a region of those."""
 
 
 def check_functions(combine: object) -> dict[str, str]:
@@ -35,14 +39,19 @@ def check_functions(combine: object) -> dict[str, str]:
     return pairs
 
 
-def check_combine(schema: pa.Schema, combine: object, partitioner: Partitioner) -> dict[str, str]:
+def check_combine(
+    schema: pa.Schema, combine: object, partitioner: Partitioner, *, evolves: bool = False
+) -> dict[str, str]:
     """Return the combination of a write, empty for none.
 
-    ``schema`` is the data schema of the rows. Raises OptionError where a column is neither a key
+    ``schema`` is the data schema of the rows, which may lack columns of the combination if it
+    ``evolves``. Raises OptionError where a column is neither a key
     nor combined, or both, and where rows have no keys; SchemaError where a column is missing or the
     function does not take its type.
     """
     pairs = check_functions({} if combine is None else combine)
+    if evolves:
+        pairs = {name: function for name, function in pairs.items() if name in schema.names}
     if not pairs:
         return pairs
     keys = key_columns(partitioner) or ()
@@ -90,7 +99,7 @@ def _combined_type(field: pa.Field, function: str) -> pa.DataType:
     type_ = sum_type(field.type) if function == "sum" else field.type
     is_ordered = any(is_ordered(field.type) for is_ordered in ORDERED_TYPES)
     if type_ is None or not is_ordered or pt.is_null(field.type):
-        taken = "numbers and durations" if function == "sum" else "columns that are not nested"
+        taken = "numbers and durations" if function == "sum" else "what is neither nested nor void"
         msg = (
             f"combine: column {field.name!r} has type {field.type}, and {function} takes {taken}; "
             "cast it before it is written"
@@ -99,21 +108,28 @@ def _combined_type(field: pa.Field, function: str) -> pa.DataType:
     return type_
 
 
-def as_combined(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows of a data schema in that of their combination.
+def as_combined(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a data schema in that of their combination, some at a time.
 
     Raises SchemaError for a value that Spark's type of the sum does not hold.
     """
-    if batch.schema.equals(schema):
-        return batch
-    columns = []
-    for column, field in zip(batch.columns, schema, strict=True):
-        try:
-            columns.append(column.cast(field.type) if column.type != field.type else column)
-        except pa.ArrowInvalid as error:
-            msg = f"combine: column {field.name!r} of type {column.type}: {error}"
-            raise SchemaError(msg) from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    for start in range(0, batch.num_rows, SLICE_ROWS):
+        columns = [
+            _cast(column.slice(start, SLICE_ROWS), field)
+            for column, field in zip(batch.columns, schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        msg = (
+            f"combine: column {field.name!r} of type {column.type}: {error}, and its sums would be "
+            f"{field.type}; cast it to double before it is written"
+        )
+        raise SchemaError(msg) from error
 
 
 def combine_text(combine: Mapping[str, str]) -> str:

@@ -110,11 +110,11 @@ def _groups_of(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     is_first = np.ones(len(rows), np.bool_)
     np.logical_not(same, out=is_first[1:])
-    numbers = np.cumsum(is_first, dtype=np.int64)
-    numbers -= 1
-    groups = np.empty_like(rows)
-    groups[rows] = numbers
-    return groups, rows[is_first]
+    first = np.flatnonzero(is_first)
+    counts = np.diff(first, append=len(rows))
+    groups = np.empty(len(rows), np.int32)
+    groups[rows] = np.repeat(np.arange(len(first), dtype=np.int32), counts)
+    return groups.astype(np.int64), rows[first]
 
 
 def rows_by_number(numbers: NDArray[np.int64], bound: int) -> SortedRows | None:

@@ -249,12 +249,15 @@ def _of_partial_results(shuffle: Partitioned, planned: PlannedAggregation) -> Pl
     """
     combine = shuffle.combine
     partial = [name for name in planned.columns if name in combine]
-    if not partial and planned.columns and planned.function in OF_ONE_VALUE:
+    # Options may ask how many values there are.
+    if not partial and planned.columns and not planned.options and planned.function in OF_ONE_VALUE:
         return planned
     name = partial[0] if partial else next(iter(combine))
     if not partial or planned.options or planned.function not in COMPLETING[combine[name]]:
         raise partial_error(f"aggregation {planned}", shuffle.path, combine, name)
-    return replace(planned, types=tuple(map(_type_of_parts, planned.types)))
+    if combine[name] == "sum":
+        return replace(planned, types=tuple(map(_type_of_parts, planned.types)))
+    return planned
 
 
 def refuse_partial_filter(shuffle: Shuffle) -> None:

@@ -83,23 +83,22 @@ class Combiner:
             self.stopped = self._expected_part(columns, num_rows) > 1 - LEAST_ABSORBED
             if self.stopped:
                 return None
-        groups, rows = key_groups([pa.concat_arrays(columns[i]) for i in self._keys])
+        keys = {i: joined(columns[i]) for i in self._keys}
+        groups, rows = key_groups(list(keys.values()))
         indices = to_arrow(rows.astype(np.uint32))
-        results = []
+        # Keys first, which are held twice.
+        results = {i: gathered(keys.pop(i), indices) for i in self._keys}
         try:
-            for arrays, function in zip(columns, self._functions, strict=True):
-                results.append(
-                    gathered(joined(arrays), indices)
-                    if function is None
-                    else combine_column(arrays, function, groups, len(rows))
-                )
+            for i, function in enumerate(self._functions):
+                if function is not None:
+                    results[i] = combine_column(columns[i], function, groups, len(rows))
         except DoesNotFitError:
             # The whole group may have a sum that fits: readers add exactly.
             return None
         absorbed = num_rows - len(rows)
         self.num_absorbed += absorbed
         self.stopped = absorbed < LEAST_ABSORBED * (num_rows - num_combined)
-        return results
+        return [results[i] for i in range(len(columns))]
 
     def _expected_part(self, columns: Sequence[list[pa.Array]], num_rows: int) -> float:
         size = isqrt(2 * SAMPLED_PAIRS * num_rows)

@@ -248,14 +248,19 @@ def parse_sort_keys(name: str, value: str) -> SortBy:
 
 def parse_combine(name: str, value: str) -> dict[str, str]:
     """Parse functions of columns: ``n:sum, price:max``, or a JSON object."""
-    expected = "columns with a function each, such as n:sum, price:max"
+    expected = "columns with one function each, such as n:sum, price:max"
     try:
         if value.lstrip().startswith("{"):
-            return check_functions(json.loads(value))
-        pairs = [part.rpartition(":") for part in value.split(",")]
-        return check_functions({column.strip(): end.strip().lower() for column, _, end in pairs})
+            pairs = json.loads(value, object_pairs_hook=list)
+        else:
+            parts = [part.rpartition(":") for part in value.split(",")]
+            pairs = [(column.strip(), end.strip().lower()) for column, _, end in parts]
+        combine = check_functions(dict(pairs))
     except (ValueError, OptionError):
         raise bad(name, value, expected) from None
+    if len(combine) < len(pairs):
+        raise bad(name, value, expected)
+    return combine
 
 
 def parse_bounds(name: str, value: str) -> tuple[Any, ...]:

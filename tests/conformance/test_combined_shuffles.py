@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,6 +172,17 @@ def test_more_keys_than_fit_are_combined_per_region(tmp_path):
     assert found["n_sum"].to_pylist() == [10] * 3000
 
 
+@pytest.mark.parametrize("type_", [pa.int8(), pa.int64()])
+def test_one_large_batch_is_combined_as_many_small_ones(tmp_path, type_):
+    keys = np.tile(np.arange(1000), 1000)
+    table = rows_of(keys, n=pa.array(np.ones(len(keys), np.int8)).cast(type_))
+    receipt = write_shuffle(
+        table, tmp_path, keys="k", num_subpartitions=2, combine={"n": "sum"},
+        options=WriteOptions(sync=False, sort_buffer_bytes=8 << 20),
+    )  # fmt: skip
+    assert receipt.num_rows == 1000, "one row per key, in one region"
+
+
 def test_sums_that_fit_only_together_stay_exact(tmp_path):
     most = 2**63 - 1
     table = rows_of([1, 1, 2, 2], n=[most, most, 2, 3])
@@ -230,6 +242,25 @@ def test_append_shuffle_combines_as_what_is_there(tmp_path):
     assert by_key(found, "k") == [("1", "8"), ("2", "4")]
 
 
+@pytest.mark.parametrize("names", [["k", "n"], ["k"]])
+def test_appended_rows_may_lack_combined_columns(tmp_path, names):
+    table = written(tmp_path)
+    append_shuffle(table.select(names), tmp_path)
+    shuffle = open_shuffle(tmp_path)
+    assert shuffle.combine == {"n": "sum", "p": "max"}
+    found = aggregated(shuffle, "k", {"n": "sum", "p": "max"})
+    times = len(names)
+    assert by_key(found, "k") == [("1", str(2 * times), "7"), ("2", str(times), "9")]
+
+
+@pytest.mark.parametrize("names", [["k", "x"], ["k", "n", "x"]])
+def test_appended_rows_bring_no_columns_that_are_not_combined(tmp_path, names):
+    table = written(tmp_path).append_column("x", [[1, 2, 3]])
+    with pytest.raises((OptionError, SchemaError), match=r"combine=.*'n': 'sum'"):
+        append_shuffle(table.select(names), tmp_path)
+    assert open_shuffle(tmp_path).version == 1
+
+
 @pytest.mark.parametrize("combine", [None, {"n": "sum", "p": "min"}])
 def test_appends_that_combine_otherwise_are_refused(tmp_path, combine):
     table = written(tmp_path)
@@ -274,6 +305,27 @@ def test_aggregations_of_partial_results_are_refused(tmp_path, asked):
     written(tmp_path)
     with pytest.raises(OptionError, match=r"written with combine=.*is complete"):
         plan_aggregation(open_shuffle(tmp_path), "k", asked)
+
+
+def test_options_that_count_the_rows_of_a_key_are_refused(tmp_path):
+    table = pa.table({"k": [True, True, True], "n": [1, 2, 3]})
+    write_shuffle(table, tmp_path, keys="k", num_subpartitions=2, combine={"n": "sum"})
+    two = pc.ScalarAggregateOptions(min_count=2)
+    with pytest.raises(OptionError, match=r"written with combine=.*is complete"):
+        plan_aggregation(open_shuffle(tmp_path), "k", [("k", "any", two)])
+
+
+@pytest.mark.parametrize("function", ["min", "max"])
+def test_ends_of_decimals_that_spark_lacks(tmp_path, function):
+    values = pa.array([Decimal(10**50), Decimal(-1), None], pa.decimal256(60, 2))
+    table = rows_of([1, 1, 1], p=values)
+    write_shuffle(
+        table, tmp_path, keys="k", num_subpartitions=2, combine={"p": function}, for_spark=False
+    )
+    found = aggregated(open_shuffle(tmp_path), "k", {"p": function})
+    assert found.schema.field(1).type == values.type
+    (end,) = found[f"p_{function}"].to_pylist()
+    assert end == (Decimal(-1) if function == "min" else Decimal(10**50))
 
 
 def test_aggregations_of_keys_alone_are_right(tmp_path):

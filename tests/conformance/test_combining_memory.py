@@ -4,6 +4,7 @@ import pytest
 
 from tests.conformance.test_memory import checked_peak
 from tests.support.guarantees import guarantee
+from tests.support.memory import figures_of
 
 STREAM = """
 import sys
@@ -71,3 +72,35 @@ print(base, peak, max(b.nbytes for b in made), BUFFER)
 def test_peak_memory_of_a_combined_write(tmp_path, shape, num_keys):
     above, buffer = checked_peak(STREAM, shape, tmp_path, num_keys)
     assert above > buffer // 8, "the buffer was in use, so the peak means something"
+
+
+LARGE = """
+import sys
+import numpy as np, pyarrow as pa
+from arrow_format import WriteOptions, write_shuffle
+from tests.support.memory import forget_peak, resident_bytes
+
+pa.set_cpu_count(1)
+ROWS = 20_000_000
+BUFFER = 32 << 20
+keys = pa.array((np.arange(ROWS) % 1000).astype(np.int16))
+batch = pa.record_batch({"k": keys, "v": np.ones(ROWS, np.int8), "w": np.ones(ROWS, np.int8)})
+
+def write(batch, name):
+    return write_shuffle(
+        batch, sys.argv[1] + name, num_subpartitions=20, keys="k",
+        combine={"v": "sum", "w": "sum"},
+        options=WriteOptions(sync=False, sort_buffer_bytes=BUFFER),
+    )
+
+write(batch.slice(0, 100), "/warm")
+pa.default_memory_pool().release_unused()
+base = forget_peak()
+write(batch, "/big")
+print(resident_bytes() - base, BUFFER)
+"""
+
+
+def test_a_large_batch_whose_sums_are_wider_is_not_cast_whole(tmp_path):
+    above, buffer = figures_of(LARGE, tmp_path)
+    assert above < 2 * buffer

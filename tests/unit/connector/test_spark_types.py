@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 )
 
 from arrow_format.arrays.stored_types import data_schema, same_but_labels
-from arrow_format.errors import SchemaError
+from arrow_format.errors import OptionError, SchemaError
 from connector.map_task import ShuffleMapTask
 from connector.options.source import parse_target_options
 from connector.source.writer import begin_target_job
@@ -572,3 +572,12 @@ def test_char_and_varchar_are_stored_as_strings(tmp_path, by_data_source):
     job = begun(tmp_path / "s", given, by_data_source=by_data_source, keys="c")
     assert StructType.fromJson(json.loads(job.spark_schema)) == stored
     assert job.data_schema == data_schema(to_arrow_schema(stored, timezone="UTC"))
+
+
+@pytest.mark.parametrize("combine", ["n:sum", [("n", "sum")], ["n"], {"n": "avg"}])
+def test_combinations_that_are_none(tmp_path, combine):
+    schema = StructType().add("k", LongType()).add("n", LongType())
+    with pytest.raises(OptionError, match=r"combine=.*expected columns with one of the functions"):
+        ShuffleMapTask(
+            tmp_path / "x", schema=schema, keys="k", num_subpartitions=2, combine=combine
+        )

@@ -3,7 +3,7 @@
 import pytest
 
 from arrow_format import OptionError
-from connector.options.text import parse_bounds, parse_sort_keys, parse_statistics
+from connector.options.text import parse_bounds, parse_combine, parse_sort_keys, parse_statistics
 
 UP, DOWN = "ascending", "descending"
 
@@ -71,3 +71,22 @@ def test_bounds():
 )
 def test_columns_with_statistics(text, chosen):
     assert parse_statistics("statistics", text) == chosen
+
+
+@pytest.mark.parametrize(
+    "text", ["n:sum, a:b:MAX", '{"n": "sum", "a:b": "max"}', ' {"n":"sum","a:b":"max"}']
+)
+def test_combined_columns(text):
+    assert parse_combine("combine", text) == {"n": "sum", "a:b": "max"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n", "n=sum", ":sum", "n:avg", "n:sum,", '{"n": 1}', '{"n": {"sum": 1}}', '{"n"',
+        "n:sum, n:max", '{"n": "sum", "n": "max"}',
+    ],
+)  # fmt: skip
+def test_combined_columns_that_are_none_or_come_twice(text):
+    with pytest.raises(OptionError, match=r"combine.*columns with one function each"):
+        parse_combine("combine", text)
