@@ -388,9 +388,10 @@ class WriteOptions:
     threads
         Threads that work together: the calling one fills the buffer and gathers regions, the others
         pack, compress and write the region before, and one more decodes a dataset ahead. The files
-        are the same bytes whatever it is. None: as many as the process may use cores, and 1 in tasks of Spark, which has one for
-        each core. More than one take half of ``sort_buffer_bytes`` more memory, 16 MiB for each,
-        and 32 MiB for rows that are decoded ahead.
+        are the same bytes whatever it is. None: as many as the process may use cores, and 1 in
+        tasks of Spark, which has one for each core. More than one take half of
+        ``sort_buffer_bytes`` more memory, 16 MiB for each, and 32 MiB for rows that are decoded
+        ahead.
     """
 
     sort_buffer_bytes: int = 128 << 20

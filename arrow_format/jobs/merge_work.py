@@ -232,7 +232,13 @@ class SubpartitionMerge:
         So each input is read once, from its start to its end.
         """
         piece, shuffle = self.pieces[number], self.shuffle
-        options = replace(job.options, codec=self.codec, rewrite="always", write_order="natural")
+        options = replace(
+            job.options,
+            codec=self.codec,
+            rewrite="always",
+            write_order="natural",
+            threads=job.options.threads or 1,  # it may be one of many tasks
+        )
         status = run_map_task(
             replace(job, options=options, statistics=self.statistics),
             number,

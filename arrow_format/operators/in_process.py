@@ -159,10 +159,14 @@ def run_operation(
             step_bytes=tasks.step_bytes,
         )
         return BatchReader(schema, batches)
-    # The workers share the memory of writing, as they do that of reading.
+    # The workers share the memory of writing, as they do that of reading, and the cores.
     writing = WriteOptions() if into.options is None else into.options
-    buffer_bytes = max(writing.sort_buffer_bytes // workers.number, 1 << 10)
-    sharing = replace(into, options=replace(writing, sort_buffer_bytes=buffer_bytes))
+    shared = replace(
+        writing,
+        sort_buffer_bytes=max(writing.sort_buffer_bytes // workers.number, 1 << 10),
+        threads=writing.threads or 1,
+    )
+    sharing = replace(into, options=shared)
     job, rows = sharing.begin(operation, results, schema)
     _check_pickles(workers.executor, (job, rows))
 
