@@ -71,7 +71,7 @@ from arrow_shuffle import *
 from connector import *
 names = set(globals())
 assert {"open_shuffle", "write_shuffle", "append_shuffle", "HashPartitioner"} <= names
-assert not {"read_shuffle", "join_shuffles", "map_groups"} & names
+assert not {"read_shuffle", "map_groups", "ShuffleMapTask"} & names
 import arrow_shuffle
 assert not hasattr(arrow_shuffle, "no_name_of_ours")
 """
