@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from arrow_format.arrays.batches import BATCH_BYTES, copied, rebatched
 from arrow_format.arrays.stored_types import conform, data_schema, same_but_labels
 from arrow_format.errors import SchemaError
 
@@ -76,9 +77,10 @@ def _ended(where: str) -> str:
 
 
 def checked_results(results: Any, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
-    """Yield the batches that a function returned, brought to a schema; close ``results`` then.
+    """Yield copies of the batches of a function, brought to a schema; close ``results`` then.
 
-    Columns may have another order, and encodings or labels that
+    None is empty, and one much larger than :data:`~connector.source.reader.BATCH_BYTES` comes in
+    parts. Columns may have another order, and encodings or labels that
     :func:`~arrow_format.arrays.stored_types.data_schema` resolves.
     """
     if not isinstance(results, Iterable) or isinstance(results, pa.RecordBatch | pa.Table):
@@ -89,7 +91,11 @@ def checked_results(results: Any, schema: pa.Schema, where: str) -> Iterator[pa.
         raise SchemaError(msg)
     try:
         for result in results:
-            yield fitted(result, schema, where)
+            # The function may change its buffers when it goes on, while rows wait to be written.
+            # In parts, which are handed on one by one: a large batch is not there twice.
+            parts = rebatched([fitted(result, schema, where)], min_rows=1, max_bytes=BATCH_BYTES)
+            yield from map(copied, parts)
+            del parts, result  # before the next is made
     finally:
         # Before the readers are closed: the function may still read from them.
         close = getattr(results, "close", None)

@@ -149,9 +149,14 @@ class Collected:
         """
         self.groups.append(group)
         self.counts.append(len(columns[0]))
+        import pandas as pd
+
         for results, series in zip(self.columns, columns, strict=True):
-            values = series.values if isinstance(series.dtype, np.dtype) else series
-            results.append(values.copy())
+            if isinstance(series.dtype, np.dtype):
+                results.append(series.values.copy())
+            else:
+                # Columns of Arrow share their memory with what copy() returns, which take() never.
+                results.append(pd.Series(series.array.take(np.arange(len(series)))))
 
     def frame(self, names: Sequence[str]) -> Any:  # noqa: ANN401
         """Return all results as one DataFrame."""

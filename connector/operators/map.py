@@ -108,10 +108,9 @@ def map_subpartitions(
     function
         ``function(subpartition, *readers)``, called once for every subpartition, the empty ones
         too, with a :class:`~arrow_format.BatchReader` for each shuffle; returns or yields record
-        batches. These are written later: a buffer of NumPy that one was made of without a copy
-        must not change. A reader buffers a bounded part of its rows, may be left half read, and is
-        closed when the function's result ends. Its timestamps have the session's time zone, as in
-        ``applyInPandas``, so hours and days are those of Spark's SQL.
+        batches, whose buffers it may use again. A reader buffers a bounded part of its rows, may be
+        left half read, and is closed when the function's result ends. Its timestamps have the
+        session's time zone, as in ``applyInPandas``, so hours and days are those of Spark's SQL.
     schema
         Of what the function yields: a StructType, DDL text or a ``pyarrow`` schema. Columns are
         matched by name. Another type is an error; another time zone is converted.

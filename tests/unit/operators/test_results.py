@@ -152,3 +152,10 @@ def test_then_reads_an_error_again_and_no_end():
     assert found == [BATCH, BATCH]
     assert len(said) == 2
     assert all("damaged" in text for text in said)
+
+
+def test_a_large_batch_is_copied_in_parts():
+    large = pa.record_batch([pa.array(range(6_000_000), pa.int64())], schema=SCHEMA)
+    parts = list(results_of(lambda: [large, large[:0]], SCHEMA, caller="map", where="here"))
+    assert [part.num_rows for part in parts] == [3_000_000] * 2
+    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([large]))

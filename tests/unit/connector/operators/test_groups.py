@@ -18,6 +18,7 @@ from tests.support.small_shuffles import FAST
 
 SESSION = SessionInProcess()
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+NUMBERS = pd.ArrowDtype(pa.int64())
 ROWS = pa.table({"k": [i % 5 for i in range(40)], "v": pa.array([*range(39), None])})
 
 
@@ -174,8 +175,13 @@ def test_a_function_may_use_one_buffer_for_all_results(tmp_path, rows_each, with
         columns = {"k": block[0], "n": block[1], "t": [text] * rows_each}
         return pd.DataFrame(columns, copy=False)
 
+    def of_arrow_in_pandas(key, frame):
+        fill(key[0])
+        columns = [pd.Series(pd.array(pa.array(part), dtype=NUMBERS)) for part in block]
+        return pd.DataFrame({"k": columns[0], "n": columns[1], "t": [bytes(text)] * rows_each})
+
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("t", pa.binary())])
-    for number, function in enumerate((of_tables, of_frames)):
+    for number, function in enumerate((of_tables, of_frames, of_arrow_in_pandas)):
         how = {"into": tmp_path / str(number), "options": FAST} if with_into else {}
         made = connector.map_groups(SESSION, tmp_path / "s", function, schema, **how)
         table = open_shuffle(how["into"]).to_table() if with_into else made.toArrow()

@@ -1,5 +1,6 @@
 """Results that the tasks write as a shuffle: where rows are, and that a failure leaves nothing."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -18,6 +19,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
+from connector.operators.join import ThenOfGroup
 from tests.support.session_in_process import SessionInProcess
 from tests.support.small_shuffles import FAST, files_below
 
@@ -52,6 +54,40 @@ def doubled(_, reader):
 
 
 SCHEMA = pa.schema([("order", pa.int64()), ("price", pa.int64())])
+
+
+@pytest.mark.parametrize("rows_each", [1, 12_000])
+@pytest.mark.parametrize("with_into", [False, True])
+def test_a_function_may_use_one_buffer_for_all_batches(tmp_path, items, rows_each, with_into):
+    """NumPy's memory becomes that of a batch without a copy; as in ``mapInArrow``."""
+    block = np.zeros(rows_each, np.int64)
+    text = bytearray(rows_each)
+    ends = pa.py_buffer(np.arange(rows_each + 1, dtype=np.int32))
+    schema = pa.schema({"n": pa.int64(), "l": pa.list_(pa.int64()), "t": pa.string()})
+
+    def batches(*_readers):
+        for number in range(5):
+            block[:] = number
+            text[:] = b"%d" % number * rows_each
+            numbers = pa.array(block)
+            columns = [
+                numbers,
+                pa.ListArray.from_buffers(
+                    schema.types[1], rows_each, [None, ends], children=[numbers]
+                ),
+                pa.StringArray.from_buffers(rows_each, ends, pa.py_buffer(text)),
+            ]
+            yield pa.record_batch(columns, schema=schema)
+        block[:] = -1
+
+    how = {"into": tmp_path / "out", "options": FAST} if with_into else {}
+    by_n = how | {"keys": "n"} if with_into else how
+    mapped = connector.map_subpartitions(SPARK, items, batches, schema, subpartitions=0, **by_n)
+    mapped = open_shuffle(tmp_path / "out").to_table() if with_into else mapped.toArrow()
+    expected = [{"n": n, "l": [n], "t": str(n)} for n in range(5) for _ in range(rows_each)]
+    assert mapped.sort_by("n").to_pylist() == expected
+    joined = ThenOfGroup(lambda _: (row for row in ()), schema, batches, schema, "/a and /b")([0])
+    assert pa.Table.from_batches(list(joined)).to_pylist() == expected
 
 
 @pytest.mark.parametrize("how", [{}, SMALL])
