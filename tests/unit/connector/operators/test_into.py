@@ -19,7 +19,7 @@ from arrow_format import (
     open_shuffle,
     write_shuffle,
 )
-from connector.operators.join import ThenOfGroup
+from arrow_format.operators.join_shuffles import ThenOfGroup
 from tests.support.session_in_process import SessionInProcess
 from tests.support.small_shuffles import FAST, files_below
 
