@@ -14,7 +14,7 @@ from arrow_format.options import WriteOptions
 from arrow_format.read.scheduler import MAX_ROUND_BYTES
 from arrow_format.storage.object_store import MAX_REQUESTS, PART_BYTES
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, region_chunk_bytes
-from arrow_format.write.merge_policy import MAX_FAN_IN
+from arrow_format.write.merge_policy import INDEX_SHARE, MAX_FAN_IN, MergePolicy
 from arrow_format.write.sort_buffer import ROW_OVERHEAD_BYTES
 from connector.map_task import MAX_ALL_TOTALS_BYTES, MAX_TOTALS_BYTES
 
@@ -198,26 +198,49 @@ def read_cost(shuffle: Shuffle, tasks: int) -> Cost:
     )
 
 
-def merged(shuffle: Shuffle, tasks: int) -> Shuffle:
-    """Return one of the files that a merge by subpartition in ``tasks`` tasks makes of a shuffle.
+def merge_tasks(shuffle: Shuffle, policy: MergePolicy | None = None) -> int:
+    """Return how many tasks a merge by subpartition has, of which each writes one file."""
+    indexes = shuffle.map_outputs * shuffle.index_bytes
+    task_bytes = max((policy or MergePolicy()).target_file_bytes, INDEX_SHARE * indexes)
+    return min(shuffle.subpartitions, math.ceil(shuffle.stored_bytes / task_bytes))
 
-    It has one region, with the rows of a part of the subpartitions.
-    """
+
+def merged(shuffle: Shuffle) -> Shuffle:
+    """Return one of the files that a merge by subpartition makes of a shuffle of many regions."""
+    tasks = merge_tasks(shuffle)
     return replace(
         shuffle,
         stored_bytes=shuffle.stored_bytes // tasks,
         map_outputs=1,
         subpartitions=max(1, shuffle.subpartitions // tasks),
-        options=replace(shuffle.options, sort_buffer_bytes=1 << 40),
+        options=replace(shuffle.options, rewrite="always"),
     )
 
 
-def read_merged_cost(shuffle: Shuffle, merge_tasks: int, tasks: int) -> Cost:
+def merge_cost(shuffle: Shuffle) -> Cost:
+    """Return what a merge by subpartition takes, of a shuffle of many regions.
+
+    Each task reads its range of all files, writes it as a map task does, and joins its regions: so
+    all rows are written, read and written again.
+    """
+    tasks, file = merge_tasks(shuffle), merged(shuffle)
+    reading, written = read_cost(shuffle, tasks), write_cost(file)
+    again = file.stored_bytes / MAX_ROUND_BYTES
+    return Cost(
+        reading.puts + 2 * tasks * written.puts,
+        reading.gets + tasks * again,
+        reading.read_bytes + shuffle.stored_bytes,
+        tasks,
+    )
+
+
+def read_merged_cost(shuffle: Shuffle, tasks: int) -> Cost:
     """Return what it takes that ``tasks`` tasks read all of a shuffle that was merged so."""
-    per_file = read_cost(merged(shuffle, merge_tasks), max(1, math.ceil(tasks / merge_tasks)))
+    files = merge_tasks(shuffle)
+    per_file = read_cost(merged(shuffle), max(1, math.ceil(tasks / files)))
     # A file more for the tasks whose range begins in one file and ends in the next.
-    gets = merge_tasks * per_file.gets + 2 * min(tasks, merge_tasks)
-    return Cost(2 * tasks, gets, merge_tasks * per_file.read_bytes, tasks)
+    gets = files * per_file.gets + 2 * min(tasks, files)
+    return Cost(2 * tasks, gets, files * per_file.read_bytes, tasks)
 
 
 def opened_bytes(shuffle: Shuffle) -> float:

@@ -13,6 +13,8 @@ from integration.load.model import (
     PB,
     TB,
     Shuffle,
+    merge_cost,
+    merge_tasks,
     merged,
     opened_bytes,
     read_cost,
@@ -34,19 +36,21 @@ class Size:
     stored_bytes: int
     map_outputs: int
     subpartitions: int
-    merge_tasks: int
 
 
 SIZES = (
-    Size("1 TB", TB, 2_000, 2_000, 200),
-    Size("100 TB", 100 * TB, 20_000, 20_000, 2_000),
-    Size("1 PB", PB, 100_000, 100_000, 20_000),
+    Size("1 TB", TB, 2_000, 2_000),
+    Size("10 TB", 10 * TB, 5_000, 5_000),
+    Size("100 TB", 100 * TB, 20_000, 20_000),
+    Size("1 PB", PB, 100_000, 100_000),
 )
 WAYS = {
     "defaults": WriteOptions(),
     "`sort_buffer_bytes` of 1 GiB": WriteOptions(sort_buffer_bytes=1 << 30),
     '`rewrite="always"`': WriteOptions(rewrite="always"),
 }
+MERGED = WAYS["`sort_buffer_bytes` of 1 GiB"]
+"""How a shuffle was written that is merged."""
 READING_HEAD = ["Size", "Written", "gets", "bytes read, stored = 1", "a task waits", "requests"]
 
 
@@ -112,9 +116,8 @@ def read() -> Iterator[str]:
         for name, options in WAYS.items():
             cost = read_cost(shuffle_of(size, options), size.subpartitions)
             rows.append([size.name, name, *_reading(cost, size)])
-        shuffle = shuffle_of(size, WriteOptions())
-        cost = read_merged_cost(shuffle, size.merge_tasks, size.subpartitions)
-        rows.append([size.name, "merged by subpartition", *_reading(cost, size)])
+        cost = read_merged_cost(shuffle_of(size, MERGED), size.subpartitions)
+        rows.append([size.name, "the second, merged by subpartition", *_reading(cost, size)])
     return table(READING_HEAD, rows)
 
 
@@ -124,20 +127,15 @@ def merging() -> Iterator[str]:
     for size in SIZES:
         for name, options in WAYS.items():
             shuffle = shuffle_of(size, options)
-            cost = read_cost(shuffle, size.merge_tasks)
-            written_again = size.merge_tasks * write_cost(merged(shuffle, size.merge_tasks)).dollars
-            reading = _reading(cost, size)
-            reading[-1] = dollars(cost.dollars + written_again)
-            rows.append([size.name, name, f"{size.merge_tasks:,}", *reading])
-    head = [
-        "Size",
-        "Written",
-        "tasks",
-        "gets",
-        "bytes read, stored = 1",
-        "a task waits",
-        "requests",
-    ]
+            file = merged(shuffle)
+            facts = [
+                f"{merge_tasks(shuffle):,}",
+                quantity(file.stored_bytes),
+                f"{file.regions:,}",
+                *_reading(merge_cost(shuffle), size),
+            ]
+            rows.append([size.name, name, *facts])
+    head = [*READING_HEAD[:2], "tasks", "bytes of a file", "its regions", *READING_HEAD[2:]]
     return table(head, rows)
 
 
