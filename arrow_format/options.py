@@ -260,11 +260,18 @@ class ReadOptions:
     readers
         Number of shuffles that one task reads within ``memory_bytes``: 32 MiB for all of them, and
         at least 16 MiB for each. :meth:`shared_by` sets it for functions that read several.
+    threads
+        Threads that decode chunks for a reader, 1 to 1,024, the one that reads included. Rows,
+        batches, errors and the memory bound are the same for any number. None: one. Two read about
+        1.2 times as fast, for a sixth more processor time: unpacking is calls of microseconds that
+        wait for Python's lock, and one thread puts rows in order. Processes that read a part of the
+        subpartitions each scale better: two were 1.8 times as fast as one.
     """
 
     memory_bytes: int = 256 << 20
     memory_map: bool = False
     readers: int = 1
+    threads: int | None = None
 
     @property
     def _spare_bytes(self) -> int:
@@ -279,6 +286,11 @@ class ReadOptions:
     def index_bytes(self) -> int:
         """Most bytes of cached indexes."""
         return self._spare_bytes // 8
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of chunks that threads decode ahead, and less than half as much more."""
+        return self._spare_bytes // 16
 
     @property
     def group_bytes(self) -> int:
@@ -314,6 +326,8 @@ class ReadOptions:
         """Check every value."""
         check_integer("memory_bytes", self.memory_bytes, MIN_MEMORY_BYTES, 1 << 50, "bytes")
         check_integer("readers", self.readers, 1, 1 << 20, "shuffles")
+        if self.threads is not None:
+            check_integer("threads", self.threads, 1, MAX_THREADS, "threads")
         needed = READING_BYTES + self.readers * MIN_SHARE_BYTES
         if self.readers > 1 and self.memory_bytes < needed:
             msg = (

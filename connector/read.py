@@ -180,6 +180,7 @@ def _frame_of(
         "withSubpartition": str(scan.with_subpartition).lower(),
         "memoryBytes": shuffle.options.memory_bytes,
         "memoryMap": str(shuffle.options.memory_map).lower(),
+        "readThreads": shuffle.options.threads or 1,
         "timeZone": zone,
     }
     if selection is not None:

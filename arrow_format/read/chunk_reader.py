@@ -140,6 +140,13 @@ class ChunkReader:
             "num_rows": stop - start,
         }
 
+    def raw_bytes(self, chunk: ChunkRead) -> int:
+        """Estimate the bytes in Arrow of all rows of a chunk."""
+        region, file = self.index.regions[chunk.region], self.index.file
+        start, stop = region.chunk_rows(chunk.chunk)
+        row_bytes = file.raw_bytes / max(file.num_rows, 1) + self.added_row_bytes
+        return max(int((stop - start) * row_bytes), int(region.chunks.raw_length[chunk.chunk]))
+
     def is_plain(self, chunk: ChunkRead) -> bool:
         """Whether a chunk is a plain Arrow message, whose columns may be views of what was read."""
         return int(self.index.regions[chunk.region].chunks.encoding[chunk.chunk]) == Encoding.IPC

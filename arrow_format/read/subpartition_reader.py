@@ -5,6 +5,7 @@ Source: FLIP-148, ``SortMergeSubpartitionReader``.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrow_format.arrays.stored_types import missing_column
+from arrow_format.concurrency import map_ahead
 from arrow_format.errors import SchemaError
 from arrow_format.format.evolved_chunks import ChunkDecoders
 from arrow_format.log.reader import translate_expired
@@ -92,6 +94,10 @@ class SortMergeSubpartitionReader:
     kept
         What readers of the same columns decoded of chunks and left for the next one. They are
         iterated one after the other, each at most once. Nothing is kept when None.
+    threads
+        Threads that decode chunks, that of the consumer included.
+    decoded_bytes
+        Bytes of chunks that they decode ahead: as they are stored, and their rows.
 
     Raises
     ------
@@ -118,8 +124,12 @@ class SortMergeSubpartitionReader:
         scheduler: ReadScheduler | None = None,
         oldest_needed: int | None = None,
         kept: KeptChunks | None = None,
+        threads: int = 1,
+        decoded_bytes: int = 0,
     ) -> None:
         self._kept = kept
+        self._threads = threads
+        self._decoded_bytes = decoded_bytes
         self._storage = storage
         self._oldest_needed = oldest_needed or version.version
         self._indexes = indexes or IndexCache(storage)
@@ -239,21 +249,33 @@ class SortMergeSubpartitionReader:
             translate_expired(self._storage, self._oldest_needed),
             self._scheduler.add_reader(aside.left_to_read(plan)) as fetched,
         ):
-            for source, chunk, stored in fetched:
-                yield from self._rows_aside(aside.before((source.order, chunk.offset)), kept)
-                if self._tested is None:
-                    batch = source.decode(chunk, stored)
-                    pinned = pinned_bytes(batch, stored, is_plain=source.is_plain(chunk))
-                    decoded = KeptChunk(batch, 0, pinned)
-                    rows = self._rows_left(source, chunk, decoded, kept)
-                    del batch, decoded  # not to be kept while the consumer works on the rows
-                else:
-                    rows = source.matching_rows_of(
-                        chunk, stored, self.first, self.end, self._tested
-                    )
-                del stored
-                yield from rows
+            decoded = map_ahead(
+                self._decoded,
+                fetched,
+                self._threads,
+                size_of=_decoding_bytes,
+                max_size=self._decoded_bytes,
+            )
+            with closing(decoded):
+                for source, chunk, rows in decoded:
+                    yield from self._rows_aside(aside.before((source.order, chunk.offset)), kept)
+                    if isinstance(rows, KeptChunk):
+                        rows = self._rows_left(source, chunk, rows, kept)
+                    yield from rows
+                    del rows  # not to be kept while the next chunk is decoded
             yield from self._rows_aside(aside.before(), kept)
+
+    def _decoded(
+        self, fetched: tuple[ChunkReader, ChunkRead, pa.Buffer]
+    ) -> tuple[ChunkReader, ChunkRead, KeptChunk | Iterator[Rows]]:
+        """Decode a chunk; with a filter, only the rows that it keeps. Any thread calls it."""
+        source, chunk, stored = fetched
+        if self._tested is not None:
+            rows = source.matching_rows_of(chunk, stored, self.first, self.end, self._tested)
+            return source, chunk, rows
+        batch = source.decode(chunk, stored)
+        pinned = pinned_bytes(batch, stored, is_plain=source.is_plain(chunk))
+        return source, chunk, KeptChunk(batch, 0, pinned)
 
     def _rows_aside(
         self, found: Iterable[tuple[ChunkReader, ChunkRead, KeptChunk]], kept: KeptChunks | None
@@ -299,6 +321,12 @@ class SortMergeSubpartitionReader:
                 del batch, stored  # not to be kept while the consumer works on the rows
                 yield from rows
                 first_row += num_rows
+
+
+def _decoding_bytes(fetched: tuple[ChunkReader, ChunkRead, pa.Buffer]) -> int:
+    """Estimate the bytes of a chunk while it is decoded: as it is stored, and its rows."""
+    source, chunk, stored = fetched
+    return int(stored.size) + source.raw_bytes(chunk)
 
 
 def _wanted_bytes(source: ChunkReader, chunks: Sequence[ChunkRead], row_bytes: int) -> list[int]:

@@ -23,12 +23,13 @@ import pyarrow as pa
 from arrow_format import ReadOptions, open_shuffle
 from tests.support.memory import forget_peak, resident_bytes
 
-tiny, path, memory_bytes, subpartitions = sys.argv[1:]
+tiny, path, memory_bytes, subpartitions, threads = sys.argv[1:]
 pa.set_cpu_count(1)
 
 for batch in open_shuffle(tiny).read():
     del batch
-shuffle = open_shuffle(path, options=ReadOptions(memory_bytes=int(memory_bytes)))
+options = ReadOptions(memory_bytes=int(memory_bytes), threads=int(threads))
+shuffle = open_shuffle(path, options=options)
 base = forget_peak()
 rows = sum(batch.num_rows for batch in shuffle.read(eval(subpartitions)))
 print(rows, resident_bytes() - base)
@@ -66,8 +67,8 @@ def tiny(tmp_path_factory):
     return path
 
 
-def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None"):
-    rows, over_base = figures_of(READ, tiny, path, memory_bytes, subpartitions)
+def peak(tiny, path, memory_bytes=ALLOWED, subpartitions="None", threads=1):
+    rows, over_base = figures_of(READ, tiny, path, memory_bytes, subpartitions, threads)
     return rows, over_base
 
 
@@ -80,9 +81,10 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
     write_shuffle(rows_of(count, **shape), path, num_subpartitions=n, keys="k", options=options)
     shuffle = open_shuffle(path)
     assert sum(output.raw_bytes for output in shuffle.map_outputs) > 1.4 * ALLOWED
-    rows, over_base = peak(tiny, path)
-    assert rows == count
-    assert over_base <= ALLOWED
+    for threads in (1, 2, 8):
+        rows, over_base = peak(tiny, path, threads=threads)
+        assert rows == count
+        assert over_base <= ALLOWED, threads
 
 
 @guarantee("reading memory")
