@@ -34,6 +34,26 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _started_threads(number: int, name: str) -> ThreadPoolExecutor | None:
+    """Return threads that are all started, or None where they cannot be.
+
+    A pool starts them one by one as it gets calls, and a call for which none can be started stays
+    queued: another thread would make it, and the caller, who got an error, once more.
+    """
+    threads, are_started, are_refused = ThreadPoolExecutor(number, name), Event(), False
+    try:
+        for _ in range(number):
+            threads.submit(are_started.wait)  # each waits, so that the next starts another
+    except RuntimeError:
+        are_refused = True
+    finally:
+        are_started.set()
+    if are_refused:
+        threads.shutdown()
+        return None
+    return threads
+
+
 class OrderedMap(Protocol):
     """What :class:`map` does: a function of each item, results in the order of the items."""
 
@@ -91,20 +111,9 @@ class Workers:
         if self._threads is None and self._num_threads:
             # One more leads the others, and waits for them most of the time.
             size = self._num_threads + (self._num_threads > 1)
-            threads = ThreadPoolExecutor(size, "arrow-shuffle")
-            are_started = Event()
-            try:
-                # All now, each made to wait so that the next submit starts another: a call for
-                # which none can be started stays queued, and would be made a second time.
-                for _ in range(size):
-                    threads.submit(are_started.wait)
-                self._threads = threads
-            except RuntimeError:
+            self._threads = _started_threads(size, "arrow-shuffle")
+            if self._threads is None:
                 self._num_threads = 0
-            finally:
-                are_started.set()
-                if self._threads is None:
-                    threads.shutdown()
         return self._threads
 
     def close(self) -> None:
@@ -235,8 +244,8 @@ def map_ahead(
     runs = _runs(iter(items), size_of, max_size / (2 * threads))
     compute = partial(_outcome, function)
     waiting: deque[_Waiting[Any, U]] = deque()
-    size, has_more = 0, True
-    helpers = ThreadPoolExecutor(threads - 1, "arrow-shuffle-decode")
+    size, has_more, are_refused = 0, True, False
+    helpers: ThreadPoolExecutor | None = None
     try:
         while True:
             while has_more and (not waiting or (len(waiting) < 2 * threads and size < max_size)):
@@ -245,9 +254,11 @@ def map_ahead(
                     has_more = False
                     break
                 future: Future[_Outcome[U]] = Future()  # the consumer's, unless a helper takes it
-                if waiting:
-                    with contextlib.suppress(RuntimeError):
-                        future = helpers.submit(compute, run)
+                if waiting and helpers is None and not are_refused:
+                    helpers = _started_threads(threads - 1, "arrow-shuffle-decode")
+                    are_refused = helpers is None
+                if waiting and helpers is not None:
+                    future = helpers.submit(compute, run)
                 waiting.append(_Waiting(run, future))
                 size += run.size
                 del run, future
@@ -264,7 +275,8 @@ def map_ahead(
             size -= done.size
     finally:
         # Not waited for: what runs takes milliseconds, and garbage may be closed by such a thread.
-        helpers.shutdown(wait=False, cancel_futures=True)
+        if helpers is not None:
+            helpers.shutdown(wait=False, cancel_futures=True)
 
 
 class _Run(NamedTuple, Generic[T]):

@@ -86,8 +86,9 @@ def test_without_threads_calls_run_one_by_one():
     assert [*read_ahead(iter(range(9)), int, 4)] == [*range(9)]
 
 
-def test_where_too_few_threads_start_there_are_none(monkeypatch):
-    start, before, left = threading.Thread.start, threading.active_count(), [2]
+@pytest.fixture
+def _two_threads_start(monkeypatch):
+    start, left = threading.Thread.start, [2]
 
     def refuse(thread):
         if not left[0]:
@@ -96,6 +97,21 @@ def test_where_too_few_threads_start_there_are_none(monkeypatch):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.mark.usefixtures("_two_threads_start")
+def test_what_is_computed_ahead_is_whole_where_too_few_threads_start():
+    def slow(number):
+        time.sleep(0.001)
+        return number
+
+    found = map_ahead(slow, iter(range(300)), 4, size_of=lambda _: 1, max_size=40)
+    assert [*found] == [*range(300)]
+
+
+@pytest.mark.usefixtures("_two_threads_start")
+def test_where_too_few_threads_start_there_are_none():
+    before = threading.active_count()
     workers = Workers(3)
     assert workers.begin(dict) is None
     assert threading.active_count() == before
