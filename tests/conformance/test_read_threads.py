@@ -46,14 +46,14 @@ def opened(path, threads):
     return open_shuffle(path, options=ReadOptions(threads=threads, memory_bytes=96 << 20))
 
 
-def is_clean():
-    """No thread and no data file is left, after a moment."""
+def is_clean(path):
+    """No thread and no data file of a shuffle is left, after a moment."""
     deadline = time.monotonic() + 10
     while True:
         gc.collect()
         links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
         names = [thread.name for thread in threading.enumerate()]
-        if not any(link.endswith(".data") for link in links) and not any(
+        if not any(link.startswith(str(path)) for link in links) and not any(
             "arrow-shuffle" in name for name in names
         ):
             return True
@@ -70,7 +70,7 @@ def test_the_same_batches(path, way, threads):
         several = list(shuffle.read(**WAYS[way]))
         assert [batch.num_rows for batch in several] == [batch.num_rows for batch in one]
         assert all(a.equals(b) for a, b in zip(several, one, strict=True))
-    assert is_clean()
+    assert is_clean(path)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -84,7 +84,7 @@ def test_readers_of_one_shuffle_interleaved_and_stopped_early(path, threads):
     closed.close()
     batches += first
     assert expected.equals(expected.from_batches(batches))
-    assert is_clean()
+    assert is_clean(path)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -115,7 +115,7 @@ def test_damage_is_found_at_the_same_chunk(tmp_path):
     assert len(runs) > 10
     for threads in (2, 5):
         assert outcome(threads) == (runs, message)
-    assert is_clean()
+    assert is_clean(path)
 
 
 def test_a_child_forked_after_a_read_reads(path):

@@ -23,6 +23,7 @@ from arrow_format.jobs import cleanup
 from arrow_format.log import reader
 from arrow_format.process_identity import ProcessIdentity
 from arrow_format.streaming import lease
+from arrow_format.write import result_partition
 from tests.simulation.files import INTERRUPTED, Answer, Call
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ def virtual_world() -> Iterator[None]:
             real = getattr(module, name)
             stack.enter_context(mock.patch.object(module, name, _instead(real, ours)))
         stack.enter_context(mock.patch.object(threading, "Thread", _Thread))
+        # Actors are the only threads here; what a write computes does not depend on their number.
+        stack.enter_context(mock.patch.object(result_partition, "available_cores", return_value=1))
         stack.enter_context(mock.patch.object(concurrency, "ThreadPoolExecutor", _executor))
         for module, name in ((lease, "_released"), (cleanup, "_committing")):
             stack.enter_context(mock.patch.object(module, name, _SetOfProcess(name)))
