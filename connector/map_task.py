@@ -282,10 +282,11 @@ def write_and_commit(
 ) -> ShuffleReceipt:
     """Run a map task over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does."""
 
-    def run(job: ShuffleJob) -> list[MapStatus]:
+    def run(job: ShuffleJob) -> Iterator[MapStatus]:
         task.job = job
         rows: Sequence[Any] = frame.mapInArrow(task, task.status_schema).collect()
-        return [status_from_row(row) for row in rows]
+        # Not decoded together: totals of tens of thousands of tasks would take gigabytes.
+        return map(status_from_row, rows)
 
     return run_job(
         task.job,

@@ -10,7 +10,7 @@ from arrow_format.jobs.merge import merge_with
 from connector.map_task import NumberedMapTask, status_from_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -79,15 +79,16 @@ def merge_shuffle(
     """
     require("pandas", "df.mapInArrow of PySpark")
 
-    def run(job: ShuffleJob, work: MergeWork) -> Sequence[MapStatus]:
+    def run(job: ShuffleJob, work: MergeWork) -> Iterator[MapStatus]:
         task = MergeTask(job, work)
         numbers = spark.range(0, work.num_tasks, 1, work.num_tasks)
         rows: Sequence[Any] = numbers.mapInArrow(task, task.status_schema).collect()
-        statuses = [status_from_row(row) for row in rows]
+        outputs = []
+        for status in map(status_from_row, rows):
+            outputs.append(status.output)
+            yield status
         advice = "it was removed or changed before the commit. Merge again"
-        listed = job.storage.files(job.directory)
-        check_files(job.storage, (status.output for status in statuses), advice, listed)
-        return statuses
+        check_files(job.storage, outputs, advice, job.storage.files(job.directory))
 
     return merge_with(
         run,

@@ -35,7 +35,7 @@ from arrow_format.write.merger import ignore
 from arrow_format.write.range_plan import Piece, plan_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.merge_work import MergeWork
@@ -206,8 +206,8 @@ def merge_shuffle(
         The files could not be written; nothing was changed.
     """
 
-    def run(job: ShuffleJob, work: MergeWork) -> list[MapStatus]:
-        return [work.write(job, number, 0, on_bytes) for number in range(work.num_tasks)]
+    def run(job: ShuffleJob, work: MergeWork) -> Iterator[MapStatus]:
+        return (work.write(job, number, 0, on_bytes) for number in range(work.num_tasks))
 
     return merge_with(
         run,
@@ -221,7 +221,7 @@ def merge_shuffle(
 
 
 def merge_with(
-    run: Callable[[ShuffleJob, MergeWork], Sequence[MapStatus]],
+    run: Callable[[ShuffleJob, MergeWork], Iterable[MapStatus]],
     path: Place,
     *,
     by: MergeBy,

@@ -38,7 +38,7 @@ from arrow_format.write.merger import (
 from arrow_format.write.region_file import read_back, write_region_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.delta import Totals
@@ -70,9 +70,11 @@ class MergeWork(Protocol):
         """
 
     def replacements(
-        self, job: ShuffleJob, statuses: Sequence[MapStatus]
+        self, job: ShuffleJob, statuses: Iterable[MapStatus]
     ) -> tuple[list[Replacement], Totals]:
         """Return what replaces what, and the rows and bytes per subpartition that this adds.
+
+        Statuses are taken one by one, and their totals not kept.
 
         Raises ShuffleError where the statuses are not one of each task, CorruptShuffleError where
         the new files have other rows.
@@ -127,17 +129,18 @@ class MapOutputMerges:
         return MapStatus(output, np.zeros_like(merged.added_bytes), merged.added_bytes)
 
     def replacements(
-        self, job: ShuffleJob, statuses: Sequence[MapStatus]
+        self, job: ShuffleJob, statuses: Iterable[MapStatus]
     ) -> tuple[list[Replacement], Totals]:
         """Return a replacement for each merge."""
+        outputs, added = [], sum_totals((), job.num_subpartitions)
+        for status in statuses:
+            outputs.append(status.output)
+            added = sum_totals((added, self._added(job, status)), job.num_subpartitions)
         changes = []
-        outputs = [status.output for status in statuses]
         for output in in_task_order(job, outputs, self.num_tasks):
             inputs = self._inputs(output.map_task)
             changes.append(Replacement(inputs, (replace(output, position=_position(inputs)),)))
-        return changes, sum_totals(
-            [self._added(job, each) for each in statuses], job.num_subpartitions
-        )
+        return changes, added
 
     def _added(self, job: ShuffleJob, status: MapStatus) -> Totals:
         """Return what a map output adds to the totals: by its status, or else by the indexes."""
@@ -275,7 +278,7 @@ class SubpartitionMerge:
                 raise rows_differ(written[0], f"rows of subpartition {number}")
 
     def replacements(
-        self, job: ShuffleJob, statuses: Sequence[MapStatus]
+        self, job: ShuffleJob, statuses: Iterable[MapStatus]
     ) -> tuple[list[Replacement], Totals]:
         """Return one replacement: of all map outputs."""
         outputs, (rows, sizes) = complete_outputs(job, statuses, self.num_tasks)

@@ -1,4 +1,4 @@
-"""A write from its target to its commit; whoever runs the map tasks gives a function."""
+"""A write from its target to its commit, with map tasks that a function runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arrow_format.jobs.commit import commit_job, receipt_of
 from arrow_format.jobs.target import open_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 def run_job(
     job: ShuffleJob,
     mode: str,
-    run: Callable[[ShuffleJob], Sequence[MapStatus]],
+    run: Callable[[ShuffleJob], Iterable[MapStatus]],
     *,
     num_map_outputs: int | None = None,
     expected_version: int | None = None,
 ) -> ShuffleReceipt:
     """Run the map tasks of a job and commit their map outputs; if that fails, remove them.
 
-    ``run`` returns when no task is running. With mode ``ignore`` and an existing shuffle it is not
-    called, and the receipt is that of the newest version. ``num_map_outputs`` is checked if given.
-    Raises as :func:`~arrow_format.write_shuffle`.
+    ``run`` returns when no task is running; its statuses are taken one by one. With mode ``ignore``
+    and an existing shuffle it is not called, and the receipt is that of the newest version.
+    ``num_map_outputs`` is checked if given. Raises as :func:`~arrow_format.write_shuffle`.
     """
     existing = open_target(job, mode, expected_version=expected_version)
     if existing is not None and mode == "ignore":

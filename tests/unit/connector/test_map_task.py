@@ -39,30 +39,36 @@ def test_totals_above_the_bound_of_one_task_are_not_sent(path, task, monkeypatch
 
 DRIVER = """
 import sys
-import numpy as np
-from dataclasses import replace
-from arrow_format import ColumnPartitioner
-from arrow_format.jobs.commit import commit_job
+import connector
+from connector.map_task import NumberedMapTask, write_and_commit
+from arrow_format import ColumnPartitioner, MergePolicy
 from arrow_format.jobs.job import begin_job
-from connector.map_task import status_from_row, status_to_row
 from tests.support.memory import forget_peak, resident_bytes
-from tests.support.small_shuffles import FAST, SCHEMA, run
+from tests.support.session_in_process import SessionInProcess
+from tests.support.small_shuffles import FAST, SCHEMA, numbered
 
 path, n, tasks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+spark = SessionInProcess()
 job = begin_job(
     path, SCHEMA, num_subpartitions=n, partitioner=ColumnPartitioner("p"), options=FAST
 )
-rows = [status_to_row(run(job, task, [task, task + 1])) for task in range(tasks)]
+task = NumberedMapTask(job, lambda number: [numbered([number, number + 1])])
 before = forget_peak()
-receipt = commit_job(job, map(status_from_row, rows))
+receipt = write_and_commit(task, spark.range(0, tasks, 1, tasks), "errorifexists")
 assert receipt.num_rows == 2 * tasks
+print(resident_bytes() - before)
+before = forget_peak()
+few = MergePolicy(rewrite="never", max_index_bytes=20_000)
+report = connector.merge_shuffle(spark, path, by="map_output", policy=few, options=FAST)
+assert tasks // 10 < report.num_map_outputs[1] < tasks
 print(resident_bytes() - before)
 """
 
 
-def test_a_commit_keeps_no_totals_of_single_tasks(tmp_path):
-    n, tasks = 100_000, 200
-    (grown,) = figures_of(DRIVER, tmp_path / "s", n, tasks)
+def test_neither_a_write_nor_a_merge_keeps_totals_of_single_tasks(tmp_path):
+    n, tasks = 100_000, 400
+    of_write, of_merge = figures_of(DRIVER, tmp_path / "s", n, tasks)
     all_totals = tasks * n * 2 * np.dtype(np.int64).itemsize
-    assert all_totals == 320_000_000
-    assert grown < 96 << 20
+    assert all_totals == 640_000_000
+    assert of_write < 128 << 20
+    assert of_merge < 128 << 20
