@@ -14,7 +14,9 @@ from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.local_dirs import ReadRoots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow.dataset as ds
 
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.options import Codec
@@ -28,6 +30,8 @@ def append_shuffle(
     *,
     options: WriteOptions | None = None,
     for_spark: bool = True,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
     expected_version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
@@ -45,7 +49,7 @@ def append_shuffle(
         As for :func:`~arrow_format.write_shuffle`.
     options
         How to write; its codec and ``schema_evolution`` are not used. Defaults when None.
-    for_spark, expected_version, storage_options
+    for_spark, columns, filter, expected_version, storage_options
         As for :func:`~arrow_format.write_shuffle`.
 
     Returns
@@ -68,6 +72,8 @@ def append_shuffle(
         **like_newest(path, options, storage_options),
         mode="append",
         for_spark=for_spark,
+        columns=columns,
+        filter=filter,
         expected_version=expected_version,
         storage_options=storage_options,
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.model import MapStatus
+    from arrow_format.scan.source import FileRows
 
 Source: TypeAlias = (
     "pa.Table | pa.RecordBatchReader | BatchReader | ds.Dataset | Iterable[pa.RecordBatch]"
@@ -47,6 +48,8 @@ def write_shuffle(
     mode: WriteMode = "errorifexists",
     for_spark: bool = True,
     options: WriteOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filter: ds.Expression | None = None,
     expected_version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
@@ -92,6 +95,13 @@ def write_shuffle(
         keeps the types of the existing shuffle.
     options
         How to write; defaults when None.
+    columns
+        Of a dataset of files only: names of the columns to write, in that order; all when None.
+        Only these and the columns of the filter are read.
+    filter
+        Of a dataset of files only: a boolean ``pyarrow`` expression over columns by name; rows for
+        which it is true are written. Partitions for which it cannot be true are not read, nor are
+        row groups unless it uses a floating-point column.
     expected_version
         Write only if no rows were added or taken away after that version, which merges do not; 0
         expects that there is none yet. Checked before any row is written, and when the write is
@@ -120,23 +130,23 @@ def write_shuffle(
     storage = open_storage(path, storage_options)
     partitioner = choose_partitioner(keys, partitioner)
     options = WriteOptions() if options is None else check_type("options", options, WriteOptions)
-    files = _files_of(batches)
+    files = _files_of(batches, columns, filter)
     schema, stream = _as_stream(batches) if files is None else (files.schema, iter(()))
     subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
     converts = for_spark and _changes_for_spark(schema, storage, mode, subpartition)
     if files is not None:
-        from arrow_format.scan.source import rows_of_files
-
-        schema, stream = rows_of_files(files, for_spark=converts, threads=options.threads)
+        schema, stream = files.read(for_spark=converts, threads=options.threads)
     elif converts:
         stream = rows_for_spark(stream, schema, subpartition)
         schema = schema_for_spark(schema, subpartition)
-    partitioner = settle_bounds(
-        partitioner,
-        storage,
-        mode,
-        lambda ranges: _sampled(ranges, batches, num_subpartitions, converts=converts),
-    )
+
+    def sample(ranges: RangePartitioner) -> RangePartitioner:
+        if files is None:
+            return _sampled(ranges, batches, num_subpartitions, converts=converts)
+        rows = files.for_sample([name for name, _ in ranges.keys], for_spark=converts)
+        return RangePartitioner.sampled(rows, ranges.keys, num_subpartitions)
+
+    partitioner = settle_bounds(partitioner, storage, mode, sample)
     job = begin_job(
         storage,
         schema,
@@ -191,12 +201,6 @@ def _sampled(
     ranges: RangePartitioner, batches: object, num_subpartitions: int, *, converts: bool
 ) -> RangePartitioner:
     """Return a range partitioner with bounds from a sample; rows that come once have none."""
-    files = _files_of(batches)
-    if files is not None:
-        from arrow_format.scan.source import columns_of_files
-
-        rows = columns_of_files(files, [name for name, _ in ranges.keys], for_spark=converts)
-        return RangePartitioner.sampled(rows, ranges.keys, num_subpartitions)
     if not isinstance(batches, pa.Table | pa.RecordBatch):
         msg = (
             f"{ranges!r} has no bounds, and batches is {type(batches).__name__}, which can be read "
@@ -231,14 +235,27 @@ def _dataset_of(batches: object) -> ds.Dataset | None:
     return batches if datasets is not None and isinstance(batches, datasets.Dataset) else None
 
 
-def _files_of(batches: object) -> ds.Dataset | None:
-    """Return ``batches`` if it is a dataset of files."""
-    dataset = _dataset_of(batches)
-    if dataset is None:
-        return None
-    from arrow_format.scan.source import is_of_files
+def _files_of(
+    batches: object, columns: Sequence[str] | None, filter: ds.Expression | None
+) -> FileRows | None:
+    """Return what to read of a dataset of files; None for other rows.
 
-    return dataset if is_of_files(dataset) else None
+    Raises OptionError where a part is asked of these.
+    """
+    dataset = _dataset_of(batches)
+    if dataset is not None:
+        from arrow_format.scan.source import FileRows, is_of_files
+
+        if is_of_files(dataset):
+            return FileRows(dataset, columns, filter)
+    for name, value in {"columns": columns, "filter": filter}.items():
+        if value is not None:
+            msg = (
+                f"{name}: only for a pyarrow dataset of files, and batches is "
+                f"{type(batches).__name__}; select columns and rows before"
+            )
+            raise OptionError(msg)
+    return None
 
 
 def _as_stream(batches: Source) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:

@@ -154,7 +154,7 @@ def plan_scan(
     parts = _parts(dataset)
     refuse_duplicates(dataset.schema.names)
     condition = _condition(dataset, filter)
-    names = _selected(dataset.schema, columns)
+    names = selected_names(dataset.schema, columns)
     filter_columns = _names_in(condition, dataset.schema)
     needed = [*names, *(name for name in filter_columns if name not in names)]
     schema = pa.schema([dataset.schema.field(name) for name in needed])
@@ -235,7 +235,8 @@ def _parts(dataset: Any) -> list[Any]:  # noqa: ANN401
     raise OptionError(msg)
 
 
-def _selected(schema: pa.Schema, columns: Sequence[str] | str | None) -> list[str]:
+def selected_names(schema: pa.Schema, columns: Sequence[str] | str | None) -> list[str]:
+    """Return the columns to read, all when None; raises SchemaError."""
     if columns is None:
         return list(schema.names)
     names = [columns] if isinstance(columns, str) else list(columns)

@@ -5,17 +5,17 @@ Loaded where there is one: PyArrow's datasets import pandas, which takes 0.3 s.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from arrow_format.concurrency import available_cores
-from arrow_format.scan.scan import ScannedRows, plan_scan, read_task_ahead
+from arrow_format.scan.scan import ScannedRows, plan_scan, read_task_ahead, selected_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
 
 def is_of_files(dataset: ds.Dataset) -> bool:
@@ -25,24 +25,52 @@ def is_of_files(dataset: ds.Dataset) -> bool:
     return isinstance(dataset, ds.FileSystemDataset)
 
 
-def rows_of_files(
-    dataset: ds.Dataset, *, for_spark: bool, threads: int | None
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return schema and rows of a dataset of files, in a generator to be closed.
+@dataclass(frozen=True)
+class FileRows:
+    """Some columns and rows of a dataset of files; its methods raise as :func:`plan_scan`."""
 
-    With more than one of ``threads`` (None: of the cores) the rows are decoded ahead. Raises as
-    :func:`~arrow_format.scan.scan.plan_scan` and the rows as its
-    :meth:`~arrow_format.scan.scan.DatasetScan.read`.
-    """
-    scan = plan_scan(dataset, parallelism=1, num_tasks=1, for_spark=for_spark)
-    if (threads or available_cores()) == 1:
-        return scan.schema, scan.read(0)
-    return scan.schema, read_task_ahead(scan, 0)
+    dataset: ds.Dataset
+    columns: Sequence[str] | None
+    """Names, in output order; all when None."""
+    filter: ds.Expression | None
+    """Rows for which it is true are read, besides the filter of the dataset itself."""
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows, as the dataset has it."""
+        schema = self.dataset.schema
+        if self.columns is None:
+            return schema
+        return pa.schema([schema.field(name) for name in selected_names(schema, self.columns)])
 
-def columns_of_files(
-    dataset: ds.Dataset, columns: Sequence[str], *, for_spark: bool
-) -> ScannedRows:
-    """Return some columns of a dataset of files, for a sample; raises as :func:`rows_of_files`."""
-    scan = plan_scan(dataset, parallelism=1, num_tasks=1, columns=columns, for_spark=for_spark)
-    return ScannedRows(scan)
+    def read(
+        self, *, for_spark: bool, threads: int | None
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return schema and rows, in a generator to be closed.
+
+        With more than one of ``threads`` (None: of the cores) the rows are decoded ahead. They
+        raise as :meth:`~arrow_format.scan.scan.DatasetScan.read`.
+        """
+        scan = plan_scan(
+            self.dataset,
+            parallelism=1,
+            num_tasks=1,
+            columns=self.columns,
+            filter=self.filter,
+            for_spark=for_spark,
+        )
+        if (threads or available_cores()) == 1:
+            return scan.schema, scan.read(0)
+        return scan.schema, read_task_ahead(scan, 0)
+
+    def for_sample(self, columns: Sequence[str], *, for_spark: bool) -> ScannedRows:
+        """Return these columns of the rows."""
+        scan = plan_scan(
+            self.dataset,
+            parallelism=1,
+            num_tasks=1,
+            columns=columns,
+            filter=self.filter,
+            for_spark=for_spark,
+        )
+        return ScannedRows(scan)

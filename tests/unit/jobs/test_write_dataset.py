@@ -77,6 +77,45 @@ def test_the_filter_of_a_dataset_holds(files, tmp_path):
     assert in_order(rows(tmp_path / "x")).equals(in_order(dataset.to_table()))
 
 
+@pytest.mark.parametrize("threads", THREADS)
+def test_columns_and_a_filter_are_chosen(files, tmp_path, threads):
+    dataset = ds.dataset(files, partitioning="hive").filter(ds.field("k") < 50)
+    wanted = (ds.field("day") == "2024-01-02") & (ds.field("k") != 7)
+    write(dataset, tmp_path / "x", threads, columns=["s", "k"], filter=wanted)
+    written = rows(tmp_path / "x")
+    assert written.schema.names == ["s", "k"]
+    expected = dataset.to_table(columns=["s", "k"], filter=wanted)
+    assert 0 < len(expected) < len(dataset.to_table())
+    assert written.sort_by("s").to_pydict() == expected.sort_by("s").to_pydict()
+    append_shuffle(dataset, tmp_path / "x", columns=["k", "s"], filter=ds.field("k") == 7)
+    assert set(rows(tmp_path / "x")["k"].to_pylist()) == set(range(50))
+
+
+def test_bounds_are_sampled_of_the_rows_of_the_filter(files, tmp_path):
+    dataset = ds.dataset(files, partitioning="hive")
+    partitioner = RangePartitioner(keys=["k"])
+    wanted = (ds.field("day") == "2024-01-01") & (ds.field("k") >= 900)
+    write(dataset, tmp_path / "x", partitioner=partitioner, columns=["k"], filter=wanted)
+    shuffle = open_shuffle(tmp_path / "x")
+    assert shuffle.num_rows == dataset.count_rows(filter=wanted)
+    assert all(shuffle.subpartition(i).read_all().num_rows for i in range(9))
+
+
+def test_columns_and_filters_that_do_not_fit_are_refused(files, tmp_path):
+    dataset = ds.dataset(files, partitioning="hive")
+    with pytest.raises(SchemaError, match="columns: column 'absent'"):
+        write(dataset, tmp_path / "x", columns=["k", "absent"])
+    with pytest.raises(SchemaError, match="'k'"):
+        write(dataset, tmp_path / "x", columns=["s"])
+    with pytest.raises(OptionError, match=r"filter .* does not fit the dataset"):
+        write(dataset, tmp_path / "x", filter=ds.field("absent") > 1)
+    for source in (TABLE, TABLE.to_reader(), ds.InMemoryDataset(TABLE)):
+        for part in ({"columns": ["k"]}, {"filter": ds.field("k") > 1}):
+            with pytest.raises(OptionError, match="only for a pyarrow dataset of files, and batch"):
+                write(source, tmp_path / "x", **part)
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize("make", [
     lambda path: ds.dataset(TABLE),
     lambda path: ds.dataset([ds.dataset(TABLE), ds.dataset(TABLE.slice(0, 0))]),
