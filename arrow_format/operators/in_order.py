@@ -1,7 +1,7 @@
 """Results of numbered tasks in the order of the numbers, while several tasks run.
 
 A task runs in steps, each of which ends by itself: nothing waits for the consumer but results. So
-readers may share an executor, and one that nobody reads keeps no worker.
+readers may share an executor, and one whose results are not taken keeps no worker.
 """
 
 from __future__ import annotations

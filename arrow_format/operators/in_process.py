@@ -7,7 +7,6 @@ whatever their size; of tasks that write a shuffle only the statuses come back.
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 from concurrent.futures import (
     BrokenExecutor,
@@ -26,6 +25,7 @@ import pyarrow as pa
 
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.stored_types import data_schema
+from arrow_format.concurrency import available_cores
 from arrow_format.errors import ClosedError, OptionError, SchemaError, ShuffleError
 from arrow_format.jobs.job import run_map_task
 from arrow_format.jobs.run import run_job
@@ -78,7 +78,7 @@ class Workers:
         is that of one read for each of them where the user does not say.
         """
         if executor is None:
-            number = _num_cores()
+            number = available_cores()
         elif isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor):
             number = vars(executor)["_max_workers"]  # public for no executor
         else:
@@ -110,13 +110,6 @@ class Workers:
     def waiting_bytes(self) -> int:
         """Most bytes of results that wait."""
         return (self.reading.memory_bytes - READING_BYTES) // (self.number + 1)
-
-
-def _num_cores() -> int:
-    """Return how many cores this process may use; macOS tells only how many there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def result_schema(schema: object) -> pa.Schema:
@@ -316,7 +309,7 @@ class _ProcessBatches(_Pool):
         return Step([(pa.ipc.read_record_batch(each, schema), each.size) for each in buffers])
 
     def stop(self, *, wait: bool) -> None:
-        """Remove the files, by which processes know that nobody waits."""
+        """Remove the files, by which processes know that no reader waits."""
         super().stop(wait=wait)
         if self._scratch is not None:
             self._scratch.remove()

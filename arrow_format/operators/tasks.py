@@ -1,7 +1,7 @@
 """Work on shuffles in tasks: one task per group of adjacent subpartitions. Pure but for the work.
 
-Whoever runs the tasks, Spark or this process, divides the subpartitions the same way and gets the
-same results of each.
+Spark's job and a process without Spark divide the subpartitions the same way, and get the same
+results of each task.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class SortMergeResultPartition:
                 region = [buffer.take_region(first, self._workers.map)]
                 buffer.release()
             self._finish_flush()
-            # Taken out of the list by the call, so that nobody else keeps the rows in memory.
+            # Taken out of the list by the call: no other reference keeps the rows in memory.
             kind = self._kind
             self._flushing = self._workers.begin(
                 lambda: self._output.write_region(kind, region.pop())

@@ -118,7 +118,7 @@ UNCHANGING = frozenset(
         datetime.date, datetime.datetime, datetime.time, datetime.timedelta,
     }
 )  # fmt: skip
-"""Types of Python objects that nobody can change."""
+"""Types of Python objects that are immutable."""
 
 
 def can_change(series: Any) -> bool:  # noqa: ANN401
