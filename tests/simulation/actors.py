@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrow_format import (
+    MergePolicy,
     collect_garbage,
     consume,
     delete_rows,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from arrow_format import DeletionReceipt
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.model import MapStatus, Transaction
+    from arrow_format.options import MergeBy
     from arrow_format.storage.open import Storage
 
 Act = "Callable[[Storage], None]"
@@ -211,12 +213,13 @@ def write(op: str, rows: Sequence[int], mode: str = "append", **options: Any) ->
     return act
 
 
-def merge(op: str) -> Callable[[Storage], None]:
-    """Return a merge."""
+def merge(op: str, by: MergeBy = "map_output") -> Callable[[Storage], None]:
+    """Return a merge; by subpartition it joins all regions."""
+    policy = None if by == "map_output" else MergePolicy(rewrite="always")
 
     def act(storage: Storage) -> None:
         def run() -> int | None:
-            report = merge_shuffle(storage, options=OPTIONS)
+            report = merge_shuffle(storage, by=by, policy=policy, options=OPTIONS)
             return report.version if report.plan.merges else None
 
         commits(op, "keep", (), run)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from arrow_format.model import Transaction
 from tests.simulation import actors
 from tests.simulation.kinds import (
     INTERRUPTS,
+    KINDS,
     LOST,
     SECRET,
     SMALL,
@@ -86,6 +88,21 @@ scenario("append, two faults", faults=2, kinds=LOST)(_append_alone)
 def _(stage: Stage) -> dict[str, Act]:
     stage.rows(1, 2)
     return {"M": actors.merge("merge")}
+
+
+def _merge_by_subpartition(other: str, stage: Stage) -> dict[str, Act]:
+    stage.rows(1, 2, SECRET)
+    return {"M": actors.merge("merge", "subpartition"), "O": KINDS[other](stage, 1)}
+
+
+for _other in ("append", "overwrite", "rollback", "delete", "merge", "gc", "read", "changes"):
+    scenario(f"merge by subpartition and {_other}")(partial(_merge_by_subpartition, _other))
+
+
+@scenario("merge by subpartition, two faults", faults=2, kinds=LOST | INTERRUPTS)
+def _(stage: Stage) -> dict[str, Act]:
+    stage.rows(1, 2)
+    return {"M": actors.merge("merge", "subpartition")}
 
 
 @scenario("abort and commit of a job", must_succeed=frozenset())
