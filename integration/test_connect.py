@@ -17,7 +17,8 @@ import pytest
 from pyspark.sql import functions as F
 
 import connector
-from arrow_format import RangePartitioner, open_shuffle
+from arrow_format import MergePolicy, RangePartitioner, open_shuffle
+from arrow_format.options import MERGE_BY
 from integration.programs.datasets import NUM_FLIGHTS, flights
 from integration.programs.ways import WAYS
 from tests.support.spark_session import QUICK_START, SESSION_TIME_ZONE, spark_session
@@ -126,6 +127,21 @@ def program(spark: SparkSession, directory: Path) -> Found:
     found["kept"] = [kept.num_rows, digest(connector.read_shuffle(spark, directory / "kept"))]
     appended = connector.append_shuffle(df.select("t", "s", "d", "k"), directory / "kept")
     found["appended"] = [appended.version, appended.num_rows, appended.num_subpartitions]
+    merged = directory / "merged"
+    for mode in ("errorifexists", "append"):
+        connector.write_shuffle(df, merged, keys="s", num_subpartitions=N, sort_by=["t"], mode=mode)
+    found["before merges"] = digest(connector.read_shuffle(spark, merged, with_subpartition=True))
+    for by in MERGE_BY:
+        report = connector.merge_shuffle(spark, merged, by=by, policy=MergePolicy(rewrite="always"))
+        rows = connector.read_shuffle(spark, merged, with_subpartition=True)
+        found[f"merged by {by}"] = [report.version, *report.num_map_outputs, digest(rows)]
+    sums = directory / "sums"
+    connector.write_shuffle(
+        df.select("k", "d"), sums, keys="k", num_subpartitions=N, combine={"d": "sum"}
+    )
+    completed = connector.aggregate_shuffle(spark, sums, ["k"], [("d", "sum")])
+    found["combined"] = [open_shuffle(sums).num_rows, digest(completed)]
+    found["summed"] = digest(df.groupBy("k").agg(F.sum("d").alias("d_sum")))
     spark.sql("DROP TABLE connect_t")
 
     lane = connector.write_shuffle(
@@ -301,6 +317,11 @@ def test_what_was_found_is_right(found: Found):
     assert found["mapped"] == found["load"]
     assert found["numbers"] == rows
     assert found["joined"][:2] == [["k", "s", "d", "t"], 4_000]  # text tells them all apart
+    before = found["before merges"]
+    assert before[1] == 10_000
+    assert found["merged by map_output"] == [3, 4, 1, before]
+    assert found["merged by subpartition"] == [3, 1, 1, before]
+    assert found["combined"] == [1_400, found["summed"]]
     assert found["aggregated"][0] == ["k", "s", "d_max", "count_all"]
     kinds = [text.partition(":")[0] for text in found["errors"]]
     assert kinds == ["ShuffleExistsError", "SchemaError", "OptionError", "ShuffleNotFoundError"]
