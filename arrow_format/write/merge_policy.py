@@ -33,6 +33,10 @@ INDEX_SHARE = 4
 """A task of a merge by subpartition, which reads the indexes of all inputs, gets at least so many
 times their bytes of rows."""
 
+MAX_RANGE_BYTES = 64 << 30
+"""Most stored bytes of such a task, whatever the indexes: an object has at most 10,000 parts of 8
+MiB, which is 78 GiB."""
+
 SPARK_BYTES = 32 << 30
 """Stored bytes from which on a merge is better done by Spark: one process takes minutes."""
 
@@ -157,10 +161,12 @@ class MergePolicy:
         """Return about the stored bytes of a file of a merge by subpartition.
 
         That is ``target_file_bytes``; less where there would be few tasks. But a task reads the
-        indexes of all inputs, so its rows are at least four times as many bytes.
+        indexes of all inputs, so its rows are at least four times as many bytes, as far as their
+        file fits into an object store.
         """
         shared = max(-(-facts.data_bytes // MIN_RANGES), MIN_RANGE_BYTES)
-        return max(min(self.target_file_bytes, shared), INDEX_SHARE * facts.index_bytes, 1)
+        worth = max(min(self.target_file_bytes, shared), INDEX_SHARE * facts.index_bytes, 1)
+        return min(worth, max(self.target_file_bytes, MAX_RANGE_BYTES))
 
     def plan_map_task(
         self, files: Sequence[PartitionedFile], num_subpartitions: int

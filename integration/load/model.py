@@ -14,7 +14,7 @@ from arrow_format.options import WriteOptions
 from arrow_format.read.scheduler import MAX_ROUND_BYTES
 from arrow_format.storage.object_store import MAX_REQUESTS, PART_BYTES
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, region_chunk_bytes
-from arrow_format.write.merge_policy import INDEX_SHARE, MAX_FAN_IN, MergePolicy
+from arrow_format.write.merge_policy import MAX_FAN_IN, Facts, MergePolicy
 from arrow_format.write.sort_buffer import ROW_OVERHEAD_BYTES
 from connector.map_task import MAX_ALL_TOTALS_BYTES, MAX_TOTALS_BYTES
 
@@ -200,8 +200,15 @@ def read_cost(shuffle: Shuffle, tasks: int) -> Cost:
 
 def merge_tasks(shuffle: Shuffle, policy: MergePolicy | None = None) -> int:
     """Return how many tasks a merge by subpartition has, of which each writes one file."""
-    indexes = shuffle.map_outputs * shuffle.index_bytes
-    task_bytes = max((policy or MergePolicy()).target_file_bytes, INDEX_SHARE * indexes)
+    m, regions = shuffle.map_outputs, shuffle.map_outputs * shuffle.regions
+    facts = Facts(
+        num_files=m,
+        num_regions=math.ceil(regions),
+        data_bytes=math.ceil(shuffle.stored_bytes),
+        index_bytes=math.ceil(m * shuffle.index_bytes),
+        region_subpartitions=math.ceil(regions * shuffle.subpartitions),
+    )
+    task_bytes = (policy or MergePolicy()).range_bytes(facts)
     return min(shuffle.subpartitions, math.ceil(shuffle.stored_bytes / task_bytes))
 
 

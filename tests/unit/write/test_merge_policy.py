@@ -145,3 +145,18 @@ def test_bad_values_are_named(name, value):
 
 def test_a_policy_travels():
     assert pickle.loads(pickle.dumps(POLICY)) == POLICY
+
+
+def whole(data_bytes, index_bytes):
+    return Facts(1_000, 1_000, data_bytes, index_bytes, 1_000_000)
+
+
+def test_a_range_of_subpartitions_is_worth_its_indexes_and_fits_into_an_object():
+    gb, tb = 1 << 30, 1 << 40
+    policy = MergePolicy()
+    assert policy.range_bytes(whole(10 * MB, MB)) == 16 * MB, "as many tasks as get work"
+    assert policy.range_bytes(whole(6_400 * MB, MB)) == 100 * MB, "64 tasks"
+    assert policy.range_bytes(whole(tb, MB)) == gb == policy.target_file_bytes
+    assert policy.range_bytes(whole(tb, gb)) == 4 * gb, "indexes that each task reads"
+    assert policy.range_bytes(whole(100 * tb, tb)) == 64 * gb, "10,000 parts of 8 MiB are more"
+    assert MergePolicy(target_file_bytes=tb).range_bytes(whole(100 * tb, tb)) == tb
