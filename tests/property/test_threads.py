@@ -37,7 +37,7 @@ def written(draw):
     broadcasts = draw(st.sampled_from([0, 0, 0.02]))
     random = np.random.default_rng(seed)
     batches = []
-    for num_rows in draw(st.lists(st.integers(0, 900), min_size=1, max_size=8)):
+    for num_rows in draw(st.lists(st.integers(0, 900), min_size=1, max_size=6)):
         numbers = random.integers(0, 1000, num_rows).tolist()
         places = random.integers(0, N, num_rows)
         places[random.random(num_rows) < broadcasts] = BROADCAST
@@ -45,8 +45,8 @@ def written(draw):
         batches.append(Rows(pa.record_batch(columns), places))
     sort_by = draw(st.sampled_from([(), *[(n,) for n in names if n != "l"]]))
     options = {
-        "sort_buffer_bytes": draw(st.sampled_from([2_000, 30_000, 200_000, 1 << 20])),
-        "chunk_bytes": draw(st.sampled_from([100, 4_000, 1 << 18])),
+        "sort_buffer_bytes": draw(st.sampled_from([10_000, 50_000, 200_000, 1 << 20])),
+        "chunk_bytes": draw(st.sampled_from([500, 4_000, 1 << 18])),
         "codec": draw(st.sampled_from(["zstd", "none"])),
         "rewrite": draw(st.sampled_from(["never", "never", "always"])),
         "sync": False,
