@@ -313,6 +313,23 @@ def test_a_reader_that_is_not_read_to_its_end(items, executor, end):
     # What it leaves is looked for after every test.
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_process_neither_reads_on_nor_waits(items):
+    reader = map_subpartitions(items, doubled, SCHEMA, **SMALL)
+    num_rows = next(reader).num_rows
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            next(reader)
+        except ClosedError:
+            reader.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert num_rows + len_of(reader) == ITEMS.num_rows
+
+
 def test_nothing_runs_before_it_is_read(items):
     called = []
     map_subpartitions(items, lambda *_: called.append(1) or [], SCHEMA)
