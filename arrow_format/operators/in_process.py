@@ -168,10 +168,11 @@ def run_operation(
     )
     sharing = replace(into, options=shared)
     job, rows = sharing.begin(operation, results, schema)
-    outputs = _MapOutputs(workers, operation, rows)
+    if isinstance(workers.executor, ProcessPoolExecutor):
+        _pickled((job, rows))  # refused before anything is written
 
     def run(job: ShuffleJob) -> list[MapStatus]:
-        outputs.job = job
+        outputs = _MapOutputs(workers, operation, job, rows)
         return list(InOrder(outputs, number, max_tasks=workers.number, max_bytes=0, step_bytes=0))
 
     return run_job(job, into.mode, run, num_map_outputs=number)
@@ -364,20 +365,19 @@ def _write_batches(sent: bytes, number: int, storage: Storage) -> list[int]:
 class _MapOutputs(_Pool):
     """Map tasks, which write what they make."""
 
-    job: ShuffleJob
-    """Set before tasks start."""
-
-    def __init__(self, workers: Workers, operation: Operation, rows: PlacedRows) -> None:
+    def __init__(
+        self, workers: Workers, operation: Operation, job: ShuffleJob, rows: PlacedRows
+    ) -> None:
         super().__init__(workers, operation)
-        self._rows = rows
+        self._work = job, rows
         is_pool = isinstance(workers.executor, ProcessPoolExecutor)
-        self._sent = _pickled(rows) if is_pool else None
+        self._sent = _pickled(self._work) if is_pool else None
 
     def start(self, number: int) -> Future[MapStatus]:
         """Write a map output."""
         if self._sent is not None:
-            return self.submit(_write_sent, self.job, self._sent, number)
-        return self.submit(_write_output, self.job, self._rows, number, self.stopped)
+            return self.submit(_write_sent, self._sent, number)
+        return self.submit(_write_output, *self._work, number, self.stopped)
 
     def go_on(self, rest: object) -> NoReturn:
         """Never called: a task has one step."""
@@ -388,9 +388,10 @@ class _MapOutputs(_Pool):
         return Step([(self.result(future), 0)])
 
 
-def _write_sent(job: ShuffleJob, sent: bytes, number: int) -> MapStatus:
+def _write_sent(sent: bytes, number: int) -> MapStatus:
     with _sendable_errors():
-        return _write_output(job, _unpickled(sent), number)
+        job, rows = _unpickled(sent)
+        return _write_output(job, rows, number)
 
 
 def _write_output(

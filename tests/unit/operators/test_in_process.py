@@ -32,6 +32,7 @@ from arrow_format import (
     ReadOptions,
     SchemaError,
     ShuffleError,
+    StorageError,
     WriteOptions,
     aggregate_shuffle,
     join_shuffles,
@@ -400,6 +401,20 @@ def test_what_fails_when_a_task_opens_a_shuffle_does_not_end_the_processes(
     assert not (tmp_path / "out").exists()
     reader = map_subpartitions(items, doubled, SCHEMA, executor=processes)
     assert reader.read_all().num_rows == ITEMS.num_rows
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("into", [False, True])
+def test_a_pool_of_forks_says_why_it_cannot_use_a_store(s3, into):
+    """What Linux starts by default up to Python 3.13."""
+    place, store = f"s3://{s3.new_bucket()}", {"storage_options": s3.options}
+    write_shuffle(ITEMS, f"{place}/a", num_subpartitions=N, keys="order", options=FAST, **store)
+    how = store | ({"into": f"{place}/out"} if into else {})
+    with (
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor,
+        pytest.raises(StorageError, match="start processes by spawn"),
+    ):
+        map_subpartitions(f"{place}/a", doubled, SCHEMA, executor=executor, **how).read_all()
 
 
 def test_what_a_process_cannot_import_is_named(tmp_path, items, processes):
