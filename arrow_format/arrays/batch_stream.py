@@ -6,6 +6,7 @@ PyArrow's own reader ends where its source failed, and is empty when it is read 
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -25,6 +26,8 @@ class _Source:
         self._failure: ShuffleError | None = None
         self._has_given = False
         self._has_ended = False
+        self._process: int | None = None
+        """That began to read; the threads that read ahead are there."""
         self.is_streamed = False
         """Whether a C stream has given rows: its consumer may stop anywhere without notice."""
 
@@ -33,6 +36,13 @@ class _Source:
 
     def __next__(self) -> pa.RecordBatch:
         self._check_failure()
+        if self._is_forked():
+            msg = (
+                "another process, of which this one is a fork, began to read here, and has the "
+                "threads that go on: ask the shuffle for another reader"
+            )
+            raise ClosedError(msg)
+        self._process = os.getpid()
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -68,10 +78,13 @@ class _Source:
     def close(self) -> None:
         self._failure = self._failure or ClosedError("the reader was closed; read again")
         close = getattr(self._batches, "close", None)
-        if close is not None:
+        if close is not None and not self._is_forked():
             # ValueError: another thread is reading; its next batch raises.
             with contextlib.suppress(ValueError):
                 close()
+
+    def _is_forked(self) -> bool:
+        return self._process not in (None, os.getpid())
 
     def _check_failure(self) -> None:
         if self._failure is not None:

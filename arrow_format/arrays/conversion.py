@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
+from arrow_format.arrays.buffers import text_offsets, to_arrow, to_numpy, to_scalar
 from arrow_format.arrays.row_sizes import positions_of
 from arrow_format.arrays.selection import take
 
@@ -163,7 +163,22 @@ def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         offsets, (values,) = _unnest(array, [array.values])
         values = _hide(values, array, _sizes(array, offsets), target.value_type)
         return _assemble(array, target, [offsets], [convert(values, target.value_type)])
+    if pt.is_large_string(type_) or pt.is_large_binary(type_):
+        array = _near(array)
     return array.cast(target)  # views and 64-bit offsets of text and bytes, units, sizes
+
+
+def _near(array: pa.Array) -> pa.Array:
+    """Text or bytes with offsets from 0: Arrow refuses to cast the end of a large column."""
+    offsets = text_offsets(array, np.int64)
+    first, stop = int(offsets[0]), int(offsets[-1])
+    if not first:
+        return array
+    valid = array.is_valid().buffers()[1] if array.null_count else None
+    content = array.buffers()[2].slice(first, stop - first)
+    return pa.Array.from_buffers(
+        array.type, len(array), [valid, pa.py_buffer(offsets - first), content]
+    )
 
 
 def _unnest(array: pa.Array, children: list[pa.Array]) -> tuple[pa.Buffer, list[pa.Array]]:

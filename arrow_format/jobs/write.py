@@ -59,7 +59,8 @@ def write_shuffle(
     ----------
     batches
         A table, a reader, anything with an Arrow C stream, or record batches of one schema (at
-        least one, since the schema is taken from it). Or a ``pyarrow.dataset.Dataset``, whose own
+        least one, since the schema is taken from it), whose memory does not change before the write
+        ends: rows are copied when a buffer is full. Or a ``pyarrow.dataset.Dataset``, whose own
         filter holds: its files are decoded a few megabytes at a time, however large their row
         groups are, and with threads ahead of the write. A Spark DataFrame is refused: all its rows
         would pass through this process, and ``connector.write_shuffle`` writes them in tasks.

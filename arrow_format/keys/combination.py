@@ -45,9 +45,9 @@ def check_combine(
     """Return the combination of a write, empty for none.
 
     ``schema`` is the data schema of the rows, which may lack columns of the combination if it
-    ``evolves``. Raises OptionError where a column is neither a key
-    nor combined, or both, and where rows have no keys; SchemaError where a column is missing or the
-    function does not take its type.
+    ``evolves``. Raises OptionError where a column is neither a key nor combined, or both, and where
+    rows have no keys; SchemaError where a column is missing, the function does not take its type,
+    or a key is nested.
     """
     pairs = check_functions({} if combine is None else combine)
     if evolves:
@@ -62,6 +62,14 @@ def check_combine(
         )
         raise OptionError(msg)
     combined_schema(schema, pairs)
+    for field in schema:
+        if field.name in keys and pt.is_nested(field.type):
+            msg = (
+                f"combine={pairs!r}: key {field.name!r} is {field.type}, and aggregate_shuffle, "
+                "which completes combined rows, groups by no nested column; store its fields as "
+                "columns"
+            )
+            raise SchemaError(msg)
     both = [name for name in pairs if name in keys]
     if both:
         msg = f"combine={pairs!r}: {_listed(both)} decides the subpartition; leave it out"

@@ -10,16 +10,17 @@ import copy
 import pickle
 from concurrent.futures import (
     BrokenExecutor,
+    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from threading import Event
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -141,7 +142,6 @@ def run_operation(
     )
     number = len(results.groups)
     if into is None:
-        _check_pickles(workers.executor, results)
         is_pool = isinstance(workers.executor, ProcessPoolExecutor)
         tasks = (_ProcessBatches if is_pool else _ThreadBatches)(workers, operation, results)
         batches: InOrder[pa.RecordBatch] = InOrder(
@@ -161,7 +161,8 @@ def run_operation(
     )
     sharing = replace(into, options=shared)
     job, rows = sharing.begin(operation, results, schema)
-    _check_pickles(workers.executor, (job, rows))
+    if isinstance(workers.executor, ProcessPoolExecutor):
+        _pickled((job, rows))  # refused before anything is written
 
     def run(job: ShuffleJob) -> list[MapStatus]:
         outputs = _MapOutputs(workers, operation, job, rows)
@@ -170,16 +171,30 @@ def run_operation(
     return run_job(job, into.mode, run, num_map_outputs=number)
 
 
-def _check_pickles(executor: Executor | None, sent: object) -> None:
-    """Raise OptionError for what cannot be sent to a process of a pool."""
-    if not isinstance(executor, ProcessPoolExecutor):
-        return
+def _pickled(work: object) -> bytes:
+    """Return work as processes of a pool get it; raises OptionError for what cannot be sent."""
     try:
-        pickle.dumps(sent)
+        return pickle.dumps(work)
     except Exception as error:
         msg = (
             f"the function cannot be sent to the processes of the executor ({error}): define it, "
             "and what it uses, at the top level of a module; or use threads"
+        )
+        raise OptionError(msg) from error
+
+
+def _unpickled(sent: bytes) -> Any:  # noqa: ANN401
+    """Return work in a process, within a call: an error there would end the process otherwise.
+
+    Its shuffles are opened by it, and may have expired. Raises OptionError where the function
+    cannot be imported.
+    """
+    try:
+        return pickle.loads(sent)
+    except (ImportError, AttributeError) as error:
+        msg = (
+            f"a process of the executor cannot import the function ({error}): define it, and what "
+            "it uses, in a module that processes find; or use threads"
         )
         raise OptionError(msg) from error
 
@@ -204,8 +219,7 @@ class _Pool:
         except BrokenExecutor as error:
             raise self._died() from error
         except RuntimeError as error:
-            msg = f"{error}: keep the executor open until all results are read"
-            raise ClosedError(msg) from error
+            raise _shut_down(str(error)) from error
 
     def result(self, future: Future[T]) -> T:
         """Return what a step returned, or raise what it raised."""
@@ -213,12 +227,14 @@ class _Pool:
             return future.result()
         except BrokenExecutor as error:
             raise self._died() from error
+        except CancelledError as error:
+            raise _shut_down("a task of the executor was cancelled") from error
 
     def _died(self) -> ShuffleError:
         return ShuffleError(
             f"a process of the executor died while it worked on subpartitions of {self._paths}: it "
-            "was killed, perhaps for lack of memory, or it could not import the function (what it "
-            "said itself is on stderr). Try again with a new executor"
+            "was killed, perhaps for lack of memory, or it could not start (what it said itself is "
+            "on stderr). Try again with a new executor"
         )
 
     def stop(self, *, wait: bool) -> None:
@@ -226,6 +242,10 @@ class _Pool:
         self.stopped.set()
         if self._own is not None:
             self._own.shutdown(wait=wait, cancel_futures=True)
+
+
+def _shut_down(found: str) -> ClosedError:
+    return ClosedError(f"{found}: keep the executor open until all results are read")
 
 
 class _ThreadBatches(_Pool):
@@ -282,7 +302,8 @@ class _ProcessBatches(_Pool):
 
     def __init__(self, workers: Workers, operation: Operation, results: GroupResults) -> None:
         super().__init__(workers, operation)
-        self._results = results
+        self._sent = _pickled(results)
+        self._schema = results.schema
         self._scratch: ScratchDirectory | None = None
 
     def start(self, number: int) -> Future[list[int]]:
@@ -290,7 +311,7 @@ class _ProcessBatches(_Pool):
         if self._scratch is None:
             self._scratch = ScratchDirectory()
         storage = self._scratch.storage.without_new_directories()
-        return self.submit(_write_batches, self._results, number, storage)
+        return self.submit(_write_batches, self._sent, number, storage)
 
     def go_on(self, rest: object) -> NoReturn:
         """Never called: a task has one step."""
@@ -305,8 +326,7 @@ class _ProcessBatches(_Pool):
         self._scratch.storage.delete(str(number))
         offsets = accumulate(sizes, initial=0)
         buffers = reader.get_ranges(list(zip(offsets, sizes, strict=False)))
-        schema = self._results.schema
-        return Step([(pa.ipc.read_record_batch(each, schema), each.size) for each in buffers])
+        return Step([(pa.ipc.read_record_batch(each, self._schema), each.size) for each in buffers])
 
     def stop(self, *, wait: bool) -> None:
         """Remove the files, by which processes know that no reader waits."""
@@ -315,10 +335,11 @@ class _ProcessBatches(_Pool):
             self._scratch.remove()
 
 
-def _write_batches(results: GroupResults, number: int, storage: Storage) -> list[int]:
+def _write_batches(sent: bytes, number: int, storage: Storage) -> list[int]:
     """Write the results of a group, in a process, as messages of Arrow; return their sizes."""
     sizes: list[int] = []
     with _sendable_errors(), ExitStack() as stack:
+        results: GroupResults = _unpickled(sent)
         writer = None
         for batch in stack.enter_context(closing(results.batches(number))):
             if storage.stat("") is None:
@@ -341,14 +362,15 @@ class _MapOutputs(_Pool):
         self, workers: Workers, operation: Operation, job: ShuffleJob, rows: PlacedRows
     ) -> None:
         super().__init__(workers, operation)
-        self._job = job
-        self._rows = rows
+        self._work = job, rows
+        is_pool = isinstance(workers.executor, ProcessPoolExecutor)
+        self._sent = _pickled(self._work) if is_pool else None
 
     def start(self, number: int) -> Future[MapStatus]:
         """Write a map output."""
-        if isinstance(self.workers.executor, ProcessPoolExecutor):
-            return self.submit(_write_output, self._job, self._rows, number)
-        return self.submit(_write_output, self._job, self._rows, number, self.stopped)
+        if self._sent is not None:
+            return self.submit(_write_sent, self._sent, number)
+        return self.submit(_write_output, *self._work, number, self.stopped)
 
     def go_on(self, rest: object) -> NoReturn:
         """Never called: a task has one step."""
@@ -357,6 +379,12 @@ class _MapOutputs(_Pool):
     def taken(self, _number: int, future: Future[MapStatus]) -> Step[MapStatus]:
         """Return the status of a map output."""
         return Step([(self.result(future), 0)])
+
+
+def _write_sent(sent: bytes, number: int) -> MapStatus:
+    with _sendable_errors():
+        job, rows = _unpickled(sent)
+        return _write_output(job, rows, number)
 
 
 def _write_output(
@@ -370,8 +398,7 @@ def _write_output(
                     raise ClosedError(msg)
                 yield batch
 
-    errors = _sendable_errors() if stopped is None else nullcontext()
-    with errors, closing(until_stopped()) as batches:
+    with closing(until_stopped()) as batches:
         return run_map_task(job, number, 0, batches)
 
 

@@ -363,6 +363,13 @@ def test_combinations_that_do_not_fit_are_refused(tmp_path, combine, error, mess
     assert not (tmp_path / "x").exists()
 
 
+def test_what_could_not_be_completed_is_not_combined(tmp_path):
+    table = pa.table({"k": pa.array([{"a": 1}] * 2), "n": [1, 2]})
+    with pytest.raises(SchemaError, match=r"key 'k' is struct<a: int64>.*store its fields"):
+        write_shuffle(table, tmp_path / "x", keys="k", num_subpartitions=2, combine={"n": "sum"})
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize(
     "partitioner", [RoundRobinPartitioner(), BroadcastPartitioner(), ColumnPartitioner("k")]
 )

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from arrow_format import (
+    ClosedError,
     CorruptShuffleError,
     OptionError,
     ReadOptions,
@@ -125,6 +126,25 @@ def test_a_child_forked_after_a_read_reads(path):
     if not child:
         os._exit(0 if shuffle.read().read_all().equals(expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_reader_that_was_begun_before_a_fork_is_read_by_the_parent_alone(path, threads):
+    """A child would wait for ever for what its parent's threads decode."""
+    shuffle = opened(path, threads)
+    reader = shuffle.read()
+    num_rows = next(reader).num_rows
+    child = os.fork()
+    if not child:
+        try:
+            next(reader)
+        except ClosedError:
+            reader.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert num_rows + sum(batch.num_rows for batch in reader) == shuffle.num_rows
 
 
 def test_one_thread_decodes_unless_a_number_was_given(path):

@@ -1,5 +1,7 @@
 """Batches that grow when they are normalised are cut by what their rows will take."""
 
+import mmap
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -90,6 +92,19 @@ def test_what_does_not_grow_is_not_cut():
 def test_many_short_values_are_one_piece():
     batch = one_column(pa.array(["a", "b"] * 20_000).dictionary_encode())
     assert len(plain_pieces(batch)) == 1
+
+
+@pytest.mark.parametrize("type_", [pa.large_string(), pa.large_binary()])
+def test_text_behind_the_first_two_gigabytes_of_a_batch(type_):
+    """Slices are small wherever they are, but Arrow's cast compares where they end."""
+    start = 1 << 31
+    content = mmap.mmap(-1, start + 16)  # pages that nobody touches take no memory
+    content[start : start + 3] = b"abc"
+    offsets = pa.py_buffer(np.array([0, start, start + 1, start + 1, start + 3], np.int64))
+    valid = pa.py_buffer(bytes([0b1011]))
+    text = pa.Array.from_buffers(type_, 4, [valid, offsets, pa.py_buffer(content)])
+    rows = [row for piece in plain_pieces(one_column(text).slice(1)) for row in rows_of(piece)]
+    assert rows == pa.array([b"a", None, b"bc"], pa.binary()).cast(type_).to_pylist()
 
 
 def test_a_batch_of_another_type_is_cut_all_the_same_and_then_refused():

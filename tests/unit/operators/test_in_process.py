@@ -4,11 +4,15 @@ import datetime as dt
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
+import types
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -28,6 +32,7 @@ from arrow_format import (
     ReadOptions,
     SchemaError,
     ShuffleError,
+    StorageError,
     WriteOptions,
     aggregate_shuffle,
     join_shuffles,
@@ -309,6 +314,23 @@ def test_a_reader_that_is_not_read_to_its_end(items, executor, end):
     # What it leaves is looked for after every test.
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_process_neither_reads_on_nor_waits(items):
+    reader = map_subpartitions(items, doubled, SCHEMA, **SMALL)
+    num_rows = next(reader).num_rows
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            next(reader)
+        except ClosedError:
+            reader.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert num_rows + len_of(reader) == ITEMS.num_rows
+
+
 def test_nothing_runs_before_it_is_read(items):
     called = []
     map_subpartitions(items, lambda *_: called.append(1) or [], SCHEMA)
@@ -332,6 +354,83 @@ def test_an_executor_that_was_shut_down(items):
         reader = map_subpartitions(items, doubled, SCHEMA, executor=executor)
     with pytest.raises(ClosedError, match="keep the executor open"):
         reader.read_all()
+
+
+@pytest.mark.parametrize("into", [False, True])
+def test_an_executor_whose_tasks_are_cancelled(tmp_path, items, into):
+    how = {"into": tmp_path / "out"} if into else {}
+    with ThreadPoolExecutor(2) as executor:
+
+        def shutting_down(subpartition, reader):
+            if subpartition == 0:
+                while not vars(executor)["_work_queue"].qsize():
+                    time.sleep(0.001)
+                executor.shutdown(wait=False, cancel_futures=True)
+            yield from reader
+
+        # The other thread is busy elsewhere, so that a task of ours is queued.
+        free = threading.Event()
+        executor.submit(free.wait, 30)
+        try:
+            with pytest.raises(ClosedError, match="keep the executor open"):
+                map_subpartitions(
+                    items, shutting_down, SCHEMA, executor=executor, **SMALL, **how
+                ).read_all()
+        finally:
+            free.set()
+    assert not (tmp_path / "out").exists()
+
+
+def removing(path, subpartition, reader):
+    batches = list(reader)
+    if subpartition == 0:
+        shutil.rmtree(path)
+    yield from batches
+
+
+@pytest.mark.parametrize("into", [False, True])
+def test_what_fails_when_a_task_opens_a_shuffle_does_not_end_the_processes(
+    tmp_path, items, processes, into
+):
+    how = {"into": tmp_path / "out"} if into else {}
+    copy = shutil.copytree(items, tmp_path / "copy")
+    with pytest.raises(ShuffleError, match=rf"^{copy}.*not there"):
+        map_subpartitions(
+            copy, partial(removing, copy), SCHEMA, executor=processes, **SMALL, **how
+        ).read_all()
+    assert not (tmp_path / "out").exists()
+    reader = map_subpartitions(items, doubled, SCHEMA, executor=processes)
+    assert reader.read_all().num_rows == ITEMS.num_rows
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("into", [False, True])
+def test_a_pool_of_forks_says_why_it_cannot_use_a_store(s3, into):
+    """What Linux starts by default up to Python 3.13."""
+    place, store = f"s3://{s3.new_bucket()}", {"storage_options": s3.options}
+    write_shuffle(ITEMS, f"{place}/a", num_subpartitions=N, keys="order", options=FAST, **store)
+    how = store | ({"into": f"{place}/out"} if into else {})
+    with (
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as executor,
+        pytest.raises(StorageError, match="start processes by spawn"),
+    ):
+        map_subpartitions(f"{place}/a", doubled, SCHEMA, executor=executor, **how).read_all()
+
+
+def test_what_a_process_cannot_import_is_named(tmp_path, items, processes):
+    """A module that only this process has."""
+    module = types.ModuleType("only_here")
+    exec("def function(_, reader):\n    yield from reader", vars(module))
+    sys.modules["only_here"] = module
+    try:
+        for how in ({}, {"into": tmp_path / "out"}):
+            with pytest.raises(OptionError, match=r"cannot import the function .*only_here"):
+                map_subpartitions(
+                    items, module.function, SCHEMA, executor=processes, **how
+                ).read_all()
+    finally:
+        del sys.modules["only_here"]
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_interrupt_ends_the_workers(tmp_path, items):
