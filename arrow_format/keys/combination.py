@@ -121,6 +121,9 @@ def as_combined(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordB
 
     Raises SchemaError for a value that Spark's type of the sum does not hold.
     """
+    if batch.num_rows <= SLICE_ROWS and batch.schema.equals(schema):
+        yield batch
+        return
     for start in range(0, batch.num_rows, SLICE_ROWS):
         columns = [
             _cast(column.slice(start, SLICE_ROWS), field)

@@ -17,7 +17,6 @@ from arrow_format.arrays.buffers import (
     fixed_width_values,
     text_offsets,
     to_arrow,
-    to_numpy,
     validity,
 )
 from arrow_format.arrays.conversion import float_bits
@@ -59,62 +58,6 @@ def key_numbers(columns: Sequence[pa.Array]) -> Numbers:
 def fits_table(bound: int, num_rows: int) -> bool:
     """Whether a table with a place for each number below a bound is faster than a sort."""
     return bound <= max(TABLE_PER_ROW * num_rows, TABLE_AT_LEAST)
-
-
-def key_groups(columns: Sequence[pa.Array]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the group of each row, numbered from 0, and a row of each group.
-
-    Columns are as for :func:`key_numbers`; rows of equal keys are one group.
-    """
-    num_rows = len(columns[0])
-    if not any(map(_is_numbered_fast, columns)) and num_rows:
-        return _groups_of(*_rows_by_hash(columns))
-    numbers, bound = key_numbers(columns)
-    if not fits_table(bound, num_rows):
-        sorted_rows = rows_by_number(numbers, bound)
-        if sorted_rows is not None:
-            del numbers
-            return _groups_of(*sorted_rows)
-        numbers, bound = encoded(to_arrow(numbers))
-    group_of = np.zeros(bound, np.int64)
-    group_of[numbers] = 1
-    num_groups = int(np.count_nonzero(group_of))
-    np.cumsum(group_of, out=group_of)
-    groups = group_of[numbers]
-    groups -= 1
-    rows = np.empty(num_groups, np.int64)
-    rows[groups] = np.arange(num_rows)
-    return groups, rows
-
-
-def _is_numbered_fast(column: pa.Array) -> bool:
-    """Whether no hash table is needed, or Arrow cannot group by such columns."""
-    type_ = column.type
-    return pt.is_nested(type_) or pt.is_null(type_) or pt.is_floating(type_) or is_integer(type_)
-
-
-def _rows_by_hash(columns: Sequence[pa.Array]) -> SortedRows:
-    """Return rows by Arrow's table of keys, in half of the time that encoding texts takes."""
-    rows = to_arrow(np.arange(len(columns[0]), dtype=np.int32))
-    names = [str(i) for i in range(len(columns))]
-    table = pa.table([*columns, rows], names=[*names, "row"])
-    groups = table.group_by(names, use_threads=False).aggregate([("row", "list")])
-    lists = groups.column("row_list").combine_chunks()
-    same = np.ones(len(rows), np.bool_)
-    same[to_numpy(lists.offsets)[:-1]] = False
-    return to_numpy(lists.flatten()).astype(np.int64), same[1:]
-
-
-def _groups_of(
-    rows: NDArray[np.int64], same: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    is_first = np.ones(len(rows), np.bool_)
-    np.logical_not(same, out=is_first[1:])
-    first = np.flatnonzero(is_first)
-    counts = np.diff(first, append=len(rows))
-    groups = np.empty(len(rows), np.int32)
-    groups[rows] = np.repeat(np.arange(len(first), dtype=np.int32), counts)
-    return groups.astype(np.int64), rows[first]
 
 
 def rows_by_number(numbers: NDArray[np.int64], bound: int) -> SortedRows | None:
@@ -202,7 +145,7 @@ def _numbers_of_integers(array: pa.Array) -> Numbers:
     if bound >= _MAX_PRODUCT:
         return encoded(array) if array.null_count else (values, _NO_BOUND)
     # The value under a null may be anything; it is replaced.
-    return _with_nulls(array, values.astype(np.int64) - least, bound)
+    return _with_nulls(array, np.subtract(values, least, dtype=np.int64), bound)
 
 
 def _with_nulls(array: pa.Array, numbers: NDArray[np.int64], bound: int) -> Numbers:

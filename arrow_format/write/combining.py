@@ -25,7 +25,8 @@ from arrow_format.arrays.conversion import ordered_bits, ordered_bits_as_floats
 from arrow_format.arrays.exact_sums import DoesNotFitError, addable, cast_checked
 from arrow_format.arrays.gather import gathered
 from arrow_format.arrays.selection import joined, take
-from arrow_format.keys.key_numbers import is_integer, key_groups
+from arrow_format.keys.key_groups import key_groups
+from arrow_format.keys.key_numbers import is_integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,9 +10,6 @@ from arrow_format.keys.key_numbers import is_integer
 from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from arrow_format.keys.sort_keys import SortBy
     from arrow_format.write.combining import Combiner
 
@@ -42,12 +39,9 @@ class CombiningBuffer(SortBuffer):
         num_hashed = sum(not is_integer(field.type) for field in schema)
         self.row_overhead_bytes += HASHING_BYTES * num_hashed
 
-    def append(self, batch: pa.RecordBatch, subpartitions: npt.NDArray[np.integer]) -> bool:
-        """Append all rows or none, as :meth:`SortBuffer.append`; combine rows for them to fit.
-
-        ``subpartitions`` are not used, and may be 0 for all.
-        """
-        while not super().append(batch, subpartitions):
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """Append all rows or none, as :meth:`SortBuffer.add`; combine rows for them to fit."""
+        while not super().add(batch):
             if not self._combine() or 2 * self.num_bytes > self._capacity_bytes:
                 return False
         return True

@@ -188,20 +188,19 @@ class SortMergeResultPartition:
             self._add_large(batch, subpartitions)
 
     def _append(self, batch: pa.RecordBatch, subpartitions: Subpartitions) -> bool:
-        ids = self._assigned(self._buffer, batch, subpartitions)
-        with self.counters.time("gather"):
-            return self._buffer.append(batch, ids)
+        return self._append_to(self._buffer, batch, subpartitions)
 
-    def _assigned(
+    def _append_to(
         self, buffer: SortBuffer, batch: pa.RecordBatch, subpartitions: Subpartitions
-    ) -> npt.NDArray[np.integer]:
-        """Return the subpartitions of rows; a buffer that combines them assigns its own later."""
-        if subpartitions is not None:
-            return subpartitions
-        if self._combiner is None or isinstance(buffer, CombiningBuffer):
-            return np.zeros(batch.num_rows, np.int32)
-        with self.counters.time("partition"):
-            return self._combiner.assign(batch)
+    ) -> bool:
+        if subpartitions is None and self._combiner and not isinstance(buffer, CombiningBuffer):
+            with self.counters.time("partition"):
+                subpartitions = self._combiner.assign(batch)
+        with self.counters.time("gather"):
+            # A buffer that combines rows assigns subpartitions to what is left of them.
+            return (
+                buffer.add(batch) if subpartitions is None else buffer.append(batch, subpartitions)
+            )
 
     def _new_buffer(self, capacity_bytes: int | None = None) -> SortBuffer:
         unicast = self._kind is RegionKind.UNICAST
@@ -242,7 +241,7 @@ class SortMergeResultPartition:
                 waiting += [(middle, stop), (start, middle)]
             else:
                 buffer = self._new_buffer(1 << 62)
-                buffer.append(rows, self._assigned(buffer, rows, ids))
+                self._append_to(buffer, rows, ids)
                 self.counters.large_row_flushes += 1
                 self._flush(buffer)
 

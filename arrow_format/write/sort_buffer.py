@@ -148,20 +148,29 @@ class SortBuffer:
         OptionError
             There is not one subpartition per row, or one is out of range.
         """
-        if self._finished or self._released:
-            msg = "sort buffer is finished or released; no row can be appended"
-            raise ClosedError(msg)
         if len(subpartitions) != batch.num_rows:
             msg = f"{len(subpartitions)} subpartitions for {batch.num_rows} rows; expected one each"
             raise OptionError(msg)
-        if batch.num_rows == 0:
-            return True
-        if subpartitions.min() < 0 or subpartitions.max() >= self._num_subpartitions:
+        if batch.num_rows and (
+            subpartitions.min() < 0 or subpartitions.max() >= self._num_subpartitions
+        ):
             msg = (
                 f"subpartitions from {subpartitions.min()} to {subpartitions.max()}; expected 0 "
                 f"to {self._num_subpartitions - 1}"
             )
             raise OptionError(msg)
+        is_added = self.add(batch)
+        if is_added:
+            self._ids.append(subpartitions.astype(np.int32))
+        return is_added
+
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """Append rows as :meth:`append` does, before it is known where they belong."""
+        if self._finished or self._released:
+            msg = "sort buffer is finished or released; no row can be appended"
+            raise ClosedError(msg)
+        if batch.num_rows == 0:
+            return True
         items = {i: n + num_items(batch.column(i)) for i, n in self._num_items.items()}
         if self._num_rows + batch.num_rows > 1 and any(n > MAX_ITEMS for n in items.values()):
             return False
@@ -175,7 +184,6 @@ class SortBuffer:
             if charged + batch.nbytes > self._capacity_bytes:
                 return False
         self._pending.append(batch)
-        self._ids.append(subpartitions.astype(np.int32))
         self._num_rows = rows
         self._num_items = items
         self._pending_bytes += pinned

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     GroupResult = tuple[Int64Array, Int64Array, pa.RecordBatch]
     """Numbers of groups in a block, how many rows each has, and these rows."""
 
+RESULT_ROWS = 1 << 16
+"""Rows of results that are converted together at most: a conversion costs 0.7 ms, however few."""
+
 
 @dataclass(frozen=True)
 class GroupsForm:
@@ -160,7 +163,9 @@ class FrameCall(GroupCall):
                     num_bytes += batch.nbytes
                     yield np.array(results.groups), np.array(results.counts), batch
                     del batch
-                most_rows = min(num_rows * 8, BATCH_ROWS, BATCH_BYTES * num_rows // (num_bytes + 1))
+                most_rows = min(
+                    num_rows * 8, RESULT_ROWS, BATCH_BYTES * num_rows // (num_bytes + 1)
+                )
                 collected, num_rows = {}, 0
 
     def _positions(self, names: list[Any], *, num_rows: int) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.keys import key_numbers
-from arrow_format.keys.key_numbers import key_groups
+from arrow_format.keys import key_groups as module
+from arrow_format.keys.key_groups import key_groups
 
 FAR = 2**40
 COLUMNS = {
@@ -60,9 +60,46 @@ def test_many_rows(factor):
     assert (keys[firsts][groups] == keys).all()
 
 
-def test_equal_digests_of_different_numbers_are_noticed(monkeypatch):
-    monkeypatch.setattr(key_numbers, "_SPREAD", np.uint64(1))
-    keys = np.array([2**62 + 1, 2**62 + 2, -(2**62), 2**62 + 1] * 1_500)
-    groups, firsts = key_groups([pa.array(keys)])
-    assert (keys[firsts][groups] == keys).all()
-    assert len(firsts) == 3
+@pytest.mark.parametrize("factors", [module.FACTORS, (1,), (1, 1), ()])
+@pytest.mark.parametrize("kind", ["numbers", "texts", "both"])
+def test_keys_with_one_place_are_told_apart(monkeypatch, factors, kind):
+    # The place is the high bits of a product: with a factor of 1, all keys have the same.
+    monkeypatch.setattr(module, "FACTORS", factors)
+    keys = np.random.default_rng(2).integers(0, 900, 6_000)
+    far = pa.array(np.where(keys % 2, -(2**62), 2**62) + keys)
+    texts = pa.array([f"key {key}" for key in keys.tolist()])
+    columns = {"numbers": [far], "texts": [texts], "both": [texts, far]}[kind]
+    groups, rows = key_groups(columns)
+    assert len(rows) == len(np.unique(keys))
+    assert (keys[rows][groups] == keys).all()
+
+
+@given(
+    st.lists(st.none() | st.binary(max_size=33) | st.text("\0é", max_size=9).map(str.encode),
+             min_size=1, max_size=40),
+    st.integers(0, 5),
+    st.sampled_from([1, 3, module.BLOCK_ROWS]),
+)  # fmt: skip
+def test_words_of_texts_are_equal_for_equal_texts_only(texts, first, block_rows):
+    column = pa.array(texts + texts, pa.binary())
+    column = column.slice(min(first, len(texts) - 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_ROWS", block_rows)
+        words = module.text_words(column)
+        groups, rows = key_groups([column])
+    values = column.to_pylist()
+    assert (words is None) == (max(len(text or b"") for text in values) > 32)
+    if words is not None:
+        pairs = dict(zip(values, zip(*(word.tolist() for word in words), strict=True), strict=True))
+        assert len(set(pairs.values())) == len(pairs)
+    assert [values[rows[group]] for group in groups.tolist()] == values
+    assert len(rows) == len(set(values))
+
+
+def test_texts_under_nulls_do_not_matter():
+    content = pa.array(["a", "b", "longer than a word", "a"])
+    valid = pa.array([True, False, False, True]).buffers()[1]
+    column = pa.Array.from_buffers(pa.string(), 4, [valid, *content.buffers()[1:]])
+    groups, rows = key_groups([column])
+    assert groups[0] == groups[3] != groups[1] == groups[2]
+    assert len(rows) == 2
