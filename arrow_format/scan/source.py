@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 
-from arrow_format.concurrency import available_cores
-from arrow_format.scan.scan import ScannedRows, plan_scan, read_task_ahead
+from arrow_format.scan.scan import ScannedRows, plan_scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,18 +25,15 @@ def is_of_files(dataset: ds.Dataset) -> bool:
 
 
 def rows_of_files(
-    dataset: ds.Dataset, *, for_spark: bool, threads: int | None
+    dataset: ds.Dataset, *, for_spark: bool
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return schema and rows of a dataset of files, in a generator to be closed.
 
-    With more than one of ``threads`` (None: of the cores) the rows are decoded ahead. Raises as
-    :func:`~arrow_format.scan.scan.plan_scan` and the rows as its
+    Raises as :func:`~arrow_format.scan.scan.plan_scan` and the rows as its
     :meth:`~arrow_format.scan.scan.DatasetScan.read`.
     """
     scan = plan_scan(dataset, parallelism=1, num_tasks=1, for_spark=for_spark)
-    if (threads or available_cores()) == 1:
-        return scan.schema, scan.read(0)
-    return scan.schema, read_task_ahead(scan, 0)
+    return scan.schema, scan.read(0)
 
 
 def columns_of_files(
