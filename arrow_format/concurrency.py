@@ -11,14 +11,13 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Generator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from threading import Condition, Event, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 
 T = TypeVar("T")
@@ -62,7 +61,10 @@ class OrderedMap(Protocol):
 
 
 class Workers:
-    """Threads beside the calling one, started when there is work for them; :meth:`close` ends them.
+    """Threads that share work with the calling one, started when there is some.
+
+    A thread that waits for a result makes other calls meanwhile, the calling one too: as many
+    threads as cores keep all of them busy. :meth:`close` ends them.
 
     Parameters
     ----------
@@ -72,140 +74,177 @@ class Workers:
 
     def __init__(self, num_threads: int = 0) -> None:
         self._num_threads = num_threads
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: list[Thread] = []
+        self._changed = Condition()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._items: deque[Callable[[], None]] = deque()
         self._closed = False
 
     def begin(self, call: Callable[[], T]) -> Future[T] | None:
-        """Start a call that may use :meth:`map`; at most one at a time.
+        """Let whichever thread is free make a call, which may use all that is here.
 
-        None where there is no thread, or none can be started: then make the call yourself.
+        None where there is no thread, or not all can be started: then make the call yourself.
+        Raises CancelledError after :meth:`close`.
         """
-        threads = self._started()
-        return None if threads is None else threads.submit(call)
+        return self._begin(call, self._calls) if self._are_started() else None
+
+    def result(self, future: Future[T]) -> T:
+        """Return the result of a call that was begun, and make others until it is there.
+
+        Raises what the call raises, and CancelledError after :meth:`close`.
+        """
+        return self._result(future, (self._calls, self._items))
 
     def map(self, function: Callable[[T], U], items: Iterable[T], /) -> Iterator[U]:
         """Yield ``function(item)`` of each item in order, while threads work on the next ones.
 
-        With one thread or none, which are those that call it, they do so themselves: handing over
-        calls of some microseconds costs more than it gains. Otherwise at most one item more than
-        there are threads is begun and not yielded. Raises what the function raises, and
-        CancelledError after :meth:`close`.
+        The function must not use what is here. At most one item more than there are threads is
+        begun and not yielded. Raises as :meth:`result`.
         """
-        if self._started() is None or self._num_threads == 1:
-            yield from map(function, items)
-            return
         begun: deque[Future[U]] = deque()
         for item in items:
-            threads = self._started()
-            if threads is not None:
-                begun.append(threads.submit(function, item))
+            if not self._are_started():
+                yield function(item)
+                continue
+            begun.append(self._begin(partial(function, item), self._items))
             if len(begun) > self._num_threads:
-                yield begun.popleft().result()
+                # Not a whole call meanwhile: the other items would wait for this thread.
+                yield self._result(begun.popleft(), (self._items,))
         while begun:
-            yield begun.popleft().result()
+            yield self._result(begun.popleft(), (self._items,))
 
-    def _started(self) -> ThreadPoolExecutor | None:
-        """Return the threads, all of them started; None where the calling thread does the work."""
+    def ahead(self, items: Iterable[T], size_of: Callable[[T], int], max_bytes: int) -> Iterator[T]:
+        """Yield items in order, while a thread that is free takes the next one.
+
+        The items that wait, and are not yielded, have ``max_bytes`` at most, plus one. Threads take
+        turns, so no two take items at the same time. An error of the items is raised after all
+        before it.
+        """
+        return (
+            _Ahead(self, items, size_of, max_bytes).taken() if self._are_started() else iter(items)
+        )
+
+    def _are_started(self) -> bool:
+        """Whether there are threads; they are started together, all or none."""
         if self._closed:
             raise CancelledError
-        if self._threads is None and self._num_threads:
-            # One more leads the others, and waits for them most of the time.
-            size = self._num_threads + (self._num_threads > 1)
-            self._threads = _started_threads(size, "arrow-shuffle")
-            if self._threads is None:
-                self._num_threads = 0
-        return self._threads
+        if self._num_threads and not self._threads:
+            try:
+                for _ in range(self._num_threads):
+                    queues = (self._calls, self._items)
+                    thread = Thread(
+                        target=self._make_calls,
+                        args=(queues, lambda: self._closed),
+                        name="arrow-shuffle",
+                        daemon=True,
+                    )
+                    thread.start()
+                    self._threads.append(thread)
+            except RuntimeError:
+                self.close()
+                self._closed, self._num_threads, self._threads = False, 0, []
+        return bool(self._threads)
+
+    def _begin(self, call: Callable[[], T], queue: deque[Callable[[], None]]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._changed:
+            queue.append(partial(_make, call, future))
+            self._changed.notify_all()
+        return future
+
+    def _result(self, future: Future[T], queues: Sequence[deque[Callable[[], None]]]) -> T:
+        self._make_calls(queues, future.done)
+        if not future.done():
+            raise CancelledError
+        return future.result()
+
+    def _make_calls(
+        self, queues: Sequence[deque[Callable[[], None]]], is_done: Callable[[], bool]
+    ) -> None:
+        """Make the calls of some queues until something is done, or all is closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: any(queues) or self._closed or is_done())
+                if self._closed or is_done():
+                    return
+                call = next(filter(None, queues)).popleft()
+            call()
+            del call  # it has rows
+            with self._changed:
+                self._changed.notify_all()
 
     def close(self) -> None:
         """End all threads, after the calls that are running; calling it again does nothing."""
-        self._closed = True
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
+        with self._changed:
+            self._closed = True
+            self._calls.clear()
+            self._items.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
 
-def read_ahead(items: Iterable[T], size_of: Callable[[T], int], max_bytes: int) -> Iterator[T]:
-    """Yield items in order, while another thread takes the next ones.
-
-    The items that wait, and are not yielded, have ``max_bytes`` at most, plus one. The thread is
-    started by the first ``next``, and ends with the items or when this generator is closed, which
-    waits for it. An error of the items is raised after all before it.
-    """
-    ahead = _Ahead(items, size_of, max_bytes)
-    thread = Thread(target=ahead.fill, name="arrow-shuffle-read-ahead", daemon=True)
+def _make(call: Callable[[], T], future: Future[T]) -> None:
     try:
-        thread.start()
-    except RuntimeError:
-        yield from items
-        return
-    try:
-        yield from ahead.taken()
-    finally:
-        ahead.stop()
-        thread.join()
+        future.set_result(call())
+    except BaseException as error:  # also Ctrl-C: the thread that waits for the result raises it
+        future.set_exception(error)
 
 
 class _Ahead(Generic[T]):
-    """Items that one thread takes from an iterable, and another one from here."""
+    """Items that free threads take from an iterable, and one thread from here."""
 
-    def __init__(self, items: Iterable[T], size_of: Callable[[T], int], max_bytes: int) -> None:
-        self._items = items
+    def __init__(
+        self, workers: Workers, items: Iterable[T], size_of: Callable[[T], int], max_bytes: int
+    ) -> None:
+        self._workers = workers
+        self._items = iter(items)
         self._size_of = size_of
         self._max_bytes = max_bytes
-        self._changed = Condition()
+        self._lock = Lock()
         self._waiting: deque[tuple[T, int]] = deque()
         self._num_bytes = 0
+        self._taking: Future[None] | None = None
         self._has_ended = False
         self._error: BaseException | None = None
 
-    def fill(self) -> None:
-        """Take all items, unless it is stopped."""
+    def _begin(self) -> None:
+        """Let a thread take the next item, unless one does, or enough wait; under the lock."""
+        if self._taking is None and not self._has_ended and self._num_bytes < self._max_bytes:
+            self._taking = self._workers.begin(self._take)
+
+    def _take(self) -> None:
+        taken: list[tuple[T, int]] = []
         try:
-            iterator = iter(self._items)
-            try:
-                for item in iterator:
-                    if not self._put(item, self._size_of(item)):
-                        break
-                    del item
-            finally:
-                if isinstance(iterator, Generator):
-                    iterator.close()
+            for item in self._items:
+                taken.append((item, self._size_of(item)))
+                del item
+                break
         except BaseException as error:
             self._error = error
-        finally:
-            with self._changed:
-                self._has_ended = True
-                self._changed.notify_all()
-
-    def _put(self, item: T, num_bytes: int) -> bool:
-        with self._changed:
-            self._waiting.append((item, num_bytes))
-            self._num_bytes += num_bytes
-            self._changed.notify_all()
-            del item
-            self._changed.wait_for(lambda: self._num_bytes < self._max_bytes or self._has_ended)
-            return not self._has_ended
+        with self._lock:
+            self._has_ended = not taken
+            self._num_bytes += sum(num_bytes for _, num_bytes in taken)
+            self._waiting += taken
+            self._taking = None
+            self._begin()
 
     def taken(self) -> Iterator[T]:
         """Yield the items, and raise the error that ended them."""
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._has_ended)
-                if not self._waiting:
-                    break
-                item, num_bytes = self._waiting.popleft()
-                self._num_bytes -= num_bytes
-                self._changed.notify_all()
-            yield item
-            del item
+            with self._lock:
+                taken = [self._waiting.popleft()] if self._waiting else []
+                self._num_bytes -= sum(num_bytes for _, num_bytes in taken)
+                self._begin()
+                taking = self._taking
+            if taken:
+                yield taken.pop()[0]
+            elif taking is not None:
+                self._workers.result(taking)
+            else:
+                break
         if self._error is not None:
             raise self._error
-
-    def stop(self) -> None:
-        """Let the thread that fills end after the item that it is taking."""
-        with self._changed:
-            self._has_ended = True
-            self._waiting.clear()
-            self._changed.notify_all()
 
 
 def map_ahead(

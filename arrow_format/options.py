@@ -400,12 +400,12 @@ class WriteOptions:
         ``()`` for none. None: sort keys, keys of ranges, and numbers, dates and times that are no
         hashed keys; those cost little.
     threads
-        Threads that work together: the calling one fills the buffer and gathers regions, the others
-        pack, compress and write the region before, and one more decodes a dataset ahead. The files
-        are the same bytes whatever it is. None: as many as the process may use cores, and 1 in
-        tasks of Spark, which has one for each core. More than one take half of
-        ``sort_buffer_bytes`` more memory, 16 MiB for each, and 32 MiB for rows that are decoded
-        ahead.
+        Threads that work together, the calling one included: while that one fills the buffer, the
+        others pack, compress and write the region before and decode a dataset ahead, and it does
+        so too instead of waiting for them. The files are the same bytes whatever it is. None: as
+        many as the process may use cores, and 1 in tasks of Spark, which has one for each core.
+        More than one take half of ``sort_buffer_bytes`` more memory, 16 MiB for each, and 32 MiB
+        for rows that are decoded ahead.
     """
 
     sort_buffer_bytes: int = 128 << 20

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.job import begin_job
-from arrow_format.scan.scan import read_task_ahead
 from connector.map_task import NumberedMapTask, begin_spark_job, options_of_tasks
 from connector.spark_types import arrow_schema_of, spark_schema_of
 
@@ -33,6 +32,8 @@ class DatasetMapTask(NumberedMapTask):
 
     Other arguments are those of :class:`~connector.map_task.ShuffleMapTask`.
     """
+
+    reads_ahead = True
 
     def __init__(
         self,
@@ -59,8 +60,7 @@ class DatasetMapTask(NumberedMapTask):
             combine=combine,
             options=options_of_tasks(options),
         )
-        several = job.options.threads != 1
-        super().__init__(job, partial(read_task_ahead, scan) if several else scan.read)
+        super().__init__(job, scan.read)
 
 
 def active_session(spark: SparkSession | None) -> SparkSession:

@@ -245,6 +245,9 @@ class NumberedMapTask(ShuffleMapTask):
         Returns the rows of the map task of a number, from 0; picklable. A generator is closed.
     """
 
+    reads_ahead = False
+    """Whether any thread of the write may take the next rows."""
+
     def __init__(
         self, job: ShuffleJob, rows: Callable[[int], Iterable[pa.RecordBatch | Rows]]
     ) -> None:
@@ -265,7 +268,7 @@ class NumberedMapTask(ShuffleMapTask):
         """Write the map output of a number."""
         rows = self.rows(number)
         try:
-            return run_map_task(self.job, number, attempt, rows)
+            return run_map_task(self.job, number, attempt, rows, reads_ahead=self.reads_ahead)
         finally:
             # Now, and not when Python collects garbage.
             if isinstance(rows, Generator):

@@ -9,6 +9,7 @@ import threading
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from arrow_format.format.packed_decoder import Unpacker
 from arrow_format.model import Encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _ZSTD = pa.Codec("zstd")
 """Decompresses into memory of Arrow's pool, which is reused for the next chunk."""
@@ -64,17 +65,27 @@ class FrameEncoder:
         """Return the bytes of a frame of some content."""
         return len(self._compressor.compress(content))
 
-    def encode(self, columns: Sequence[bytes], num_rows: int) -> EncodedChunk:
-        """Compress the packed columns of a chunk."""
-        raw_lengths = [len(column) for column in columns]
-        groups = group_columns(raw_lengths)
-        compress = self._compressor.compress
-        frames = [
-            compress(columns[group[0]] if len(group) == 1 else b"".join(columns[i] for i in group))
-            for group in groups
-        ]
-        header = frame_header(num_rows, groups, raw_lengths, [len(frame) for frame in frames])
-        return EncodedChunk(b"".join([header, *frames]), sum(raw_lengths), Encoding.FRAMES)
+    def encode(self, chunks: Iterable[tuple[Sequence[bytes], int]]) -> list[EncodedChunk]:
+        """Compress the packed columns of several chunks, each with its number of rows.
+
+        All frames in one call: every call hands Python's lock over to another thread and waits for
+        it again, which for frames of some kilobytes takes as long as compressing them.
+        """
+        described = []
+        contents: list[bytes | bytearray | memoryview[int]] = []
+        for columns, num_rows in chunks:
+            raw_lengths = [len(column) for column in columns]
+            groups = group_columns(raw_lengths)
+            contents += [b"".join([columns[i] for i in group]) for group in groups]
+            described.append((num_rows, groups, raw_lengths))
+        compressed = iter(self._compressor.multi_compress_to_buffer(contents) if contents else ())
+        encoded = []
+        for num_rows, groups, raw_lengths in described:
+            frames = [memoryview(frame) for frame in islice(compressed, len(groups))]  # type: ignore[arg-type]
+            header = frame_header(num_rows, groups, raw_lengths, [len(frame) for frame in frames])
+            payload = b"".join([header, *frames])
+            encoded.append(EncodedChunk(payload, sum(raw_lengths), Encoding.FRAMES))
+        return encoded
 
 
 class OpenChunk(ABC):

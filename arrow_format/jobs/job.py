@@ -196,13 +196,19 @@ def begin_job(
 
 
 def run_map_task(
-    job: ShuffleJob, map_task: int, attempt: int, batches: Iterable[pa.RecordBatch | Rows]
+    job: ShuffleJob,
+    map_task: int,
+    attempt: int,
+    batches: Iterable[pa.RecordBatch | Rows],
+    *,
+    reads_ahead: bool = False,
 ) -> MapStatus:
     """Write the rows of one attempt of a map task, and return its status for :func:`commit_job`.
 
     Attempts of a task never share a file. Rows are converted to the data schema; the partitioner
-    places them, unless they come with their subpartitions. On an exception nothing of this attempt
-    is left.
+    places them, unless they come with their subpartitions. With ``reads_ahead`` any thread of the
+    write takes the next batches, none of which have subpartitions; otherwise only the calling one.
+    On an exception nothing of this attempt is left, and no thread takes batches.
     """
     map_task = check_integer("map_task", map_task, 0, MAX_INTEGER, "a map task")
     attempt = check_integer("attempt", attempt, 0, MAX_INTEGER, "an attempt")
@@ -216,7 +222,7 @@ def run_map_task(
     with SortMergeResultPartition(
         storage, job.directory, metadata, job.options, job.open_local_roots(), combiner
     ) as partition:
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(partition.ahead(batches) if reads_ahead else batches):
             if isinstance(batch, Rows):
                 rows = normalise(batch.batch, source_schema)
                 if combiner is None:

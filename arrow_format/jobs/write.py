@@ -136,7 +136,7 @@ def write_shuffle(
     subpartition = partitioner.column if isinstance(partitioner, ColumnPartitioner) else None
     converts = for_spark and _changes_for_spark(schema, storage, mode, subpartition)
     if files is not None:
-        schema, stream = files.read(for_spark=converts, threads=options.threads)
+        schema, stream = files.read(for_spark=converts)
     elif converts:
         stream = rows_for_spark(stream, schema, subpartition)
         schema = schema_for_spark(schema, subpartition)
@@ -159,12 +159,13 @@ def write_shuffle(
     )
 
     def run(job: ShuffleJob) -> list[MapStatus]:
-        return [run_map_task(job, 0, 0, stream)]
+        # Other rows come from the user's code, which may depend on the thread.
+        return [run_map_task(job, 0, 0, stream, reads_ahead=files is not None)]
 
     try:
         return run_job(job, mode, run, expected_version=expected_version)
     finally:
-        # Now, and not when Python collects garbage: it may have a thread that reads ahead.
+        # Now, and not when Python collects garbage: it has an open file.
         if isinstance(stream, Generator):
             stream.close()
 

@@ -19,7 +19,6 @@ import pyarrow.dataset as ds
 from pyarrow import types as pt
 
 from arrow_format.arrays.stored_types import missing_column, refuse_duplicates
-from arrow_format.concurrency import read_ahead
 from arrow_format.errors import OptionError, SchemaError, StorageError
 from arrow_format.options import check_integer
 from arrow_format.scan.files import RowSize, read_file
@@ -178,16 +177,6 @@ def plan_scan(
     footer = _look_into_first(files, origins, wanted)
     tasks = tuple(join_adjacent(run) for run in spread(units, count))
     return DatasetScan(labelled(stored, footer), wanted, origins, files, tasks or ((),))
-
-
-READ_AHEAD_BYTES = 32 << 20
-"""Rows that are decoded ahead while a writer works: about as many as it takes while one region is
-written."""
-
-
-def read_task_ahead(scan: Scan, task: int) -> Iterator[pa.RecordBatch]:
-    """As :meth:`Scan.read`, while a thread decodes the next rows, until the generator is closed."""
-    return read_ahead(scan.read(task), lambda batch: int(batch.nbytes), READ_AHEAD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

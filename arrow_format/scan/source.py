@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from arrow_format.concurrency import available_cores
-from arrow_format.scan.scan import ScannedRows, plan_scan, read_task_ahead, selected_names
+from arrow_format.scan.scan import ScannedRows, plan_scan, selected_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from arrow_format.scan.scan import DatasetScan
 
 
 def is_of_files(dataset: ds.Dataset) -> bool:
@@ -43,29 +44,20 @@ class FileRows:
             return schema
         return pa.schema([schema.field(name) for name in selected_names(schema, self.columns)])
 
-    def read(
-        self, *, for_spark: bool, threads: int | None
-    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    def read(self, *, for_spark: bool) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return schema and rows, in a generator to be closed.
 
-        With more than one of ``threads`` (None: of the cores) the rows are decoded ahead. They
-        raise as :meth:`~arrow_format.scan.scan.DatasetScan.read`.
+        They raise as :meth:`~arrow_format.scan.scan.DatasetScan.read`.
         """
-        scan = plan_scan(
-            self.dataset,
-            parallelism=1,
-            num_tasks=1,
-            columns=self.columns,
-            filter=self.filter,
-            for_spark=for_spark,
-        )
-        if (threads or available_cores()) == 1:
-            return scan.schema, scan.read(0)
-        return scan.schema, read_task_ahead(scan, 0)
+        scan = self._planned(self.columns, for_spark=for_spark)
+        return scan.schema, scan.read(0)
 
     def for_sample(self, columns: Sequence[str], *, for_spark: bool) -> ScannedRows:
         """Return these columns of the rows."""
-        scan = plan_scan(
+        return ScannedRows(self._planned(columns, for_spark=for_spark))
+
+    def _planned(self, columns: Sequence[str] | None, *, for_spark: bool) -> DatasetScan:
+        return plan_scan(
             self.dataset,
             parallelism=1,
             num_tasks=1,
@@ -73,4 +65,3 @@ class FileRows:
             filter=self.filter,
             for_spark=for_spark,
         )
-        return ScannedRows(scan)

@@ -16,6 +16,8 @@ from arrow_format.model import Encoding
 from arrow_format.options import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from arrow_format.concurrency import OrderedMap
     from arrow_format.options import Codec, WriteOptions
     from arrow_format.storage.open import ByteSource, ObjectWriter
@@ -128,8 +130,8 @@ class ChunkWriter(Protocol[Rows, Encoded]):
     def prepare(self, batch: pa.RecordBatch, in_order: OrderedMap) -> tuple[Rows, int]:
         """Return rows for :meth:`encode`, and the raw bytes by which they are cut into chunks."""
 
-    def encode(self, rows: Rows, extent: tuple[int, int]) -> Encoded:
-        """Return the rows ``[start, stop)`` as a chunk for :meth:`write`; in any thread."""
+    def encode(self, rows: Rows, extents: Sequence[tuple[int, int]]) -> list[Encoded]:
+        """Return rows ``[start, stop)`` as chunks for :meth:`write`; in any thread."""
 
     def write(self, chunk: Encoded, first_row: int) -> ChunkRow:
         """Write the chunk that starts at ``first_row`` of its region."""
@@ -181,9 +183,10 @@ class _IpcFileChunks:
         del in_order
         return batch, batch.nbytes
 
-    def encode(self, rows: pa.RecordBatch, extent: tuple[int, int]) -> pa.RecordBatch:
-        start, stop = extent
-        return rows.slice(start, stop - start)
+    def encode(
+        self, rows: pa.RecordBatch, extents: Sequence[tuple[int, int]]
+    ) -> list[pa.RecordBatch]:
+        return [rows.slice(start, stop - start) for start, stop in extents]
 
     def write(self, chunk: pa.RecordBatch, first_row: int) -> ChunkRow:
         offset = max(self._sink.position, self._header_bytes)
@@ -223,9 +226,10 @@ class _ZstdChunks:
         rows = PackedRows(batch, self._encoder.compressed_bytes, in_order)
         return rows, max(rows.num_bytes, batch.nbytes // MAX_EXPANSION)
 
-    def encode(self, rows: PackedRows, extent: tuple[int, int]) -> EncodedChunk:
-        start, stop = extent
-        return self._encoder.encode(rows.columns(start, stop), stop - start)
+    def encode(self, rows: PackedRows, extents: Sequence[tuple[int, int]]) -> list[EncodedChunk]:
+        return self._encoder.encode(
+            (rows.columns(start, stop), stop - start) for start, stop in extents
+        )
 
     def write(self, chunk: EncodedChunk, first_row: int) -> ChunkRow:
         offset = self._sink.position

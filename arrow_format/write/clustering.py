@@ -20,7 +20,7 @@ from arrow_format.arrays.buffers import text_offsets
 from arrow_format.arrays.radix_sort import sort_permutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from arrow_format.keys.spark_order import Codes
     from arrow_format.model import Int32Array, Int64Array
@@ -219,6 +219,18 @@ def cut_to_size(
             else:
                 middle = (start + stop) // 2
                 waiting += [(middle, stop), (start, middle)]
+
+
+def in_runs(extents: Iterable[tuple[int, int]], max_rows: int) -> Iterator[list[tuple[int, int]]]:
+    """Group adjacent chunks ``[start, stop)`` into runs of ``max_rows`` at most, or one chunk."""
+    run: list[tuple[int, int]] = []
+    for extent in extents:
+        if run and extent[1] - run[0][0] > max_rows:
+            yield run
+            run = []
+        run.append(extent)
+    if run:
+        yield run
 
 
 def _max_message_bytes(batch: pa.RecordBatch, edges: Int64Array) -> Int64Array:

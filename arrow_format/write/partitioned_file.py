@@ -10,6 +10,7 @@ import contextlib
 import zlib
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,13 @@ from arrow_format.model import (
 from arrow_format.options import MAX_CHUNK_BYTES, MAX_CHUNK_ROWS, WriteOptions
 from arrow_format.read.partitioned_file import UnfinishedFile, broadcast_rows, chunk_rows
 from arrow_format.write.chunk_writer import GatheringSink, closing_bytes, open_chunk_writer
-from arrow_format.write.clustering import Clustering, cut_chunks, cut_to_size, region_chunk_bytes
+from arrow_format.write.clustering import (
+    Clustering,
+    cut_chunks,
+    cut_to_size,
+    in_runs,
+    region_chunk_bytes,
+)
 from arrow_format.write.region_builder import RegionBuilder, chunk_table
 
 if TYPE_CHECKING:
@@ -45,6 +52,9 @@ if TYPE_CHECKING:
 
 INDEX_RESERVE_BYTES = 4 << 20
 """Free space that a directory must have besides the data of a file, for its index."""
+
+ENCODED_BYTES = 2 << 20
+"""Raw bytes of the chunks that are encoded by one call: of one chunk at least."""
 
 _STATISTICS_BYTES = 32
 """About the bytes of the statistics of a column and chunk: two bounds and a number of nulls."""
@@ -203,7 +213,9 @@ class PartitionedFileWriter:
             first_rows = cut_chunks(clustering, n, num_bytes, chunk_bytes)
             extents = [*cut_to_size(batch, first_rows, MAX_CHUNK_BYTES, MAX_CHUNK_ROWS)]
             starts = [start for start, _ in extents]
-            chunks = self._in_order(partial(self._chunks.encode, rows), extents)
+            runs = in_runs(extents, batch.num_rows * ENCODED_BYTES // max(num_bytes, 1))
+            encoded = self._in_order(partial(self._chunks.encode, rows), runs)
+            chunks = chain.from_iterable(encoded)
             for start, chunk in zip(starts, chunks, strict=True):
                 builder.add_chunk(self._chunks.write(chunk, part_start + start))
             of_part = statistics_of_rows(batch, statistics, np.array(starts, np.int64))
@@ -211,7 +223,7 @@ class PartitionedFileWriter:
                 parts_of_column.append(with_short_bounds(of_part[name]))
             # The next part is made now: nothing here may keep this one in memory meanwhile.
             self._sink.flush()
-            del batch, rows, chunks, chunk
+            del batch, rows, encoded, chunks, chunk
         if builder.num_rows:
             joined = {name: ColumnStatistics.joined(each) for name, each in statistics.items()}
             self._add_region(builder.build(), joined)

@@ -22,7 +22,7 @@ from arrow_format.write.map_output import MapOutputWriter
 from arrow_format.write.sort_buffer import SortBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 BROADCAST_BYTES, BROADCAST_BATCHES = 4 << 20, 1024
 """Broadcast rows that arrive among others are collected up to this much before they are broadcast:
 each change from one kind of rows to the other writes a region."""
+
+READ_AHEAD_BYTES = 32 << 20
+"""Rows that are read ahead while others are written: about as many as are read meanwhile."""
 
 
 class SortMergeResultPartition:
@@ -103,6 +106,14 @@ class SortMergeResultPartition:
         if self._options.write_order == "natural":
             return 0
         return self._metadata.map_task * 7919 % n
+
+    def ahead(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches in order; threads of this write that are free take the next ones.
+
+        Those that wait have :data:`READ_AHEAD_BYTES` at most, plus a batch. After :meth:`close` no
+        thread takes any.
+        """
+        return self._workers.ahead(batches, lambda batch: int(batch.nbytes), READ_AHEAD_BYTES)
 
     def combine(self, batch: pa.RecordBatch) -> None:
         """Write the rows of ``batch``, combined with others; only where there is a combiner.
@@ -248,8 +259,8 @@ class SortMergeResultPartition:
     def _flush(self, buffer: SortBuffer) -> None:
         """Write a buffer as one region, and start a new buffer.
 
-        This thread gathers the rows. With threads another one writes them, as soon as the region
-        before was written. When that fails, the rows are lost and the partition is closed.
+        With threads another one writes them, as soon as the region before was written. When that
+        fails, the rows are lost and the partition is closed.
         """
         try:
             with self.counters.time("gather"):
@@ -277,7 +288,7 @@ class SortMergeResultPartition:
         if flushing is None:
             return
         try:
-            flushing.result()
+            self._workers.result(flushing)
         except BaseException:
             self.close()
             raise

@@ -316,7 +316,7 @@ def test_chunks(form, rng):
         packed = PackedRows(BATCH).columns(0, 3)
         if form == "packed":
             packed = [changed_bytes(rng, one) if rng.random() < 0.3 else one for one in packed]
-        chunk = FrameEncoder(1, 256 << 10).encode(packed, 3)
+        (chunk,) = FrameEncoder(1, 256 << 10).encode([(packed, 3)])
         payload, encoding, raw_length = chunk.payload, chunk.encoding, chunk.raw_length
         if form == "frames":
             payload = changed_bytes(rng, payload)

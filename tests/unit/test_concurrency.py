@@ -14,7 +14,7 @@ from arrow_format.concurrency import (
     Workers,
     available_cores,
     map_ahead,
-    read_ahead,
+    poll_until,
     run_concurrently,
 )
 
@@ -83,7 +83,7 @@ def test_without_threads_calls_run_one_by_one():
     workers = Workers(3)
     assert [*workers.map(str, range(9))] == [*map(str, range(9))]
     assert workers.begin(dict) is None
-    assert [*read_ahead(iter(range(9)), int, 4)] == [*range(9)]
+    assert [*workers.ahead(iter(range(9)), int, 4)] == [*range(9)]
 
 
 @pytest.fixture
@@ -129,9 +129,9 @@ def test_available_cores_are_those_that_the_process_is_bound_to():
 
 
 def test_workers_work_together_and_answer_in_order(workers):
-    together = threading.Barrier(3, timeout=30)
-    numbers = [*workers.map(lambda n: (together.wait(), n)[1], range(6))]
-    assert numbers == [*range(6)]
+    together = threading.Barrier(4, timeout=30)
+    numbers = [*workers.map(lambda n: (together.wait(), n)[1], range(4))]
+    assert numbers == [*range(4)]
 
 
 def test_workers_begin_few_items_before_they_are_wanted(workers):
@@ -142,20 +142,66 @@ def test_workers_begin_few_items_before_they_are_wanted(workers):
     assert len(begun) <= 4
 
 
-def test_a_call_of_workers_may_use_their_map(workers):
+def test_a_call_of_workers_may_use_all_that_they_do(workers):
     def inner():
-        return [*workers.map(str, range(50))]
+        return [*workers.map(str, workers.ahead(range(50), int, 30))]
 
-    assert workers.begin(inner).result() == [*map(str, range(50))]
+    assert workers.result(workers.begin(inner)) == [*map(str, range(50))]
 
 
-def test_one_worker_makes_the_calls_that_are_begun_and_maps_nothing():
+def test_one_worker_and_the_calling_thread_share_the_work():
     workers, here = Workers(1), threading.current_thread()
-    there = workers.begin(threading.current_thread).result()
-    assert there is not here
-    assert {*workers.map(lambda _: threading.current_thread(), range(3))} == {here}
+    together = threading.Barrier(2, timeout=30)
+
+    def meet(_):
+        together.wait()  # both are here
+        return threading.current_thread()
+
+    first, second = workers.map(meet, range(2))
+    assert here in (first, second)
+    assert first is not second
+    # While a thread waits, it makes the calls of another that waits too.
+    outer = workers.begin(lambda: [*workers.map(meet, range(2))])
+    assert {*workers.result(outer)} == {first, second}
     workers.close()
-    assert not there.is_alive()
+    assert [each for each in (first, second) if each.is_alive()] == [here]
+
+
+def test_a_thread_that_maps_makes_no_whole_call_meanwhile(workers):
+    """The items after would wait for it, and it for what it has no part in."""
+    hold = threading.Event()
+    held = [workers.begin(hold.wait) for _ in range(3)]
+    made = []
+
+    def item(number):
+        time.sleep(0.001)
+        return number
+
+    waiting = workers.begin(lambda: made.append(threading.current_thread()))
+    assert [*workers.map(item, range(20))] == [*range(20)]
+    assert made == [], "all threads but this one were held"
+    hold.set()
+    workers.result(waiting)
+    assert [workers.result(each) for each in held] == [True] * 3
+
+
+def test_what_waits_for_an_interrupted_call_ends_when_it_is_closed():
+    workers, is_making, go_on = Workers(1), threading.Event(), threading.Event()
+
+    def item(_):
+        is_making.set()
+        return go_on.wait(30)
+
+    outer = workers.begin(lambda: [*workers.map(item, range(2))])
+    assert is_making.wait(30)
+    # An interrupt came to a thread that had taken the second item and not begun to make it.
+    poll_until(lambda: workers._items or None, 30)
+    workers._items.clear()
+    go_on.set()
+    time.sleep(0.01)
+    assert not outer.done()
+    workers.close()
+    assert isinstance(outer.exception(), CancelledError)
 
 
 def test_without_workers_the_calling_thread_does_all():
@@ -184,52 +230,56 @@ def test_closed_workers_begin_nothing_more(workers):
         workers.begin(dict)
 
 
-def reading():
-    return [t for t in threading.enumerate() if t.name == "arrow-shuffle-read-ahead"]
-
-
-def test_items_are_read_ahead_in_order_by_a_thread_that_ends():
-    names = set()
+def test_items_are_taken_ahead_in_order_by_any_thread(workers):
+    taking = []
 
     def items():
         for n in range(100):
-            names.add(threading.current_thread().name)
+            taking.append(threading.current_thread())
             yield n
 
-    assert [*read_ahead(items(), lambda _: 1, 3)] == [*range(100)]
-    assert names == {"arrow-shuffle-read-ahead"}
-    assert not reading()
+    ahead = workers.ahead(items(), lambda _: 1, 3)
+    assert next(ahead) == 0
+    poll_until(lambda: len(taking) > 2 or None, 30)  # this thread takes none meanwhile
+    assert [*ahead] == [*range(1, 100)]
+    assert {*taking} - {threading.current_thread()}
 
 
-def test_no_more_is_read_ahead_than_was_allowed():
+def test_no_more_is_taken_ahead_than_was_allowed(workers):
     taken = []
-    ahead = read_ahead((taken.append(n) or n for n in range(100)), lambda _: 10, 25)
-    assert not reading()
+    ahead = workers.ahead((taken.append(n) or n for n in range(100)), lambda _: 10, 25)
+    time.sleep(0.01)
+    assert taken == []
     next(ahead)
     time.sleep(0.05)
     assert 2 <= len(taken) <= 4, "of 10 bytes each: 25, one more, and the one that was yielded"
-    ahead.close()
-    assert not reading()
-    assert len(taken) <= 5
+    workers.close()
+    assert len(taken) <= 4
+    with pytest.raises(CancelledError):
+        list(ahead)
 
 
-def test_an_error_of_what_is_read_ahead_comes_after_the_items_before_it():
-    closed = []
-
+def test_an_error_of_what_is_taken_ahead_comes_after_the_items_before_it(workers):
     def items():
-        try:
-            yield 1
-            yield 2
-            raise OSError("gone")
-        finally:
-            closed.append(threading.current_thread().name)
+        yield 1
+        yield 2
+        raise OSError("gone")
 
-    ahead = read_ahead(items(), int, 100)
+    ahead = workers.ahead(items(), int, 100)
     assert [next(ahead), next(ahead)] == [1, 2]
     with pytest.raises(OSError, match="gone"):
         next(ahead)
-    assert closed == ["arrow-shuffle-read-ahead"]
-    assert not reading()
+
+
+@given(st.integers(0, 3), st.integers(0, 40), st.integers(1, 60), st.booleans())
+def test_any_number_of_threads_takes_the_same_items(num_threads, count, max_bytes, is_nested):
+    workers = Workers(num_threads)
+    try:
+        ahead = workers.ahead(iter(range(count)), int, max_bytes)
+        found = workers.map(str, ahead) if is_nested else map(str, ahead)
+        assert [*found] == [*map(str, range(count))]
+    finally:
+        workers.close()
 
 
 def ahead(function, items, threads, *, max_size=None):

@@ -25,7 +25,7 @@ FORMS = pytest.mark.parametrize("frames", [False, True], ids=["IPC", "frames"])
 def encoded(batch, level=1, *, frames=True):
     if frames:
         columns = PackedRows(batch).columns(0, batch.num_rows)
-        return FrameEncoder(level, 256 << 10).encode(columns, batch.num_rows)
+        return FrameEncoder(level, 256 << 10).encode([(columns, batch.num_rows)])[0]
     message = batch.serialize()
     return EncodedChunk(message, message.size, Encoding.IPC)
 
@@ -39,6 +39,14 @@ def decode(chunk, rows, schema=SCHEMA, columns=None, **changes):
     }
     decoder = ChunkDecoder(schema, columns)
     return decoder.decode(pa.py_buffer(chunk.payload), **{**said, **changes})
+
+
+def test_chunks_encoded_together_are_those_encoded_alone():
+    encoder = FrameEncoder(1, 256 << 10)
+    chunks = [([bytes([i]) * 5_000, b"some", bytes(range(i, 99)) * 90], i) for i in range(1, 9)]
+    assert encoder.encode(chunks) == [encoder.encode([chunk])[0] for chunk in chunks]
+    assert encoder.encode([([], 3)])[0].raw_length == 0
+    assert encoder.encode([]) == []
 
 
 @pytest.mark.parametrize("level", [-7, 1, 3, 19])

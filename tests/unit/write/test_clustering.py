@@ -1,5 +1,7 @@
 """`cluster` is a stable sort by rank; `cut_chunks` keeps its promises about boundaries."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from arrow_format.write.clustering import (
     Clustering,
     cluster,
     cut_chunks,
+    in_runs,
     region_chunk_bytes,
 )
 
@@ -190,3 +193,14 @@ def test_chunks_of_a_small_region_are_smaller(num_bytes, expected):
 
 def test_a_chunk_closes_at_a_byte_or_more():
     assert region_chunk_bytes(0, 1) == 1
+
+
+@given(st.lists(st.integers(1, 9), max_size=30), st.integers(0, 20))
+def test_runs_hold_all_chunks_in_order_and_are_as_long_as_they_may_be(lengths, max_rows):
+    edges = np.cumsum([0, *lengths]).tolist()
+    extents = [*itertools.pairwise(edges)]
+    runs = [*in_runs(extents, max_rows)]
+    assert [extent for run in runs for extent in run] == extents
+    assert all(len(run) == 1 or run[-1][1] - run[0][0] <= max_rows for run in runs)
+    for run, after in itertools.pairwise(runs):
+        assert after[0][1] - run[0][0] > max_rows
