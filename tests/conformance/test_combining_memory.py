@@ -30,10 +30,6 @@ def batch():
     elif shape == "two keys":
         texts = [f"/page/{key}" for key in keys.tolist()]
         columns = {"k": pa.array(texts), "j": pa.array(keys % 7), "v": values}
-    elif shape == "lists":
-        items = pa.array(np.repeat(keys, 3))
-        lists = pa.ListArray.from_arrays(np.arange(0, 3 * ROWS + 1, 3, dtype=np.int32), items)
-        columns = {"k": lists, "v": values}
     elif shape == "decimals":
         content = pa.py_buffer(np.stack([values, values], axis=1))  # of more than 64 bits
         wide = pa.Array.from_buffers(pa.decimal128(28, 0), ROWS, [None, content])
@@ -67,7 +63,7 @@ print(base, peak, max(b.nbytes for b in made), BUFFER)
 @guarantee("map task memory")
 @pytest.mark.parametrize("num_keys", [1_000, 250_000])
 @pytest.mark.parametrize(
-    "shape", ["numbers", "small", "texts", "two keys", "lists", "decimals", "words"]
+    "shape", ["numbers", "small", "texts", "two keys", "decimals", "words"]
 )
 def test_peak_memory_of_a_combined_write(tmp_path, shape, num_keys):
     above, buffer = checked_peak(STREAM, shape, tmp_path, num_keys)
