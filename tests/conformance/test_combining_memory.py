@@ -62,9 +62,7 @@ print(base, peak, max(b.nbytes for b in made), BUFFER)
 
 @guarantee("map task memory")
 @pytest.mark.parametrize("num_keys", [1_000, 250_000])
-@pytest.mark.parametrize(
-    "shape", ["numbers", "small", "texts", "two keys", "decimals", "words"]
-)
+@pytest.mark.parametrize("shape", ["numbers", "small", "texts", "two keys", "decimals", "words"])
 def test_peak_memory_of_a_combined_write(tmp_path, shape, num_keys):
     above, buffer = checked_peak(STREAM, shape, tmp_path, num_keys)
     assert above > buffer // 8, "the buffer was in use, so the peak means something"
