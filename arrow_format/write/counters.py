@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class MapCounters:
-    """Counters of one map task, or the sum over several."""
+    """Counters of one map task, or the sum over several.
+
+    With threads, the times overlap, and that of a step includes other steps that its thread worked
+    on while it waited.
+    """
 
     num_batches: int = 0
     """Batches received, after normalisation. A batch with both unicast and broadcast rows counts
