@@ -1,4 +1,7 @@
-"""A write from its target to its commit, with map tasks that a function runs."""
+"""A write from its target to its commit, with map tasks that a function runs.
+
+The one order of these steps, for a job of Spark, a pool of this machine, and a single map task.
+"""
 
 from __future__ import annotations
 
