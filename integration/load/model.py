@@ -59,7 +59,7 @@ class Shuffle:
     row_bytes
         Bytes of a row in Arrow: 169 for ``lineitem``.
     options
-        How it was written. Of ``rewrite``, ``never`` and ``always`` are told apart.
+        How it was written. Of ``rewrite`` it distinguishes ``never`` and ``always``.
     statistics_bytes
         Of a chunk in the index: some 8 for each column that has them.
     """

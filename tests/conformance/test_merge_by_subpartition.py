@@ -71,11 +71,11 @@ def test_rows_and_their_order_stay(path, codec, broadcast, sort_by, many, monkey
         )
     before = open_shuffle(path)
     expected = contents(before)
-    told = []
-    report = by_subpartition(path, on_bytes=told.append)
+    reported = []
+    report = by_subpartition(path, on_bytes=reported.append)
     merged = open_shuffle(path)
     assert contents(merged) == expected
-    assert sum(told) == report.plan.num_bytes == before.num_bytes
+    assert sum(reported) == report.plan.num_bytes == before.num_bytes
     assert (report.version, merged.version) == (4, 4)
     assert merged.subpartition_rows.equals(before.subpartition_rows)
     assert sum(merged.subpartition_bytes.to_pylist()) == merged.num_bytes == report.after.data_bytes
