@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import text_octets, text_offsets, validity
-from arrow_format.keys.key_numbers import encoded, fits_table, key_numbers
+from arrow_format.keys.key_numbers import encoded, key_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 1 << 16
 """Rows per pass: what a pass makes stays in the processor's cache, and needs no new memory."""
 
+PLACES_PER_ROW = 4
+MIN_PLACES = 1 << 12
+"""Most places of a table in which each number has its own: a larger one is further from the
+processor's cache than one of digests."""
+
 WORD_BYTES = 8
 MAX_WORDS = 4
 """Words of the longest texts that are compared as words; longer ones are numbered by Arrow."""
@@ -41,7 +46,7 @@ _HALF = np.uint64(32)
 
 
 def key_groups(columns: Sequence[pa.Array]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the group of each row, numbered from 0, and a row of each group.
+    """Return the group of each row, numbered from 0, and the last row of each group.
 
     Columns are as for :func:`~arrow_format.keys.key_numbers.key_numbers`, of less than 2**31 rows;
     rows of equal keys are one group.
@@ -57,7 +62,7 @@ def key_groups(columns: Sequence[pa.Array]) -> tuple[NDArray[np.int64], NDArray[
         others += [] if of_text else [column]
     if others:
         numbers, bound = key_numbers(others)
-        if not words and fits_table(bound, num_rows):
+        if not words and bound <= max(PLACES_PER_ROW * num_rows, MIN_PLACES):
             return _by_place(numbers, bound)
         words.append(numbers)
     return _by_words(words, FACTORS)

@@ -32,58 +32,14 @@ _MAX_PRODUCT = 1 << 62
 _NO_BOUND = 1 << 64
 """A bound that does not limit numbers of 64 bits."""
 
-TABLE_PER_ROW = 4
-"""Most places per row in a table of numbers: with more, clearing it takes longer than a sort."""
-
-TABLE_AT_LEAST = 1 << 12
-
-_WORD_BITS = 64
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads numbers over all of uint64 (Knuth's multiplicative hash); being odd, it loses none."""
-
 Numbers = tuple["NDArray[np.int64]", int]
 """A number for each row, equal for equal keys only, and a bound that all of them are below; where
 that is more than 2**63, they may be negative."""
-
-SortedRows = tuple["NDArray[np.int64]", "NDArray[np.bool_]"]
-"""Rows, those of one number adjacent and ascending; and whether each after the first has the number
-of the one before it."""
 
 
 def key_numbers(columns: Sequence[pa.Array]) -> Numbers:
     """Return the number of each row's key; columns have types that have a hash or an order."""
     return _combined(_numbers(column) for column in columns)
-
-
-def fits_table(bound: int, num_rows: int) -> bool:
-    """Whether a table with a place for each number below a bound is faster than a sort."""
-    return bound <= max(TABLE_PER_ROW * num_rows, TABLE_AT_LEAST)
-
-
-def rows_by_number(numbers: NDArray[np.int64], bound: int) -> SortedRows | None:
-    """Return rows with those of one number adjacent; None when two have the same digest.
-
-    A number, or as much of its digest as fits, and the row are one word: so NumPy's fastest sort
-    applies.
-    """
-    row_bits = max(len(numbers) - 1, 1).bit_length()
-    words = numbers.astype(np.uint64)
-    fits = (bound - 1).bit_length() + row_bits <= _WORD_BITS
-    if fits:
-        words <<= np.uint64(row_bits)
-    else:
-        words *= _SPREAD
-        words &= ~np.uint64((1 << row_bits) - 1)
-    words |= np.arange(len(numbers), dtype=np.uint64)
-    words.sort()
-    rows = (words & np.uint64((1 << row_bits) - 1)).view(np.int64)
-    words >>= np.uint64(row_bits)
-    same = words[1:] == words[:-1]
-    if not fits:
-        first = np.flatnonzero(same)
-        if bool((numbers[rows[first]] != numbers[rows[first + 1]]).any()):
-            return None
-    return rows, same
 
 
 def is_integer(type_: pa.DataType) -> bool:

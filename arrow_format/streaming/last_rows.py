@@ -1,9 +1,8 @@
 """Which rows are the last of their key: exact, whole columns at a time. Pure.
 
-The keys decide how. Small numbers: a table with a place for each. Numbers that fit into one word
-with their row number: a sort of these words. Larger numbers: a sort of their digests, which is
-checked. Many texts or nested values: a sort of their hashes, then rows of the same hash are
-compared. A hash table is built only for few texts, and for different keys of the same hash.
+The keys decide how. Numbers and few texts: the last row of each group of
+:mod:`~arrow_format.keys.key_groups`. Many texts or nested values: a sort of their hashes, then rows
+of the same hash are compared, and those are grouped that differ.
 
 Arrow's ``group_by(keys).aggregate([("row", "max")])`` takes less time only for few keys (0.2 to 0.8
 of it); for a million keys of two million rows it takes 1.5 (text), 2 (large numbers) or 10 times as
@@ -22,13 +21,8 @@ from pyarrow import types as pt
 from arrow_format.arrays.buffers import to_arrow, to_numpy, to_scalar
 from arrow_format.arrays.conversion import float_bits
 from arrow_format.arrays.selection import take
-from arrow_format.keys.key_numbers import (
-    encoded,
-    fits_table,
-    is_integer,
-    key_numbers,
-    rows_by_number,
-)
+from arrow_format.keys.key_groups import key_groups
+from arrow_format.keys.key_numbers import is_integer
 from arrow_format.keys.spark_hash import hash_columns
 
 if TYPE_CHECKING:
@@ -57,7 +51,7 @@ def last_rows(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.int64]:
         return np.array([num_rows - 1], np.int64)
     if all(_is_numeric(column.type) for column in columns) or not _seem_many(columns, num_rows):
         is_last = np.zeros(num_rows, np.bool_)
-        is_last[_last(columns)] = True
+        is_last[key_groups(columns)[1]] = True
     else:
         is_last = _are_last_by_hash(columns, num_rows)
     return np.flatnonzero(is_last)
@@ -122,7 +116,8 @@ def _are_last_by_hash(columns: Sequence[pa.Array], num_rows: int) -> NDArray[np.
     if len(doubtful):
         is_last[doubtful] = False
         index = to_arrow(doubtful)
-        is_last[doubtful[_last([take(column, index) for column in columns])]] = True
+        last_of_group = key_groups([take(column, index) for column in columns])[1]
+        is_last[doubtful[last_of_group]] = True
     return is_last
 
 
@@ -141,19 +136,3 @@ def _are_equal(
             same = same | to_numpy(pc.and_(ours.is_null(), theirs.is_null()))
         equal &= same
     return equal
-
-
-def _last(columns: Sequence[pa.Array]) -> NDArray[np.integer]:
-    """Return the last row of each key, in any order."""
-    numbers, bound = key_numbers(columns)
-    if not fits_table(bound, len(numbers)):
-        sorted_rows = rows_by_number(numbers, bound)
-        if sorted_rows is not None:
-            rows, same = sorted_rows
-            by_number: NDArray[np.integer] = rows[np.append(~same, True)]
-            return by_number
-        numbers, bound = encoded(to_arrow(numbers))
-    last = np.full(bound, -1, np.int32)
-    # Of several rows that are assigned to one place, NumPy leaves the last.
-    last[numbers] = np.arange(len(numbers), dtype=np.int32)
-    return last[last >= 0]

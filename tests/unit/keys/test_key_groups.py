@@ -41,23 +41,25 @@ COLUMNS = {
 def test_rows_of_equal_keys_are_one_group(made):
     names, rows = made
     columns = [pa.array([row[i] for row in rows], COLUMNS[name][0]) for i, name in enumerate(names)]
-    groups, firsts = key_groups(columns)
+    groups, last = key_groups(columns)
     # Texts of 0.0 and -0.0 differ, those of NaN do not.
     keys = [repr([0.0 if value == 0 and isinstance(value, float) else value for value in row])
             for row in rows]  # fmt: skip
     found = {}
     for key, group in zip(keys, groups.tolist(), strict=True):
         assert found.setdefault(key, group) == group
-    assert sorted(found.values()) == list(range(len(firsts)))
-    assert groups[firsts].tolist() == list(range(len(firsts)))
+    assert sorted(found.values()) == list(range(len(last)))
+    assert groups[last].tolist() == list(range(len(last)))
+    of_group = {group: row for row, group in enumerate(groups.tolist())}
+    assert last.tolist() == [of_group[group] for group in range(len(last))]
 
 
 @pytest.mark.parametrize("factor", [1, 7_919, 2**40 + 1])
 def test_many_rows(factor):
     keys = np.random.default_rng(1).integers(0, 3_000, 20_000) * factor
-    groups, firsts = key_groups([pa.array(keys)])
-    assert len(firsts) == len(np.unique(keys))
-    assert (keys[firsts][groups] == keys).all()
+    groups, last = key_groups([pa.array(keys)])
+    assert len(last) == len(np.unique(keys))
+    assert (keys[last][groups] == keys).all()
 
 
 @pytest.mark.parametrize("factors", [module.FACTORS, (1,), (1, 1), ()])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.keys import key_numbers
+from arrow_format.keys import key_groups
 from arrow_format.streaming import last_rows as module
 from arrow_format.streaming.last_rows import SAMPLE_ROWS, last_rows
 from tests.support.guarantees import guarantee
@@ -160,11 +160,11 @@ def test_every_way_finds_the_same(num_keys, kind):
     assert rows_of(*columns) == expected
 
 
-def test_equal_digests_of_different_numbers_are_noticed(monkeypatch):
-    # The digest is the high bits of a product: with a factor of 1, those of the number itself.
-    monkeypatch.setattr(key_numbers, "_SPREAD", np.uint64(1))
+@pytest.mark.parametrize("factors", [(1, 1), (1,), ()])
+def test_numbers_that_have_one_place_are_different_keys(monkeypatch, factors):
+    # The place is the high bits of a product: with a factor of 1, those of the number itself.
+    monkeypatch.setattr(key_groups, "FACTORS", factors)
     numbers = np.array([2**62 + 1, 2**62 + 2, -(2**62), 2**62 + 1] * 1_500)
-    assert key_numbers.rows_by_number(numbers, 2**64) is None
     assert rows_of(pa.array(numbers)) == [5_997, 5_998, 5_999]
 
 
