@@ -190,6 +190,6 @@ class VersionReader:
             scheduler=self.scheduler,
             oldest_needed=self._snapshot.oldest_needed,
             kept=kept,
-            threads=self._options.threads or 1,
+            threads=self._options.decoding_threads,
             decoded_bytes=self._options.decoded_bytes,
         )

@@ -88,6 +88,24 @@ def test_memory_keeps_to_the_option(tmp_path, tiny, case):
 
 
 @guarantee("reading memory")
+def test_memory_of_as_many_threads_as_it_is_enough_for(tmp_path, tiny):
+    allowed = 160 << 20
+    assert ReadOptions(memory_bytes=allowed, threads=8).decoding_threads == 4
+    assert ReadOptions(memory_bytes=allowed, threads=3).decoding_threads == 3
+    write_shuffle(
+        rows_of(5_000_000, text_bytes=40),
+        tmp_path / "x",
+        num_subpartitions=20_000,
+        keys="k",
+        options=WriteOptions(sync=False, codec_level=-5),
+    )
+    assert sum(output.raw_bytes for output in open_shuffle(tmp_path / "x").map_outputs) > allowed
+    rows, over_base = peak(tiny, tmp_path / "x", memory_bytes=allowed, threads=8)
+    assert rows == 5_000_000
+    assert over_base <= allowed
+
+
+@guarantee("reading memory")
 def test_memory_of_a_sorted_subpartition_that_does_not_fit(tmp_path, tiny):
     random = np.random.default_rng(1)
 
