@@ -201,11 +201,19 @@ class RangePartitioner:
         edges = ""
         if self.bounds.num_rows:
             first, last = (
-                ", ".join(str(column[i]) for column in self.bounds.columns)
+                ", ".join(_shown(column[i]) for column in self.bounds.columns)
                 for i in (0, self.bounds.num_rows - 1)
             )
             edges = f" from ({first[:40]}) to ({last[:40]})"
         return f"RangePartitioner({keys}, {self.bounds.num_rows} bounds{edges})"
+
+
+def _shown(bound: pa.Scalar) -> str:
+    """Return a bound as text; one that Spark wrote need not be UTF-8."""
+    try:
+        return str(bound)
+    except UnicodeDecodeError:
+        return repr(bound.as_buffer().to_pybytes())
 
 
 def _is_pair(key: object) -> bool:

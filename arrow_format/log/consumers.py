@@ -129,11 +129,17 @@ class ConsumerRegistry:
         Raises CorruptShuffleError where it is damaged, and StorageError where each that was listed
         was removed before it was read, ten times.
         """
+        numbers = self._numbers(name)
         for _ in range(_MAX_READS):
+            if not numbers:
+                return NO_RECORD
+            number = numbers[-1]
+            record = self.read(name, number)
+            # The number of a removed record is free, and a process that slept may put its own
+            # there: what was read is the one that was listed unless newer ones had replaced that.
             numbers = self._numbers(name)
-            record = self.read(name, numbers[-1]) if numbers else NO_RECORD
-            if record is not None:
-                return record  # otherwise newer ones have replaced it
+            if record is not None and numbers and numbers[-1] < number + KEPT_RECORDS:
+                return record
         # Not a record without a version: what this consumer has not consumed would be released.
         msg = (
             f"{self.storage.root}/{consumer_directory(name)}: the newest record was listed and "

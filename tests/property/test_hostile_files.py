@@ -20,7 +20,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from arrow_format import (
@@ -350,6 +350,7 @@ def look_at(array):
 @guarantee("hostile files")
 @FUZZ
 @given(rng=SEEDS)
+@example(random.Random(6086825))  # bounds of text that is no UTF-8, which repr shows
 def test_schemas_and_bounds(rng):
     schema = BATCH.schema
     text = changed_bytes(rng, base64.b64decode(schema_to_text(schema)))

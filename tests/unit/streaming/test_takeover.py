@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arrow_format.errors import ConsumerError, StorageError
@@ -250,6 +250,7 @@ def test_a_registration_into_which_others_come_at_any_call(others):
     turns=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 7)), max_size=30),
     lost=st.sets(st.integers(1, 30), max_size=3),
 )
+@example(turns=[(3, 7), (4, 4)], lost={2})  # the reader reads a late record at a free number
 def test_any_turns_of_four_processes_and_a_reader(turns, lost):
     with elsewhere(kept=3):
         world, first = begun()
