@@ -161,7 +161,9 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from tests.conformance.test_full_disks import check_rows, write
 from arrow_format.errors import StorageError
-check_rows(sys.argv[1], 1000)  # what it imports, this user may not be able to
+# First, all that is imported on the way: this user may not be able to enter the directory it is in.
+check_rows(sys.argv[1], 1000)
+write(sys.argv[3], 1000)
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 check_rows(sys.argv[1], 1000)
 try:
@@ -182,10 +184,10 @@ def test_directories_that_this_user_may_only_read(closed):
     """A shuffle of somebody else: it can be read, and a write says why not."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
-        try_as_nobody(Path(directory) / "s", closed)
+        try_as_nobody(Path(directory) / "s", Path(directory) / "scratch", closed)
 
 
-def try_as_nobody(path, closed):
+def try_as_nobody(path, scratch, closed):
     write(path, 1000)
     for directory in (path, *path.rglob("*")):
         if directory.is_dir():
@@ -195,7 +197,7 @@ def try_as_nobody(path, closed):
         (path / "map_outputs").chmod(0o555)
     before = files_in(path)
     done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(path), str(PROJECT)],
+        [sys.executable, "-c", AS_NOBODY, str(path), str(PROJECT), str(scratch)],
         capture_output=True, text=True, check=False, cwd="/",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
