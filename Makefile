@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate format lint typecheck \
+.PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate explore format lint typecheck \
     check docs dist older outcomes release clean python java integration-chosen integration-session integration-processes
 
 help: ## Print this list
@@ -93,6 +93,9 @@ load: java $(STAMP) ## Many readers and writers, many rows, many map outputs (LO
 simulate: $(STAMP) ## Explore interleavings of the commit protocols (SECONDS=600 SEED=1)
 	"$(PY)" -m tests.simulation --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) \
 	    $(SIMULATE_ARGS)
+
+explore: java $(STAMP) ## Run the same tests with random examples and schedules (MINUTES=60 SEED=1)
+	"$(PY)" -m tests.explore --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
 crashes: $(STAMP) ## Every fault at every system call of every operation (a quarter of an hour)
 	CRASHES=all "$(PY)" -m pytest tests/conformance/test_crashes.py

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["azure", "pytest_collection_modifyitems", "s3", "small_log", "spark"]
 
-# No deadlines: the first call into pyarrow is slow, and test machines are shared.
-settings.register_profile("default", deadline=None, max_examples=50)
+# No deadlines: the first call into pyarrow is slow, and test machines are shared. The same examples
+# each time, so that a run means the same on every machine: `make explore` looks for others.
 settings.register_profile(
-    "ci", deadline=None, max_examples=50, derandomize=True, database=None, print_blob=True
+    "default", deadline=None, max_examples=50, derandomize=True, database=None, print_blob=True
 )
-settings.register_profile("quick", deadline=None, max_examples=10)
-settings.register_profile("nightly", deadline=None, max_examples=2_000, print_blob=True)
-settings.load_profile(
-    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
+settings.register_profile("quick", settings.get_profile("default"), max_examples=10)
+settings.register_profile(
+    "explore", settings.get_profile("default"), max_examples=200, derandomize=False
 )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest.fixture(autouse=True, scope="session")

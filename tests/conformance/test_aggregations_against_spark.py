@@ -24,7 +24,8 @@ from arrow_format.operators.aggregation_plan import plan_aggregation
 from connector.spark_types import spark_schema_of
 from tests.support.guarantees import guarantee
 
-pytestmark = pytest.mark.spark
+# Its examples are drawn in a fixture, where the plugin does not see them.
+pytestmark = [pytest.mark.spark, pytest.mark.hypothesis]
 
 FAST = WriteOptions(sync=False)
 EXACT = Context(prec=90)
