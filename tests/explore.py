@@ -69,7 +69,8 @@ def main() -> int:
         print(f"==== seed {seed} ====", flush=True)
         failed += explored(seed, end)
         seed += 1
-    print(f"seeds {first} to {seed - 1}: {len(failed)} of {2 * (seed - first)} runs found something")
+    runs = 2 * (seed - first)
+    print(f"seeds {first} to {seed - 1}: {len(failed)} of {runs} runs found something")
     for command in failed:
         print(f"  {command}")
     return 1 if failed else 0

@@ -165,6 +165,11 @@ def test_sorted_read(table, n, options, order):
         for what in ({}, *({"subpartitions": [one]} for one in range(n))):
             found = read_with_ids(shuffle, **what)
             assert [frozen(row) for _, row in found] == [rows[row["v"]] for _, row in found]
+            numbers = [(s, row["v"]) for s, row in found]
+            down = order == "descending"
+            assert numbers == sorted(numbers, key=lambda one: (one[0], -one[1] if down else one[1]))
+            wanted = what.get("subpartitions", range(n))
+            assert len(found) == sum(shuffle.subpartition_rows[s].as_py() for s in wanted)
         alone = [
             row["v"] for s in range(n) for row in shuffle.subpartition(s).read_all().to_pylist()
         ]

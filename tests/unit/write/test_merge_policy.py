@@ -113,13 +113,16 @@ SIZES = st.lists(st.sampled_from([0, 1, MB, 30 * MB, 50 * MB, 300 * MB]), max_si
 def test_merges_are_disjoint_in_order_and_of_a_file_each(sizes, how, n):
     outputs = outputs_of(*sizes)
     policy = MergePolicy(rewrite=how, target_file_bytes=100 * MB)
-    end = 0
+    end, merged = 0, set()
     for merge in policy.plan_version(outputs, n):
         assert end <= merge.first < merge.end <= len(outputs)
         end = merge.end
         facts = Facts.of(f for output in outputs[merge.first : end] for f in output.files)
         assert facts.num_files > 1, "every merge saves a file"
         assert facts.data_bytes <= 100 * MB or merge.end - merge.first == 1
+        merged.update(range(merge.first, merge.end))
+    small = {i for i, size in enumerate(sizes) if size <= 30 * MB} - merged
+    assert not any(i + 1 in small for i in small), "two small neighbours are never left"
 
 
 def test_merging_what_was_merged_changes_nothing():
