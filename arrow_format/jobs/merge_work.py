@@ -266,7 +266,7 @@ class SubpartitionMerge:
             return
         shuffle = self.shuffle
         schema = shuffle.schema
-        rows, raw = (weights[piece.first : piece.end] for weights in shuffle.weights())
+        rows, raw = shuffle.weights(within=range(piece.first, piece.end))
         fit = (rows > 0) & (rows <= MAX_COMPARED_ROWS) & (raw <= MAX_COMPARED_BYTES)
         candidates = piece.first + np.flatnonzero(fit)
         most = min(NUM_COMPARED // self.num_tasks, MAX_COMPARED_CHUNKS // len(piece.regions))

@@ -18,7 +18,7 @@ from arrow_format.arrays.conversion import canonical_floats
 from arrow_format.operators.aggregate_functions import IN_ORDER
 from arrow_format.operators.aggregation_plan import refuse_partial_filter
 from arrow_format.operators.hash_passes import HashPass, in_passes
-from arrow_format.read.plan import group_adjacent
+from arrow_format.read.plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -58,7 +58,8 @@ def aggregate_range(
     refuse_partial_filter(shuffle)
     if group_bytes is None:
         group_bytes = shuffle.options.working_set_bytes
-    rows, weights = shuffle.weights(plan.columns)
+    within = extent_of(subpartitions, shuffle.num_subpartitions)
+    rows, weights = shuffle.weights(plan.columns, within=within)
     is_ordered = bool(shuffle.sort_by) and any(
         aggregation.function in IN_ORDER for aggregation in plan.aggregations
     )
@@ -73,8 +74,9 @@ def aggregate_range(
         return map(attrgetter("batch"), runs)
 
     weights = np.maximum(weights, GROUP_BYTES * rows)
-    for first, end in group_adjacent(weights, group_bytes, subpartitions):
-        num_rows = int(rows[first:end].sum())
+    origin = within.start
+    for first, end in group_adjacent(weights, group_bytes, subpartitions, origin=origin):
+        num_rows = int(rows[first - origin : end - origin].sum())
         for table in aggregate_in_passes(
             partial(read, first, end), plan, block_bytes=2 * group_bytes, num_rows=num_rows
         ):

@@ -22,7 +22,7 @@ from arrow_format.keys.key_numbers import key_numbers
 from arrow_format.keys.spark_order import key_codes
 from arrow_format.operators.hash_passes import in_passes
 from arrow_format.operators.join import joined_rows
-from arrow_format.read.plan import group_adjacent
+from arrow_format.read.plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -109,7 +109,8 @@ def grouped_blocks(
     """
     if group_bytes is None:
         group_bytes = shuffle.options.working_set_bytes
-    rows, weights = shuffle.weights(columns)
+    within = extent_of(subpartitions, shuffle.num_subpartitions)
+    rows, weights = shuffle.weights(columns, within=within)
 
     def read(first: int, end: int) -> Iterator[pa.RecordBatch]:
         runs = (
@@ -124,14 +125,16 @@ def grouped_blocks(
     sorted_first = {name for name, _ in shuffle.sort_by[: len(keys)]}
     is_ordered = sorted_first == set(keys) and not sort_by
     schema = shuffle.schema_of(columns)
-    for first, end in group_adjacent(weights + ORDER_BYTES * rows, group_bytes, subpartitions):
+    weights = weights + ORDER_BYTES * rows
+    origin = within.start
+    for first, end in group_adjacent(weights, group_bytes, subpartitions, origin=origin):
         passes = in_passes(
             partial(read, first, end),
             keys,
             max_bytes=group_bytes * 4 // 3,
             max_group_bytes=2 * group_bytes,
             row_bytes=ORDER_BYTES,
-            num_rows=int(rows[first:end].sum()),
+            num_rows=int(rows[first - origin : end - origin].sum()),
         )
         for _, batches in passes:
             if batches:

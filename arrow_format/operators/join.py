@@ -20,7 +20,7 @@ from arrow_format.errors import OptionError
 from arrow_format.keys.co_partitioning import has_broadcast_rows, is_broadcast
 from arrow_format.operators.hash_join import Indexed, join_blocks
 from arrow_format.operators.hash_passes import in_passes
-from arrow_format.read.plan import group_adjacent
+from arrow_format.read.plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -63,13 +63,15 @@ def join_range(
     """
     if group_bytes is None:
         group_bytes = left.options.working_set_bytes + right.options.working_set_bytes
+    divided = right if is_broadcast(left) else left
+    within = extent_of(subpartitions, divided.num_subpartitions)
     sides = (
-        _Side(left, plan.left_columns, group_bytes),
-        _Side(right, plan.right_columns, group_bytes),
+        _Side(left, plan.left_columns, group_bytes, within),
+        _Side(right, plan.right_columns, group_bytes, within),
     )
     max_index_bytes = group_bytes * 4 // 3
     for indexed, own_ranges, other_ranges in _groups(
-        sides, group_bytes, max_index_bytes, subpartitions
+        sides, group_bytes, max_index_bytes, within, subpartitions
     ):
         side, other = sides[indexed], sides[1 - indexed]
         passes = in_passes(
@@ -94,42 +96,50 @@ def _groups(
     sides: tuple[_Side, _Side],
     group_bytes: int,
     max_index_bytes: int,
+    within: range,
     subpartitions: Sequence[int] | None,
 ) -> Iterator[tuple[int, Ranges, Ranges]]:
     """Yield groups: which side to keep in memory (0 or 1), its ranges, those of the other."""
+    grouped = partial(group_adjacent, subpartitions=subpartitions, origin=within.start)
     weights = np.sum([side.weights for side in sides if not side.is_broadcast], axis=0)
     broadcast = [number for number, side in enumerate(sides) if side.is_broadcast]
     if broadcast:
-        yield broadcast[0], [(0, 1)], group_adjacent(weights, group_bytes, subpartitions)
+        yield broadcast[0], [(0, 1)], grouped(weights, group_bytes)
         return
     if any(side.has_broadcast_rows for side in sides):
-        wanted = range(len(weights)) if subpartitions is None else subpartitions
+        wanted = within if subpartitions is None else subpartitions
         groups = [(subpartition, subpartition + 1) for subpartition in wanted]
     else:
         smaller = np.minimum(sides[0].index_weights, sides[1].index_weights)
         weights = np.maximum(weights, smaller * group_bytes // max_index_bytes)
-        groups = group_adjacent(weights, group_bytes, subpartitions)
+        groups = grouped(weights, group_bytes)
     for first, end in groups:
-        sizes = [int(side.index_weights[first:end].sum()) for side in sides]
+        rows = slice(first - within.start, end - within.start)
+        sizes = [int(side.index_weights[rows].sum()) for side in sides]
         yield int(sizes[1] <= sizes[0]), [(first, end)], [(first, end)]
 
 
 class _Side:
     """Reads one shuffle of a join."""
 
-    def __init__(self, shuffle: Shuffle, columns: list[str], block_bytes: int) -> None:
+    def __init__(
+        self, shuffle: Shuffle, columns: list[str], block_bytes: int, within: range
+    ) -> None:
         self._shuffle = shuffle
         self._columns = columns
         self._block_bytes = block_bytes
         self.is_broadcast = is_broadcast(shuffle)
         self.has_broadcast_rows = has_broadcast_rows(shuffle)
-        self.rows, self.weights = shuffle.weights(columns)
+        own = range(1) if self.is_broadcast else within
+        self._origin = own.start
+        self.rows, self.weights = shuffle.weights(columns, within=own)
         self.index_weights = self.weights + INDEX_ROW_BYTES * self.rows
         self.schema = shuffle.schema_of(columns)
 
     def num_rows(self, ranges: Ranges) -> int:
         """Return how many rows ranges have."""
-        return sum(int(self.rows[first:end].sum()) for first, end in ranges)
+        origin = self._origin
+        return sum(int(self.rows[first - origin : end - origin].sum()) for first, end in ranges)
 
     def batches(self, ranges: Ranges) -> Iterator[pa.RecordBatch]:
         """Read ranges, the rows of their subpartitions in no particular order."""

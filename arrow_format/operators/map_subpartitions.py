@@ -21,7 +21,7 @@ from arrow_format.operators.inputs import open_shuffles, paths_of, where_each
 from arrow_format.operators.into import check_into
 from arrow_format.operators.results import results_of
 from arrow_format.operators.subpartition_readers import each_subpartition, row_source
-from arrow_format.operators.tasks import Operation
+from arrow_format.operators.tasks import CALL_BYTES, Operation
 from arrow_format.read.plan import check_subpartitions
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def map_operation(
     chosen = _columns_of_each(columns, len(shuffles))
     for shuffle, names in zip(shuffles, chosen, strict=True):
         row_source(shuffle, (), names).close()
-    return Operation(shuffles, EachSubpartition(shuffles, chosen, function, schema, time_zone))
+    work = EachSubpartition(shuffles, chosen, function, schema, time_zone)
+    return Operation(shuffles, work, subpartition_bytes=CALL_BYTES)
 
 
 def check_stored_once(shuffles: Sequence[Shuffle], subpartitions: Sequence[int] | None) -> None:

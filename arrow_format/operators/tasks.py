@@ -37,8 +37,11 @@ if TYPE_CHECKING:
     """Reads subpartitions, ascending, and yields rows with those of them that they came from. It
     can be pickled if the user's functions in it can."""
 
+SUBPARTITION_BYTES = 64
+"""Weight that every subpartition has besides its bytes, so that tasks of few rows have limits."""
+
 CALL_BYTES = 4 << 10
-"""Weight that every subpartition has besides its bytes, so that empty ones are spread too."""
+"""The same where a user's function is called for every subpartition, the empty ones too."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Operation:
     source: Shuffle | None = None
     """The shuffle in whose subpartitions the results are; by default the first that is not
     broadcast."""
+    subpartition_bytes: int = SUBPARTITION_BYTES
+    """Weight of a subpartition without rows."""
     names: Callable[[str], str | None] = str
     """Returns the name of a column of the source in the results, as
     :func:`~arrow_format.operators.staying_rows.plan_placement` has it."""
@@ -80,7 +85,7 @@ class Operation:
         ``schema`` is that of the results. Raises OptionError.
         """
         check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
-        weights = group_weights(self.shuffles)
+        weights = read_weights(self.shuffles) + self.subpartition_bytes
         wanted = check_subpartitions(subpartitions, len(weights))
         if wanted is not None and not wanted:
             msg = "subpartitions is empty: expected at least one"
@@ -105,7 +110,7 @@ def balanced_groups(weights: Int64Array, max_weight: int, subpartitions: Int64Ar
     return tuple(adjacent_ranges(subpartitions[start:stop]) for start, stop in cuts)
 
 
-def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
+def read_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
     """Return the bytes that a task reads per subpartition, of all shuffles; shape (n,).
 
     A broadcast shuffle is read once per task and weighs nothing next to others.
@@ -113,7 +118,7 @@ def group_weights(shuffles: Sequence[Shuffle]) -> Int64Array:
     weighed = [shuffle for shuffle in shuffles if not is_broadcast(shuffle)] or shuffles[:1]
     sizes = map(to_numpy, map(attrgetter("read_bytes"), weighed))
     weights: Int64Array = np.sum(list(sizes), axis=0)
-    return weights + CALL_BYTES
+    return weights
 
 
 @dataclass(frozen=True)

@@ -165,33 +165,52 @@ def check_subpartitions(
     return sorted({int(subpartition) for subpartition in wanted})
 
 
+def extent_of(subpartitions: Sequence[int] | None, num_subpartitions: int) -> range:
+    """Return the fewest adjacent subpartitions that have all of some ascending ones.
+
+    None are all. What a task does for each of these it does not do for all of the shuffle: there
+    may be as many tasks as subpartitions allow.
+    """
+    if subpartitions is None:
+        return range(num_subpartitions)
+    return range(subpartitions[0], subpartitions[-1] + 1) if len(subpartitions) else range(0)
+
+
 def group_adjacent(
-    weights: Int64Array, max_weight: int, subpartitions: Sequence[int] | None = None
+    weights: Int64Array,
+    max_weight: int,
+    subpartitions: Sequence[int] | None = None,
+    *,
+    origin: int = 0,
 ) -> list[tuple[int, int]]:
     """Group adjacent subpartitions into ascending ranges ``[first, end)`` of limited weight.
 
     A single subpartition heavier than ``max_weight`` is a range of its own. ``weights`` has one
-    value for each subpartition of the shuffle; ``subpartitions`` are those wanted, ascending
-    without repetition, all when None.
+    value for each subpartition from ``origin`` on; ``subpartitions`` are those wanted of them,
+    ascending without repetition, all when None.
     """
-    wanted = (
-        np.arange(len(weights), dtype=np.int64)
-        if subpartitions is None
-        else np.asarray(subpartitions, np.int64)
-    )
+    if subpartitions is None:
+        subpartitions = range(origin, origin + len(weights))
     return [
-        group[0]
-        for first, end in adjacent_ranges(wanted)
-        for group in coalesce_adjacent(weights, max_weight, np.arange(first, end))
+        (first + start, first + stop)
+        for first, end in adjacent_ranges(subpartitions)
+        for start, stop in runs_within(
+            np.cumsum(weights[first - origin : end - origin]), max_weight
+        )
     ]
 
 
-def adjacent_ranges(subpartitions: Int64Array) -> tuple[tuple[int, int], ...]:
+def adjacent_ranges(subpartitions: Sequence[int] | Int64Array) -> tuple[tuple[int, int], ...]:
     """Return ascending subpartitions as the fewest ranges ``[first, end)``, in order."""
     if len(subpartitions) == 0:
         return ()
-    runs = np.split(subpartitions, np.flatnonzero(np.diff(subpartitions) != 1) + 1)
-    return tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
+    if isinstance(subpartitions, range) and subpartitions.step == 1:
+        return ((subpartitions[0], subpartitions[-1] + 1),)
+    numbers = np.asarray(subpartitions, np.int64)
+    gaps = np.flatnonzero(np.diff(numbers) != 1)
+    firsts = numbers[np.append(0, gaps + 1)]
+    lasts = numbers[np.append(gaps, len(numbers) - 1)]
+    return tuple(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
 def coalesce_adjacent(

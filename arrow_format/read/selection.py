@@ -13,7 +13,7 @@ import numpy as np
 
 from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.read.partitioned_file import chunk_rows
-from arrow_format.read.plan import adjacent_ranges
+from arrow_format.read.plan import adjacent_ranges, extent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,17 +44,23 @@ class Selection:
         """Return the subpartitions of ``[first, end)`` to be read, as the fewest ranges."""
         if self.subpartitions is None:
             return ((first, end),)
-        lo, hi = np.searchsorted(self.subpartitions, (first, end))
-        return adjacent_ranges(self.subpartitions[lo:hi])
+        return adjacent_ranges(self._within(first, end))
 
-    def weighed(self, weights: Int64Array) -> Int64Array:
-        """Return what is left of weights of all subpartitions, as far as that is known."""
+    def weighed(self, weights: Int64Array, origin: int) -> Int64Array:
+        """Return what is left of weights of subpartitions from one on, as far as that is known."""
         left: Int64Array = np.ceil(weights * self.share).astype(np.int64)
         if self.subpartitions is not None:
-            kept = left[self.subpartitions]
-            left = np.zeros_like(left)
-            left[self.subpartitions] = kept
+            kept = self._within(origin, origin + len(weights)) - origin
+            others = np.ones(len(left), np.bool_)
+            others[kept] = False
+            left[others] = 0
         return left
+
+    def _within(self, first: int, end: int) -> Int64Array:
+        """Return those of ``[first, end)`` that rows can be in, where they are known."""
+        assert self.subpartitions is not None
+        lo, hi = np.searchsorted(self.subpartitions, (first, end))
+        return self.subpartitions[lo:hi]
 
     def among(self, wanted: list[int] | None) -> list[int] | None:
         """Return those of ascending subpartitions, all when None, that are to be read."""
@@ -62,6 +68,8 @@ class Selection:
             return wanted
         left = self.subpartitions
         if wanted is not None:
+            among = extent_of(wanted, 0)
+            left = self._within(among.start, among.stop)
             left = np.intersect1d(left, np.array(wanted, np.int64), assume_unique=True)
         numbers: list[int] = left.tolist()
         return numbers

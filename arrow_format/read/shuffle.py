@@ -137,13 +137,15 @@ class Shuffle(VersionFacts, AtHand):
         share = 1.0 if self._selection is None else self._selection.share
         return to_arrow(estimate_read_bytes(self._snapshot, self._reader.totals[1], share))
 
-    def weights(self, columns: Sequence[str] | None = None) -> tuple[Int64Array, Int64Array]:
+    def weights(
+        self, columns: Sequence[str] | None = None, *, within: range | None = None
+    ) -> tuple[Int64Array, Int64Array]:
         """Estimate the rows that a reader of each subpartition decodes, and their bytes in Arrow.
 
-        ``columns`` are those to deliver, all when None. Without a filter the rows are exact. Raises
-        SchemaError for a column that is not there.
+        ``columns`` are those to deliver, ``within`` adjacent subpartitions; all when None. Without
+        a filter the rows are exact. Raises SchemaError for a column that is not there.
         """
-        return self._reader.weights(self._names(columns), self._selection)
+        return self._reader.weights(self._names(columns), self._selection, within=within)
 
     @property
     def region_bytes(self) -> Int64Array:

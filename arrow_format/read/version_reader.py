@@ -17,7 +17,7 @@ from arrow_format.read.buffer_pool import ReadBufferPool
 from arrow_format.read.estimates import estimate_column_share, estimate_raw_bytes
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.kept_chunks import KeptChunks
-from arrow_format.read.plan import group_adjacent
+from arrow_format.read.plan import extent_of, group_adjacent
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.sorted_reader import sorted_rows
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
@@ -82,22 +82,30 @@ class VersionReader:
         return self._known_totals
 
     def weights(
-        self, columns: Iterable[str] | None, selection: Selection | None = None
+        self,
+        columns: Iterable[str] | None,
+        selection: Selection | None = None,
+        *,
+        within: range | None = None,
     ) -> tuple[Int64Array, Int64Array]:
         """Estimate rows of each subpartition that a reader decodes, and their bytes in Arrow.
 
-        ``columns`` are those to deliver, all when None. With a selection, only rows count that are
-        in its subpartitions, and its share of the files.
+        ``columns`` are those to deliver, all when None; ``within`` are adjacent subpartitions, all
+        when None. With a selection, only rows count that are in its subpartitions, and its share of
+        the files.
         """
         rows, stored = self.totals
+        if within is not None:
+            rows, stored = rows[within.start : within.stop], stored[within.start : within.stop]
         raw = estimate_raw_bytes(self._snapshot, rows, stored)
         tested = () if selection is None else selection.where.columns
         share = 1.0
         if columns is not None:
             share = estimate_column_share(self._snapshot, {*columns, *tested})
         if selection is not None:
-            rows = selection.weighed(rows)
-            raw = selection.weighed(raw)
+            origin = 0 if within is None else within.start
+            rows = selection.weighed(rows, origin)
+            raw = selection.weighed(raw, origin)
         return rows, np.ceil(raw * share).astype(np.int64)
 
     def groups(
@@ -117,15 +125,17 @@ class VersionReader:
             return [(subpartition, subpartition + 1) for subpartition in left]
         if columns is not None:
             columns = [*columns, *(name for name, _ in self._snapshot.newest.sort_by)]
-        rows, raw = self.weights(columns, selection)
+        within = extent_of(asked, self._snapshot.newest.num_subpartitions)
+        rows, raw = self.weights(columns, selection, within=within)
         weights = raw + ORDERING_BYTES * rows
+        most, origin = self._options.group_bytes, within.start
         if selection is None or selection.subpartitions is None:
-            return group_adjacent(weights, self._options.group_bytes, asked)
+            return group_adjacent(weights, most, asked, origin=origin)
         wanted = asked
         if asked is not None:  # what lies between and weighs nothing parts no groups
-            others = np.setdiff1d(np.arange(len(weights)), selection.subpartitions)
+            others = np.setdiff1d(np.arange(origin, within.stop), selection.subpartitions)
             wanted = np.union1d(asked, others).tolist()
-        groups = group_adjacent(weights, self._options.group_bytes, wanted)
+        groups = group_adjacent(weights, most, wanted, origin=origin)
         return [group for group in groups if selection.ranges(*group)]
 
     def kept_chunks(self, groups: Sequence[tuple[int, int]]) -> KeptChunks | None:

@@ -578,3 +578,23 @@ def test_memory_of_writing_is_shared(tmp_path, items):
             options=WriteOptions(sort_buffer_bytes=64 << 20, sync=False),
         )  # fmt: skip
     assert set(seen) == {16 << 20}
+
+
+def test_a_million_subpartitions_with_few_rows_cost_what_reading_them_costs(tmp_path):
+    n = 1_000_000
+    table = pa.table({"k": range(2_000), "v": range(2_000)})
+    write_shuffle(table, tmp_path / "s", num_subpartitions=n, keys="k", options=FAST)
+    path = tmp_path / "s"
+
+    def seconds(work):
+        work()  # what is made once is not counted
+        before = time.process_time()
+        assert work().num_rows == 2_000
+        return time.process_time() - before
+
+    reading = seconds(lambda: open_shuffle(path).read().read_all())
+    joining = seconds(lambda: join_shuffles(path, path, "k", "semi").read_all())
+    counting = seconds(lambda: aggregate_shuffle(path, "k", {"v": "count"}).read_all())
+    # Two sides are read: 4 times as long, and 70 times where each task weighs all subpartitions.
+    assert joining < 12 * reading
+    assert counting < 8 * reading

@@ -214,9 +214,11 @@ def small_batches():
 
 def test_joined_batches_are_not_kept_beside_what_they_came_from():
     before, size = pa.total_allocated_bytes(), next(small_batches()).nbytes
-    result = rebatched(small_batches(), min_rows=1 << 62, max_bytes=2 * size)
-    for batch in result:
+    num_rows = []
+    for batch in rebatched(small_batches(), min_rows=1 << 62, max_bytes=2 * size):
         assert pa.total_allocated_bytes() - before < 1.1 * batch.nbytes
+        num_rows.append(batch.num_rows)
+    assert num_rows == [1_000_000, 1_000_000]
 
 
 def test_the_held_side_is_there_once_and_a_column_twice():
@@ -388,11 +390,11 @@ def test_the_side_whose_rows_and_index_are_less_is_held(tmp_path):
         write_shuffle(table, tmp_path / name, num_subpartitions=1, keys="k", options=FAST)
     many, few = (open_shuffle(tmp_path / name) for name in ("many", "few"))
     sides = [
-        range_join._Side(shuffle, ["k", name], 1)
+        range_join._Side(shuffle, ["k", name], 1, range(1))
         for shuffle, name in ((many, "many"), (few, "few"))
     ]
     assert sides[0].weights.sum() < 3 * sides[1].weights.sum()
-    ((held, *_),) = range_join._groups((sides[0], sides[1]), 1 << 20, 1 << 20, None)
+    ((held, *_),) = range_join._groups((sides[0], sides[1]), 1 << 20, 1 << 20, range(1), None)
     assert held == 1
 
 
@@ -410,6 +412,11 @@ def test_a_side_weighs_what_is_decoded_of_it(tmp_path):
     assert left[subpartition] == narrow[subpartition]  # the key is decoded to be compared
     nothing, _ = shuffle.where("v < 0").weights()
     assert not nothing.any()
+    for one in (shuffle, filtered):
+        for within in (range(1, 3), range(4), range(subpartition, subpartition + 1), range(0)):
+            part = one.weights(["v"], within=within)
+            whole = one.weights(["v"])
+            assert [of.tolist() for of in part] == [of[within].tolist() for of in whole]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrow_format.model import PrefixSums, Region, RegionKind
-from arrow_format.read.plan import ChunkRead, group_adjacent, merge_reads, plan_chunks
+from arrow_format.read.plan import ChunkRead, extent_of, group_adjacent, merge_reads, plan_chunks
 from arrow_format.write.clustering import cluster, cut_chunks
 from arrow_format.write.region_builder import RegionBuilder
 
@@ -165,3 +165,10 @@ def test_group_adjacent_against_a_naive_model(weights, most, data):
     wanted = sorted(data.draw(subset))
     assert group_adjacent(array, most, wanted) == naive_groups(weights, most, wanted)
     assert group_adjacent(array, most) == naive_groups(weights, most, range(len(weights)))
+    among = extent_of(wanted, len(weights))
+    within = array[among.start : among.stop]
+    found = group_adjacent(within, most, wanted, origin=among.start)
+    assert found == naive_groups(weights, most, wanted)
+    found = group_adjacent(within, most, origin=among.start)
+    assert found == naive_groups(weights, most, among)
+    assert extent_of(None, 7) == range(7)
