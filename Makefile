@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate explore format lint typecheck \
+.PHONY: help setup demo quick test test-lowest integration torture damage bench load crashes simulate explore mutants format lint typecheck \
     check docs dist older outcomes release clean python java integration-chosen integration-session integration-processes
 
 help: ## Print this list
@@ -96,6 +96,10 @@ simulate: $(STAMP) ## Explore interleavings of the commit protocols (SECONDS=600
 
 explore: java $(STAMP) ## Run the same tests with random examples and schedules (MINUTES=60 SEED=1)
 	"$(PY)" -m tests.explore --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
+
+mutants: $(STAMP) ## Change the code at random and see what no test notices (MODULES="log/*.py" COUNT=50 SEED=1)
+	@"$(PY)" -m pip install --quiet "cosmic-ray>=8.7" "pytest-cov>=7"
+	"$(PY)" -m tests.mutants $(MODULES) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 crashes: $(STAMP) ## Every fault at every system call of every operation (a quarter of an hour)
 	CRASHES=all "$(PY)" -m pytest tests/conformance/test_crashes.py
