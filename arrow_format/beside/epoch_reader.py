@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ from arrow_format.arrays.batches import in_batches_of
 from arrow_format.arrays.buffers import to_arrow, to_numpy
 from arrow_format.arrays.selection import take
 from arrow_format.beside.epochs import slices
+from arrow_format.beside.mixing import advised_subpartitions, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +29,8 @@ SHARD_BYTES = 8 << 20
 class EpochReader:
     """Shards of a shuffle, which are adjacent subpartitions, and their rows.
 
-    With a filter, its columns are read once to count the rows.
+    With a filter, its columns are read once to count the rows. Batches that are not mixed well are
+    warned of (:class:`UserWarning`), with what is known of them and what to do.
     """
 
     def __init__(self, rows: Counted, columns: Sequence[str], epochs: Epochs) -> None:
@@ -39,6 +42,7 @@ class EpochReader:
             if rows.filter is None
             else _counted(rows, self._shards)
         )
+        _warn_unless_mixed(rows, epochs)
 
     @property
     def num_rows(self) -> int:
@@ -80,6 +84,19 @@ class EpochReader:
                     before += batch.num_rows
                     if before >= end:
                         break
+
+
+def _warn_unless_mixed(rows: Counted, epochs: Epochs) -> None:
+    sizes = to_numpy(rows.subpartition_rows)
+    fault = fault_of(sizes, rows.partitioner, epochs)
+    if fault is not None:
+        n = advised_subpartitions(int(sizes.sum()), epochs)
+        warnings.warn(
+            f"{rows.path}: batches of an epoch are not mixed well: {fault}. To mix them, keep the"
+            f" rows dealt in turn: write_shuffle(open_shuffle({rows.path!r}).read(), NEW_PATH,"
+            f" partitioner=RoundRobinPartitioner(), num_subpartitions={n}), or raise shuffle_rows",
+            stacklevel=5,
+        )
 
 
 def _counted(rows: Counted, shards: Sequence[Sequence[int]]) -> Int64Array:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from arrow_format.errors import ShuffleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from arrow_format.arrays.batch_stream import BatchReader
+    from arrow_format.keys.partitioner import Partitioner
 
 TASK_BYTES = 64 << 20
 """Bytes in Arrow that a task reads by default, about."""
@@ -69,6 +70,18 @@ class Counted(Readable, Protocol):
     @property
     def num_subpartitions(self) -> int:
         """Number of subpartitions."""
+
+    @property
+    def path(self) -> str:
+        """Where the shuffle is."""
+
+    @property
+    def partitioner(self) -> Partitioner | Mapping[str, Any]:
+        """What placed the rows, or its description when a user defined it."""
+
+    @property
+    def subpartition_rows(self) -> pa.Int64Array:
+        """Rows of each subpartition, before a filter; int64, shape ``(num_subpartitions,)``."""
 
     @property
     def filter(self) -> object | None:

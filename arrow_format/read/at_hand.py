@@ -11,7 +11,7 @@ from arrow_format.beside.readable import TASK_BYTES
 from arrow_format.extras import needed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import dask.dataframe as dd
     import polars as pl
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.beside.readable import TaskGroup
     from arrow_format.beside.torch_dataset import ShuffleIterableDataset
+    from arrow_format.keys.partitioner import Partitioner
 
 
 class AtHand(ABC):
@@ -48,6 +49,21 @@ class AtHand(ABC):
     @abstractmethod
     def commit_id(self) -> str:
         """Unique id of the commit that made this version."""
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """Absolute path or URI."""
+
+    @property
+    @abstractmethod
+    def partitioner(self) -> Partitioner | Mapping[str, Any]:
+        """The partitioner, or its description when a user defined it."""
+
+    @property
+    @abstractmethod
+    def subpartition_rows(self) -> pa.Int64Array:
+        """Rows of each subpartition; int64, shape ``(num_subpartitions,)``."""
 
     @property
     @abstractmethod
@@ -292,6 +308,12 @@ class AtHand(ABC):
             PyTorch is not installed.
         OptionError, SchemaError
             An argument or a column does not fit.
+
+        Warns
+        -----
+        UserWarning
+            Batches would not be mixed well, by the sizes of subpartitions: a key has so many rows
+            that a window of ``shuffle_rows`` has few keys, or it is a part of a subpartition.
         """
         with needed_by("to_torch()"):
             from arrow_format.beside.torch_dataset import ShuffleIterableDataset
