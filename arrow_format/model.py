@@ -432,8 +432,8 @@ class MapStatus:
 class Transaction:
     """Makes a commit idempotent: the number of a batch within its application.
 
-    Numbers of an application ascend. Once a number is in the log, no further commit of this or a
-    smaller number is added.
+    Numbers of an application ascend. A number that is in the log is not committed again; one that
+    is smaller than a committed one, and is not in the log itself, is refused.
     """
 
     application_id: str
@@ -455,3 +455,13 @@ class Transaction:
         if not 0 <= number <= MAX_INTEGER:
             msg = f"number={self.number!r}: expected a whole number from 0 to {MAX_INTEGER:,}"
             raise OptionError(msg)
+
+    @staticmethod
+    def of(value: Transaction | tuple[str, int] | None) -> Transaction | None:
+        """Return what an argument ``transaction`` says; raises OptionError where that is none."""
+        if value is None or isinstance(value, Transaction):
+            return value
+        if not isinstance(value, tuple) or len(value) != 2:
+            msg = f"transaction={value!r}: expected an application and a number, as ('nightly', 7)"
+            raise OptionError(msg)
+        return Transaction(*value)

@@ -60,6 +60,7 @@ def write_shuffle(
     mode: WriteMode = "errorifexists",
     options: WriteOptions | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt: ...
@@ -79,6 +80,7 @@ def write_shuffle(
     filter: ds.Expression | None = None,
     num_map_tasks: int | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt: ...
@@ -96,6 +98,7 @@ def write_shuffle(
     for_spark: bool = True,
     options: WriteOptions | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt: ...
 def write_shuffle(
@@ -114,6 +117,7 @@ def write_shuffle(
     num_map_tasks: int | None = None,
     for_spark: bool | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
@@ -126,7 +130,8 @@ def write_shuffle(
         Iceberg, which Spark's tasks read: see :func:`connector.write_shuffle`. Or rows in memory,
         such as a ``pyarrow.Table``, a reader, record batches, or a frame of pandas or Polars, which
         this process writes without Spark: see :func:`arrow_format.write_shuffle`.
-    path, num_subpartitions, keys, partitioner, sort_by, combine, mode, options, expected_version
+    path, num_subpartitions, keys, partitioner, sort_by, combine, mode, options, expected_version, \
+    transaction
         As these functions have them.
     columns, filter, num_map_tasks
         Of a dataset only, as :func:`connector.write_shuffle` has them.
@@ -159,6 +164,7 @@ def write_shuffle(
         "mode": mode,
         "options": options,
         "expected_version": expected_version,
+        "transaction": transaction,
         "storage_options": storage_options,
     }
     of_tasks: dict[str, Any] = {
@@ -177,6 +183,7 @@ def append_shuffle(
     *,
     options: WriteOptions | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt: ...
@@ -190,6 +197,7 @@ def append_shuffle(
     filter: ds.Expression | None = None,
     num_map_tasks: int | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt: ...
@@ -201,6 +209,7 @@ def append_shuffle(
     options: WriteOptions | None = None,
     for_spark: bool = True,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt: ...
 def append_shuffle(
@@ -213,6 +222,7 @@ def append_shuffle(
     num_map_tasks: int | None = None,
     for_spark: bool | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
@@ -226,7 +236,7 @@ def append_shuffle(
     ----------
     source
         As for :func:`write_shuffle`.
-    path, options, expected_version, storage_options
+    path, options, expected_version, transaction, storage_options
         As :func:`connector.append_shuffle` and :func:`arrow_format.append_shuffle` have them.
     columns, filter, num_map_tasks, spark, for_spark
         As for :func:`write_shuffle`.
@@ -246,6 +256,7 @@ def append_shuffle(
     common: dict[str, Any] = {
         "options": options,
         "expected_version": expected_version,
+        "transaction": transaction,
         "storage_options": storage_options,
     }
     of_tasks: dict[str, Any] = {

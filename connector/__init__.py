@@ -21,6 +21,7 @@ _HOME = {
     "connector.environment.report": "EnvironmentReport check_environment",
     "connector.map_task": "ShuffleMapTask abort_shuffle commit_shuffle",
     "connector.merge": "merge_shuffle",
+    "connector.micro_batches": "foreach_batch",
     "connector.operators.aggregate": "aggregate_shuffle",
     "connector.operators.buffered_output": "BufferedOutput",
     "connector.operators.groups": "map_groups",

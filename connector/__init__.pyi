@@ -11,6 +11,7 @@ from connector.map_task import ShuffleMapTask as ShuffleMapTask
 from connector.map_task import abort_shuffle as abort_shuffle
 from connector.map_task import commit_shuffle as commit_shuffle
 from connector.merge import merge_shuffle as merge_shuffle
+from connector.micro_batches import foreach_batch as foreach_batch
 from connector.operators.aggregate import aggregate_shuffle as aggregate_shuffle
 from connector.operators.buffered_output import BufferedOutput as BufferedOutput
 from connector.operators.groups import map_groups as map_groups

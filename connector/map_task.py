@@ -22,7 +22,7 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import normalise_sort_by
 from arrow_format.log.outputs import MapOutputs, decode_outputs, encode_outputs
 from arrow_format.log.totals import decode_totals, encode_totals
-from arrow_format.model import MapStatus
+from arrow_format.model import MapStatus, Transaction
 from arrow_format.options import WriteOptions, check_type
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
@@ -282,6 +282,7 @@ def write_and_commit(
     *,
     num_map_outputs: int | None = None,
     expected_version: int | None = None,
+    transaction: Transaction | None = None,
 ) -> ShuffleReceipt:
     """Run a map task over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does."""
 
@@ -297,6 +298,7 @@ def write_and_commit(
         run,
         num_map_outputs=num_map_outputs,
         expected_version=expected_version,
+        transaction=transaction,
     )
 
 
@@ -315,6 +317,7 @@ def commit_shuffle(
     mode: WriteMode = "errorifexists",
     expected_map_outputs: int | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
 ) -> ShuffleReceipt:
     """Publish the map outputs of a job as one version.
 
@@ -332,6 +335,9 @@ def commit_shuffle(
         Number of Spark partitions of the input, if known.
     expected_version
         Commit only if no rows were added or taken away after that version; None: do not ask.
+    transaction
+        As for :func:`~connector.write_shuffle`; where it was committed before, the files of this
+        job are removed.
 
     Returns
     -------
@@ -345,7 +351,8 @@ def commit_shuffle(
     ShuffleExistsError, SchemaError
         The path does not allow the mode; the files of this job are kept for another attempt.
     CommitConflictError
-        Rows were changed after the expected version, or it is not there; or the job was given up.
+        Rows were changed after the expected version, or it is not there; or the job was given up;
+        or a larger number of the application is in the log, and that of the transaction is not.
     """
     rows: Sequence[Any] = statuses.to_pylist() if isinstance(statuses, pa.Table) else statuses
     return commit_job(
@@ -354,4 +361,5 @@ def commit_shuffle(
         mode=mode,
         expected_map_outputs=expected_map_outputs,
         expected_version=expected_version,
+        transaction=Transaction.of(transaction),
     )

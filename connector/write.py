@@ -20,6 +20,7 @@ from arrow_format.keys.partitioner import choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sampling import SEED, sample_size
 from arrow_format.keys.sort_keys import key_fields
+from arrow_format.model import Transaction
 from arrow_format.options import WriteMode, check_mode, check_num_subpartitions
 from arrow_format.scan.scan import Scan, ScannedRows, plan_scan
 from arrow_format.scan.tables import delta_dataset, plan_iceberg
@@ -59,6 +60,7 @@ def write_shuffle(
     filter: ds.Expression | None = None,
     num_map_tasks: int | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
@@ -114,6 +116,12 @@ def write_shuffle(
         Write only if no rows were added or taken away after that version, which merges do not; 0
         expects that there is none yet. Checked before any task runs, and when the write is
         committed. None: do not ask.
+    transaction
+        An application and a number, ``("nightly", 20251124)``: the write is committed once, however
+        often it is repeated with them. Numbers of an application ascend; its name is 1 to 100 of
+        ``A-Z a-z 0-9 _ -``. Where they are in the log already, no row is written and the receipt
+        ``is_repetition`` of the first; that is so whatever became of its rows. None: each call
+        writes.
     spark
         Of a dataset or table only: the session that runs the tasks; the active one when None.
     storage_options
@@ -130,12 +138,14 @@ def write_shuffle(
     OptionError, SchemaError, ShuffleExistsError, StorageError
         An argument does not fit source or path; raised before any task runs.
     CommitConflictError
-        Rows were changed after the expected version, or it is not there; nothing is left behind.
+        Rows were changed after the expected version, or it is not there; or a larger number of the
+        application is in the log, and that of the transaction is not. Nothing is left behind.
     pyspark.errors.PySparkException
         A task failed; the files of this write are removed.
     """
     require("pandas", "df.mapInArrow of PySpark")
     check_mode(mode)
+    once = Transaction.of(transaction)
     storage = open_storage(path, storage_options)
     chosen = choose_partitioner(keys, partitioner)
     table = table_format(source)
@@ -207,6 +217,7 @@ def write_shuffle(
         mode,
         num_map_outputs=num_map_outputs,
         expected_version=expected_version,
+        transaction=once,
     )
 
 
@@ -219,6 +230,7 @@ def append_shuffle(
     filter: ds.Expression | None = None,
     num_map_tasks: int | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
@@ -236,7 +248,7 @@ def append_shuffle(
         As for :func:`write_shuffle`.
     options
         How to write; its codec and ``schema_evolution`` are not used. Defaults when None.
-    columns, filter, num_map_tasks, expected_version, spark, storage_options
+    columns, filter, num_map_tasks, expected_version, transaction, spark, storage_options
         As for :func:`write_shuffle`.
 
     Returns
@@ -262,6 +274,7 @@ def append_shuffle(
         filter=filter,
         num_map_tasks=num_map_tasks,
         expected_version=expected_version,
+        transaction=transaction,
         spark=spark,
         storage_options=storage_options,
     )

@@ -24,6 +24,7 @@ from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.changes import entries_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import entry_path
+from arrow_format.log.transactions import find_transaction
 from arrow_format.storage.open import PosixStorage
 from connector.spark_version import ADMISSION_CONTROL
 from tests.support import spark_versions
@@ -484,4 +485,4 @@ def test_one_stream_behind_another(pipe: Pipe) -> None:
     one = log.entry(len(batches) + 1).transaction
     assert one is not None
     assert one.application_id == query
-    assert log.find_transaction(one) is not None
+    assert find_transaction(log, one) is not None

@@ -33,6 +33,7 @@ def append_shuffle(
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
     """Append rows to a shuffle in this process: partitioned, sorted and stored as those there.
@@ -49,7 +50,7 @@ def append_shuffle(
         As for :func:`~arrow_format.write_shuffle`.
     options
         How to write; its codec and ``schema_evolution`` are not used. Defaults when None.
-    for_spark, columns, filter, expected_version, storage_options
+    for_spark, columns, filter, expected_version, transaction, storage_options
         As for :func:`~arrow_format.write_shuffle`.
 
     Returns
@@ -75,6 +76,7 @@ def append_shuffle(
         columns=columns,
         filter=filter,
         expected_version=expected_version,
+        transaction=transaction,
         storage_options=storage_options,
     )
 

@@ -8,6 +8,7 @@ import time
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from msgspec import structs
 
 from arrow_format.arrays.buffers import to_arrow
@@ -26,6 +27,7 @@ from arrow_format.log.pending import last_pending
 from arrow_format.log.result import ResultDescription, describe_result, released_error
 from arrow_format.log.state import PendingNumbers, VersionShape
 from arrow_format.log.totals import sum_totals
+from arrow_format.log.transactions import committed_by, find_transaction
 from arrow_format.options import check_mode
 from arrow_format.write.counters import sum_counters
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.outputs import MapOutputs
     from arrow_format.log.reader import LogView
-    from arrow_format.log.state import LastCommit
+    from arrow_format.log.transactions import CommittedTransaction
     from arrow_format.model import MapStatus, Transaction
     from arrow_format.storage.open import Storage
 
@@ -72,8 +74,7 @@ def commit_job(
     expected_map_outputs
         How many there must be, when that is known.
     transaction
-        Where it, or a later one of the same application, is in the log already, the receipt is that
-        of its commit.
+        Where it is in the log already, the receipt is that of its commit, and says so.
     pending
         Commit as part of no version yet, see :mod:`arrow_format.log.pending`; the receipt has the
         number in the log in the place of a version.
@@ -87,14 +88,15 @@ def commit_job(
     Raises
     ------
     ShuffleNotFoundError
-        The job, or the transaction, was committed before, and that version has expired since.
+        The job was committed before, and that version has expired since.
     ShuffleError
         The map outputs are incomplete or of another job; the job was aborted, or another process is
         committing it; or readers would refuse the entry.
     CorruptShuffleError
         A file of a map output was removed or changed.
     CommitConflictError
-        The job was given up; or rows were changed after the expected version, or that has expired.
+        The job was given up; or rows were changed after the expected version, or that has expired;
+        or a larger number of the application is in the log, and that of the transaction is not.
     ShuffleExistsError, SchemaError
         As :func:`check_target`; another writer may have been faster.
     BackPressureTimeoutError
@@ -106,17 +108,14 @@ def commit_job(
     check_version_number(expected_version)
     log = CommitLog(job.storage)
     outputs, totals = complete_outputs(job, statuses, expected_map_outputs)
-    before: LastCommit | None = None
+    before: CommittedTransaction | None = None
     are_checked = False
 
     def decide(view: LogView) -> LogEntry | None:
         nonlocal before, are_checked
-        before = None
-        if transaction is not None:
-            before = log.last_commit(view, transaction.application_id)
-            if before is not None and before.number >= transaction.number:
-                return None
-            before = None
+        before = None if transaction is None else committed_by(log, view, transaction)
+        if before is not None:
+            return None
         if flushes and not view.state.pending.begins_with(flushes):
             return None
         newest = None if view.state.is_ended else log.newest_entry(view)
@@ -173,7 +172,7 @@ def commit_job(
         with contextlib.suppress(ShuffleError):  # garbage collection removes what is left
             abort_job(job, failed=False, alone=True)
         if before is not None:
-            return receipt_of(job.storage, log.committed(before.version))
+            return _receipt_again(job.storage, before)
         view = log.view()
         newest = log.newest_entry(view)
         if newest is None:
@@ -234,6 +233,36 @@ def _shape(
         sort_by=job.sort_by,
         # Rows that are appended may lack some of the columns.
         combine=dict((job if appended_to is None else appended_to).combine),
+    )
+
+
+def find_receipt(storage: Storage, transaction: Transaction | None) -> ShuffleReceipt | None:
+    """Return the receipt of a transaction that was committed; None if it may be committed.
+
+    Raises CommitConflictError where a larger number of its application is in the log, and it is
+    not.
+    """
+    if transaction is None:
+        return None
+    committed = find_transaction(CommitLog(storage), transaction)
+    return None if committed is None else _receipt_again(storage, committed)
+
+
+def _receipt_again(storage: Storage, committed: CommittedTransaction) -> ShuffleReceipt:
+    """Return the receipt of a transaction that was committed before, and say so."""
+    if committed.entry is not None:
+        return dataclasses.replace(receipt_of(storage, committed.entry), is_repetition=True)
+    nothing = to_arrow(np.zeros(0, np.int64))
+    return ShuffleReceipt(
+        path=storage.root,
+        version=committed.version,
+        num_rows=committed.num_rows,
+        num_bytes=committed.num_bytes,
+        num_map_outputs=committed.num_outputs,
+        num_subpartitions=0,
+        subpartition_rows=nothing,
+        subpartition_bytes=nothing,
+        is_repetition=True,
     )
 
 

@@ -42,6 +42,10 @@ class ShuffleReceipt:
         Bytes of each subpartition: its share of the data files, summing to ``num_bytes``.
     counters
         What the map tasks did, added up: see :class:`arrow_format.write.counters.MapCounters`.
+    is_repetition
+        Whether the transaction was committed before: the receipt is that of its first commit, and
+        nothing was written now. Where the entry of that was removed since, long after its version
+        expired, the fields of subpartitions are 0 and empty.
     """
 
     path: str
@@ -53,6 +57,7 @@ class ShuffleReceipt:
     subpartition_rows: pa.Int64Array
     subpartition_bytes: pa.Int64Array
     counters: Mapping[str, int] = field(default_factory=dict)
+    is_repetition: bool = False
 
     def _num_empty(self) -> int:
         rows = self.subpartition_rows
@@ -65,6 +70,7 @@ class ShuffleReceipt:
             f"shuffle {self.path} version {self.version}: {count_of(self.num_rows, 'row')}, "
             f"{format_bytes(self.num_bytes)} on disk, "
             f"{count_of(self.num_map_outputs, 'map output')}, {subpartitions}"
+            + ("; committed before, and nothing was written now" if self.is_repetition else "")
         )
 
     def _repr_html_(self) -> str:
@@ -72,4 +78,5 @@ class ShuffleReceipt:
             self.num_rows, self.num_bytes, self.num_map_outputs, self.subpartition_rows
         )
         facts = [("path", self.path), ("version", str(self.version)), *sizes]
-        return html_table(facts) + html_skew(self.subpartition_rows)
+        skew = html_skew(self.subpartition_rows) if self.num_subpartitions else ""
+        return html_table(facts) + skew

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arrow_format.jobs.cleanup import abort_after
-from arrow_format.jobs.commit import commit_job, receipt_of
+from arrow_format.jobs.commit import commit_job, find_receipt, receipt_of
 from arrow_format.jobs.target import open_target
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
-    from arrow_format.model import MapStatus
+    from arrow_format.model import MapStatus, Transaction
 
 
 def run_job(
@@ -27,13 +27,18 @@ def run_job(
     *,
     num_map_outputs: int | None = None,
     expected_version: int | None = None,
+    transaction: Transaction | None = None,
 ) -> ShuffleReceipt:
     """Run the map tasks of a job and commit their map outputs; if that fails, remove them.
 
-    ``run`` returns when no task is running; its statuses are taken one by one. With mode ``ignore``
-    and an existing shuffle it is not called, and the receipt is that of the newest version.
+    ``run`` returns when no task is running; its statuses are taken one by one. It is not called
+    where the transaction was committed before; nor with mode ``ignore`` and an existing shuffle,
+    where the receipt is that of the newest version.
     ``num_map_outputs`` is checked if given. Raises as :func:`~arrow_format.write_shuffle`.
     """
+    before = find_receipt(job.storage, transaction)
+    if before is not None:
+        return before
     existing = open_target(job, mode, expected_version=expected_version)
     if existing is not None and mode == "ignore":
         return receipt_of(job.storage, existing)
@@ -44,6 +49,7 @@ def run_job(
             mode=mode,
             expected_map_outputs=num_map_outputs,
             expected_version=expected_version,
+            transaction=transaction,
         )
     except BaseException as error:
         abort_after(job, error)

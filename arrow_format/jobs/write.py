@@ -19,6 +19,7 @@ from arrow_format.jobs.run import run_job
 from arrow_format.jobs.target import newest_entry, settle_bounds
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
+from arrow_format.model import Transaction
 from arrow_format.options import WriteMode, WriteOptions, check_mode, check_type
 from arrow_format.storage.open import Place, Storage, open_storage
 
@@ -51,6 +52,7 @@ def write_shuffle(
     columns: Sequence[str] | None = None,
     filter: ds.Expression | None = None,
     expected_version: int | None = None,
+    transaction: tuple[str, int] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
     """Write and commit a shuffle in this process, as one map output.
@@ -107,6 +109,12 @@ def write_shuffle(
         Write only if no rows were added or taken away after that version, which merges do not; 0
         expects that there is none yet. Checked before any row is written, and when the write is
         committed. None: do not ask.
+    transaction
+        An application and a number, ``("nightly", 20251124)``: the write is committed once, however
+        often it is repeated with them. Numbers of an application ascend; its name is 1 to 100 of
+        ``A-Z a-z 0-9 _ -``. Where they are in the log already, no row is written and the receipt
+        ``is_repetition`` of the first; that is so whatever became of its rows. None: each call
+        writes.
     storage_options
         Of an object store: credentials, region, endpoint, as obstore names them. They win over the
         environment, and are never shown.
@@ -121,9 +129,11 @@ def write_shuffle(
     OptionError, SchemaError, ShuffleExistsError, StorageError
         An argument, the rows or the path do not fit, as the message says; nothing is left behind.
     CommitConflictError
-        Rows were changed after the expected version, or it is not there; nothing is left behind.
+        Rows were changed after the expected version, or it is not there; or a larger number of the
+        application is in the log, and that of the transaction is not. Nothing is left behind.
     """
     check_mode(mode)
+    once = Transaction.of(transaction)
     if not isinstance(for_spark, bool):
         msg = f"for_spark={for_spark!r}: expected True or False"
         raise OptionError(msg)
@@ -163,7 +173,7 @@ def write_shuffle(
         return [run_map_task(job, 0, 0, stream, reads_ahead=files is not None)]
 
     try:
-        return run_job(job, mode, run, expected_version=expected_version)
+        return run_job(job, mode, run, expected_version=expected_version, transaction=once)
     finally:
         # Now, and not when Python collects garbage: it has an open file.
         if isinstance(stream, Generator):

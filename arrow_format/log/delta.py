@@ -53,7 +53,7 @@ class Delta:
     loses_totals: bool = False
     """Whether the totals of a version that has it are only in the indexes."""
     jobs: Lazy[pa.Table] = field(default_factory=lambda: NO_JOBS, compare=False)
-    """How jobs ended, by :func:`~arrow_format.log.job_ends.ends_at`."""
+    """How jobs ended, as :mod:`arrow_format.log.job_ends` has it."""
 
 
 def made(value: Lazy[T]) -> T:

@@ -23,7 +23,14 @@ from arrow_format.arrays.buffers import to_numpy
 from arrow_format.errors import CorruptShuffleError
 from arrow_format.log.delta import Delta, Totals, compose, made
 from arrow_format.log.framing import corrupt_if_malformed, from_frame, to_frame, unknown_error
-from arrow_format.log.job_ends import JobEnd, decode_jobs, end_in, ends_at
+from arrow_format.log.job_ends import (
+    JobEnd,
+    committed_at,
+    decode_jobs,
+    end_in,
+    given_up_at,
+    join_jobs,
+)
 from arrow_format.log.outputs import SCHEMA as OUTPUT_SCHEMA
 from arrow_format.log.outputs import (
     MapOutputs,
@@ -236,7 +243,12 @@ class LogEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 def jobs_of(entry: LogEntry) -> pa.Table:
     """Return the jobs that an entry commits or gives up."""
-    return ends_at(entry.version, entry.job_id, entry.num_outputs, entry.gives_up)
+    given_up = given_up_at(entry.version, entry.gives_up)
+    if entry.job_id is None:
+        return given_up
+    sums = entry.num_outputs, entry.num_rows, entry.num_bytes
+    committed = committed_at(entry.version, entry.job_id, sums, entry.transaction)
+    return join_jobs([committed, given_up]) if entry.gives_up else committed
 
 
 def end_of_job(entry: LogEntry, job_id: str) -> JobEnd | None:

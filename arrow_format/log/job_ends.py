@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from arrow_format.arrays.buffers import text_array, to_arrow, to_numpy
+from arrow_format.arrays.buffers import text_array, to_arrow, to_numpy, to_scalar
 from arrow_format.log.framing import corrupt_if_malformed, from_frame, to_frame
 from arrow_format.log.outputs import are_names, decode_table, encode_table
 from arrow_format.model import MAX_INTEGER, Name, Natural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from arrow_format.model import Transaction
 
 
 class JobEnd(Struct, frozen=True, array_like=True):
@@ -33,34 +35,63 @@ _SCHEMA = pa.schema(
         pa.field("number", pa.int64(), False),
         pa.field("fenced", pa.bool_(), False),
         pa.field("num_outputs", pa.int64(), False),
+        pa.field("num_rows", pa.int64(), False),
+        pa.field("num_bytes", pa.int64(), False),
+        pa.field("application", pa.string()),
+        pa.field("transaction", pa.int64()),
     ]
 )
 NO_JOBS = pa.Table.from_batches([], _SCHEMA)
 
 
-def ends_at(
-    number: int, committed: str | None, num_outputs: int, gives_up: Sequence[str]
+def committed_at(
+    number: int,
+    job_id: str,
+    sums: tuple[int, int, int],
+    transaction: Transaction | None,
 ) -> pa.Table:
-    """Return the jobs that an entry commits, with how many map outputs, or gives up."""
-    jobs = [committed, *gives_up] if committed else [*gives_up]
-    if not jobs:
+    """Return the job that an entry commits: ``sums`` are its map outputs, rows and bytes."""
+    application, of_application = (
+        (None, None) if transaction is None else (transaction.application_id, transaction.number)
+    )
+    row = [job_id, number, False, *sums, application, of_application]
+    return pa.Table.from_arrays(
+        [pa.array([value], field.type) for value, field in zip(row, _SCHEMA, strict=True)],
+        schema=_SCHEMA,
+    )
+
+
+def given_up_at(number: int, job_ids: Sequence[str]) -> pa.Table:
+    """Return the jobs that an entry gives up."""
+    if not job_ids:
         return NO_JOBS
-    is_fenced = np.arange(len(jobs)) >= len(jobs) - len(gives_up)
+    zeros = to_arrow(np.zeros(len(job_ids), np.int64))
     columns = [
-        text_array(jobs),
-        to_arrow(np.full(len(jobs), number, np.int64)),
-        to_arrow(is_fenced),
-        to_arrow(np.where(is_fenced, 0, num_outputs).astype(np.int64)),
+        text_array(job_ids),
+        to_arrow(np.full(len(job_ids), number, np.int64)),
+        to_arrow(np.ones(len(job_ids), np.bool_)),
+        *[zeros] * 3,
+        *(pa.nulls(len(job_ids), field.type) for field in list(_SCHEMA)[6:]),
     ]
     return pa.Table.from_arrays(columns, schema=_SCHEMA)
 
 
 def end_in(jobs: pa.Table, job_id: str) -> JobEnd | None:
-    """Return how a job ended according to a table of :func:`ends_at`; None if it did not."""
+    """Return how a job ended according to a table of such; None if it did not."""
     at = pc.index(jobs.column("job_id"), text_array([job_id])[0]).as_py()
     if at < 0:
         return None
     return JobEnd(jobs.column("number")[at].as_py(), jobs.column("fenced")[at].as_py())
+
+
+def end_of_transaction(jobs: pa.Table, application: str, number: int) -> dict[str, Any] | None:
+    """Return the row of the job that committed a number of an application; None without one."""
+    mine = pc.and_(
+        pc.equal(jobs.column("application"), text_array([application])[0]),
+        pc.equal(jobs.column("transaction"), to_scalar(number, pa.int64())),
+    )
+    at = pc.index(mine, to_scalar(True, pa.bool_())).as_py()
+    return None if at < 0 else jobs.slice(at, 1).to_pylist()[0]
 
 
 def join_jobs(tables: Sequence[pa.Table]) -> pa.Table:
@@ -77,6 +108,13 @@ def decode_jobs(data: bytes, after: int, last: int) -> pa.Table:
         raise ValueError(msg)
     if not are_names(jobs.column("job_id").combine_chunks()):
         msg = "a job has no name of a job"
+        raise ValueError(msg)
+    application, number = jobs.column("application"), jobs.column("transaction")
+    if not application.is_null().equals(number.is_null()):
+        msg = "a job has an application and no number of it, or a number alone"
+        raise ValueError(msg)
+    if not are_names(application.combine_chunks().drop_null()):
+        msg = "a job has no name of an application"
         raise ValueError(msg)
     return jobs
 
@@ -96,7 +134,7 @@ class RemovedSegment:
 
 
 def encode_removed(commit_ids: Sequence[str], jobs: Sequence[pa.Table]) -> bytes:
-    """Encode what remains of the entries of a segment, with the jobs of each by :func:`ends_at`."""
+    """Encode what remains of the entries of a segment, with the jobs that each ended."""
     return to_frame(_Removed(tuple(commit_ids)), {"jobs": encode_table(join_jobs(jobs))})
 
 

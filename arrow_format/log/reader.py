@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrow_format.log.state import LastCommit
-    from arrow_format.model import Transaction
 
 
 _MAX_READS = 10
@@ -428,11 +427,6 @@ class LogReader:
             number = before.state.checkpoint
         earlier = self._stored(base_path(base), base).state.applications if base else {}
         return {**earlier, **later}
-
-    def find_transaction(self, transaction: Transaction) -> LastCommit | None:
-        """Return the commit of a transaction, or of a later one of its application, if any."""
-        last = self.read(lambda view: self.last_commit(view, transaction.application_id))
-        return last if last is not None and last.number >= transaction.number else None
 
     def find_job(self, job_id: str, *, after: int = 0) -> JobEnd | None:
         """Return how a job ended in the log after number ``after``; None if it has not."""

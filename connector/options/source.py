@@ -18,6 +18,7 @@ from arrow_format.keys.partitioner import (
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.log.conflicts import check_version_number
 from arrow_format.log.consumers import check_consumer
+from arrow_format.model import Transaction
 from arrow_format.options import ReadOptions, WriteOptions, check_integer, check_num_subpartitions
 from arrow_format.storage.options import StorageOptions
 from connector.options.table import (
@@ -128,9 +129,12 @@ class TargetOptions:
     range_bounds: tuple[Any, ...] | None = None
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     expected_version: int | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
 
     def __post_init__(self) -> None:
         check_version_number(self.expected_version)
+        _ = self.transaction
         if self.num_subpartitions is not None:
             check_num_subpartitions(self.num_subpartitions)
         if self.range_bounds is not None and not isinstance(
@@ -138,6 +142,23 @@ class TargetOptions:
         ):
             msg = "range_bounds: only partitioner=range has bounds; leave it out"
             raise OptionError(msg)
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """What the write is committed once as; raises OptionError where that is half or bad."""
+        if self.txn_app_id is None and self.txn_version is None:
+            return None
+        if self.txn_app_id is None or self.txn_version is None:
+            msg = "txn_app_id and txn_version: one of them is missing; give both, or neither"
+            raise OptionError(msg)
+        try:
+            return Transaction(self.txn_app_id, self.txn_version)
+        except OptionError as error:
+            message = str(error)
+        fields = {"application_id=": "txn_app_id=", "number=": "txn_version="}
+        for theirs, ours in fields.items():
+            message = message.replace(theirs, ours)
+        raise OptionError(message)
 
 
 def parse_read_options(options: Mapping[str, str]) -> ScanOptions:

@@ -118,6 +118,13 @@ BATCH_WRITE_OPTIONS = (
     Option("expectedVersion", whole, "TargetOptions.expected_version",
            "write only if no rows were added or taken away after this version; 0 expects that "
            "there is none yet", default="not checked"),
+    Option("txnAppId", as_is, "TargetOptions.txn_app_id",
+           "with `txnVersion`: an application, 1 to 100 letters, digits, `_` and `-`, whose write "
+           "of that number is committed [once](../guide/writing.md#once), however often it is run",
+           default="none: each write is committed"),
+    Option("txnVersion", whole, "TargetOptions.txn_version",
+           "with `txnAppId`: the number of the write, from 0, ascending",
+           default="none"),
 )  # fmt: skip
 """Further options of batch writes."""
 

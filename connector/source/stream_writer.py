@@ -22,10 +22,12 @@ from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import check_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.pending import pending_outputs
+from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last
 from connector.arrival import Travels
 from connector.map_task import run_spark_task, status_from_row, status_to_row
+from connector.micro_batches import QUERY_ID
 from connector.options.stream import parse_sink_options
 from connector.source.writer import begin_target_job
 from connector.spark_version import DataSourceStreamArrowWriter
@@ -39,9 +41,8 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.model import MapStatus
 
-QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""Spark's local properties in the tasks of a streaming query."""
+"""Spark's local property in the tasks of a streaming query, beside :data:`QUERY_ID`."""
 
 
 @dataclass
@@ -105,7 +106,8 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
             raise ShuffleError(msg)
         (transaction,) = transactions
         statuses = [status_from_row(message.row) for message in known]
-        if self._is_done(job, transaction) or self._changes_nothing(job, statuses):
+        # Rows first: a batch without any left no trace of its transaction.
+        if self._changes_nothing(job, statuses) or self._is_done(job, transaction):
             with contextlib.suppress(ShuffleError):  # garbage collection removes the rest
                 abort_job(job, failed=False, alone=True)
         else:
@@ -140,7 +142,7 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
 
     def _is_done(self, job: ShuffleJob, transaction: Transaction) -> bool:
         """Whether the log has the batch, even if its version has expired since."""
-        return CommitLog(job.storage).find_transaction(transaction) is not None
+        return find_transaction(CommitLog(job.storage), transaction) is not None
 
     def _changes_nothing(self, job: ShuffleJob, statuses: list[MapStatus]) -> bool:
         """Whether the batch has no rows, and readers see none without it."""

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import OptionError
 from arrow_format.jobs.cleanup import abort_job
-from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.commit import commit_job, find_receipt
 from arrow_format.jobs.target import inherit_bounds, newest_entry, open_target
 from arrow_format.keys.bounds import WHAT, bounds_of_rows
 from arrow_format.keys.partitioner import partitioner_from_description
@@ -46,22 +46,32 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
 
     Spark pickles this object at planning; tasks, commit and abort each run with a copy of it.
     Options and columns are checked here, before any task runs. ``overwrite`` is False for append.
+    A transaction that was committed before is not written: its tasks pass over their rows.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         self._mode = "overwrite" if overwrite else "append"
         target = parse_target_options(options)
         self._expected_version = target.expected_version
+        self._transaction = target.transaction
         self._job = begin_target_job(target, schema, overwrite=overwrite)
-        open_target(self._job, self._mode, expected_version=self._expected_version)
-        self._job = replace(self._job, has_directory=True)
+        self._is_repetition = find_receipt(self._job.storage, self._transaction) is not None
+        if not self._is_repetition:
+            open_target(self._job, self._mode, expected_version=self._expected_version)
+            self._job = replace(self._job, has_directory=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MapStatusMessage:
         """Write one Spark partition; runs in the task."""
+        if self._is_repetition:
+            for _ in iterator:  # which Spark expects to be read
+                pass
+            return MapStatusMessage({})
         return MapStatusMessage(status_to_row(run_spark_task(self._job, iterator)))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the map outputs; runs on the driver's machine."""
+        if self._is_repetition:
+            return
         rows = (message.row for message in messages if isinstance(message, MapStatusMessage))
         commit_job(
             self._job,
@@ -69,12 +79,14 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
             mode=self._mode,
             expected_map_outputs=len(messages),
             expected_version=self._expected_version,
+            transaction=self._transaction,
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the map outputs; runs on the driver's machine."""
         del messages
-        abort_job(self._job)
+        if not self._is_repetition:
+            abort_job(self._job)
 
 
 def begin_target_job(target: TargetOptions, schema: StructType, *, overwrite: bool) -> ShuffleJob:

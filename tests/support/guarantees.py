@@ -159,7 +159,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
     "Streams": {
         "transactions": (
             "A transaction is one version, whichever process repeats it, in which job, and at "
-            "which step of another's commit"
+            "which step of another's commit; a number that was overtaken, and is not in the log, "
+            "is an error"
         ),
         "remembered transactions": (
             "A committed transaction is never forgotten, neither behind checkpoints nor when its "

@@ -30,6 +30,7 @@ from arrow_format.log.names import CHECKPOINT_INTERVAL, base_path, checkpoint_pa
 from arrow_format.log.outputs import MapOutputs, encode_table
 from arrow_format.log.state import LastCommit, LogState
 from arrow_format.log.totals import encode_totals
+from arrow_format.log.transactions import find_transaction
 from arrow_format.model import MapOutput, Position, Transaction
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import PosixStorage
@@ -219,8 +220,8 @@ def test_a_checkpoint_that_is_missing_hides_no_transaction(tmp_path):
         for number in (4, 8):
             (tmp_path / checkpoint_path(number)).unlink()
         for batch in range(9):
-            found = log_of(tmp_path).find_transaction(Transaction(f"q{batch}", batch))
-            assert found == LastCommit(batch + 1, batch)
+            found = find_transaction(log_of(tmp_path), Transaction(f"q{batch}", batch))
+            assert found.version == batch + 1
         assert log_of(tmp_path).snapshot().num_rows == 9
 
 
@@ -278,7 +279,10 @@ PIECE = LogEntry(
     version=8, operation="fence", commit_id="last", parent="p", committed_at_ms=0,
     state=LogState(applications={"q": LastCommit(7, 3)}), range=Range(4, "before"),
 )  # fmt: skip
-JOBS = {"job_id": ["j"], "number": [6], "fenced": [True], "num_outputs": [0]}
+JOBS = {
+    "job_id": ["j"], "number": [6], "fenced": [True], "num_outputs": [0], "num_rows": [0],
+    "num_bytes": [0], "application": [None], "transaction": [None],
+}  # fmt: skip
 
 
 def jobs(**changes):
@@ -367,11 +371,15 @@ class TestBases:
             for batch in range(30):
                 end = log_of(tmp_path).find_job(f"j{batch}")
                 assert (end.version, end.fenced) == (batch + 1, False)
-            assert log_of(tmp_path).find_transaction(Transaction("q", 29)) == LastCommit(30, 29)
+            for batch in (29, 25, 3, 0):
+                found = find_transaction(log_of(tmp_path), Transaction("q", batch))
+                assert (found.version, found.num_rows, found.num_outputs) == (batch + 1, 1, 1)
+                assert (found.entry is None) == (batch < 24), "of removed segments lists remain"
+            assert find_transaction(log_of(tmp_path), Transaction("q", 30)) is None
             for _ in range(20):
                 commit(log_of(tmp_path))
             assert log_of(tmp_path).snapshot().num_rows == 50
-            assert log_of(tmp_path).find_transaction(Transaction("q", 3)) == LastCommit(30, 29)
+            assert find_transaction(log_of(tmp_path), Transaction("q", 3)).version == 4
 
     def test_a_checkpoint_of_all_is_used_after_a_base(self, tmp_path):
         with small_segments():

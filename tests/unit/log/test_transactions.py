@@ -4,14 +4,21 @@ from datetime import timedelta
 
 import pytest
 
-from arrow_format import collect_garbage, merge_shuffle, open_shuffle
-from arrow_format.errors import ShuffleNotFoundError
+from arrow_format import (
+    collect_garbage,
+    merge_shuffle,
+    open_shuffle,
+    release_shuffle,
+    rollback_shuffle,
+)
+from arrow_format.errors import CommitConflictError
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.target import open_target
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.entry import decode_entry
 from arrow_format.log.names import checkpoint_path
 from arrow_format.log.state import LastCommit
+from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.storage.open import PosixStorage
 from tests.support.guarantees import guarantee
@@ -47,12 +54,34 @@ def test_a_transaction_that_is_committed_again_in_another_job_is_one_version(tmp
     assert values(tmp_path) == [0, 1, 2, 3, 4]
 
 
-def test_a_number_that_was_overtaken_is_not_added_behind(tmp_path):
+@guarantee("transactions")
+def test_a_number_that_was_overtaken_is_refused_unless_it_is_there(tmp_path):
+    """A backfill of the second day after the third is not dropped without a word."""
     for number in (0, 1, 5):
         assert commit(tmp_path, number).version == min(number + 1, 3)
-    assert commit(tmp_path, 4).version == 3
-    assert commit(tmp_path, 4, mode="overwrite").version == 3
+    for mode in ("append", "overwrite"):
+        with pytest.raises(CommitConflictError, match=r"number 4 .* is not in the log, and 5"):
+            commit(tmp_path, 4, mode=mode)
+        receipts = [commit(tmp_path, number, mode=mode) for number in (0, 1, 5)]
+        assert [receipt.version for receipt in receipts] == [1, 2, 3]
+        assert all(receipt.is_repetition for receipt in receipts)
+    assert log_of(tmp_path).newest_version() == 3
     assert commit(tmp_path, 6).version == 4
+
+
+def test_what_was_rolled_back_overwritten_or_released_is_not_committed_again(tmp_path):
+    """Rows go; that they were committed stays known, and the receipt says so."""
+    commit(tmp_path, 0)
+    commit(tmp_path, 1, start=10)
+    rollback_shuffle(tmp_path, 1)
+    again = commit(tmp_path, 1, start=10)
+    assert (again.version, again.is_repetition, values(tmp_path)) == (2, True, [0, 1, 2, 3, 4])
+    assert commit(tmp_path, 2, mode="overwrite", start=20).version == 4
+    assert commit(tmp_path, 0).is_repetition
+    assert release_shuffle(tmp_path)
+    assert commit(tmp_path, 2, mode="overwrite", start=20).is_repetition
+    assert not commit(tmp_path, 3, start=30).is_repetition
+    assert sorted(values(tmp_path)) == [30, 31, 32, 33, 34]
 
 
 def test_applications_do_not_know_of_each_other(tmp_path):
@@ -111,7 +140,7 @@ def test_checkpoints_know_what_was_committed(tmp_path, number):
         assert piece.state.applications == expected[min(one, 4)]
     assert commit(tmp_path, 2).version == 3
     assert commit(tmp_path, 7, query="other").version == 4
-    assert log_of(tmp_path).find_transaction(Transaction(QUERY, 3)) is None
+    assert find_transaction(log_of(tmp_path), Transaction(QUERY, 3)) is None
 
 
 @guarantee("remembered transactions")
@@ -124,9 +153,9 @@ def test_what_was_committed_is_known_when_its_version_has_expired(tmp_path):
     merge_shuffle(tmp_path, options=FAST)
     rows = values(tmp_path)
     there = files_below(tmp_path)
-    with pytest.raises(ShuffleNotFoundError, match="version 1 has expired"):
-        commit(tmp_path, 4, start=50)
-    assert log_of(tmp_path).find_transaction(Transaction(QUERY, 4)) == LastCommit(1, 4)
+    again = commit(tmp_path, 4, start=50)
+    assert (again.version, again.num_rows, again.is_repetition) == (1, 5, True)
+    assert sum(again.subpartition_rows.to_pylist()) == 5
     assert (values(tmp_path), files_below(tmp_path)) == (rows, there)
     assert commit(tmp_path, 5).version == open_shuffle(tmp_path).version == 6
 

@@ -97,8 +97,9 @@ def test_a_batch_whose_version_has_expired_is_not_added_again(tmp_path):
         collect_garbage(tmp_path, retention=timedelta(0))
     before = files_below(tmp_path)
     run(tmp_path, 3, 0)
-    run(tmp_path, 2, 0)
     assert files_below(tmp_path) == before
+    with pytest.raises(CommitConflictError, match=r"number 2 .* is not in the log, and 3"):
+        run(tmp_path, 2, 0)
     run(tmp_path, 4, 10)
     assert values(tmp_path) == [*range(10, 20), *range(60, 65)]
 

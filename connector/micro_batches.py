@@ -1,0 +1,113 @@
+"""Writes the micro-batches of ``foreachBatch``, each once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from arrow_format.errors import OptionError
+from arrow_format.model import Transaction
+from arrow_format.options import check_choice
+from connector.write import write_shuffle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Literal
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.options import WriteOptions
+    from arrow_format.storage.open import Place
+
+QUERY_ID = "sql.streaming.queryId"
+"""Spark's local property of a streaming query's thread, and of its tasks."""
+
+_MODES = ("append", "overwrite")
+
+
+def foreach_batch(
+    path: Place,
+    *,
+    num_subpartitions: int,
+    keys: str | Sequence[str] | None = None,
+    partitioner: Partitioner | None = None,
+    sort_by: Sequence[str | tuple[str, str]] = (),
+    combine: Mapping[str, str] | None = None,
+    mode: Literal["append", "overwrite"] = "append",
+    options: WriteOptions | None = None,
+    application: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for ``foreachBatch`` that writes each micro-batch once.
+
+    .. code-block:: python
+
+        write = foreach_batch("/data/views", keys="user", num_subpartitions=200)
+        events.writeStream.foreachBatch(write).option("checkpointLocation", ...).start()
+
+    Spark runs a micro-batch again whenever it does not know that it was complete. The function
+    writes with the query's id and the batch's number as the transaction, so that a batch that is
+    in the shuffle is not written again, wherever the query was killed.
+
+    Parameters
+    ----------
+    path, num_subpartitions, keys, partitioner, sort_by, combine, options, storage_options
+        As for :func:`~connector.write_shuffle`.
+    mode
+        ``append``; or ``overwrite``, for output mode complete.
+    application
+        The application of the transaction in the place of the query's id: 1 to 100 of
+        ``A-Z a-z 0-9 _ -``. Required in Spark Connect, whose ``foreachBatch`` is not told the
+        query's id. Batches are numbered from 0 with each checkpoint, so a query with a new
+        checkpoint needs a new application: its first batches would count as written.
+
+    Returns
+    -------
+    Callable
+        Takes the DataFrame of a micro-batch and its number. It raises what
+        :func:`~connector.write_shuffle` raises, and OptionError where no application is given and
+        the query's id is not known: in Spark Connect, and outside of ``foreachBatch``.
+
+    Raises
+    ------
+    OptionError
+        The mode or the application is none.
+    """
+    check_choice("mode", mode, _MODES)
+    if application is not None:
+        Transaction(application, 0)
+    how = {
+        "num_subpartitions": num_subpartitions,
+        "keys": keys,
+        "partitioner": partitioner,
+        "sort_by": sort_by,
+        "combine": combine,
+        "mode": mode,
+        "options": options,
+        "storage_options": storage_options,
+    }
+    return partial(_write, path, application, how)
+
+
+def _write(
+    path: Place, application: str | None, how: Mapping[str, Any], batch: DataFrame, number: int
+) -> None:
+    if application is None:
+        application = _query_of(batch.sparkSession)
+    write_shuffle(batch, path, **how, transaction=(application, number))
+
+
+def _query_of(spark: SparkSession) -> str:
+    """Return the id of the query whose micro-batch this thread runs; raises OptionError."""
+    # A session of Connect has no context, and a thread outside of foreachBatch no such property.
+    is_connect = hasattr(spark, "session_id")
+    query = None if is_connect else spark.sparkContext.getLocalProperty(QUERY_ID)
+    if query is None:
+        msg = (
+            "application: the id of the streaming query is not known here, as in Spark Connect and "
+            "outside of foreachBatch. Give foreach_batch(..., application='a name of the query'), "
+            "and another one whenever the query gets a new checkpoint"
+        )
+        raise OptionError(msg)
+    return str(query)
