@@ -66,10 +66,11 @@ EXPECTED = {
     # It lists the directory of each job whose files it removes.
     ("release", FEW): Requests(9, 24, 22, 5, 2, 1, 38),
     ("release", MANY): Requests(9, 614, 21, 6, 2, 2, 113),
-    ("consume", FEW): Requests(4, 9, 10, 4, 2, 0, 24),
-    ("consume", MANY): Requests(4, 9, 11, 4, 2, 0, 24),
-    ("acknowledge", FEW): Requests(2, 8, 5, 1, 3, 0, 17),
-    ("acknowledge", MANY): Requests(2, 8, 5, 1, 3, 0, 17),
+    # It lists the records of a consumer again after it has read one.
+    ("consume", FEW): Requests(4, 11, 10, 4, 2, 0, 26),
+    ("consume", MANY): Requests(4, 11, 11, 4, 2, 0, 26),
+    ("acknowledge", FEW): Requests(2, 10, 5, 1, 3, 0, 19),
+    ("acknowledge", MANY): Requests(2, 10, 5, 1, 3, 0, 19),
 }
 
 
