@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from arrow_format import (
     MergePolicy,
     collect_garbage,
@@ -38,13 +36,12 @@ from arrow_format.jobs.cleanup import abort_after, abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
-from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.log.names import entry_path
-from arrow_format.options import WriteOptions
 from arrow_format.streaming.consumption import Consumer
+from tests.simulation.layouts import NARROW, OPTIONS, Layout
 from tests.simulation.observers import rows_of
-from tests.simulation.process import note, slept_s
-from tests.simulation.storage import replace_file
+from tests.simulation.process import note, slept_s, this
+from tests.simulation.storage import open_directory, replace_file, set_mounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,10 +53,6 @@ if TYPE_CHECKING:
     from arrow_format.storage.open import Storage
 
 Act = "Callable[[Storage], None]"
-
-SCHEMA = pa.schema([("v", pa.int64())])
-
-OPTIONS = WriteOptions(sync=False, codec="none", sort_buffer_bytes=1 << 20)
 
 _COMMITTED = re.compile(r"committed as version (\d+)")
 _COMMITTED_ONCE = re.compile(r"version (\d+) has expired")
@@ -92,7 +85,7 @@ def commits(
         if is_job and isinstance(error, ShuffleNotFoundError):
             committed = _COMMITTED_ONCE.search(str(error))
         if committed and pending:
-            note("pends", op, tuple(rows))
+            note("pends", op, tuple(rows), int(committed[1]))
         elif committed:
             note("is", op, int(committed[1]))
         else:
@@ -102,7 +95,7 @@ def commits(
         raise
     else:
         if pending:
-            note("pends", op, tuple(rows))
+            note("pends", op, tuple(rows), version)
             return
         note(*(("does nothing", op) if version is None else ("is", op, version)))
 
@@ -118,21 +111,21 @@ class Prepared:
 
 
 def prepare(
-    rows: Sequence[int], mode: str = "append", **options: Any
+    rows: Sequence[int], mode: str = "append", layout: Layout = NARROW, **options: Any
 ) -> Callable[[Storage], Prepared]:
     """Return what begins a job and writes its map outputs."""
 
     def act(storage: Storage) -> Prepared:
         job = begin_job(
             storage,
-            SCHEMA,
-            num_subpartitions=1,
-            partitioner=HashPartitioner("v"),
-            options=replace(OPTIONS, **options),
+            layout.schema,
+            num_subpartitions=layout.num_subpartitions,
+            partitioner=layout.partitioner,
+            options=replace(layout.options, **options),
         )
         open_target(job, mode)
-        batch = pa.record_batch([list(rows)], schema=SCHEMA)
-        return Prepared(job, (run_map_task(job, 0, 0, [batch]),), tuple(rows), mode)
+        batches = layout.table(rows).to_batches()
+        return Prepared(job, (run_map_task(job, 0, 0, batches),), tuple(rows), mode)
 
     return act
 
@@ -189,23 +182,24 @@ def abort(op: str, prepared: Prepared) -> Callable[[Storage], None]:
     return act
 
 
-def write(op: str, rows: Sequence[int], mode: str = "append", **options: Any) -> Any:
+def write(
+    op: str, rows: Sequence[int], mode: str = "append", layout: Layout = NARROW, **options: Any
+) -> Any:
     """Return a write in one process: job, map task and commit."""
 
     def act(storage: Storage) -> None:
-        table = pa.table({"v": list(rows)}, schema=SCHEMA)
         commits(
             op,
             mode,
             rows,
             lambda: (
                 write_shuffle(
-                    table,
+                    layout.table(rows),
                     storage,
-                    num_subpartitions=1,
-                    keys="v",
+                    num_subpartitions=layout.num_subpartitions,
+                    partitioner=layout.partitioner,
                     mode=mode,  # type: ignore[arg-type]
-                    options=replace(OPTIONS, **options),
+                    options=replace(layout.options, **options),
                 ).version
             ),
         )
@@ -213,13 +207,15 @@ def write(op: str, rows: Sequence[int], mode: str = "append", **options: Any) ->
     return act
 
 
-def merge(op: str, by: MergeBy = "map_output") -> Callable[[Storage], None]:
+def merge(
+    op: str, by: MergeBy = "map_output", layout: Layout = NARROW
+) -> Callable[[Storage], None]:
     """Return a merge; by subpartition it joins all regions."""
     policy = None if by == "map_output" else MergePolicy(rewrite="always")
 
     def act(storage: Storage) -> None:
         def run() -> int | None:
-            report = merge_shuffle(storage, by=by, policy=policy, options=OPTIONS)
+            report = merge_shuffle(storage, by=by, policy=policy, options=layout.options)
             return report.version if report.plan.merges else None
 
         commits(op, "keep", (), run)
@@ -236,7 +232,9 @@ def rollback(op: str, version: int) -> Callable[[Storage], None]:
     return act
 
 
-def delete(op: str, keys: Sequence[int], *, erases: bool = False) -> Callable[[Storage], None]:
+def delete(
+    op: str, keys: Sequence[int], *, erases: bool = False, layout: Layout = NARROW
+) -> Callable[[Storage], None]:
     """Return a deletion of the rows with some values.
 
     Where it ``erases``, a collection follows, and the question whether the last byte is gone.
@@ -246,17 +244,24 @@ def delete(op: str, keys: Sequence[int], *, erases: bool = False) -> Callable[[S
         receipts: list[DeletionReceipt] = []
 
         def run() -> int | None:
-            done = delete_rows(storage, {"v": list(keys)}, options=OPTIONS)
+            done = delete_rows(storage, layout.keys(keys), options=layout.options)
             receipts.append(done)
             note("deletes", op, done.searched_version, done.unsearched_version, done.to_json())
             return done.version if done.num_rows else None
 
         commits(op, "delete", keys, run)
-        if not erases:
-            return
-        collect()(storage)
+        if erases and receipts:
+            in_turn(collect(), ask(receipts[0], keys))(storage)
+
+    return act
+
+
+def ask(receipt: DeletionReceipt, keys: Sequence[int]) -> Callable[[Storage], None]:
+    """Return the question whether the last byte of some rows is gone."""
+
+    def act(storage: Storage) -> None:
         try:
-            if receipts and erasure_status(storage, receipts[0]).is_gone:
+            if erasure_status(storage, receipt).is_gone:
                 note("gone", tuple(keys))
         except ShuffleError as error:
             note("gives up", error_of(error))
@@ -425,6 +430,29 @@ def flush(op: str, rows: Sequence[int]) -> Callable[[Storage], None]:
             note("cannot flush", op, error_of(error))
 
     return act
+
+
+def at(directory: str, act: Callable[[Storage], None]) -> Callable[[Storage], None]:
+    """Return what does something with another shuffle, at an absolute path."""
+
+    def elsewhere(_: Storage) -> None:
+        process = this()
+        assert process is not None
+        process.is_elsewhere = True
+        act(open_directory(directory))
+        process.is_elsewhere = False
+
+    return elsewhere
+
+
+def unmount(directory: str) -> Callable[[Storage], None]:
+    """Return what lets the disk of a local directory vanish."""
+    return lambda _: set_mounted(directory, False)
+
+
+def mount(directory: str) -> Callable[[Storage], None]:
+    """Return what lets the disk of a local directory come back."""
+    return lambda _: set_mounted(directory, True)
 
 
 def in_turn(*acts: Callable[[Storage], None]) -> Callable[[Storage], None]:

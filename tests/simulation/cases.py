@@ -385,6 +385,19 @@ def _(stage: Stage) -> dict[str, Act]:
     return {"K": actors.consumes("k", "K"), "G": collections_of(3)}
 
 
+@scenario("late checkpoint in a long log", prelude="W@checkpoint", glimpses=True, **SMALL)
+def _(stage: Stage) -> dict[str, Act]:
+    """A checkpoint comes after a base that is within its range, and whose segments go."""
+    stage.rows(*range(1, 21))
+    stage.wait(days=2)
+    stage.rows(21, 22, 23)
+    job = stage.job([24])
+    return {
+        "W": actors.commit("late", job),
+        "G": actors.in_turn(*[actors.collect(24)] * 3),
+    }
+
+
 @scenario("late merge, read and gc")
 def _(stage: Stage) -> dict[str, Act]:
     """As "late merge and read" with a collection that keeps nothing."""

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 PAUSE_MS = 2 * 86_400_000
 """How far a pause moves the clock: longer than the default retention."""
 
+JUMPS_MS = (-3 * 3_600_000, 3 * 3_600_000, 30 * 365 * 86_400_000)
+"""How far a clock jumps: back, ahead, and to where no date is right for decades."""
+
 PAST = 3
 """Contents before the present one that a stale listing may show."""
 
@@ -51,6 +54,7 @@ FAULTS = {
     "interrupted-late": "KeyboardInterrupt, and the put is carried out later or never",
     "stale": "a listing of an earlier moment",
     "torn": "a listing during which others went on: its first half is from when it began",
+    "partial": "some of the objects of one request are removed, and the answer is an error",
 }
 
 
@@ -69,6 +73,10 @@ class State(NamedTuple):
     faults: int = 0
     """How many more there may be."""
     pauses: int = 0
+    jumps: int = 0
+    """How often a clock may still jump."""
+    jumped_ms: tuple[int, ...] = ()
+    """How far the clock of each actor has jumped."""
     now_ms: int = START_MS
     expired: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """Versions that could be read and cannot any more, with their rows."""
@@ -76,7 +84,7 @@ class State(NamedTuple):
     def key(self) -> tuple[object, ...]:
         past = (tuple(files.key for files in self.past), self.since) if self.faults else ()
         numbers = tuple([node.number for node in self.nodes])
-        left = self.faults, self.pauses
+        left = self.faults, self.pauses, self.jumps, self.jumped_ms
         return (self.files.key, numbers, self.began, self.late, past, left, self.expired)
 
     @property
@@ -99,6 +107,8 @@ class World:
     """Actors whose calls have faults; None: all."""
     pauses: int = 0
     """How often the clock may move by :data:`PAUSE_MS`."""
+    jumps: int = 0
+    """How often the clock of an actor may jump."""
     start_ms: int = START_MS
     steady: frozenset[int] = frozenset()
     """Actors that are not preempted: they go on until they sleep or end."""
@@ -118,6 +128,8 @@ class World:
             since=(0,) * len(nodes),
             faults=self.faults,
             pauses=self.pauses,
+            jumps=self.jumps,
+            jumped_ms=(0,) * len(nodes),
             now_ms=self.start_ms,
         )
 
@@ -130,6 +142,10 @@ class World:
             yield Move(-1, "land", which)
         if state.pauses and not all(state.have_ended):
             yield Move(-1, "pause")
+        if state.jumps:
+            for actor, node in enumerate(state.nodes):
+                if node.call is not None:
+                    yield from (Move(actor, "jump", which) for which in range(len(JUMPS_MS)))
         if state.faults:
             for actor, node in enumerate(state.nodes):
                 if node.call is not None and (self.faulty is None or actor in self.faulty):
@@ -151,6 +167,9 @@ class World:
             if how == "exists":
                 if kind in PUTS and call[1] not in state.files.entries:
                     yield Move(actor, how)
+            elif how == "partial":
+                if kind == "delete_all" and len(call[1]) > 1:
+                    yield from (Move(actor, how, which) for which in (0, 1))
             elif how.endswith("late"):
                 if kind in PUTS and self.is_store:
                     yield Move(actor, how)
@@ -171,6 +190,10 @@ class World:
             files, _ = carry_out(state.files, call, state.now_ms, has_directories)
             late = state.late[:which] + state.late[which + 1 :]
             return self._with_files(state._replace(late=late), files)
+        if how == "jump":
+            jumped = [*state.jumped_ms]
+            jumped[actor] += JUMPS_MS[which]
+            return state._replace(jumped_ms=tuple(jumped), jumps=state.jumps - 1)
         node = state.nodes[actor]
         assert node.call is not None
         call = node.call
@@ -181,6 +204,10 @@ class World:
                 answer = _stale(state.past[which], answer, call, torn=how == "torn")
             elif how == "exists":
                 answer = Answer(state.now_ms, EXISTS)
+            elif how == "partial":
+                some = (call[0], call[1][which::2])
+                files, _ = carry_out(state.files, some, state.now_ms, has_directories)
+                answer = Answer(state.now_ms, FAILED, "some objects could not be removed")
             elif how.endswith("lost"):
                 answer = Answer(state.now_ms, error, "the answer was lost")
             else:
@@ -188,6 +215,7 @@ class World:
             if how.endswith("late"):
                 state = state._replace(late=(*state.late, call))
             state = state._replace(faults=state.faults - 1)
+        answer = answer._replace(jumped_ms=state.jumped_ms[actor])
         reached = self.programs[actor].after(node, answer)
         nodes = (*state.nodes[:actor], reached, *state.nodes[actor + 1 :])
         began = state.began

@@ -1,5 +1,7 @@
 """The content of a simulated storage, and what each call makes of it: pure functions.
 
+Paths are relative to the shuffle; those of other shuffles and of local directories are absolute.
+
 A call is a tuple of its kind and arguments, and an answer a tuple of the clock, how it went and a
 value; both can be compared and hashed. :func:`carry_out` never changes a :class:`Files`: it returns
 another one, so that an exploration goes back by keeping the old one.
@@ -17,7 +19,7 @@ OK, EXISTS, MISSING, FAILED, INTERRUPTED = "ok", "exists", "missing", "failed", 
 CHANGES = frozenset(
     {"put", "temp", "link", "create", "finish", "upload", "delete", "delete_all", "mkdir", "prune"}
 )
-"""Kinds of calls that may change the content."""
+"""Kinds of calls that may change the content, of those that the library makes."""
 
 PUTS = frozenset({"put", "link"})
 """Kinds of calls that create an object of a given name, if there is none."""
@@ -32,6 +34,8 @@ class Answer(NamedTuple):
     """The storage's clock."""
     how: str
     value: Any = None
+    jumped_ms: int = 0
+    """How far the clock of the one who called has jumped until now."""
 
 
 class Entry(NamedTuple):
@@ -207,17 +211,69 @@ def _delete_all(files: Files, call: Call, now_ms: int, has_directories: bool) ->
 
 
 def _prune(files: Files, call: Call, now_ms: int, has_directories: bool) -> _Result:
-    """``prune path and_root``: remove the directories at a path and above it that are empty."""
-    _, path, and_root = call
+    """``prune path root and_root``: remove the directories from a path up to its storage's root
+    that are empty."""
+    _, path, root, and_root = call
     gone: dict[str, Entry | None] = {}
     for directory in [path, *reversed(parents(path))]:
-        if directory not in files.entries or (not directory and not and_root):
+        if directory not in files.entries or not (directory + "/").startswith(root):
             continue
-        above = f"{directory}/" if directory else ""
-        below = (each for each in files.entries if each and each.startswith(above))
+        if directory == root and not and_root:
+            continue
+        below = (each for each, _ in _below(files, directory) if each != directory)
         if all(each in gone for each in below):
             gone[directory] = None
     return (files.changed(gone) if gone else files), OK, None
+
+
+def _copy(files: Files, call: Call, now_ms: int, has_directories: bool) -> _Result:
+    """``copy path to``: copy a directory, as its files are, to a new one."""
+    copied = dict(_moved(files, call[1], call[2]))
+    return files.changed(copied), OK, None
+
+
+def _unmount(files: Files, call: Call, now_ms: int, has_directories: bool) -> _Result:
+    """``unmount path``: what is below the mount point is seen no more; that stays, and is empty."""
+    path = call[1]
+    gone: dict[str, Entry | None] = {each: None for each, _ in _below(files, path) if each != path}
+    return files.changed({**gone, **dict(_moved(files, path, UNMOUNTED + path))}), OK, None
+
+
+def _mount(files: Files, call: Call, now_ms: int, has_directories: bool) -> _Result:
+    """``mount path``: what was unmounted is there again, and what was written instead is not."""
+    path = call[1]
+    gone: dict[str, Entry | None] = {each: None for each, _ in _below(files, path)}
+    gone |= {each: None for each, _ in _below(files, UNMOUNTED + path)}
+    return files.changed({**gone, **dict(_moved(files, UNMOUNTED + path, path))}), OK, None
+
+
+UNMOUNTED = "/unmounted"
+"""Before the paths of what cannot be seen."""
+
+
+def _below(files: Files, path: str) -> list[tuple[str, Entry]]:
+    """Return a directory and what is below it; "" is the shuffle, which is at no other path."""
+    return [
+        (each, entry)
+        for each, entry in files.entries.items()
+        if (each == path or each.startswith(f"{path}/") if path else not each.startswith("/"))
+    ]
+
+
+def _moved(files: Files, path: str, to: str) -> list[tuple[str, Entry]]:
+    below = ((each[len(path) :].strip("/"), entry) for each, entry in _below(files, path))
+    return [(f"{to}/{rest}" if rest else to, entry) for rest, entry in below]
+
+
+def has_unmounted(files: Files) -> bool:
+    """Whether a disk cannot be seen."""
+    return any(path.startswith(UNMOUNTED) for path in files.entries)
+
+
+def all_mounted(files: Files) -> Files:
+    """Return the content with all disks where they were."""
+    points = [path.removeprefix(UNMOUNTED) for path in files.entries if path.startswith(UNMOUNTED)]
+    return _mount(files, ("mount", min(points)), 0, True)[0] if points else files
 
 
 def _sleep(files: Files, call: Call, now_ms: int, has_directories: bool) -> _Result:
@@ -239,5 +295,8 @@ _HANDLERS = {
     "delete": _delete,
     "delete_all": _delete_all,
     "prune": _prune,
+    "copy": _copy,
+    "unmount": _unmount,
+    "mount": _mount,
     "sleep": _sleep,
 }

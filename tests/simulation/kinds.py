@@ -30,11 +30,11 @@ def _overwrite(stage: Stage, number: int) -> Act:
 
 
 def _write(stage: Stage, number: int) -> Act:
-    return actors.write(f"write-{number}", [30 + number])
+    return actors.write(f"write-{number}", [30 + number], layout=stage.layout)
 
 
 def _merge(stage: Stage, number: int) -> Act:
-    return actors.merge(f"merge-{number}")
+    return actors.merge(f"merge-{number}", layout=stage.layout)
 
 
 def _collect(stage: Stage, number: int) -> Act:
@@ -54,7 +54,7 @@ def _rollback(stage: Stage, number: int) -> Act:
 
 
 def _delete(stage: Stage, number: int) -> Act:
-    return actors.delete(f"delete-{number}", [SECRET])
+    return actors.delete(f"delete-{number}", [SECRET], layout=stage.layout)
 
 
 def _tag(stage: Stage, number: int) -> Act:

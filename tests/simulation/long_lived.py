@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation import actors
-from tests.simulation.kinds import KINDS, SECRET, scenario
+from tests.simulation.kinds import SECRET, scenario
 
 if TYPE_CHECKING:
     from tests.simulation.stage import Act, Stage
@@ -129,15 +129,6 @@ def _(stage: Stage) -> dict[str, Act]:
 def _(stage: Stage) -> dict[str, Act]:
     stage.rows(1, SECRET)
     return {"D": actors.delete("delete", [SECRET]), "E": actors.release()}
-
-
-def _erasure(other: str, stage: Stage) -> dict[str, Act]:
-    stage.rows(1, SECRET)
-    return {"E": actors.delete("erase", [SECRET], erases=True), "O": KINDS[other](stage, 1)}
-
-
-for _other in ("append", "overwrite", "rollback", "tag", "merge", "delete", "gc", "read"):
-    scenario(f"erasure and {_other}")(partial(_erasure, _other))
 
 
 def _damage(how: str, other: str, stage: Stage) -> dict[str, Act]:

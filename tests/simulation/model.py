@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.explorer import Wrong
+from tests.simulation.traces import files_with
 
 if TYPE_CHECKING:
     from tests.simulation.files import Files
@@ -18,9 +18,13 @@ class Deletion(NamedTuple):
 
     receipt: str
     keys: Rows
-    """Those that no other commit adds."""
+    """Those that no commit adds after it."""
+    is_only: bool
+    """Whether no commit of the schedule adds one before it either, which it may not have seen."""
     unsearched: int
     """A version up to which there are rows that were not searched; 0: none."""
+    searched: int
+    """The version that was searched."""
 
 
 class Left(NamedTuple):
@@ -79,13 +83,13 @@ def rows_added(contents: dict[int, set[Rows]], after: int, version: int) -> set[
     return {added for _, added in paths}
 
 
-def check_gone(rows: Rows, files: Files) -> None:
-    """Check that no file has the bytes of deleted rows; these must be nowhere by chance."""
-    for row in rows:
-        held = struct.pack("<q", row)
-        for path in files.paths():
-            if held in (files.entries[path].data or b""):
-                raise Wrong(f"row {row} was said to be gone, and {path} has it")
+def check_gone(rows: Rows, files: Files, above: str = "") -> None:
+    """Check that no file has a trace of deleted rows; these must be nowhere by chance.
+
+    ``above`` is what the paths of these files begin with.
+    """
+    for path, row in files_with(files, rows, above):
+        raise Wrong(f"row {row} was said to be gone, and {path} has it")
 
 
 def check_repaired(

@@ -15,6 +15,7 @@ from arrow_format import (
 )
 from arrow_format.errors import ShuffleNotFoundError
 from arrow_format.log.names import (
+    MAP_OUTPUT_DIRECTORY,
     base_path,
     checkpoint_path,
     entry_path,
@@ -25,6 +26,7 @@ from arrow_format.log.names import (
     tag_path,
 )
 from arrow_format.log.reader import LogReader, LogView
+from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +95,11 @@ def verify(storage: Storage) -> tuple[frozenset[str], tuple[str, ...]]:
         shuffle.verify()
         for output in shuffle.map_outputs:
             for file in output.files:
-                named |= {file.data_path, file.index_path}
+                where = f"{file.root}/" if file.root else ""
+                named |= {where + file.data_path, where + file.index_path}
+                if file.root:
+                    roots = f"{MAP_OUTPUT_DIRECTORY}/{output.job_id}/{ROOT_LIST_NAME}"
+                    named |= {where + MARKER_NAME, roots}
     return frozenset(named), segments
 
 

@@ -5,8 +5,8 @@ What actors say of themselves (:func:`~tests.simulation.process.note`):
 ``begins op kind rows``
     A commit begins: ``append`` or ``overwrite`` of these rows, ``keep`` of all there are,
     ``rollback`` to a version in their place, or ``delete`` of the rows with these values.
-``pends op rows``
-    Its rows wait for a flush.
+``pends op rows number``
+    Its rows wait for a flush, as that number of the log.
 ``is op version`` / ``does nothing op`` / ``fails op error`` / ``unknown op``
     It returned a version; it had nothing to do; it raised, and nothing may be in the log; or it is
     not known.
@@ -33,12 +33,20 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.log.names import DAMAGED_DIRECTORY
 from tests.simulation.explorer import PAUSE_MS, State, World, Wrong
-from tests.simulation.files import FAILED, INTERRUPTED, carry_out
+from tests.simulation.files import (
+    FAILED,
+    INTERRUPTED,
+    all_mounted,
+    carry_out,
+    has_unmounted,
+)
+from tests.simulation.layouts import DISK
 from tests.simulation.model import (
     Deletion,
     Left,
@@ -95,6 +103,11 @@ class Oracle:
         Versions that stay readable, by the name of the tag that keeps them.
     damaged
         The number of the log that is damaged or lost during the schedule; 0: none is.
+    unmounts
+        Whether a disk may vanish, and come back: meanwhile rows cannot be read. In the end it is
+        there.
+    logs_values
+        Whether the log has values of rows, so that those that were deleted are not gone for a time.
     events
         What was said before the schedule.
     """
@@ -114,6 +127,8 @@ class Oracle:
         collections: int = 2,
         kept: Mapping[str, int] = MappingProxyType({}),
         damaged: int = 0,
+        unmounts: bool = False,
+        logs_values: bool = False,
         events: tuple[tuple[Any, ...], ...] = (),
     ) -> None:
         self._world = world
@@ -127,6 +142,8 @@ class Oracle:
         self._fresh = fresh
         self._kept = kept
         self._damaged = damaged
+        self._unmounts = unmounts
+        self._logs_values = logs_values
         store = world.is_store
         self._observer = Program("observer", observe, is_store=store)
         self._watcher = Program("watcher", glimpse, is_store=store) if glimpses else self._observer
@@ -181,6 +198,8 @@ class Oracle:
                     self._check_alone(event, [node for node in before.nodes if node is not old])
         if before.files is after.files or self._damaged:
             return after
+        if self._unmounts and (has_unmounted(before.files) or has_unmounted(after.files)):
+            return after
         was = self.seen(before.files, after.now_ms, self._watcher)
         now = self.seen(after.files, after.now_ms, self._watcher)
         if was is now:
@@ -225,8 +244,10 @@ class Oracle:
 
     def on_end(self, state: State) -> None:
         """Check the end of a schedule: all actors have ended, or never run again."""
+        if self._unmounts:
+            state = state._replace(files=all_mounted(state.files))
         events = [*self._events, *(event for node in state.nodes for event in node.events)]
-        has_faults = state.faults < self._world.faults
+        has_faults = state.faults < self._world.faults or self._unmounts
         for node in state.nodes:
             if node.parent is None and node.error is not None:  # before its first call
                 self._check_error(node)
@@ -252,12 +273,7 @@ class Oracle:
         sure = tuple(sorted(event[2][0] for event in events if event[0] == "pends"))
         untagged = {event[1] for event in events if event[0] == "untags"}
         tagged = {event[2] for event in events if event[0] == "tags" and event[1] not in untagged}
-        deletions = {
-            Deletion(event[4], self._never_again(begins, events), event[3])
-            for event in events
-            for begins in events
-            if event[0] == "deletes" and begins[:2] == ("begins", event[1])
-        }
+        deletions = _deletions(events)
         left = Left(sure, tuple(sorted(tagged | {*self._kept.values()})), tuple(sorted(deletions)))
         key = state.files.key, state.now_ms, (state.late, left)
         if key not in self._left:
@@ -448,27 +464,15 @@ class Oracle:
         for version in expected.tagged:
             if after.versions.get(version) is None:
                 return f"version {version} has a tag, and cannot be read after a collection"
-        problem = self._not_erased(files, now_ms, after, expected.deletions)
+        problem = self._not_erased(files, now_ms, after, expected)
         if problem:
             return problem
         return self._left_files(state, files, now_ms)
 
-    def _never_again(self, deletion: tuple[Any, ...], events: list[tuple[Any, ...]]) -> Rows:
-        """Return the values of a deletion that no commit of the schedule adds."""
-        added = {
-            row
-            for event in events
-            if event[0] == "begins" and event[2] in ("append", "overwrite")
-            for row in event[3]
-        }
-        return tuple(key for key in deletion[3] if key not in added)
-
-    def _not_erased(
-        self, files: Files, now_ms: int, seen: Seen, deletions: tuple[Deletion, ...]
-    ) -> str | None:
+    def _not_erased(self, files: Files, now_ms: int, seen: Seen, expected: Left) -> str | None:
         """Return which deleted row a file still has; its receipt must say the same."""
         rows = {row for rows in seen.versions.values() for row in rows or ()}
-        for receipt, keys, unsearched in deletions:
+        for receipt, keys, is_only, unsearched, searched in expected.deletions:
             if receipt not in self._erasures:
                 name = f"erasure-{len(self._erasures)}"
                 act = is_gone(receipt)
@@ -477,10 +481,15 @@ class Oracle:
             if not keys:
                 continue
             is_kept = bool(rows & set(keys))
-            if node.result == is_kept and (is_kept or not unsearched):
+            # Nobody has looked whether a tagged version has such rows.
+            has_old = any(version < searched for version in expected.tagged)
+            may_last = unsearched or not is_only or self._logs_values or has_old
+            if node.result == is_kept and (is_kept or not may_last):
                 return f"rows {keys} were deleted, of {sorted(rows)}; is_gone: {node.result}"
-            if not is_kept:
+            if node.result:
                 check_gone(keys, files)
+            elif not is_kept:
+                check_gone(keys, files, "map_outputs/")
         return None
 
     def _left_files(self, state: State, files: Files, now_ms: int) -> str | None:
@@ -491,7 +500,7 @@ class Oracle:
             path
             for path in files.paths()
             if path not in named
-            and (path.startswith(("map_outputs/", "commit_log/")) or ".tmp-" in path)
+            and (path.startswith(("map_outputs/", "commit_log/", DISK)) or ".tmp-" in path)
             and not (".tmp-" in path and path.startswith(segments))
             and not path.startswith(DAMAGED_DIRECTORY)
         ]
@@ -501,6 +510,31 @@ class Oracle:
             files, _ = carry_out(files, call, now_ms, not self._world.is_store)
             self.seen(files, now_ms)
         return None
+
+
+def _deletions(events: list[tuple[Any, ...]]) -> set[Deletion]:
+    """Return the deletions, and which of their values no commit has added after them."""
+    numbers = {event[1]: event[2] for event in events if event[0] == "is"}
+    numbers |= {event[1]: event[3] for event in events if event[0] == "pends"}
+    begun = {event[1]: event[2:] for event in events if event[0] == "begins"}
+    added = {op: set(rows) for op, (kind, rows) in begun.items() if kind in ("append", "overwrite")}
+    for event in events:
+        if event[0] == "fails":
+            added.pop(event[1], None)
+    deletions = set()
+    for event in events:
+        if event[0] == "deletes":
+            _, op, searched, unsearched, receipt = event
+            number = numbers.get(op, searched)
+            # One of unknown number may have come after it.
+            later: set[int] = set()
+            before: set[int] = set()
+            for each, rows in added.items():
+                (later if numbers.get(each, inf) > number else before).update(rows)
+            keys = tuple(key for key in begun[op][1] if key not in later)
+            is_only = before.isdisjoint(keys)
+            deletions.add(Deletion(receipt, keys, is_only, unsearched, searched))
+    return deletions
 
 
 def _unsure_consumers(state: State) -> frozenset[str]:

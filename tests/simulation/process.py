@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
+import sys
 import threading
 import time
 import uuid
@@ -22,6 +23,7 @@ from arrow_format import concurrency, process_identity
 from arrow_format.jobs import cleanup
 from arrow_format.log import reader
 from arrow_format.process_identity import ProcessIdentity
+from arrow_format.storage import open as opening
 from arrow_format.streaming import lease
 from arrow_format.write import result_partition
 from tests.simulation.files import INTERRUPTED, Answer, Call
@@ -43,16 +45,28 @@ class Killed(BaseException):
 class Process:
     """One run of an actor."""
 
-    def __init__(self, name: str, skew_ms: int, perform: Callable[[Call], Answer]) -> None:
+    def __init__(
+        self,
+        name: str,
+        skew_ms: int,
+        perform: Callable[[Call], Answer],
+        open_directory: Callable[[str], Any],
+    ) -> None:
         self.name = name
+        self.open_directory = open_directory
+        """Opens the storage of a directory that is not in the shuffle."""
         self.random = random.Random(name)
         self.now_ms = START_MS
         """The storage's clock at the last answer."""
+        self.jumped_ms = 0
+        """How far its own clock has jumped until then."""
         self.slept_s = 0.0
         self.trips = 0
         """Round trips to the storage that it has waited for, one after the other."""
         self.events: list[tuple[Any, ...]] = []
         """What it has said of itself; see :meth:`note`."""
+        self.is_elsewhere = False
+        """Whether it works on another shuffle, of which the oracle knows nothing."""
         self.sets: dict[str, set[str]] = {}
         """What modules remember for the process; see :class:`_SetOfProcess`."""
         self.identity = ProcessIdentity(f"host-{name}", "boot", 1, 1)
@@ -63,18 +77,19 @@ class Process:
         """Let the storage carry out a call; raises where the process is interrupted or killed."""
         answer = self._perform(call)
         self.trips += call[0] != "sleep"
-        self.now_ms = answer.now_ms
+        self.now_ms, self.jumped_ms = answer.now_ms, answer.jumped_ms
         if answer.how == INTERRUPTED:
             raise KeyboardInterrupt
         return answer
 
     def note(self, *event: Any) -> None:
         """Say something for the oracle: it belongs to the moment of the last call."""
-        self.events.append(event)
+        if not self.is_elsewhere:
+            self.events.append(event)
 
     def time_s(self) -> float:
         """Return the time by its own clock, in seconds since 1970."""
-        return (self.now_ms + self._skew_ms) / 1000 + self.slept_s
+        return (self.now_ms + self._skew_ms + self.jumped_ms) / 1000 + self.slept_s
 
     def sleep(self, seconds: float) -> None:
         """Let the others run, and time pass for itself."""
@@ -224,6 +239,11 @@ def virtual_world() -> Iterator[None]:
         for module, name, ours in replaced:
             real = getattr(module, name)
             stack.enter_context(mock.patch.object(module, name, _instead(real, ours)))
+        opened = opening.open_made_directory
+        in_world = _instead(opened, lambda process, path: process.open_directory(path))
+        for module in [*sys.modules.values()]:
+            if vars(module).get("open_made_directory") is opened:
+                stack.enter_context(mock.patch.object(module, "open_made_directory", in_world))
         stack.enter_context(mock.patch.object(threading, "Thread", _Thread))
         # Actors are the only threads here; what a write computes does not depend on their number.
         stack.enter_context(mock.patch.object(result_partition, "available_cores", return_value=1))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.files import Answer, Call, Files, carry_out
 from tests.simulation.process import START_MS, Killed, Process, running
-from tests.simulation.storage import new_storage
+from tests.simulation.storage import new_storage, open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class _Run:
         self.result: Any = None
         self.error: BaseException | None = None
         self.problem: str | None = None
-        self.process = Process(program.name, program.skew_ms, self._perform)
+        self.process = Process(program.name, program.skew_ms, self._perform, open_directory)
         _workers.run(self._run)
         self._to_caller.acquire()
 

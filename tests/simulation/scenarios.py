@@ -12,7 +12,7 @@ from functools import partial
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
-from tests.simulation import actors, long_lived
+from tests.simulation import actors, cases, disks, erasures, long_lived
 from tests.simulation.cases import before_removal, make_pending
 from tests.simulation.kinds import (
     INTERRUPTS,
@@ -154,6 +154,36 @@ def _with_faults(scenarios: dict[str, Scenario]) -> dict[str, Scenario]:
     return found
 
 
+def _partly_removed(scenarios: dict[str, Scenario]) -> dict[str, Scenario]:
+    """Return scenarios on a store, one of whose removals of several objects stops on the way."""
+    names = (
+        "append+gc",
+        "overwrite+gc",
+        "gc+gc",
+        "tag+gc",
+        "rollback+gc",
+        "erasure and gc",
+        "erasure and append",
+        "release by name and append",
+        "consumer and gc",
+        "gc+a base and a removal",
+        "read+a removal",
+        "pending and removal",
+    )
+    found = {}
+    for name in names:
+        full = f"{name}, removed in part on a store"
+        found[full] = replace(
+            scenarios[f"{name} on a store"],
+            name=full,
+            faults=1,
+            kinds=frozenset({"partial"}),
+            crashes=False,
+            preemptions=1,
+        )
+    return found
+
+
 def _five_on_a_table(stage: Stage) -> dict[str, Act]:
     stage.rows(1, 2)
     return {
@@ -197,7 +227,7 @@ def _five_with_pending(stage: Stage) -> dict[str, Act]:
 
 
 def _groups(is_store: bool) -> dict[str, Scenario]:
-    kinds = LOST | {"torn", "interrupted"}
+    kinds = LOST | {"torn", "interrupted", "partial"}
     on = " on a store" if is_store else ""
     scenarios = (
         Scenario(f"five on a table{on}", _five_on_a_table, is_store),
@@ -206,16 +236,20 @@ def _groups(is_store: bool) -> dict[str, Scenario]:
         Scenario(f"five with pending{on}", _five_with_pending, is_store, pending=True),
     )
     small = [replace(each, name=f"{each.name}, small segments", sizes=(4, 2)) for each in scenarios]
-    return {
+    groups = {
         each.name: replace(each, faults=1, kinds=kinds, pauses=1, glimpses=True)
         for each in (*scenarios, *small)
     }
+    return groups
 
+
+_REGISTER = (cases, long_lived, erasures, disks)
+"""Modules whose scenarios are registered when they are imported."""
 
 SCENARIOS: dict[str, Scenario] = (
     _pairs(False) | _pairs(True) | REGISTERED | _listings("torn") | _listings("stale")
 ) | _removals()
-SCENARIOS |= _with_faults(SCENARIOS)
+SCENARIOS |= _with_faults(SCENARIOS) | _partly_removed(SCENARIOS)
 """Two or three actors, gone through whole."""
 
 GROUPS: dict[str, Scenario] = _groups(False) | _groups(True)

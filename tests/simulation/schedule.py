@@ -25,9 +25,10 @@ class Move(NamedTuple):
     actor: int
     """The actor that goes on; -1 for an event of the storage."""
     how: str = ""
-    """A fault of its call; of the storage ``pause``, or ``land`` of a late put."""
+    """A fault of its call, or ``jump`` of its clock; of the storage ``pause``, or ``land`` of a
+    late put."""
     which: int = 0
-    """Which late put lands, or how many contents back a stale listing is."""
+    """Which late put lands, which jump it is, or how many contents back a stale listing is."""
 
 
 def words_of(moves: Sequence[Move], programs: Sequence[Program]) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from arrow_format import DeletionReceipt
 from tests.simulation import actors
 from tests.simulation.explorer import World
 from tests.simulation.files import EMPTY, Files
+from tests.simulation.layouts import NARROW, Layout
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import START_MS
 from tests.simulation.programs import Program
@@ -29,22 +31,36 @@ class Stage:
     events: tuple[tuple[Any, ...], ...] = ()
     versions: list[int] = field(default_factory=list)
     """Those that were committed, ascending."""
+    layout: Layout = NARROW
+    """How rows are written."""
+    now_ms: int = START_MS
+    """The storage's clock; the schedule begins at that."""
     _count: int = 0
 
     def run(self, act: Callable[[Storage], Any]) -> Any:
         """Run something before the schedule begins; return its result."""
         self._count += 1
         program = Program(f"prepare-{self._count}", act, is_store=self.is_store)
-        self.files, node = program.run_alone(self.files, START_MS)
+        self.files, node = program.run_alone(self.files, self.now_ms)
         if node.error is not None:
             raise node.error
         self.events += tuple(event for event in node.events if event[0] in ("gets", "records"))
-        if any(event[0] == "pends" for event in node.events):
+        if any(event[0] in ("pends", "deletes") for event in node.events):
             self.events += node.events
         self.versions += [event[2] for event in node.events if event[0] == "is"]
         failed = [event for event in node.events if event[0] in ("fails", "gives up")]
         assert not failed, failed
         return node.result
+
+    def deletion(self, rows: list[int]) -> DeletionReceipt:
+        """Delete rows; what is written instead has no layout of its own."""
+        self.run(actors.delete(f"prepared-deletion-{self._count}", rows))
+        (*_, receipt) = (event[4] for event in self.events if event[0] == "deletes")
+        return DeletionReceipt.from_json(receipt)
+
+    def wait(self, days: int) -> None:
+        """Let time pass."""
+        self.now_ms += days * 86_400_000
 
     @property
     def before_newest(self) -> int:
@@ -54,11 +70,13 @@ class Stage:
     def rows(self, *versions: int, **options: Any) -> None:
         """Append a version of one row for each."""
         for row in versions:
-            self.run(actors.write(f"prepared-{row}", [row], **options))
+            self.run(actors.write(f"prepared-{row}", [row], layout=self.layout, **options))
 
     def job(self, rows: list[int], mode: str = "append", **options: Any) -> actors.Prepared:
         """Write the map outputs of a job."""
-        prepared: actors.Prepared = self.run(actors.prepare(rows, mode, **options))
+        prepared: actors.Prepared = self.run(
+            actors.prepare(rows, mode, layout=self.layout, **options)
+        )
         return prepared
 
 
@@ -76,6 +94,7 @@ class Scenario:
     kinds: frozenset[str] = frozenset()
     faulty: tuple[str, ...] | None = None
     pauses: int = 0
+    jumps: int = 0
     crashes: bool = True
     releases: bool = False
     ephemeral: bool = False
@@ -86,6 +105,8 @@ class Scenario:
     one_of: frozenset[str] = frozenset()
     kept: dict[str, int] = field(default_factory=dict)
     damaged: int = 0
+    unmounts: bool = False
+    logs_values: bool = False
     must_succeed: frozenset[str] = frozenset()
     skews_ms: dict[str, int] = field(default_factory=dict)
     preemptions: int = 2
@@ -118,7 +139,8 @@ class Scenario:
             self.kinds,
             None if self.faulty is None else tuple(names.index(name) for name in self.faulty),
             self.pauses,
-            START_MS + self.age_days * 86_400_000,
+            self.jumps,
+            stage.now_ms + self.age_days * 86_400_000,
             frozenset(map(names.index, self.steady)),
         )
         oracle = Oracle(
@@ -133,6 +155,8 @@ class Scenario:
             one_of=self.one_of,
             kept=self.kept,
             damaged=self.damaged,
+            unmounts=self.unmounts,
+            logs_values=self.logs_values,
             collections=2 if self.sizes is None else 4,
             events=stage.events,
         )

@@ -29,10 +29,16 @@ if TYPE_CHECKING:
     from arrow_format.storage.protocol import ByteSource, Storage
 
 
+ROOT = "/simulated"
+"""Of the shuffle, whose files have relative paths."""
+
+
 class _Simulated:
     """What both characters have in common; see :class:`arrow_format.storage.protocol.Storage`."""
 
-    root = "/simulated"
+    root = ROOT
+    prefix = ""
+    """Before the paths of its files, among those of all."""
     options = StorageOptions()
     max_requests = 1
 
@@ -40,6 +46,9 @@ class _Simulated:
 
     def __reduce__(self) -> Any:
         return type(self), ()
+
+    def _full(self, path: str) -> str:
+        return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -54,7 +63,8 @@ class _Simulated:
         """Return the value of a call's answer, or raise its error."""
         process = this()
         assert process is not None, "only actors call a simulated storage"
-        answer = process.perform((kind, path, *arguments))
+        full = self._full(path) if isinstance(path, str) else tuple(map(self._full, path))
+        answer = process.perform((kind, full, *arguments))
         if answer.how == EXISTS:
             raise ObjectExistsError(f"{self.root}/{path}: could not create it: it exists already")
         if answer.how == MISSING:
@@ -83,7 +93,8 @@ class _Simulated:
 
     def files(self, path: str, *, depth: int = 1) -> dict[str, ObjectStat]:
         value = self._perform("files", path, depth)
-        return {each: ObjectStat(size, False, when) for each, size, when in value}
+        start = len(self.prefix) + 1 if self.prefix else 0
+        return {each[start:]: ObjectStat(size, False, when) for each, size, when in value}
 
     def delete(self, path: str) -> None:
         self._perform("delete", path)
@@ -113,11 +124,16 @@ class SimulatedPosix(_Simulated, PosixStorage):
     has_directories = True
     keeps_what_it_shows = False
 
-    def __init__(self, makes_directories: bool = True) -> None:
+    def __init__(self, makes_directories: bool = True, root: str = ROOT) -> None:
         self._makes_directories = makes_directories
+        self.root = root
+        self.prefix = "" if root == ROOT else root
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._makes_directories, self.root)
 
     def without_new_directories(self) -> SimulatedPosix:
-        return SimulatedPosix(makes_directories=False)
+        return SimulatedPosix(False, self.root)
 
     def make_directory(self, path: str, *, sync: bool) -> None:
         self._perform("mkdir", path)
@@ -136,7 +152,7 @@ class SimulatedPosix(_Simulated, PosixStorage):
         directory, slash, name = path.rpartition("/")
         temporary = f"{directory}{slash}.tmp-{name}-{secrets.token_hex(8)}"
         self._perform("temp", temporary, data, self._makes_directories)
-        self._perform("link", path, temporary)
+        self._perform("link", path, self._full(temporary))
 
     def open_reader(self, path: str, *, mapped: bool = False) -> ObjectReader:
         return _Opened(self, path, self._perform("read", path))
@@ -146,7 +162,7 @@ class SimulatedPosix(_Simulated, PosixStorage):
             self.delete(path)
 
     def prune(self, path: str, *, and_root: bool) -> None:
-        self._perform("prune", path, and_root)
+        self._perform("prune", path, self.prefix, and_root)
 
 
 class SimulatedStore(_Simulated, ObjectStorage):
@@ -228,6 +244,11 @@ class _Writer:
         self._is_open = False
 
 
+def open_directory(path: str) -> SimulatedPosix:
+    """Return the storage of a directory at an absolute path, as the library opens it."""
+    return SimulatedPosix(root=path)
+
+
 def new_storage(is_store: bool, max_requests: int = 1) -> Storage:
     """Return a storage of a character, for one process."""
     if not is_store:
@@ -241,3 +262,14 @@ def replace_file(storage: Storage, path: str, data: bytes) -> None:
     """Put other bytes in the place of a file, as a fault of the storage does."""
     assert isinstance(storage, _Simulated)
     storage._perform("upload", path, data)
+
+
+def copy_shuffle(storage: Storage, to: str) -> None:
+    """Copy the directory of a shuffle, as ``cp -a`` does, while nobody writes."""
+    assert isinstance(storage, _Simulated)
+    storage._perform("copy", "", to)
+
+
+def set_mounted(directory: str, is_mounted: bool) -> None:
+    """Let the disk of a directory vanish, of which an empty mount point stays; or come back."""
+    open_directory(directory)._perform("mount" if is_mounted else "unmount", "")

@@ -1,5 +1,6 @@
 """Each protection is needed: taken out, a search finds what goes wrong without it."""
 
+import contextlib
 import time
 from unittest import mock
 
@@ -11,7 +12,9 @@ from arrow_format.log import conflicts
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import ConsumerRegistry
 from arrow_format.log.entry import LogEntry
+from arrow_format.log.names import base_path, checkpoint_path
 from arrow_format.log.reader import LogReader
+from arrow_format.storage.open import ObjectNotFoundError
 from arrow_format.streaming import lease
 from tests.simulation.campaign import explored
 
@@ -72,6 +75,17 @@ def _collections_do_not_say_what_they_give_up():
     return mock.patch.object(garbage._Collection, "_give_up", give_up)
 
 
+def _checkpoints_within_the_base_are_used():
+    def checkpoint_at(self, number, checkpoint, base):
+        if number == base:
+            return self._stored(base_path(number), number)
+        with contextlib.suppress(ObjectNotFoundError):
+            return self._stored(checkpoint_path(number), number) if number == checkpoint else None
+        return None
+
+    return mock.patch.object(LogReader, "_checkpoint_at", checkpoint_at)
+
+
 def _clocks_are_compared():
     def is_held(record):
         if record.holder is None or record.token in lease._released:
@@ -115,6 +129,8 @@ MENDS = [
      _failed_commits_are_not_looked_for, "append, one fault"),
     ("a merge whose put may come late keeps its files",
      _failed_commits_are_not_looked_for, "interrupted merge on a store"),
+    ("a checkpoint that begins within the base is not used",
+     _checkpoints_within_the_base_are_used, "late checkpoint in a long log"),
     ("a collection gives up a job by an entry",
      _collections_do_not_say_what_they_give_up, "append+gc"),
     ("a collection gives up a tag by an entry",
