@@ -321,6 +321,9 @@ class PartitionedFile:
         Subpartitions ``[first, end)`` have all rows. Broadcast rows are in all of them.
     statistics
         Of the columns of which something is known, each once, of the type :data:`FILE_STATISTICS`.
+    placed
+        Whether each row is known to be where the shuffle's partitioner places it: one of this
+        project's did, which places a row by its values alone.
     root
         Absolute directory of the local root that ``path`` is relative to; empty for the shuffle
         itself.
@@ -339,6 +342,7 @@ class PartitionedFile:
     statistics: pa.StructArray = field(
         default_factory=lambda: pa.nulls(0, FILE_STATISTICS), hash=False
     )
+    placed: bool = False
     root: str = ""
 
     def delivered_rows(self, num_subpartitions: int) -> int:

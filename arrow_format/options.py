@@ -168,7 +168,8 @@ def _statistics(value: object) -> StatisticsChoice | None:
     return names
 
 
-def _check_flag(name: str, value: object) -> None:
+def check_flag(name: str, value: object) -> None:
+    """Raise OptionError for what is neither True nor False."""
     if not isinstance(value, bool):
         msg = f"{name}={value!r}: expected True or False"
         raise OptionError(msg)
@@ -346,7 +347,7 @@ class ReadOptions:
                 "more, or read fewer of them together"
             )
             raise OptionError(msg)
-        _check_flag("memory_map", self.memory_map)
+        check_flag("memory_map", self.memory_map)
 
 
 def check_read_options(value: object) -> ReadOptions:
@@ -447,8 +448,8 @@ class WriteOptions:
         check_integer("chunk_bytes", self.chunk_bytes, 1, MAX_CHUNK_BYTES, "bytes")
         check_choice("write_order", self.write_order, WRITE_ORDERS)
         check_choice("rewrite", self.rewrite, REWRITE_CHOICES)
-        _check_flag("sync", self.sync)
-        _check_flag("schema_evolution", self.schema_evolution)
+        check_flag("sync", self.sync)
+        check_flag("schema_evolution", self.schema_evolution)
         _check_local_dirs(self.local_dirs)
         object.__setattr__(self, "statistics", _statistics(self.statistics))
         if self.threads is not None:

@@ -417,6 +417,7 @@ class _Join(_Common, total=False):
     then: Then | None
     schema: StructType | pa.Schema | str | None
     version: int | Sequence[int | None] | None
+    check: bool
     keys: str | Sequence[str] | None
 
 

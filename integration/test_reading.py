@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +117,9 @@ def test_the_option_of_the_source_splits_too(
 
 class MostForAll(HashPartitioner):
     """Sends every third row to all subpartitions."""
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "kind": "most_for_all"}
 
     def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int):
         by_hash = super().bind(schema, num_subpartitions, map_task)

@@ -223,6 +223,9 @@ class Waits(HashPartitioner):
         super().__init__(key)
         object.__setattr__(self, "directory", directory)
 
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "kind": "waits"}
+
     def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
         from pyspark import TaskContext
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,12 @@ from arrow_format.arrays.stored_types import data_schema, normalise
 from arrow_format.errors import OptionError, SchemaError
 from arrow_format.format.statistics import chosen_columns
 from arrow_format.keys.combination import as_combined, check_combine, combined_schema
-from arrow_format.keys.partitioner import HashPartitioner, Partitioner, check_description
+from arrow_format.keys.partitioner import (
+    HashPartitioner,
+    Partitioner,
+    as_described,
+    can_be_asked,
+)
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
@@ -160,13 +165,13 @@ def begin_job(
     num_subpartitions = check_num_subpartitions(num_subpartitions)
     options = WriteOptions() if options is None else options
     check_type("options", options, WriteOptions)
+    partitioner = as_described(partitioner)
     given = data_schema(schema)
     combine = check_combine(given, combine, partitioner, evolves=options.schema_evolution)
     stored = combined_schema(given, combine)
     partitioner.check(stored)
     if isinstance(partitioner, RangePartitioner):
         partitioner = partitioner.fitted(stored, num_subpartitions)
-    check_description(partitioner)
     sort_by = check_sort_by(stored, sort_by)
     range_keys = partitioner.keys if isinstance(partitioner, RangePartitioner) else ()
     keys = [name for name, _ in (*sort_by, *range_keys)]
@@ -246,7 +251,15 @@ def run_map_task(
                     ids = np.asarray(assign(rows))
                     _check_assignment(job, ids, rows.num_rows)
                 partition.emit(rows, ids)
-        return partition.finish()
+        status = partition.finish()
+    # Subpartitions that rows came with are those that such a partitioner gave them.
+    return _marked(status) if can_be_asked(job.partitioner) else status
+
+
+def _marked(status: MapStatus) -> MapStatus:
+    """Return a status whose files say that each row is where the partitioner places it."""
+    files = tuple(replace(file, placed=True) for file in status.output.files)
+    return replace(status, output=replace(status.output, files=files))
 
 
 def _check_assignment(job: ShuffleJob, ids: npt.NDArray[Any], num_rows: int) -> None:

@@ -205,7 +205,7 @@ class SubpartitionMerge:
             nought = np.zeros(shuffle.num_subpartitions, np.int64)
             return MapStatus(_map_output(job, number, attempt, [], started), nought, nought)
         self._compare(piece, [written])
-        file, n = written.file, shuffle.num_subpartitions
+        file, n = replace(written.file, placed=self._is_placed), shuffle.num_subpartitions
         return MapStatus(
             _map_output(job, number, attempt, [file], started),
             *subpartition_totals(written.regions, n, file.data_bytes),
@@ -254,7 +254,13 @@ class SubpartitionMerge:
             for file in status.output.files
         ]
         self._compare(piece, written)
-        return status
+        files = tuple(replace(file, placed=self._is_placed) for file in status.output.files)
+        return replace(status, output=replace(status.output, files=files))
+
+    @property
+    def _is_placed(self) -> bool:
+        """Whether all rows are known to be where they belong: each file may have some of all."""
+        return bool(self.shuffle.snapshot.map_outputs.placed.all())
 
     def _compare(self, piece: Piece, written: Sequence[PartitionedFileReader]) -> None:
         """Read some subpartitions from the inputs again, and compare their unicast rows.

@@ -238,7 +238,10 @@ class BroadcastPartitioner:
 def choose_partitioner(
     keys: str | Sequence[str] | None, partitioner: Partitioner | None
 ) -> Partitioner:
-    """Return ``partitioner``, or a hash partitioner of ``keys``; OptionError unless given one."""
+    """Return ``partitioner``, or a hash partitioner of ``keys``; OptionError unless given one.
+
+    What is returned is :func:`as_described`, which raises OptionError too.
+    """
     if (keys is None) == (partitioner is None):
         given = "neither" if keys is None else "both"
         msg = f"exactly one of keys and partitioner must be given, found {given}"
@@ -252,10 +255,10 @@ def choose_partitioner(
             "their methods"
         )
         raise OptionError(msg)
-    return partitioner
+    return as_described(partitioner)
 
 
-_KINDS: dict[str, type] = {
+_KINDS: dict[str, Any] = {
     "hash": HashPartitioner,
     "roundrobin": RoundRobinPartitioner,
     "column": ColumnPartitioner,
@@ -299,28 +302,85 @@ def renamed(partitioner: Partitioner, names: Mapping[str, str]) -> Partitioner |
     return None if key_columns(partitioner) is None else partitioner
 
 
+def can_be_asked(partitioner: object) -> bool:
+    """Whether the values of a row alone decide its subpartition, by a rule that is known here.
+
+    That is so by the hash or ranges of keys, and by a column. Nobody can ask a user's own
+    partitioner where a row belongs, nor round robin, whose answer depends on the rows before.
+    """
+    return type(partitioner) in (HashPartitioner, RangePartitioner, ColumnPartitioner)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A user's own partitioner of a class that is made of one of these: none takes it for that."""
+
+    partitioner: Partitioner
+
+    def describe(self) -> dict[str, Any]:
+        return self.partitioner.describe()
+
+    def check(self, schema: pa.Schema) -> None:
+        self.partitioner.check(schema)
+
+    def bind(self, schema: pa.Schema, num_subpartitions: int, map_task: int) -> Assign:
+        return self.partitioner.bind(schema, num_subpartitions, map_task)
+
+    def __repr__(self) -> str:
+        return repr(self.partitioner)
+
+
+def as_described(partitioner: Partitioner) -> Partitioner:
+    """Return the partitioner that the log will describe: what it says is what places the rows.
+
+    An instance of a subclass of one of these is that one where the subclass changes nothing, and a
+    user's own where it describes itself. Raises OptionError where a class describes itself as one
+    of these and is another, or the description is none that readers of the log can parse.
+    """
+    given = type(partitioner)
+    if given in _KINDS.values():
+        return partitioner
+    described = _checked_description(partitioner)
+    kind = described["kind"]
+    exact = _KINDS.get(kind)
+    if exact is None:
+        return _Own(partitioner) if isinstance(partitioner, (*_KINDS.values(),)) else partitioner
+    if not isinstance(partitioner, exact):
+        msg = f"partitioner {partitioner!r}: kind {kind!r} is taken; choose another"
+        raise OptionError(msg)
+    before = given.__mro__[: given.__mro__.index(exact)]
+    known = {*exact.__dataclass_fields__, *(name for name in vars(exact) if name[0] != "_")}
+    changed = known & {name for each in before for name in vars(each)}
+    if changed:
+        msg = (
+            f"partitioner {partitioner!r}: {given.__name__} is a {exact.__name__} with its own "
+            f"{', '.join(sorted(changed))}, and describes itself as {exact.__name__}: readers "
+            "would look for rows where that one puts them. Let its describe() return a kind of "
+            f"its own, such as {given.__name__.lower()!r}, and all that decides where a row goes"
+        )
+        raise OptionError(msg)
+    exactly = partitioner_from_description(described)
+    assert exactly is not None  # the kind is known
+    return exactly
+
+
 class _Described(msgspec.Struct):
     kind: str
 
 
-def check_description(partitioner: Partitioner) -> None:
-    """Raise OptionError unless readers of the log can parse a partitioner's description.
-
-    A user's own must not have a ``kind`` of this module.
-    """
+def _checked_description(partitioner: Partitioner) -> dict[str, Any]:
+    """Return a description as the log gives it back; OptionError unless that can be parsed."""
     try:
         fields = msgspec.convert(partitioner.describe(), dict[str, Any])
-        described = json.dumps(fields, allow_nan=False)
-        kind = msgspec.json.decode(described, type=_Described).kind
+        text = json.dumps(fields, allow_nan=False)
+        msgspec.json.decode(text, type=_Described)
     except (TypeError, ValueError, RecursionError) as error:
         msg = (
             f"partitioner {partitioner!r}: describe() must return JSON with a 'kind' that is text, "
             f"and finite numbers ({type(error).__name__}: {error})"
         )
         raise OptionError(msg) from error
-    if kind in _KINDS and not isinstance(partitioner, _KINDS[kind]):
-        msg = f"partitioner {partitioner!r}: kind {kind!r} is taken; choose another"
-        raise OptionError(msg)
+    return dict(json.loads(text))
 
 
 def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner | None:

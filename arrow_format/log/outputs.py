@@ -40,6 +40,8 @@ from arrow_format.options import is_absolute_directory, normal_directory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from numpy.typing import NDArray
+
     from arrow_format.model import Int64Array
 
 _NO_PATH = r"[^\w\-./]|(^|/)\.{0,2}(/|$)"
@@ -64,6 +66,7 @@ _FILE = pa.struct(
         _required("root", pa.binary()),
         *(_required(name, pa.int64()) for name in _NUMBERS),
         _required("statistics", pa.list_(_required("item", FILE_STATISTICS))),
+        _required("placed", pa.bool_()),
     ]
 )
 SCHEMA = pa.schema(
@@ -266,6 +269,11 @@ class MapOutputs(Sequence[MapOutput]):
         return to_numpy(_files(self.table).field(name))
 
     @property
+    def placed(self) -> NDArray[np.bool_]:
+        """Whether the rows of each file are known to be where they belong, in reading order."""
+        return to_numpy(_files(self.table).field("placed"))
+
+    @property
     def columns_with_statistics(self) -> set[str]:
         """Columns of which something is known in any file."""
         return set(_files(self.table).field("statistics").flatten().field("column").to_pylist())
@@ -438,6 +446,7 @@ def _to_table(outputs: Sequence[MapOutput]) -> pa.Table:
                     binary_array(roots, pa.binary()),
                     *(_integers(getattr(file, name) for file in files) for name in _NUMBERS),
                     _statistics([file.statistics for file in files]),
+                    to_arrow(np.array([file.placed for file in files], np.bool_)),
                 ],
                 fields=list(_FILE),
             ),
@@ -488,9 +497,10 @@ def _to_files(files: pa.StructArray) -> Iterator[PartitionedFile]:
     numbers = {name: files.field(name).to_pylist() for name in _NUMBERS}
     statistics = files.field("statistics")
     entries, offsets = statistics.values, to_numpy(statistics.offsets).tolist()
-    for path, root, first, end, *values in zip(
+    for path, root, placed, first, end, *values in zip(
         files.field("path").to_pylist(),
         files.field("root").to_pylist(),
+        files.field("placed").to_pylist(),
         offsets[:-1],
         offsets[1:],
         *numbers.values(),
@@ -500,6 +510,7 @@ def _to_files(files: pa.StructArray) -> Iterator[PartitionedFile]:
             path=path,
             root=root.decode("utf-8", "surrogateescape"),
             statistics=entries.slice(first, end - first),
+            placed=placed,
             **dict(zip(numbers, values, strict=True)),
         )
 

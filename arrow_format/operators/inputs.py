@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow.compute as pc
 
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.options import check_read_options
+from arrow_format.options import check_flag, check_read_options
 from arrow_format.read.shuffle import Shuffle, open_shuffle
 
 if TYPE_CHECKING:
@@ -26,22 +26,26 @@ def open_shuffles(
     version: int | Sequence[int | None] | None,
     options: ReadOptions | None,
     storage_options: Mapping[str, str] | None = None,
+    *,
+    check: bool = False,
 ) -> tuple[Shuffle, ...]:
     """Open one shuffle or several, at versions fixed from here on.
 
-    They share the memory of ``options``. Raises OptionError, or as
-    :func:`arrow_format.open_shuffle`.
+    They share the memory of ``options``. With ``check`` they ask where each row belongs, see
+    :meth:`Shuffle.checking`. Raises OptionError, or as :func:`arrow_format.open_shuffle`.
     """
+    check_flag("check", check)
     paths = paths_of(shuffles)
     versions = list(version) if isinstance(version, Sequence) else [version] * len(paths)
     if len(versions) != len(paths):
         msg = f"version={version!r}: expected one for each of the {len(paths)} shuffles"
         raise OptionError(msg)
     share = check_read_options(options).shared_by(len(paths))
-    return tuple(
+    opened = (
         open_shuffle(path, number, options=share, storage_options=storage_options)
         for path, number in zip(paths, versions, strict=True)
     )
+    return tuple(shuffle.checking() if check else shuffle for shuffle in opened)
 
 
 def paths_of(shuffles: Path | Sequence[Path]) -> list[Path]:

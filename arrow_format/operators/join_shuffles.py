@@ -97,6 +97,7 @@ def join_shuffles(
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = TARGET_PARTITION_BYTES,
+    check: bool = False,
     executor: Executor | None = None,
     time_zone: str | None = None,
     into: None = None,
@@ -120,6 +121,7 @@ def join_shuffles(
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = TARGET_PARTITION_BYTES,
+    check: bool = False,
     executor: Executor | None = None,
     time_zone: str | None = None,
     into: Place,
@@ -145,6 +147,7 @@ def join_shuffles(
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = TARGET_PARTITION_BYTES,
+    check: bool = False,
     executor: Executor | None = None,
     time_zone: str | None = None,
     into: Place | None = None,
@@ -193,6 +196,10 @@ def join_shuffles(
     target_partition_bytes
         Bytes on disk that one task reads, of all shuffles together; one large subpartition may be
         more. Adjacent subpartitions share a task.
+    check
+        Ask the partitioner of each shuffle about each row that is read: the first one that is in
+        another subpartition than it belongs to is a CorruptShuffleError with its file. Otherwise
+        rows are taken to be where the log says. Costs the decoding of the keys.
     executor
         What runs the tasks: a ``ThreadPoolExecutor`` or ``ProcessPoolExecutor`` of
         ``concurrent.futures``, which stays open until all is read, and is not shut down. When None,
@@ -252,7 +259,7 @@ def join_shuffles(
     )
     workers = Workers.of(executor, reading, 2)
     left_shuffle, right_shuffle = open_shuffles(
-        (left, right), version, workers.share, storage_options
+        (left, right), version, workers.share, storage_options, check=check
     )
     plan = plan_join(
         left_shuffle,

@@ -93,10 +93,10 @@ class ChunkReader:
                 # Arrow parses the message to copy it into an Arrow file, and trusts its contents.
                 self.decode(chunk, stored)
             elif zlib.crc32(stored) != int(table.crc32[chunk.chunk]):
-                msg = f"{self._where(chunk)}: its CRC-32 is not that of the index. {ADVICE}"
+                msg = f"{self.where(chunk)}: its CRC-32 is not that of the index. {ADVICE}"
                 raise CorruptShuffleError(msg)
             if encoding not in [*Encoding]:
-                msg = f"{self._where(chunk)}: encoding {encoding} is not known; use a newer version"
+                msg = f"{self.where(chunk)}: encoding {encoding} is not known; use a newer version"
                 raise FormatVersionError(msg)
             raw_length = int(table.raw_length[chunk.chunk])
             yield EncodedChunk(stored, raw_length, Encoding(encoding))
@@ -125,7 +125,7 @@ class ChunkReader:
         try:
             yield
         except (CorruptShuffleError, FormatVersionError) as error:
-            msg = f"{self._where(chunk)}: {error}. {ADVICE}"
+            msg = f"{self.where(chunk)}: {error}. {ADVICE}"
             raise type(error)(msg) from error
 
     def _stated(self, chunk: ChunkRead) -> dict[str, int]:
@@ -263,7 +263,10 @@ class ChunkReader:
             yield from map(attrgetter("batch", "subpartitions"), parts)
 
     def check(
-        self, *, decode: bool = True, on_rows: Callable[[pa.RecordBatch], None] | None = None
+        self,
+        *,
+        decode: bool = True,
+        on_rows: Callable[[ChunkRead, pa.RecordBatch], None] | None = None,
     ) -> None:
         """Read the whole data file, the bytes between its chunks included, and verify it.
 
@@ -279,9 +282,9 @@ class ChunkReader:
             raise CorruptShuffleError(msg)
         end = len(index.regions)
         if decode:
-            for _, batch in self.decoded(self.plan(0, end)):
+            for chunk, batch in self.decoded(self.plan(0, end)):
                 if on_rows is not None:
-                    on_rows(batch)
+                    on_rows(chunk, batch)
         else:
             for _ in self.stored(0, end):
                 pass
@@ -312,7 +315,8 @@ class ChunkReader:
     def _file(self) -> str:
         return f"{self.storage.root}/{self.path} ({self._task()})"
 
-    def _where(self, chunk: ChunkRead) -> str:
+    def where(self, chunk: ChunkRead) -> str:
+        """Return the file, map task, region and chunk for a message."""
         where = f"{self._file()}, region {chunk.region}, chunk {chunk.chunk} at byte {chunk.offset}"
         return f"{where}, wanted for {self._wanted}" if self._wanted else where
 

@@ -1,4 +1,8 @@
-"""Finds the rows of given keys in partitioned files: reads their subpartitions only."""
+"""Finds the rows of given keys in partitioned files.
+
+Of a file whose rows are known to be where they belong, only the subpartitions of the keys are read;
+of any other the key columns of all rows.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,10 @@ def search(
             batch = source.decode(chunk, stored)
             del stored
             region = source.index.regions[chunk.region]
-            ids = subpartitions_in(region, chunk, source.index.metadata.num_subpartitions)
+            ids = None
+            if source.index.file.placed:
+                n = source.index.metadata.num_subpartitions
+                ids = subpartitions_in(region, chunk, n)
             num_rows = int(np.count_nonzero(keys.among(batch.columns, ids)))
             if num_rows:
                 matches = by_file.setdefault(source.order, Matches())
@@ -86,10 +93,13 @@ def subpartitions_in(region: Region, chunk: ChunkRead, num_subpartitions: int) -
 def _chunks_to_search(
     index: PartitionedFileReader, wanted: NDArray[np.bool_]
 ) -> Iterator[ChunkRead]:
-    """Yield the chunks, whole, that hold rows of wanted subpartitions, by offset."""
+    """Yield the chunks, whole, that may hold rows of wanted subpartitions, by offset."""
     for number, region in enumerate(index.regions):
         table = region.chunks
-        for chunk in np.flatnonzero(_holds_wanted(region, wanted)).tolist():
+        is_searched = np.ones(len(table), np.bool_)
+        if index.file.placed:
+            is_searched = _holds_wanted(region, wanted)
+        for chunk in np.flatnonzero(is_searched).tolist():
             start, stop = region.chunk_rows(chunk)
             offset, length = int(table.offset[chunk]), int(table.length[chunk])
             yield ChunkRead(number, chunk, 0, stop - start, offset, length)

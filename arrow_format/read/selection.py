@@ -1,7 +1,8 @@
 """What a filter leaves of a version to be read, from the coarse to the fine. Pure.
 
-Subpartitions by the keys that the filter asks for, files by what the log knows of them, chunks by
-what an index knows. A region is left out where all of its chunks are. Only then are rows decoded.
+Subpartitions by the keys that the filter asks for, of files whose rows are known to be where they
+belong; files by what the log knows of them, chunks by what an index knows. A region is left out
+where all of its chunks are. Only then are rows decoded.
 """
 
 from __future__ import annotations
@@ -35,32 +36,36 @@ class Selection:
     where: RowFilter
     subpartitions: Int64Array | None
     """Those that rows can be in, ascending; None for all."""
+    of_keys: Int64Array | None
+    """Those that rows can belong to, and are in where a file is trusted; None for all."""
     files: NDArray[np.bool_]
     """Whether each file, in reading order, can have rows."""
+    trusted: NDArray[np.bool_]
+    """Whether the rows of each file are known to be where they belong."""
     share: float
     """Of the bytes of all data files, those in files that can have rows."""
 
-    def ranges(self, first: int, end: int) -> tuple[tuple[int, int], ...]:
-        """Return the subpartitions of ``[first, end)`` to be read, as the fewest ranges."""
-        if self.subpartitions is None:
+    def ranges(
+        self, first: int, end: int, *, of_trusted: bool = False
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the subpartitions of ``[first, end)`` to be read, as the fewest ranges.
+
+        They are those to be read of any file, or of one that is trusted.
+        """
+        wanted = self.of_keys if of_trusted else self.subpartitions
+        if wanted is None:
             return ((first, end),)
-        return adjacent_ranges(self._within(first, end))
+        return adjacent_ranges(_within(wanted, first, end))
 
     def weighed(self, weights: Int64Array, origin: int) -> Int64Array:
         """Return what is left of weights of subpartitions from one on, as far as that is known."""
         left: Int64Array = np.ceil(weights * self.share).astype(np.int64)
         if self.subpartitions is not None:
-            kept = self._within(origin, origin + len(weights)) - origin
+            kept = _within(self.subpartitions, origin, origin + len(weights)) - origin
             others = np.ones(len(left), np.bool_)
             others[kept] = False
             left[others] = 0
         return left
-
-    def _within(self, first: int, end: int) -> Int64Array:
-        """Return those of ``[first, end)`` that rows can be in, where they are known."""
-        assert self.subpartitions is not None
-        lo, hi = np.searchsorted(self.subpartitions, (first, end))
-        return self.subpartitions[lo:hi]
 
     def among(self, wanted: list[int] | None) -> list[int] | None:
         """Return those of ascending subpartitions, all when None, that are to be read."""
@@ -69,14 +74,23 @@ class Selection:
         left = self.subpartitions
         if wanted is not None:
             among = extent_of(wanted, 0)
-            left = self._within(among.start, among.stop)
+            left = _within(left, among.start, among.stop)
             left = np.intersect1d(left, np.array(wanted, np.int64), assume_unique=True)
         numbers: list[int] = left.tolist()
         return numbers
 
 
-def select(where: RowFilter, snapshot: Snapshot) -> Selection:
-    """Return what a filter leaves of a version by what its log knows."""
+def _within(subpartitions: Int64Array, first: int, end: int) -> Int64Array:
+    """Return those of ascending subpartitions that are in ``[first, end)``."""
+    lo, hi = np.searchsorted(subpartitions, (first, end))
+    return subpartitions[lo:hi]
+
+
+def select(where: RowFilter, snapshot: Snapshot, *, trusts: bool = True) -> Selection:
+    """Return what a filter leaves of a version by what its log knows.
+
+    Where rows belong is asked of files that are marked only; of none unless the reader ``trusts``.
+    """
     newest, outputs = snapshot.newest, snapshot.map_outputs
     partitioner = partitioner_from_description(newest.partitioner)
     possible = None
@@ -86,7 +100,10 @@ def select(where: RowFilter, snapshot: Snapshot) -> Selection:
     statistics = outputs.file_statistics(where.columns, newest.data_schema)
     files = where.may_match(statistics, outputs.of_files("num_rows"))
     stored = outputs.of_files("data_bytes")
-    return Selection(where, possible, files, int(stored[files].sum()) / max(int(stored.sum()), 1))
+    trusted = outputs.placed if trusts else np.zeros(len(files), np.bool_)
+    share = int(stored[files].sum()) / max(int(stored.sum()), 1)
+    of_any = possible if trusted[files].all() else None
+    return Selection(where, of_any, possible, files, trusted, share)
 
 
 def select_chunks(

@@ -29,6 +29,7 @@ from arrow_format.read.estimates import (
     estimate_region_bytes,
 )
 from arrow_format.read.explanation import ReadExplanation, explain
+from arrow_format.read.placement_check import required_check
 from arrow_format.read.plan import check_subpartitions, coalesce_adjacent
 from arrow_format.read.presentation import html_of_schema, html_skew, html_table, size_facts
 from arrow_format.read.selection import select
@@ -88,12 +89,13 @@ class Shuffle(VersionFacts, AtHand):
         super().__init__(storage, snapshot)
         self._options = check_read_options(options)
         self._selection: Selection | None = None
+        self._checks = False
         self._reader = VersionReader(storage, snapshot, self._options)
 
     def __reduce__(self) -> tuple[Callable[..., Shuffle], tuple[Any, ...]]:
         # By name: the process that unpickles it reads the log again.
         pinned = self._storage, self.version, self._entry.commit_id, self._options, self.span
-        return open_pinned, (*pinned, None, self.filter)
+        return open_pinned, (*pinned, None, self.filter, self._checks)
 
     def __repr__(self) -> str:
         return (
@@ -184,10 +186,36 @@ class Shuffle(VersionFacts, AtHand):
             raise OptionError(msg)
         if not isinstance(filter, RowFilter):
             filter = bind_filter(filter, self.schema, time_zone=time_zone)
-        filtered = Shuffle.__new__(Shuffle)
-        vars(filtered).update(vars(self))
-        filtered._selection = select(filter, self._snapshot)
+        filtered = self._copy()
+        filtered._selection = select(filter, self._snapshot, trusts=not self._checks)
         return filtered
+
+    def _copy(self) -> Shuffle:
+        copied = Shuffle.__new__(Shuffle)  # copy() would open the version again
+        vars(copied).update(vars(self))
+        return copied
+
+    def checking(self) -> Shuffle:
+        """Return this version with reads that ask its partitioner about each row they decode.
+
+        A filter then leaves out no subpartition for the keys that it asks for: a row of theirs that
+        lies elsewhere is found. Reading raises CorruptShuffleError, with the file and the
+        subpartition of the first one. Costs a few nanoseconds a row, and the keys are decoded.
+
+        Raises
+        ------
+        OptionError
+            Nobody can ask the partitioner: it is a user's own, or round robin.
+        """
+        if self._checks:
+            return self
+        placement = required_check(self.path, self.partitioner, self.schema, self.num_subpartitions)
+        checking = self._copy()
+        checking._checks = True
+        checking._reader = self._reader.checking(placement)
+        if self._selection is not None:
+            checking._selection = select(self._selection.where, self._snapshot, trusts=False)
+        return checking
 
     def task_groups(
         self,
@@ -554,11 +582,12 @@ def open_pinned(
     span: VersionSpan | None = None,
     schemas: Schemas | None = None,
     where: RowFilter | None = None,
+    checks: bool = False,
 ) -> Shuffle:
     """Open the version that another process pinned, or with ``span`` the rows it pinned of it.
 
     ``schemas`` are those of a later version to read the rows with; their own when None. Only rows
-    that ``where`` keeps are read; all when None.
+    that ``where`` keeps are read; all when None. With ``checks`` it is :meth:`Shuffle.checking`.
 
     Raises
     ------
@@ -569,7 +598,8 @@ def open_pinned(
     """
     # Checked each time: the directory may have been replaced since another task opened it.
     _check_pinned(storage.root, CommitLog(storage).entry(version, commit_id), commit_id)
-    return _kept(storage, version, commit_id, options, span, schemas).where(where)
+    shuffle = _kept(storage, version, commit_id, options, span, schemas)
+    return (shuffle.checking() if checks else shuffle).where(where)
 
 
 def _check_pinned(path: str, entry: LogEntry, commit_id: str) -> None:

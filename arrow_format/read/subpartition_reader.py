@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from arrow_format.arrays.batches import Rows
     from arrow_format.log.entry import LogEntry
     from arrow_format.model import MapOutput, PartitionedFile
+    from arrow_format.read.placement_check import PlacementCheck
     from arrow_format.read.selection import Selection
     from arrow_format.storage.open import Storage
 
@@ -94,6 +95,8 @@ class SortMergeSubpartitionReader:
     kept
         What readers of the same columns decoded of chunks and left for the next one. They are
         iterated one after the other, each at most once. Nothing is kept when None.
+    placement
+        Asked about each row of the chunks that are read; no row is when None.
     threads
         Threads that decode chunks, that of the consumer included.
     decoded_bytes
@@ -124,9 +127,11 @@ class SortMergeSubpartitionReader:
         scheduler: ReadScheduler | None = None,
         oldest_needed: int | None = None,
         kept: KeptChunks | None = None,
+        placement: PlacementCheck | None = None,
         threads: int = 1,
         decoded_bytes: int = 0,
     ) -> None:
+        self._placement = placement
         self._kept = kept
         self._threads = threads
         self._decoded_bytes = decoded_bytes
@@ -142,7 +147,10 @@ class SortMergeSubpartitionReader:
         self._data_schema = version.data_schema
         self._columns = select_columns(self._data_schema, columns)
         self._selection = selection
-        self._ranges = ((first, end),) if selection is None else selection.ranges(first, end)
+        self._whole: tuple[tuple[int, int], ...] = ((first, end),)
+        self._ranges: tuple[tuple[int, int], ...] = self._whole
+        if selection is not None:
+            self._ranges = selection.ranges(first, end, of_trusted=True)
         self._tested: Tested | None = None
         decoded = list(self._columns)
         if selection is not None:
@@ -203,7 +211,7 @@ class SortMergeSubpartitionReader:
             for (version_file, regions), index in zip(files, indexes, strict=True):
                 chunks = plan_ranges(
                     index.regions[regions.start : regions.stop],
-                    self._ranges,
+                    self._ranges_of(version_file),
                     self._version.num_subpartitions,
                     first_region=regions.start,
                 )
@@ -225,8 +233,14 @@ class SortMergeSubpartitionReader:
             return False
         return any(
             first < file.end_subpartition and file.first_subpartition < end
-            for first, end in self._ranges
+            for first, end in self._ranges_of(version_file)
         )
+
+    def _ranges_of(self, version_file: VersionFile) -> tuple[tuple[int, int], ...]:
+        """Return the subpartitions of a file that can have rows to deliver, as ranges."""
+        selection = self._selection
+        is_trusted = selection is None or selection.trusted[version_file.order]
+        return self._ranges if is_trusted else self._whole
 
     def _regions_of(self, version_file: VersionFile) -> range:
         """Regions of a file to read, numbered through the file; empty for none."""
@@ -270,6 +284,8 @@ class SortMergeSubpartitionReader:
     ) -> tuple[ChunkReader, ChunkRead, KeptChunk | Iterator[Rows]]:
         """Decode a chunk; with a filter, only the rows that it keeps. Any thread calls it."""
         source, chunk, stored = fetched
+        if self._placement is not None:
+            self._placement.check_stored(source, chunk, stored)
         if self._tested is not None:
             rows = source.matching_rows_of(chunk, stored, self.first, self.end, self._tested)
             return source, chunk, rows
@@ -302,6 +318,8 @@ class SortMergeSubpartitionReader:
             while first_row < chunk.end_row:
                 with translate_expired(self._storage, self._oldest_needed):
                     ((_, stored),) = self._scheduler.fetch(source, [chunk])
+                if self._placement is not None and first_row == chunk.first_row:
+                    self._placement.check_stored(source, chunk, stored)
                 batch = source.decode(chunk, stored)
                 num_rows = chunk.end_row - first_row
                 num_bytes = batch.slice(first_row, num_rows).nbytes + row_bytes * num_rows

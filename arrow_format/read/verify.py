@@ -1,10 +1,11 @@
-"""Reads every byte of a version and checks it: chunks, gaps, counts, totals, statistics."""
+"""Reads every byte of a version and checks it: chunks, gaps, counts, totals, statistics, places."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,16 +13,21 @@ from arrow_format.errors import CorruptShuffleError, FormatVersionError, Shuffle
 from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.format.statistics import has_statistics
 from arrow_format.format.totals import subpartition_totals
+from arrow_format.keys.partitioner import partitioner_from_description
 from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.placement_check import PlacementCheck, placement_check
 from arrow_format.read.statistics_check import StatisticsCheck
 from arrow_format.read.totals import totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
+
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.read.index_cache import IndexCache
+    from arrow_format.read.plan import ChunkRead
     from arrow_format.storage.open import Storage
 
 
@@ -40,7 +46,11 @@ class VerifyReport:
     num_chunks, num_rows, num_bytes
         Chunks, rows and bytes of those files.
     problems
-        One error for each damaged or unreadable file, in reading order.
+        One error for each file that is damaged, unreadable or has rows elsewhere than where they
+        belong, in reading order.
+    placement
+        ``checked``: the partitioner was asked where each row of a file belongs. ``unknown``: nobody
+        can ask it, since it is a user's own, or round robin.
     """
 
     path: str
@@ -50,6 +60,7 @@ class VerifyReport:
     num_rows: int
     num_bytes: int
     problems: tuple[ShuffleError, ...] = ()
+    placement: Literal["checked", "unknown"] = "unknown"
 
     @property
     def ok(self) -> bool:
@@ -66,9 +77,22 @@ def verify_snapshot(
     on_output: Callable[[MapOutput], None] | None = None,
 ) -> VerifyReport:
     """Verify a version; see :meth:`arrow_format.read.shuffle.Shuffle.verify`."""
-    report = VerifyReport(storage.root, snapshot.version, 0, 0, 0, 0)
-    problems: list[ShuffleError] = []
     version = snapshot.newest
+    placement = placement_check(
+        partitioner_from_description(version.partitioner) or version.partitioner,
+        version.data_schema,
+        version.num_subpartitions,
+    )
+    report = VerifyReport(
+        storage.root,
+        snapshot.version,
+        0,
+        0,
+        0,
+        0,
+        placement="unknown" if placement is None else "checked",
+    )
+    problems: list[ShuffleError] = []
     n = version.num_subpartitions
     indexed_rows = np.zeros(n, np.int64)
     numbers = count()
@@ -91,7 +115,7 @@ def verify_snapshot(
                     index, {name: each.units(number, number + 1) for name, each in logged.items()}
                 )
                 chunks = ChunkReader(index, ChunkDecoder(index.metadata.data_schema))
-                chunks.check(on_rows=check.add)
+                chunks.check(on_rows=partial(_check_rows, chunks, check, placement))
                 check.finish()
             except (CorruptShuffleError, FormatVersionError, StorageError) as error:
                 if raise_on_damage:
@@ -118,6 +142,18 @@ def verify_snapshot(
             raise
         problems.append(error)
     return replace(report, problems=tuple(problems))
+
+
+def _check_rows(
+    source: ChunkReader,
+    statistics: StatisticsCheck,
+    placement: PlacementCheck | None,
+    chunk: ChunkRead,
+    rows: pa.RecordBatch,
+) -> None:
+    statistics.add(rows)
+    if placement is not None:
+        placement.check_rows(source, chunk, rows)
 
 
 def _compare(storage: Storage, version: int, rows: Int64Array, indexed_rows: Int64Array) -> None:

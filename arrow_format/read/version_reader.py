@@ -6,6 +6,7 @@ Source: FLIP-148, I/O scheduler; the order is that of writing, or of the sort ke
 from __future__ import annotations
 
 import os
+from copy import copy
 from functools import partial
 from itertools import chain, starmap
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array
     from arrow_format.options import ReadOptions
+    from arrow_format.read.placement_check import PlacementCheck
     from arrow_format.read.selection import Selection
     from arrow_format.storage.open import Storage
 
@@ -46,7 +48,14 @@ class VersionReader:
         self._snapshot = snapshot
         self._options = options
         self._known_totals: tuple[Int64Array, Int64Array] | None = None
+        self._placement: PlacementCheck | None = None
         self._begin()
+
+    def checking(self, placement: PlacementCheck) -> VersionReader:
+        """Return one that checks where rows are; both share what they have read until now."""
+        checking = copy(self)
+        checking._placement = placement
+        return checking
 
     def _begin(self) -> None:
         self._process = os.getpid()
@@ -200,6 +209,7 @@ class VersionReader:
             scheduler=self.scheduler,
             oldest_needed=self._snapshot.oldest_needed,
             kept=kept,
+            placement=self._placement,
             threads=self._options.decoding_threads,
             decoded_bytes=self._options.decoded_bytes,
         )

@@ -101,7 +101,8 @@ def merge_files(
         for index in inputs:
             added -= subpartition_totals(index.regions, n, index.file.data_bytes)[1]
         num_regions = sum(len(index.regions) for index in inputs)
-        return MergedFile(replace(merged.file, root=root), num_regions, added)
+        file = replace(merged.file, root=root, placed=all(index.file.placed for index in inputs))
+        return MergedFile(file, num_regions, added)
 
 
 class PartitionedFileMerger:

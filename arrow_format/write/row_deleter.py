@@ -100,7 +100,8 @@ class RowDeleter:
                 continue
             written = self._checked(storage, file, index, matches, before[0] - deleted)
             after = subpartition_totals(written.regions, n, file.data_bytes)
-            return replace(file, root=root), (after[0] - before[0], after[1] - before[1])
+            file = replace(file, root=root, placed=index.file.placed)
+            return file, (after[0] - before[0], after[1] - before[1])
 
     def _write(
         self, storage: Storage, path: str, index: PartitionedFileReader, matches: Matches
@@ -142,7 +143,8 @@ class RowDeleter:
         for chunk, decoded in chunks.decoded(plan):
             batch = decoded.slice(chunk.first_row, chunk.end_row - chunk.first_row)
             ids = subpartitions_in(region, chunk, n)
-            is_deleted = self._keys.among([batch.column(i) for i in self._columns], ids)
+            where = ids if index.file.placed else None
+            is_deleted = self._keys.among([batch.column(i) for i in self._columns], where)
             if ids is None:
                 deleted += np.count_nonzero(is_deleted)
                 ids = np.zeros(batch.num_rows, np.int32)
@@ -188,7 +190,7 @@ class RowDeleter:
         Raises CorruptShuffleError otherwise, and removes the file.
         """
         try:
-            written = PartitionedFileReader(storage, file)
+            written = PartitionedFileReader(storage, replace(file, placed=index.file.placed))
             self._check(written, index, matches, expected)
         except BaseException:
             # No log entry names a file that stays here; the first error is the one to raise.

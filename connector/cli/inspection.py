@@ -304,6 +304,7 @@ def report_as_json(report: VerifyReport) -> dict[str, Any]:
         "num_chunks": report.num_chunks,
         "num_rows": report.num_rows,
         "num_bytes": report.num_bytes,
+        "placement": report.placement,
         "problems": [
             {"error": type(problem).__name__, "message": str(problem)}
             for problem in report.problems

@@ -160,7 +160,8 @@ def show_report(console: Console, report: VerifyReport, seconds: float) -> None:
     """Print the result of ``verify``, a line for every problem."""
     checked = (
         f"{count_of(report.num_files, 'file')}, {count_of(report.num_chunks, 'chunk')}, "
-        f"{count_of(report.num_rows, 'row')}, {format_bytes(report.num_bytes)}"
+        f"{count_of(report.num_rows, 'row')}, {format_bytes(report.num_bytes)}, "
+        f"placement: {report.placement}"
     )
     where = f"{printable(report.path)} version {report.version}"
     if report.ok:

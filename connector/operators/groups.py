@@ -59,6 +59,7 @@ def map_groups(
     subpartitions: int | Iterable[int] | None = None,
     version: int | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    check: bool = False,
     into: None = None,
     options: Options = None,
     storage_options: Mapping[str, str] | None = None,
@@ -76,6 +77,7 @@ def map_groups(
     subpartitions: int | Iterable[int] | None = None,
     version: int | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    check: bool = False,
     into: Place,
     keys: str | Sequence[str] | None = None,
     num_subpartitions: int | None = None,
@@ -95,6 +97,7 @@ def map_groups(
     subpartitions: int | Iterable[int] | None = None,
     version: int | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    check: bool = False,
     into: Place | None = None,
     keys: str | Sequence[str] | None = None,
     num_subpartitions: int | None = None,
@@ -148,6 +151,10 @@ def map_groups(
         The newest when None.
     target_partition_bytes
         Bytes on disk that one task may read; one large subpartition may be more.
+    check
+        Ask the partitioner of the shuffle about each row that is read: the first one that is in
+        another subpartition than it belongs to is a CorruptShuffleError with its file. Otherwise
+        rows are taken to be where the log says. Costs the decoding of the keys.
     into
         Path or URI of a shuffle that the tasks write the result to, instead of passing it to the
         JVM. Rows stay in the subpartitions that they came from, without an exchange, where the
@@ -195,7 +202,7 @@ def map_groups(
         mode=mode,
         storage_options=storage_options,
     )
-    (opened,) = open_shuffles(path, version, reading, storage_options)
+    (opened,) = open_shuffles(path, version, reading, storage_options, check=check)
     own_keys = group_keys(opened)
     takes_key, takes_table = _form_of(function)
     if not takes_table:

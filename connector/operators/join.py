@@ -52,6 +52,7 @@ def join_shuffles(
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    check: bool = False,
     into: None = None,
     options: Options = None,
     storage_options: Mapping[str, str] | None = None,
@@ -74,6 +75,7 @@ def join_shuffles(
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    check: bool = False,
     into: Place,
     keys: str | Sequence[str] | None = None,
     num_subpartitions: int | None = None,
@@ -98,6 +100,7 @@ def join_shuffles(
     subpartitions: int | Iterable[int] | None = None,
     version: int | Sequence[int | None] | None = None,
     target_partition_bytes: int = DEFAULT_TARGET_PARTITION_BYTES,
+    check: bool = False,
     into: Place | None = None,
     keys: str | Sequence[str] | None = None,
     num_subpartitions: int | None = None,
@@ -149,6 +152,10 @@ def join_shuffles(
         Of both, or a pair; the newest when None.
     target_partition_bytes
         Bytes on disk that one task may read, of both together.
+    check
+        Ask the partitioner of each shuffle about each row that is read: the first one that is in
+        another subpartition than it belongs to is a CorruptShuffleError with its file. Otherwise
+        rows are taken to be where the log says. Costs the decoding of the keys.
     into
         Path or URI of a shuffle that the tasks write the result to, instead of passing it to the
         JVM. Rows stay in the subpartitions that they came from, without an exchange, where the
@@ -191,7 +198,9 @@ def join_shuffles(
         mode=mode,
         storage_options=storage_options,
     )
-    left_shuffle, right_shuffle = open_shuffles((left, right), version, reading, storage_options)
+    left_shuffle, right_shuffle = open_shuffles(
+        (left, right), version, reading, storage_options, check=check
+    )
     plan = plan_join(
         left_shuffle,
         right_shuffle,

@@ -28,6 +28,22 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "finds it true, whatever the history of the shuffle and the columns with statistics"
         ),
         "lookups": "A lookup gives all rows of the given keys, and no others",
+        "exact partitioners": (
+            "The log describes the partitioner that placed the rows: a class that is derived from "
+            "one of this project's, places rows otherwise and describes itself as that one, is "
+            "refused before any row is written"
+        ),
+        "marked placement": (
+            "A file is marked where a partitioner by hash, ranges or a column placed its rows, and "
+            "stays so through merges and deletions only where all its rows come from such files; "
+            "lookups, filters and deletions search all other files whole, so that another "
+            "writer's misplaced rows are found and deleted wherever they are. A mark that is false "
+            "is trusted: `verify` alone finds it"
+        ),
+        "checked joins": (
+            "With `check=True` a join or `map_groups` that reads a row that is in another "
+            "subpartition than it belongs to fails, and names its file and both subpartitions"
+        ),
         "row order": "Rows of a subpartition come back by version, map task, region and arrival",
         "sort order": "With `sort_by`, rows come back in that order, which is Spark's",
         "range bounds": (
@@ -252,6 +268,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "says where, or the same rows"
         ),
         "verify": "`verify` also notices damage to bytes that no reader needs",
+        "verified placement": (
+            "`verify` asks the partitioner by hash, ranges or a column about every row, and names "
+            "file and subpartition of the first that is elsewhere; whose partitioner nobody can "
+            "ask, it calls `placement: unknown`"
+        ),
         "wrong order": "A file in another order than its version's is never read as sorted",
         "missing files": "Empty, missing and replaced files, and links in their place, are noticed",
         "swapped files": "Two swapped files are noticed, of equal size or not",

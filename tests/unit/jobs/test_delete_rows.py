@@ -47,27 +47,21 @@ from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import UnfinishedFile, chunk_rows
 from arrow_format.read.plan import plan_chunks
 from arrow_format.storage.open import PosixStorage
+from tests.support.foreign_writer import written_by
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import before_calls, dies_after, instead_of_first_entry
 
 N = 6
 TINY = WriteOptions(sync=False, sort_buffer_bytes=16_384, chunk_bytes=300, statistics="all")
 NONE = replace(TINY, codec="none")
+BY_KEY = HashPartitioner("k")
 NOW = timedelta(0)
 
 
-class SomeForAll(HashPartitioner):
+def some_for_all(ids, batch):
     """As by hash, but every fifth row is read by every subpartition."""
-
-    def bind(self, schema, num_subpartitions, map_task):
-        assign = super().bind(schema, num_subpartitions, map_task)
-
-        def some(batch):
-            ids = assign(batch).copy()
-            ids[::5] = BROADCAST
-            return ids
-
-        return some
+    ids[::5] = BROADCAST
+    return ids
 
 
 def rows(start, count=400, num_keys=40):
@@ -86,9 +80,11 @@ def append_tasks(path, start, num_tasks=3, partitioner=None, options=TINY, sort_
     """Append several map outputs by one job."""
     table = rows(start)
     job = begin_job(
-        str(path), table.schema, num_subpartitions=N, partitioner=partitioner or SomeForAll("k"),
+        str(path), table.schema, num_subpartitions=N, partitioner=partitioner or BY_KEY,
         options=options, sort_by=sort_by,
     )  # fmt: skip
+    if partitioner is None:
+        job = written_by(job, some_for_all)
     open_target(job, "append")
     size = -(-len(table) // num_tasks)
     statuses = [

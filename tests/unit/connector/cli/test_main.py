@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from arrow_format import WriteOptions, open_shuffle, write_shuffle
+from arrow_format import RoundRobinPartitioner, WriteOptions, open_shuffle, write_shuffle
 from arrow_format.jobs.merge import MergePlan
 from arrow_format.write.merge_policy import Facts, PlannedMerge
 from connector.cli import main as cli
@@ -404,13 +404,22 @@ class TestVerify:
         status, out, err = run("verify", path)
         assert (status, err) == (0, "")
         assert f"{path} version 2: sound (2 files, 2 chunks, 1,200 rows, " in out
+        assert ", placement: checked, " in out
 
     def test_as_json(self, run, path):
         status, out, err = run("verify", path, "--json", "--version", 1)
         report = json.loads(out)
         assert (status, err) == (0, "")
-        assert report["ok"] is True
+        assert (report["ok"], report["placement"]) == (True, "checked")
         assert (report["version"], report["num_rows"], report["problems"]) == (1, 1_000, [])
+
+    def test_whom_nobody_can_ask(self, run, tmp_path):
+        write_shuffle(
+            table_of(50), tmp_path, num_subpartitions=2, partitioner=RoundRobinPartitioner(),
+            options=FAST,
+        )  # fmt: skip
+        assert ", placement: unknown, " in run("verify", tmp_path)[1]
+        assert json.loads(run("verify", tmp_path, "--json")[1])["placement"] == "unknown"
 
     def test_lists_every_damaged_file(self, run, damaged):
         path, names = damaged

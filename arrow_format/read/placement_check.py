@@ -1,0 +1,117 @@
+"""Asks the partitioner that the log records where rows belong, and compares where they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from arrow_format.arrays.conversion import key_text
+from arrow_format.arrays.row_fit import RowFit
+from arrow_format.errors import CorruptShuffleError, OptionError, SchemaError
+from arrow_format.format.chunk_codec import ChunkDecoder
+from arrow_format.keys.partitioner import BroadcastPartitioner, can_be_asked, key_columns
+from arrow_format.model import BROADCAST
+from arrow_format.read.chunk_reader import ChunkReader
+from arrow_format.read.key_search import subpartitions_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from arrow_format.keys.partitioner import Partitioner
+    from arrow_format.read.plan import ChunkRead
+
+
+class PlacementCheck:
+    """Whether the rows of a version are in the subpartitions that its partitioner gives them.
+
+    ``schema`` is the data schema of the version, and ``partitioner`` one of those that
+    :func:`placement_check` takes.
+    """
+
+    def __init__(self, partitioner: Partitioner, schema: pa.Schema, num_subpartitions: int) -> None:
+        self._partitioner = partitioner
+        self._n = num_subpartitions
+        self._schema = schema
+        self._columns = [schema.get_field_index(name) for name in key_columns(partitioner) or ()]
+        keys = pa.schema([schema.field(i) for i in self._columns])
+        self._assign = partitioner.bind(keys, num_subpartitions, 0)
+
+    def check_stored(self, source: ChunkReader, chunk: ChunkRead, stored: pa.Buffer) -> None:
+        """Check all rows of a chunk as it is stored, of which the keys alone are decoded.
+
+        Raises as :meth:`check_rows`.
+        """
+        start, end = source.index.regions[chunk.region].chunk_rows(chunk.chunk)
+        whole = replace(chunk, first_row=0, end_row=end - start)
+        schema = source.index.metadata.data_schema
+        names = [self._schema.field(i).name for i in self._columns]
+        of_keys = [i for name in names if (i := schema.get_field_index(name)) >= 0]
+        decoder = ChunkDecoder(schema, of_keys)
+        self.check_rows(source, whole, ChunkReader(source.index, decoder).decode(chunk, stored))
+
+    def check_rows(self, source: ChunkReader, chunk: ChunkRead, rows: pa.RecordBatch) -> None:
+        """Check the rows wanted of a chunk, with the keys at least, in the schema of the file.
+
+        Raises CorruptShuffleError with the file, the chunk and the first row that lies elsewhere.
+        """
+        are_in = subpartitions_in(source.index.regions[chunk.region], chunk, self._n)
+        if are_in is None:
+            are_in = np.full(rows.num_rows, BROADCAST, np.int32)
+        fit = RowFit(rows.schema, self._schema, self._columns)
+        columns = fit.fit(
+            [rows.column(i) for i in fit.columns], range(len(fit.schema)), len(are_in)
+        )
+        if isinstance(self._partitioner, BroadcastPartitioner):  # of no columns, so of no rows
+            keys, belong = None, np.full(len(are_in), BROADCAST, np.int32)
+        else:
+            keys = pa.RecordBatch.from_arrays(columns, schema=fit.schema)
+            try:
+                belong = np.asarray(self._assign(keys), np.int32)
+            except SchemaError as error:
+                msg = f"{source.where(chunk)}: {self._partitioner!r} places no such row: {error}"
+                raise CorruptShuffleError(msg) from error
+        elsewhere = np.flatnonzero(belong != are_in)
+        if len(elsewhere):
+            row = int(elsewhere[0])
+            key = "" if keys is None else f" with {key_text(keys, keys.schema.names, row)}"
+            msg = (
+                f"{source.where(chunk)}: a row{key} is in {_place(are_in[row])} of {self._n}, and "
+                f"belongs to {_place(belong[row])} by {self._partitioner!r}: joins, lookups and "
+                "filters look for it there. Its writer placed rows otherwise than it said: read "
+                "all rows of the version, and write them again"
+            )
+            raise CorruptShuffleError(msg)
+
+
+def _place(subpartition: int) -> str:
+    return "every subpartition" if subpartition == BROADCAST else f"subpartition {subpartition}"
+
+
+def placement_check(
+    partitioner: Partitioner | Mapping[str, Any], schema: pa.Schema, num_subpartitions: int
+) -> PlacementCheck | None:
+    """Return a check of a version's rows; None where nobody can ask the partitioner.
+
+    That is so of round robin, and of a user's own, of which there is a description.
+    """
+    if not (can_be_asked(partitioner) or isinstance(partitioner, BroadcastPartitioner)):
+        return None
+    return PlacementCheck(partitioner, schema, num_subpartitions)  # type: ignore[arg-type]
+
+
+def required_check(
+    path: str, partitioner: Partitioner | Mapping[str, Any], schema: pa.Schema, n: int
+) -> PlacementCheck:
+    """Return a check as :func:`placement_check` does; OptionError where there is none."""
+    check = placement_check(partitioner, schema, n)
+    if check is None:
+        msg = (
+            f"check=True: nobody can ask where rows of {path} belong, which are placed by "
+            f"{partitioner!r}; leave check out"
+        )
+        raise OptionError(msg)
+    return check
