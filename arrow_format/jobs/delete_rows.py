@@ -26,9 +26,11 @@ from arrow_format.jobs.replacement import Replacement, expiry_is_conflict, repla
 from arrow_format.keys.key_set import KeySet
 from arrow_format.keys.partitioner import HashPartitioner, key_columns
 from arrow_format.keys.range_partitioner import RangePartitioner
-from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog
+from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog, draft
 from arrow_format.log.conflicts import check_expected, check_version_number
+from arrow_format.log.entry import ERASE
 from arrow_format.log.pending import pending_outputs
+from arrow_format.log.reader import LogView
 from arrow_format.model import MapOutput
 from arrow_format.options import WriteOptions, check_type
 from arrow_format.read.index_cache import IndexCache
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.log.delta import Totals
     from arrow_format.log.entry import LogEntry
-    from arrow_format.log.reader import LogView
+    from arrow_format.log.state import LogState
     from arrow_format.read.shuffle import Shuffle
 
 ATTEMPTS = 4
@@ -91,7 +93,8 @@ def delete_rows(
     Returns
     -------
     DeletionReceipt
-        What was deleted, and what still holds the rows. No version is added where no row has a key.
+        What was deleted, and what still holds the rows. No version is added where no row has a key;
+        where earlier versions may have some, the log says that they are to go.
 
     Raises
     ------
@@ -163,12 +166,15 @@ class _Deletion:
         self._options = options
         self._on_bytes = on_bytes
         self._indexes = IndexCache(shuffle.storage)
+        self._searched: frozenset[int] = frozenset()
+        """Numbers of the pending commits that were searched, if any."""
 
     def run(self, expected_version: int | None) -> DeletionReceipt:
         """Search, write and commit."""
         receipt = DeletionReceipt(
             path=self._shuffle.path,
             version=self._newest.version,
+            commit_id=self._newest.commit_id,
             searched_version=self._newest.version,
             unsearched_version=0,
             num_keys=len(self._keys),
@@ -189,7 +195,11 @@ class _Deletion:
         holding = self._search(self._newest, self._shuffle.map_outputs)
         log = CommitLog(self._shuffle.storage)
         receipt = log.read(lambda view: self._with_others(receipt, log, view))
-        return self._carry_out(receipt, holding, expected_version) if holding else receipt
+        if holding:
+            return self._carry_out(receipt, holding, expected_version)
+        if receipt.files or receipt.pending:
+            return self._ask(receipt, log, expected_version)
+        return receipt
 
     def _search(self, version: LogEntry, outputs: Sequence[MapOutput]) -> list[_Holding]:
         """Return the map outputs that hold rows of the keys."""
@@ -204,9 +214,9 @@ class _Deletion:
         self, receipt: DeletionReceipt, log: CommitLog, view: LogView
     ) -> DeletionReceipt:
         """Add what holds rows of the keys, or may, besides the version that is searched."""
-        pending = [
-            entry for entry in pending_outputs(log, view).entries if self._may_be_pending(entry)
-        ]
+        waiting = pending_outputs(log, view)
+        self._searched = frozenset(waiting.numbers)
+        pending = [entry for entry in waiting.entries if self._may_be_pending(entry)]
         outputs = superseded_outputs(log, view, self._shuffle.snapshot)
         outputs += [output for entry in pending for output in entry.map_outputs]
         tags = view.state.tags.items()
@@ -217,6 +227,42 @@ class _Deletion:
             pending=tuple(entry.version for entry in pending),
             files=_files_of(outputs),
         )
+
+    def _with_late(
+        self, receipt: DeletionReceipt, log: CommitLog, now: LogState
+    ) -> DeletionReceipt:
+        """Add what was committed between the search and the deletion, by the state at that."""
+        late = [number for number in now.pending.numbers if number not in self._searched]
+        found: dict[int, Sequence[MapOutput]] = dict.fromkeys(late, ())
+        with contextlib.suppress(ShuffleError):  # else removed since: no one knows what they had
+            for number, entry in log.records(late).items():
+                found[number] = entry.map_outputs
+                if not self._may_be_pending(entry):
+                    del found[number]
+        outputs = [output for held in found.values() for output in held]
+        return replace(
+            receipt,
+            unsearched_version=now.content if now.content > self._newest.version else 0,
+            pending=(*receipt.pending, *found),
+            files=receipt.files + _files_of(outputs),
+        )
+
+    def _ask(
+        self, receipt: DeletionReceipt, log: CommitLog, expected_version: int | None
+    ) -> DeletionReceipt:
+        """Say in the log that rows are to go that only earlier versions may have."""
+        searched, seen = receipt.version, LogView()
+
+        def decide(view: LogView) -> LogEntry | None:
+            nonlocal seen
+            check_expected(log, view, expected_version)
+            seen = view
+            if view.state.deleted >= searched:
+                return None
+            return draft(view, ERASE, state={"deleted": searched})
+
+        log.append(decide, sync=self._options.sync)
+        return self._with_late(receipt, log, seen.state)
 
     def _may_be_pending(self, entry: LogEntry) -> bool:
         """Whether a pending commit has rows of the keys, as far as that can be known."""
@@ -246,16 +292,16 @@ class _Deletion:
             )
             return written, totals
 
-        replaced, committed = replace_outputs(
+        _, committed = replace_outputs(
             "delete", self._shuffle, self._options, write, expected_version
         )
-        content = replaced.newest.content_version
+        receipt = self._with_late(receipt, CommitLog(self._shuffle.storage), committed.newest.state)
         lost = np.flatnonzero(totals[0])
         outputs = [held.output for held in holding]
         return replace(
             receipt,
             version=committed.version,
-            unsearched_version=content if content > self._newest.version else 0,
+            commit_id=committed.newest.commit_id,
             num_rows=sum(held.num_rows for held in holding),
             subpartition_rows=dict(zip(lost.tolist(), (-totals[0][lost]).tolist(), strict=True)),
             num_files=sum(len(output.files) for output in outputs),

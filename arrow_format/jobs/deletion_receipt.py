@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from msgspec import json
 
 from arrow_format.errors import OptionError
-from arrow_format.model import Natural  # noqa: TC001  read by msgspec
+from arrow_format.model import Name, Natural  # noqa: TC001  read by msgspec
 from arrow_format.read.presentation import count_of, format_bytes
 
 
@@ -37,6 +37,9 @@ class DeletionReceipt:
         Absolute path or URI of the shuffle.
     version
         Version that the deletion became; the searched one when no row had a key.
+    commit_id
+        Of that version, by which the shuffle knows its receipt: a log that was restored from before
+        the deletion, or repaired, has another commit of that number.
     searched_version
         Version whose rows were searched.
     unsearched_version
@@ -60,7 +63,8 @@ class DeletionReceipt:
     tags
         Tags of versions that may hold the rows, and these versions.
     pending
-        Numbers of pending commits that hold rows of the keys, or may.
+        Numbers of pending commits that hold rows of the keys, or may; also of those that came while
+        the deletion ran.
     bound_columns
         Key columns of which a deleted value is a bound of the range partitioner. Bounds are in the
         log and in every index until the shuffle is overwritten with others.
@@ -74,6 +78,7 @@ class DeletionReceipt:
 
     path: str
     version: Natural
+    commit_id: Name
     searched_version: Natural
     unsearched_version: Natural
     num_keys: Natural

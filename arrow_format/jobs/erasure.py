@@ -12,11 +12,9 @@ import pyarrow as pa
 from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError
 from arrow_format.jobs.deletion_receipt import DeletionReceipt
-from arrow_format.log.changes import entries_of
+from arrow_format.log.changes import has_commit
 from arrow_format.log.commit_log import CommitLog
-from arrow_format.log.delta import Delta, compose
-from arrow_format.log.pending import pending_outputs
-from arrow_format.log.version_names import first_version
+from arrow_format.log.holding_versions import first_holding, ranges_after
 from arrow_format.model import DATA_SUFFIX, INDEX_SUFFIX
 from arrow_format.options import check_type
 from arrow_format.read.presentation import count_of
@@ -40,7 +38,12 @@ class ErasureStatus:
     path
         Absolute path or URI of the shuffle.
     versions
-        Versions that name a file of the receipt and can be opened, ascending.
+        First and last of each range of versions, ascending, that can be opened and name a file of
+        the receipt, or one that a merge or a later deletion made of such files after
+        :attr:`rolled_back`. Of those before the deletion some between the two may name none.
+    rolled_back
+        The last version that brought rows back which deletions had taken away, this one among them
+        or one committed close to it; 0 for none. The rows may be in files of any name since.
     tags
         Tags of versions that name such a file.
     pending
@@ -60,7 +63,8 @@ class ErasureStatus:
     """
 
     path: str
-    versions: tuple[int, ...]
+    versions: tuple[tuple[int, int], ...]
+    rolled_back: int
     tags: tuple[str, ...]
     pending: tuple[int, ...]
     flushed: tuple[int, ...]
@@ -75,6 +79,7 @@ class ErasureStatus:
         """Whether the last byte of the rows is gone, but for bounds of ranges and in the log."""
         return not (
             self.versions
+            or self.rolled_back
             or self.tags
             or self.pending
             or self.flushed
@@ -90,20 +95,25 @@ class ErasureStatus:
         is_gone = "the last byte of the deleted rows is gone"
         yield f"{self.path}: {is_gone if self.is_gone else 'the deleted rows are not gone'}"
         if self.versions:
-            named = ", ".join(map(str, self.versions[:8])) + (" ..." if self.versions[8:] else "")
+            named = ", ".join(map(_range_text, self.versions))
             yield f"  versions   {named}; run arrow-shuffle gc {self.path} when they may expire"
+        if self.rolled_back:
+            yield (
+                f"  undone     version {self.rolled_back} was rolled back to one before the "
+                f"deletion; delete again{_KEEP}"
+            )
         if self.tags:
             yield f"  tags       {', '.join(self.tags)}; remove them, and collect garbage"
         if self.pending:
             numbers = ", ".join(map(str, self.pending))
-            yield f"  pending    commits {numbers}; flush them, and delete again"
+            yield f"  pending    commits {numbers}; flush them, and delete again{_KEEP}"
         if self.flushed:
             numbers = ", ".join(map(str, self.flushed))
-            yield f"  flushed    commits {numbers}, after the deletion; delete again"
+            yield f"  flushed    commits {numbers}, after the deletion; delete again{_KEEP}"
         if self.unsearched_version:
             yield (
                 f"  unsearched versions up to {self.unsearched_version}, appended while the "
-                "deletion ran; delete again"
+                f"deletion ran; delete again{_KEEP}"
             )
         if self.files:
             count = count_of(len(self.files), "file")
@@ -120,6 +130,14 @@ class ErasureStatus:
                 f"  statistics values of {', '.join(self.statistics_columns)} were bounds of "
                 "files, and are in old entries of the log until their segment is removed"
             )
+
+
+_KEEP = ", and keep that receipt in the place of this one"
+
+
+def _range_text(versions: tuple[int, int]) -> str:
+    first, last = versions
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def erasure_status(
@@ -148,7 +166,8 @@ def erasure_status(
     Raises
     ------
     OptionError
-        The receipt is not one, or of a deletion of versions that this shuffle does not have.
+        The receipt is not one, or of a deletion that the log of this shuffle does not have: it is
+        another shuffle, or one that was restored, or repaired, to before the deletion.
     ShuffleNotFoundError
         The path holds no directory.
     CorruptShuffleError, FormatVersionError
@@ -165,47 +184,47 @@ def erasure_status(
 
 def _status(log: LogReader, receipt: DeletionReceipt, view: LogView) -> ErasureStatus:
     """Return what the log says of a status; the files are still to be looked for."""
-    state = view.state
-    if state.version < receipt.version:
+    state, version = view.state, receipt.version
+    if state.version < version or not has_commit(log, view, version, receipt.commit_id):
         msg = (
-            f"{log.root}: the newest version is {state.version}, and the receipt is of version "
-            f"{receipt.version}; give the shuffle that the rows were deleted from"
+            f"{log.root}: the receipt is of version {version}, commit {receipt.commit_id}, which "
+            f"this log does not have; its newest version is {state.version}. Give the shuffle that "
+            "the rows were deleted from. If its log was restored or repaired since, the rows may "
+            "be back: delete them again"
         )
         raise OptionError(msg)
     keys = pa.array({f"{file.job_id}/{file.map_task}" for file in receipt.files}, pa.string())
+    first = first_holding(log, view, keys, version, receipt.pending)
+    versions = [] if first is None else [(first, version - 1)]
+    rolled_back = 0
+    if state.undone is not None and state.undone.after < version < state.undone.before:
+        rolled_back = state.undone.before
+        later, keys = ranges_after(log, view, keys, version)
+        versions += later
     tags = (
         name
         for name, tag in state.tags.items()
-        if len(log.version_at(view, tag.version).map_outputs.among(keys))
+        if (tag.version < version or rolled_back)
+        and len(log.version_at(view, tag.version).map_outputs.among(keys))
     )
-    waiting = pending_outputs(log, view).numbers if receipt.pending else ()
-    has_bounds = state.shape is not None and state.shape.partitioner.get("kind") == "range"
+    waiting = {*state.pending.numbers}
     return ErasureStatus(
         path=log.root,
-        versions=tuple(_versions_with(log, view, keys)) if len(keys) else (),
+        versions=tuple(versions),
+        rolled_back=rolled_back,
         tags=tuple(tags),
         pending=tuple(number for number in receipt.pending if number in waiting),
         flushed=tuple(number for number in receipt.pending if number not in waiting),
         unsearched_version=receipt.unsearched_version,
-        bound_columns=receipt.bound_columns if has_bounds else (),
+        bound_columns=(
+            receipt.bound_columns
+            if state.shape is not None and state.shape.partitioner.get("kind") == "range"
+            else ()
+        ),
         statistics_columns=receipt.statistics_columns,
         files=(),
         unreachable=(),
     )
-
-
-def _versions_with(log: LogReader, view: LogView, keys: pa.Array) -> Iterator[int]:
-    """Yield the versions, ascending, that have a map output of these keys."""
-    first = first_version(log, view)
-    if first is None:
-        return
-    held = Delta(log.content_at(view, first).map_outputs.among(keys))
-    if len(held.added):
-        yield first.version
-    for entry in entries_of(log, range(first.version + 1, view.newest + 1)):
-        held = Delta(compose([held, entry.delta]).added.among(keys))
-        if len(held.added):
-            yield entry.version
 
 
 def _existing(

@@ -13,7 +13,9 @@ from arrow_format.jobs.map_outputs import check_files
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.conflicts import Claims, check_needs, check_version_number
 from arrow_format.log.pending import no_version_error
+from arrow_format.log.state import Undone
 from arrow_format.log.version_names import parse_version_name, resolve_version
+from arrow_format.options import check_flag
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.shuffle import check_there
 from arrow_format.read.totals import totals_of
@@ -33,6 +35,7 @@ def rollback_shuffle(
     version: VersionName,
     *,
     expected_version: int | None = None,
+    undo_deletions: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> ShuffleReceipt:
     """Commit a new version with the rows of an earlier one: what came after it is undone.
@@ -49,6 +52,10 @@ def rollback_shuffle(
         unless it has a tag.
     expected_version
         Roll back only if no rows were added or taken away after that version; None: do not ask.
+    undo_deletions
+        Roll back too where rows were deleted after the version, by
+        :func:`~arrow_format.delete_rows`: they come back. The log remembers that, and no receipt of
+        such a deletion ever says again that its rows are gone. Delete them again.
     storage_options
         As for :func:`~arrow_format.open_shuffle`.
 
@@ -63,7 +70,8 @@ def rollback_shuffle(
         There is no shuffle, no such version, or it has expired. Its subclass
         ``ResultReleasedError``: that version, or the result as a whole, was released.
     CommitConflictError
-        Rows were changed after the expected version, or commits of a stream wait to be flushed.
+        Rows were changed after the expected version; commits of a stream wait to be flushed; or
+        rows were deleted after the version, and ``undo_deletions`` is not given.
     CorruptShuffleError
         A file of the earlier version is missing or has another length; nothing was changed.
     OptionError, StorageError
@@ -71,6 +79,7 @@ def rollback_shuffle(
         UnsettledCommitError: the store did not answer.
     """
     check_version_number(expected_version)
+    check_flag("undo_deletions", undo_deletions)
     wanted = parse_version_name(version)
     storage = open_storage(path, storage_options)
     check_there(storage)
@@ -82,17 +91,19 @@ def rollback_shuffle(
         nonlocal are_checked
         if not view.state.version:
             raise no_version_error(log)
-        check_needs("rollback", log, view, Claims(expected_version, source=source))
+        claims = Claims(expected_version, source=source, undo_deletions=undo_deletions)
+        check_needs("rollback", log, view, claims)
         snapshot = log.version_at(view, source)
         if not are_checked:  # they are removed after the version has expired, which is seen above
             advice = "it is needed for the rollback; nothing was changed. Restore it from a copy"
             check_files(storage, snapshot.map_outputs, advice)
             are_checked = True
+        # An overwrite is recognised by its new shuffle id.
+        shape = replace(snapshot.newest.shape, shuffle_id=uuid.uuid4().hex)
         return draft(
             view,
             "rollback",
-            # An overwrite is recognised by its new shuffle id.
-            state={"shape": replace(snapshot.newest.shape, shuffle_id=uuid.uuid4().hex)},
+            state={"shape": shape, "undone": _undone(view, source)},
             map_outputs=snapshot.map_outputs.without_positions(),
             totals=totals_of(snapshot, storage.root, IndexCache(storage)),
         )
@@ -109,3 +120,12 @@ def rollback_shuffle(
         raise UnsettledCommitError(msg) from error
     assert entry is not None  # since decide returns an entry, or raises
     return receipt_of(storage, entry)
+
+
+def _undone(view: LogView, source: int) -> Undone | None:
+    """Return what is undone of deletions after a rollback to a version."""
+    before = view.state.undone
+    if source >= view.state.deleted:
+        return before
+    after = source if before is None else min(source, before.after)
+    return Undone(after, view.newest + 1)

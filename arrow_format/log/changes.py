@@ -312,15 +312,18 @@ def commit_id_of(log: LogReader, view: LogView, version: int) -> str | None:
     return None if version < view.oldest else log.entry_at(view, version).commit_id
 
 
-def check_commit_id(log: LogReader, view: LogView, version: int, commit_id: str) -> None:
-    """Check that a version is the one that was read before, not of a re-created shuffle."""
-    segment = segment_of(version)
+def has_commit(log: LogReader, view: LogView, number: int, commit_id: str) -> bool:
+    """Whether a number of the log has this commit, or had it before its segment was removed."""
+    segment = segment_of(number)
     removed = log.removed(segment) if segment < segment_of(view.state.base) else None
     if removed is not None:
-        is_same = commit_id in removed.commit_ids
-    else:
-        is_same = version <= view.newest and log.record(version).commit_id == commit_id
-    if not is_same:
+        return commit_id in removed.commit_ids
+    return number <= view.newest and log.record(number).commit_id == commit_id
+
+
+def check_commit_id(log: LogReader, view: LogView, version: int, commit_id: str) -> None:
+    """Check that a version is the one that was read before, not of a re-created shuffle."""
+    if not has_commit(log, view, version, commit_id):
         msg = (
             f"{log.root}: version {version} differs from the one that was read before, or does not "
             "exist; the shuffle was removed and written again. Start with a new checkpoint"

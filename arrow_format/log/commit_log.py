@@ -392,6 +392,8 @@ def _numbered(entry: LogEntry, view: LogView) -> LogEntry:
             changes["content"] = number
         if entry.operation != "merge":
             changes["changed"] = number
+        if entry.operation == "delete":
+            changes["deleted"] = number
     if entry.is_pending:
         pending = (*state.pending.numbers, number)
         changes["pending"] = PendingNumbers.of(pending, state.pending.flushed_at_ms)

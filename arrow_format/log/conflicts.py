@@ -35,6 +35,7 @@ class Need(Enum):
     RESULT = "the result was not released as a whole"
     INPUTS = "the map outputs that it replaces are in the newest version"
     SOURCE = "the version that it names has not expired, and was not released"
+    DELETIONS = "no rows were deleted after that version, unless deletions may be undone"
     FLUSHED = "no commit of a stream waits to be flushed"
     NAME = "no version has its name"
 
@@ -44,7 +45,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     "overwrite": (Need.EXPECTED, Need.PENDING_SHAPE),
     "merge": (Need.EXPECTED, Need.RESULT, Need.INPUTS),
     "delete": (Need.EXPECTED, Need.RESULT, Need.INPUTS),
-    "rollback": (Need.EXPECTED, Need.SOURCE, Need.FLUSHED),
+    "rollback": (Need.EXPECTED, Need.SOURCE, Need.DELETIONS, Need.FLUSHED),
     "release": (Need.EXPECTED,),
     "expire": (),
     "tag": (Need.SOURCE, Need.NAME),
@@ -58,6 +59,7 @@ BROKEN_BY: dict[Need, tuple[str, ...]] = {
     Need.RESULT: ("release",),
     Need.INPUTS: ("overwrite", "merge", "delete", "rollback", "release"),
     Need.SOURCE: ("expire", "release"),
+    Need.DELETIONS: ("delete",),
     Need.FLUSHED: ("pending",),
     Need.NAME: ("tag",),
 }
@@ -76,6 +78,8 @@ class Claims:
     """Map outputs that it replaces, as they are in the version that it began with."""
     source: int | None = None
     """The version that it names."""
+    undo_deletions: bool = False
+    """Whether rows may come back that were deleted after that version."""
 
 
 def check_needs(
@@ -93,8 +97,9 @@ def check_needs(
 
     Raises CommitConflictError where the expected version was followed by one that changed rows, or
     is not there; where an input is not part of the newest version any more; and where commits wait
-    to be flushed. Raises ShuffleNotFoundError where the version that it names has expired, or is
-    not there; ResultReleasedError, of that kind, where it was released.
+    to be flushed, or rows were deleted after the version that it names. Raises ShuffleNotFoundError
+    where that version has expired, or is not there; ResultReleasedError, of that kind, where it was
+    released.
     """
     needs = NEEDS[operation]
     if Need.EXPECTED in needs:
@@ -106,6 +111,8 @@ def check_needs(
         _check_inputs(log.root, current, claims.inputs)
     if Need.SOURCE in needs and claims.source is not None:
         _check_source(log, view, claims.source)
+    if Need.DELETIONS in needs and not claims.undo_deletions:
+        _check_deletions(log.root, view, claims.source)
     if Need.FLUSHED in needs and view.state.pending.numbers:
         msg = (
             f"{log.root}: {len(view.state.pending.numbers)} commit(s) of a stream wait to be "
@@ -158,6 +165,19 @@ def _check_inputs(root: str, current: MapOutputs, inputs: MapOutputs) -> None:
             "meanwhile. Nothing was changed; try again if that is still wanted"
         )
         raise CommitConflictError(msg)
+
+
+def _check_deletions(root: str, view: LogView, source: int | None) -> None:
+    deleted = view.state.deleted
+    if source is None or source >= deleted:
+        return
+    msg = (
+        f"{root}: version {deleted} is that of a deletion of rows, which version {source} may "
+        f"still have; nothing was changed. Roll back to a version from {deleted} on, or let the "
+        "rows come back with undo_deletions=True (--undo-deletions): no receipt from before then "
+        "says that they are gone, so delete them again afterwards"
+    )
+    raise CommitConflictError(msg)
 
 
 def _check_source(log: LogReader, view: LogView, version: int) -> None:

@@ -62,10 +62,11 @@ all others, ``append`` adds some, ``merge`` and ``delete`` put some in the place
 PENDING, PENDING_OVERWRITE = "pending", "pending-overwrite"
 """Operations of map outputs that wait to be flushed, which no version has yet. The second
 overwrites the newest version, and all that is pending before it."""
-FENCE, EXPIRE, TAG = "fence", "expire", "tag"
-"""Operations that change no rows: jobs are given up, versions expire, a tag is set or removed."""
+FENCE, EXPIRE, TAG, ERASE = "fence", "expire", "tag", "erase"
+"""Operations that change no rows: jobs are given up, versions expire, a tag is set or removed, rows
+are to be gone that only earlier versions have."""
 
-_ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG)
+_ALL = (*OPERATIONS, PENDING, PENDING_OVERWRITE, FENCE, EXPIRE, TAG, ERASE)
 _ADD_ROWS = ("overwrite", "append", "rollback")
 _OF_ONE_JOB = ("append", "overwrite", PENDING, PENDING_OVERWRITE)
 _END_OF_TIME_MS = 253_402_300_799_000

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 LOG_DIRECTORY = "commit_log"
 MAP_OUTPUT_DIRECTORY = "map_outputs"
@@ -94,6 +94,15 @@ def link_of(number: int) -> int:
     the next one of twice its size are based on it.
     """
     return number & (number - 1)
+
+
+def checkpoints_after(after: int, last: int) -> Iterator[int]:
+    """Yield the numbers up to ``last`` whose checkpoint may begin after a number, descending."""
+    width = after & -after or 1 << last.bit_length()
+    while width >= CHECKPOINT_INTERVAL:
+        if after + width <= last:
+            yield after + width
+        width //= 2
 
 
 def segments_in(names: Iterable[str]) -> list[int]:

@@ -22,7 +22,7 @@ from arrow_format.errors import (
     ShuffleNotFoundError,
 )
 from arrow_format.log.delta import compose, made
-from arrow_format.log.entry import EXPIRE, FENCE, TAG, LogEntry, decode_entry, end_of_job
+from arrow_format.log.entry import ERASE, EXPIRE, FENCE, TAG, LogEntry, decode_entry, end_of_job
 from arrow_format.log.job_ends import (
     JobEnd,
     RemovedSegment,
@@ -66,6 +66,7 @@ _NO_VERSION = {
     FENCE: "gives up unfinished jobs",
     EXPIRE: "lets versions expire",
     TAG: "changes a tag",
+    ERASE: "asks that rows of earlier versions go",
 }
 
 
@@ -394,6 +395,10 @@ class LogReader:
             return None
         # One that begins within the base is built on what may have been removed.
         return piece if not piece.span.after or piece.span.after >= base else None
+
+    def checkpoint(self, number: int) -> LogEntry:
+        """Read the checkpoint that ends at a number, verified; raises as :meth:`record`."""
+        return self._stored(checkpoint_path(number), number)
 
     def _stored(self, path: str, number: int) -> LogEntry:
         """Read a checkpoint, verified; raises as :meth:`record`."""

@@ -99,6 +99,15 @@ class Tag(Struct, frozen=True):
     """Of the entry that set the tag; it is part of the name of the tag's file."""
 
 
+class Undone(Struct, frozen=True):
+    """Deletions that a rollback undid: their rows may be in files of any later version."""
+
+    after: Natural
+    """Those after the version that was rolled back to,"""
+    before: Natural
+    """and before the rollback. Of several rollbacks the numbers span all of them."""
+
+
 class LogState(Struct, frozen=True, omit_defaults=True):
     """The state of the log after an entry."""
 
@@ -135,6 +144,11 @@ class LogState(Struct, frozen=True, omit_defaults=True):
     tags: dict[Name, Tag] = {}
     restored: tuple[Natural, ...] = ()
     """Versions from :attr:`oldest` on that have map outputs of earlier ones by a rollback."""
+    deleted: Natural = 0
+    """The version of the last deletion that somebody asked for; versions before it may have rows
+    that are to be gone. What replaces rows by others, or says the same otherwise, is none."""
+    undone: Undone | None = None
+    """What rollbacks undid of deletions; None: nothing. It is never forgotten."""
 
     @property
     def is_ended(self) -> bool:
@@ -146,7 +160,7 @@ def problems_of_state(state: LogState, newest: int) -> Iterator[str]:
     """Yield what is wrong with the state after entry ``newest``, if anything."""
     numbers = (
         state.version, state.content, state.changed, state.ended, state.oldest, state.expired,
-        state.base, state.checkpoint, state.swept, *state.restored,
+        state.base, state.checkpoint, state.swept, state.deleted, *state.restored,
         *(tag.version for tag in state.tags.values()),
         *(end.version for end in state.jobs.values()),
     )  # fmt: skip
@@ -162,6 +176,8 @@ def problems_of_state(state: LogState, newest: int) -> Iterator[str]:
         yield f"version {state.version} is the newest, and {state.oldest} the oldest"
     if state.released is not None and state.released.through > state.version:
         yield f"version {state.released.through} is released and does not exist"
+    if state.undone is not None and not state.undone.after < state.undone.before <= newest:
+        yield f"a rollback before entry {newest} undid no deletion"
     lasts = [0, *(last for _, last in state.pending.ranges)]
     pairs = zip(lasts, state.pending.ranges, strict=False)
     if lasts[-1] > newest or any(not before < first <= last for before, (first, last) in pairs):

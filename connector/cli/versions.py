@@ -29,12 +29,18 @@ def rollback(
         int | None,
         typer.Option(help="Roll back only if no rows were changed after this version."),
     ] = None,
+    undo_deletions: Annotated[
+        bool,
+        typer.Option("--undo-deletions", help="Let rows come back that were deleted since."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Commit a new version with the rows of an earlier one."""
     from arrow_format.jobs.rollback import rollback_shuffle
 
-    receipt = rollback_shuffle(path, version, expected_version=expected_version)
+    receipt = rollback_shuffle(
+        path, version, expected_version=expected_version, undo_deletions=undo_deletions
+    )
     if as_json:
         facts = {"path": receipt.path, "version": receipt.version, "num_rows": receipt.num_rows}
         show_result({**facts, "num_bytes": receipt.num_bytes})

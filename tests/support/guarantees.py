@@ -91,6 +91,11 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A deletion by key takes all rows of the keys, as Spark groups them, and no others, "
             "and changes no order"
         ),
+        "undone deletions": (
+            "No rollback, to a version or a tag, brings deleted rows back unless it is told to; "
+            "rows that came back so, by a flush, or by a log that was restored, are never said to "
+            "be gone by the receipt of that deletion"
+        ),
         "erased bytes": (
             "After a deletion and a collection no file holds the rows, and the receipt says so no "
             "earlier; old entries of the log keep bounds of columns that have statistics, by "

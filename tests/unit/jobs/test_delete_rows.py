@@ -627,7 +627,7 @@ def test_after_collection_no_file_holds_the_value(tmp_path, sort_by):
     assert receipt.num_rows == 20
     # Earlier versions, and files that a merge has replaced, hold the rows until they expire.
     status = erasure_status(tmp_path / "x", receipt)
-    assert status.versions == tuple(range(1, receipt.version))
+    assert status.versions == ((1, receipt.version - 1),)
     assert len(receipt.files) == 5
     assert not status.is_gone
     collect_garbage(tmp_path / "x", retention=timedelta(hours=1))
@@ -673,7 +673,7 @@ def test_old_versions_that_were_overwritten_may_hold_the_rows_too(tmp_path):
     )
     receipt = delete_rows(tmp_path, {"k": [1]}, options=TINY)
     assert len(receipt.files) == 2
-    assert erasure_status(tmp_path, receipt).versions == (1, 2)
+    assert erasure_status(tmp_path, receipt).versions == ((1, 2),)
     nothing = delete_rows(tmp_path, {"k": [1]}, options=TINY)
     assert nothing.version == 3
     assert {file.path for file in nothing.files} == {file.path for file in receipt.files}
@@ -721,8 +721,10 @@ def test_a_receipt_of_another_shuffle(tmp_path):
     append(tmp_path / "a", 0)
     receipt = delete_rows(tmp_path / "a", {"k": [5]}, options=TINY)
     append(tmp_path / "b", 0)
-    with pytest.raises(OptionError, match="newest version is 1"):
-        erasure_status(tmp_path / "b", receipt)
+    for _ in range(2):
+        with pytest.raises(OptionError, match=r"this log does not have; its newest version"):
+            erasure_status(tmp_path / "b", receipt)
+        append(tmp_path / "b", 400)
     with pytest.raises(OptionError, match="receipt is dict"):
         erasure_status(tmp_path / "a", {})
     with pytest.raises(ShuffleNotFoundError):

@@ -41,6 +41,7 @@ def test_rollback(path, command):
     assert status == 1
     assert "CommitConflictError" in text
     assert "followed by version 5" in text
+    assert command("rollback", path, 3, "--undo-deletions")[0] == 0  # there are none
     assert command("rollback", path, "9")[0] == 1
     assert command("rollback", path, "a b")[0] == 2
     assert values(path) == values(path, 3)
