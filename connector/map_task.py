@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StructType
+from pyspark.sql.types import Row, StructType
 
-from arrow_format.errors import OptionError, SchemaError, ShuffleError
+from arrow_format.errors import OptionError, SchemaError
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
@@ -20,13 +20,12 @@ from arrow_format.keys.combination import check_functions
 from arrow_format.keys.partitioner import HashPartitioner, Partitioner, choose_partitioner
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import normalise_sort_by
-from arrow_format.log.outputs import MapOutputs, decode_outputs, encode_outputs
-from arrow_format.log.totals import decode_totals, encode_totals
-from arrow_format.model import MapStatus, Transaction
+from arrow_format.model import Transaction
 from arrow_format.options import WriteOptions, check_type
 from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
 from connector.arrival import Travels
+from connector.map_status import STATUS_SCHEMA, status_to_row, statuses_from_rows
 from connector.spark_types import (
     arrow_schema_of,
     check_keys,
@@ -44,63 +43,9 @@ if TYPE_CHECKING:
     from arrow_format.arrays.batches import Rows
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.jobs.receipt import ShuffleReceipt
+    from arrow_format.model import MapStatus
     from arrow_format.options import WriteMode
     from arrow_format.storage.open import Place
-
-
-MAX_TOTALS_BYTES = 64 << 10
-"""Most bytes of the totals of one map task in its status; the commit reads the index for others."""
-
-MAX_ALL_TOTALS_BYTES = 256 << 20
-"""Most bytes of the totals of all map tasks, a quarter of what Spark's driver takes by default
-(``spark.driver.maxResultSize``). A task knows its number and not how many there are, so those send
-theirs that stay within this if all before them had as many."""
-
-
-def status_to_row(status: MapStatus) -> dict[str, Any]:
-    """Return a status as a row, by column name of :data:`STATUS_SCHEMA`."""
-    totals = None
-    if status.subpartition_rows is not None and status.subpartition_bytes is not None:
-        totals = encode_totals((status.subpartition_rows, status.subpartition_bytes))
-        tasks = status.output.map_task + 1
-        if len(totals) > min(MAX_TOTALS_BYTES, MAX_ALL_TOTALS_BYTES // tasks):
-            totals = None
-    return {
-        "map_task": status.output.map_task,
-        "attempt": status.output.attempt,
-        "num_rows": status.output.num_rows,
-        "num_bytes": status.output.num_bytes,
-        "map_output": encode_outputs(MapOutputs.of([status.output])),
-        "totals": totals,
-    }
-
-
-def status_from_row(row: Mapping[str, Any]) -> MapStatus:
-    """Inverse of :func:`status_to_row`, from a Spark row or a dict; raises ShuffleError."""
-    try:
-        (output,) = decode_outputs(bytes(row["map_output"]))
-        output = replace(output, position=None)
-        if row["totals"] is None:
-            return MapStatus(output)
-        return MapStatus(output, *decode_totals(bytes(row["totals"])))
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        msg = (
-            f"not a map status of ShuffleMapTask ({type(error).__name__}: {error}); pass what "
-            "df.mapInArrow(task, task.status_schema).collect() returned"
-        )
-        raise ShuffleError(msg) from error
-
-
-STATUS_SCHEMA = (
-    StructType()
-    .add("map_task", IntegerType(), nullable=False)
-    .add("attempt", IntegerType(), nullable=False)
-    .add("num_rows", LongType(), nullable=False)
-    .add("num_bytes", LongType(), nullable=False)
-    .add("map_output", BinaryType(), nullable=False)
-    .add("totals", BinaryType(), nullable=True)
-)
-"""Columns of a map status as a row: one row per map task."""
 
 
 def options_of_tasks(options: WriteOptions | None) -> WriteOptions:
@@ -290,7 +235,7 @@ def write_and_commit(
         task.job = job
         rows: Sequence[Any] = frame.mapInArrow(task, task.status_schema).collect()
         # Not decoded together: totals of tens of thousands of tasks would take gigabytes.
-        return map(status_from_row, rows)
+        return statuses_from_rows(rows)
 
     return run_job(
         task.job,
@@ -357,7 +302,7 @@ def commit_shuffle(
     rows: Sequence[Any] = statuses.to_pylist() if isinstance(statuses, pa.Table) else statuses
     return commit_job(
         task.job,
-        map(status_from_row, rows),
+        statuses_from_rows(rows),
         mode=mode,
         expected_map_outputs=expected_map_outputs,
         expected_version=expected_version,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from arrow_format.extras import require
 from arrow_format.jobs.map_outputs import check_files
 from arrow_format.jobs.merge import merge_with
-from connector.map_task import NumberedMapTask, status_from_row
+from connector.map_status import statuses_from_rows
+from connector.map_task import NumberedMapTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ def merge_shuffle(
         numbers = spark.range(0, work.num_tasks, 1, work.num_tasks)
         rows: Sequence[Any] = numbers.mapInArrow(task, task.status_schema).collect()
         outputs = []
-        for status in map(status_from_row, rows):
+        for status in statuses_from_rows(rows):
             outputs.append(status.output)
             yield status
         advice = "it was removed or changed before the commit. Merge again"

@@ -25,7 +25,7 @@ import pytest
 
 import connector
 from arrow_format import HashPartitioner, ShuffleError, ShuffleNotFoundError, open_shuffle
-from connector.map_task import status_from_row, status_to_row
+from connector.map_status import status_to_row, statuses_from_rows
 from integration.programs.cluster import ROOT, session_settings
 from integration.programs.processes import executors
 from integration.programs.ways import FAST
@@ -408,7 +408,7 @@ def test_mixed_attempts_of_one_map_task_cannot_be_committed(spark: SparkSession,
         df.mapInArrow(task, task.status_schema).orderBy("map_task").toArrow().to_pylist()
         for _ in range(2)
     )
-    first, second = map(status_from_row, (one[0], other[0]))
+    first, second = statuses_from_rows((one[0], other[0]))
     files = (*first.output.files, *second.output.files)
     both = replace(first, output=replace(first.output, files=files))
     mixed = status_to_row(both)

@@ -14,7 +14,7 @@ from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import HashPartitioner
 from arrow_format.storage.open import open_storage
-from connector.map_task import status_from_row, status_to_row
+from connector.map_status import status_to_row, statuses_from_rows
 from integration.load.model import Shuffle, read_cost, write_cost
 from integration.load.tables import TABLES
 from tests.support.memory import PROJECT
@@ -46,7 +46,7 @@ def write(storage: Storage, map_outputs: int, n: int, rows: int, options: WriteO
             for start in range(0, rows, 10_000)
         ]
         sent.append(status_to_row(run_map_task(job, task, 0, batches)))
-    commit_job(job, map(status_from_row, sent))
+    commit_job(job, statuses_from_rows(sent))
     return sum(len(row["map_output"]) + len(row["totals"] or b"") for row in sent)
 
 

@@ -5,6 +5,7 @@ Apart from commits, since a process that keeps or prints a receipt need not load
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,13 @@ import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_scalar
 from arrow_format.read.presentation import count_of, format_bytes, html_skew, html_table, size_facts
+from arrow_format.write.merge_policy import MergePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MANY_MAP_OUTPUTS = 64
+"""A write of fewer is not worth a sentence: what it leaves, a merge from time to time joins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +68,24 @@ class ShuffleReceipt:
         rows = self.subpartition_rows
         return int(pc.sum(pc.equal(rows, to_scalar(0, rows.type))).as_py() or 0)
 
+    @property
+    def advice(self) -> str | None:
+        """What would make reading this write cheaper, with the command; None where nothing would.
+
+        A reader of a subpartition opens each map output. Of many small pieces a merge by
+        subpartition makes one.
+        """
+        if self.num_map_outputs < MANY_MAP_OUTPUTS or not self.num_subpartitions:
+            return None
+        piece = self.num_bytes / (self.num_map_outputs * self.num_subpartitions)
+        if piece >= MergePolicy().min_read_bytes:
+            return None
+        return (
+            f"a subpartition is in {self.num_map_outputs:,} map outputs, with "
+            f"{format_bytes(int(piece))} in each. To read it at once: "
+            f"arrow-shuffle merge --by subpartition {shlex.quote(self.path)}"
+        )
+
     def __str__(self) -> str:
         empty = self._num_empty()
         subpartitions = count_of(self.num_subpartitions, f"({empty:,} empty) subpartition")
@@ -71,6 +94,7 @@ class ShuffleReceipt:
             f"{format_bytes(self.num_bytes)} on disk, "
             f"{count_of(self.num_map_outputs, 'map output')}, {subpartitions}"
             + ("; committed before, and nothing was written now" if self.is_repetition else "")
+            + (f"\n{self.advice}" if self.advice else "")
         )
 
     def _repr_html_(self) -> str:
@@ -78,5 +102,6 @@ class ShuffleReceipt:
             self.num_rows, self.num_bytes, self.num_map_outputs, self.subpartition_rows
         )
         facts = [("path", self.path), ("version", str(self.version)), *sizes]
+        facts += [("advice", self.advice)] if self.advice else []
         skew = html_skew(self.subpartition_rows) if self.num_subpartitions else ""
         return html_table(facts) + skew

@@ -25,7 +25,7 @@ from arrow_format.arrays.buffers import (
 )
 from arrow_format.arrays.selection import take
 from arrow_format.errors import CorruptShuffleError
-from arrow_format.format.ipc import check_stream
+from arrow_format.format.ipc import check_stream, join_streams
 from arrow_format.format.single_values import from_binaries
 from arrow_format.format.statistics import UNKNOWN, ColumnStatistics
 from arrow_format.model import (
@@ -113,14 +113,34 @@ def decode_table(data: bytes, schema: pa.Schema) -> pa.Table:
     any honest one of its length.
     """
     check_stream(memoryview(data), max(_MAX_BYTES, _MAX_RATIO * len(data)))
+    return _read_table(data, schema)[0]
+
+
+def decode_tables(parts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, list[int]]:
+    """Decode many small tables as one; return it, and the rows of each.
+
+    The parts must come from processes that are trusted: what decompressing them takes is not
+    limited. Raises as :func:`decode_table`.
+    """
+    table, counts = _read_table(join_streams(parts), schema)
+    if len(counts) != len(parts):
+        msg = f"{len(counts)} batches in {len(parts)} tables"
+        raise ValueError(msg)
+    return table, counts
+
+
+def _read_table(data: bytes, schema: pa.Schema) -> tuple[pa.Table, list[int]]:
+    """Return the table of a stream, one chunk a column, and the rows of each of its batches."""
     # Threads cost more than the few buffers of most tables.
     options = pa.ipc.IpcReadOptions(use_threads=len(data) > _LARGE)
     with pa.ipc.open_stream(pa.py_buffer(data), options=options) as reader:
         if not reader.schema.equals(schema):
             msg = f"a table of the columns {', '.join(reader.schema.names)}"
             raise ValueError(msg)
-        table = reader.read_all()
+        batches = list(reader)
+    table = pa.Table.from_batches(batches, schema)
     table.validate(full=True)
+    table = table.combine_chunks()
     if any(
         _has_nulls(chunk, field)
         for field, column in zip(schema, table.columns, strict=True)
@@ -128,7 +148,7 @@ def decode_table(data: bytes, schema: pa.Schema) -> pa.Table:
     ):
         msg = "a table has nulls"
         raise ValueError(msg)
-    return table.combine_chunks()
+    return table, list(map(len, batches))
 
 
 def _has_nulls(array: pa.Array, field: pa.Field) -> bool:
@@ -528,6 +548,18 @@ def decode_outputs(data: bytes) -> MapOutputs:
     """Inverse of :func:`encode_outputs`; raises ValueError or an Arrow exception."""
     table = decode_table(data, SCHEMA)
     check_outputs(table)
+    return MapOutputs.of_table(table)
+
+
+def decode_each(parts: Sequence[bytes]) -> MapOutputs:
+    """Decode as many map outputs as parts, each encoded alone by a process that is trusted.
+
+    Raises as :func:`decode_outputs`. What holds for several together is not checked.
+    """
+    table, counts = decode_tables(parts, SCHEMA)
+    if max(counts) > 1:
+        msg = f"{max(counts)} map outputs, where one is expected"
+        raise ValueError(msg)
     return MapOutputs.of_table(table)
 
 

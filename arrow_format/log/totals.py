@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy
-from arrow_format.log.outputs import decode_table, encode_table
+from arrow_format.log.outputs import decode_table, decode_tables, encode_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from arrow_format.log.delta import Totals
     from arrow_format.model import Int64Array
@@ -31,7 +31,23 @@ def encode_totals(totals: Totals) -> bytes:
 
 def decode_totals(data: bytes) -> Totals:
     """Inverse of :func:`encode_totals`; raises ValueError or an Arrow exception."""
-    table = decode_table(data, _SCHEMA)
+    return _checked(decode_table(data, _SCHEMA))
+
+
+def decode_each_totals(parts: Sequence[bytes]) -> Iterator[Totals]:
+    """Yield the totals of each of many map tasks; raises as :func:`decode_totals`.
+
+    They are views of one table of all, of ``16 * num_subpartitions`` bytes each.
+    """
+    table, counts = decode_tables(parts, _SCHEMA)
+    rows, sizes = _checked(table)
+    start = 0
+    for count in counts:
+        yield rows[start : start + count], sizes[start : start + count]
+        start += count
+
+
+def _checked(table: pa.Table) -> Totals:
     rows, sizes = (to_numpy(column.combine_chunks()) for column in table.columns)
     # Values too large to be summed in 64 bits are too large altogether.
     if max(float(np.abs(part.astype(float)).sum()) for part in (rows, sizes)) >= 1 << 62:

@@ -26,7 +26,8 @@ from arrow_format.log.transactions import find_transaction
 from arrow_format.model import Transaction
 from arrow_format.streaming.flush_pending import flush_if_due, flush_if_last
 from connector.arrival import Travels
-from connector.map_task import run_spark_task, status_from_row, status_to_row
+from connector.map_status import status_to_row, statuses_from_rows
+from connector.map_task import run_spark_task
 from connector.micro_batches import QUERY_ID
 from connector.options.stream import parse_sink_options
 from connector.source.writer import begin_target_job
@@ -105,7 +106,7 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
             )
             raise ShuffleError(msg)
         (transaction,) = transactions
-        statuses = [status_from_row(message.row) for message in known]
+        statuses = list(statuses_from_rows(message.row for message in known))
         # Rows first: a batch without any left no trace of its transaction.
         if self._changes_nothing(job, statuses) or self._is_done(job, transaction):
             with contextlib.suppress(ShuffleError):  # garbage collection removes the rest

@@ -18,7 +18,8 @@ from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import key_fields
 from arrow_format.storage.open import open_storage
 from connector.arrival import Travels
-from connector.map_task import begin_spark_job, run_spark_task, status_from_row, status_to_row
+from connector.map_status import status_to_row, statuses_from_rows
+from connector.map_task import begin_spark_job, run_spark_task
 from connector.options.source import parse_target_options
 from connector.spark_types import arrow_schema_of, stored_schema
 
@@ -75,7 +76,7 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
         rows = (message.row for message in messages if isinstance(message, MapStatusMessage))
         commit_job(
             self._job,
-            map(status_from_row, rows),
+            statuses_from_rows(rows),
             mode=self._mode,
             expected_map_outputs=len(messages),
             expected_version=self._expected_version,

@@ -16,7 +16,7 @@ from arrow_format.storage.object_store import MAX_REQUESTS, PART_BYTES
 from arrow_format.write.clustering import SPLIT_CHUNK_BYTES, region_chunk_bytes
 from arrow_format.write.merge_policy import MAX_FAN_IN, Facts, MergePolicy
 from arrow_format.write.sort_buffer import ROW_OVERHEAD_BYTES
-from connector.map_task import MAX_ALL_TOTALS_BYTES, MAX_TOTALS_BYTES
+from connector.map_status import MAX_ALL_TOTALS_BYTES, MAX_TOTALS_BYTES
 
 GB, TB, PB = 10**9, 10**12, 10**15
 

@@ -13,7 +13,7 @@ from arrow_format import HashPartitioner, WriteOptions, open_shuffle
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
-from connector.map_task import status_from_row, status_to_row
+from connector.map_status import status_to_row, statuses_from_rows
 from tests.support.memory import forget_peak, resident_bytes
 
 OPTIONS = WriteOptions(sync=False, sort_buffer_bytes=4 << 20)
@@ -71,7 +71,7 @@ def run_outputs(
     ]
     before = forget_peak()
     started = time.perf_counter()
-    commit_job(job, map(status_from_row, statuses))
+    commit_job(job, statuses_from_rows(statuses))
     committed = time.perf_counter()
     commit_bytes = resident_bytes() - before
     status_bytes = sum(len(row["map_output"]) + len(row["totals"] or b"") for row in statuses)

@@ -1,6 +1,9 @@
 """What a write reports is what a reader finds, and reads well."""
 
+from dataclasses import replace
+
 import pyarrow as pa
+import pytest
 
 from arrow_format import open_shuffle
 from arrow_format.jobs.receipt import ShuffleReceipt
@@ -54,3 +57,19 @@ def test_as_html():
     assert "<td>/data/&lt;x&gt;</td>" in html
     assert "<th>rows</th><td>1,234,567</td>" in html
     assert "<th>rows in largest</th><td>7</td>" in html
+
+
+@pytest.mark.parametrize(
+    ("num_map_outputs", "num_bytes", "is_advised"),
+    [(63, 1000, False), (64, 1000, True), (64, 64 * 5 * (16 << 10), False), (10_000, 9**8, True)],
+)
+def test_many_small_pieces_are_worth_a_merge(num_map_outputs, num_bytes, is_advised):
+    receipt = replace(
+        RECEIPT, path="/a b", num_map_outputs=num_map_outputs, num_bytes=num_bytes,
+        num_subpartitions=5,
+    )  # fmt: skip
+    command = "arrow-shuffle merge --by subpartition '/a b'"
+    assert (command in str(receipt)) == is_advised
+    assert ("merge --by subpartition" in receipt._repr_html_()) == is_advised
+    if is_advised:
+        assert f"in {num_map_outputs:,} map outputs" in str(receipt)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from arrow_format.errors import ShuffleError
 from arrow_format.jobs.commit import commit_job
-from connector import map_task
-from connector.map_task import status_from_row, status_to_row
+from connector import map_status
+from connector.map_status import status_to_row, statuses_from_rows
 from tests.support.memory import figures_of
 from tests.support.small_shuffles import N, begin, run, values
 
@@ -16,11 +17,11 @@ def test_totals_of_all_tasks_stay_within_what_the_driver_takes(path, monkeypatch
     job = begin(path)
     statuses = [run(job, task, [task % N], start=task) for task in range(5)]
     row = status_to_row(statuses[0])
-    monkeypatch.setattr(map_task, "MAX_ALL_TOTALS_BYTES", 3 * len(row["totals"]) + 50)
+    monkeypatch.setattr(map_status, "MAX_ALL_TOTALS_BYTES", 3 * len(row["totals"]) + 50)
     rows = [status_to_row(status) for status in statuses]
     sent = [row["totals"] is not None for row in rows]
     assert sent == [True, True, True, False, False]
-    receipt = commit_job(job, map(status_from_row, rows), expected_map_outputs=5)
+    receipt = commit_job(job, statuses_from_rows(rows), expected_map_outputs=5)
     assert receipt.subpartition_rows.to_pylist() == [
         sum(task % N == p for task in range(5)) for p in range(N)
     ]
@@ -29,12 +30,60 @@ def test_totals_of_all_tasks_stay_within_what_the_driver_takes(path, monkeypatch
 
 @pytest.mark.parametrize("task", [0, 7])
 def test_totals_above_the_bound_of_one_task_are_not_sent(path, task, monkeypatch):
-    monkeypatch.setattr(map_task, "MAX_TOTALS_BYTES", 100)
+    monkeypatch.setattr(map_status, "MAX_TOTALS_BYTES", 100)
     status = run(begin(path), task, [1])
     assert status_to_row(status)["totals"] is None
-    back = status_from_row(status_to_row(status))
+    (back,) = statuses_from_rows([status_to_row(status)])
     assert replace(back.output, position=None) == replace(status.output, position=None)
     assert back.subpartition_rows is None
+
+
+def test_statuses_are_decoded_in_blocks(path, monkeypatch):
+    """Some with totals and some without, in blocks that end anywhere."""
+    job = begin(path)
+    statuses = [run(job, task, [task % N], start=task) for task in range(9)]
+    rows = [status_to_row(one) for one in statuses]
+    for task in (0, 4, 8):
+        rows[task]["totals"] = None
+    for rows_of_block, bytes_of_block in [(1, 1), (2, 1 << 20), (4, 16 * N * 2), (100, 1 << 20)]:
+        monkeypatch.setattr(map_status, "DECODED_TOGETHER", rows_of_block)
+        monkeypatch.setattr(map_status, "DECODED_BYTES", bytes_of_block)
+        found = list(statuses_from_rows(iter(rows)))
+        assert [replace(one.output, position=None) for one in statuses] == [
+            one.output for one in found
+        ]
+        for task, (one, back) in enumerate(zip(statuses, found, strict=True)):
+            if task in (0, 4, 8):
+                assert back.subpartition_rows is None
+                assert back.subpartition_bytes is None
+            else:
+                assert one.subpartition_rows.tolist() == back.subpartition_rows.tolist()
+                assert one.subpartition_bytes.tolist() == back.subpartition_bytes.tolist()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"map_output": b""},
+        {"map_output": b"x" * 100},
+        {"map_output": None},
+        {"totals": b"x" * 100},
+        {"totals": "own"},
+        {"map_output": "cut"},
+        {"map_output": "doubled"},
+    ],
+)
+def test_rows_that_are_no_statuses(path, changes):
+    job = begin(path)
+    rows = [status_to_row(run(job, task, [1])) for task in range(3)]
+    own = rows[1]["map_output"]
+    made = {"own": own, "cut": own[:-9], "doubled": own + own}
+    rows[1] |= {name: made.get(value, value) for name, value in changes.items()}
+    with pytest.raises(ShuffleError, match="not a map status of ShuffleMapTask"):
+        list(statuses_from_rows(rows))
+    del rows[0]["map_output"]
+    with pytest.raises(ShuffleError, match="KeyError: 'map_output'"):
+        list(statuses_from_rows(rows))
 
 
 DRIVER = """
