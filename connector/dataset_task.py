@@ -42,7 +42,7 @@ class DatasetMapTask(NumberedMapTask):
         *,
         num_subpartitions: int,
         partitioner: Partitioner,
-        sort_by: Sequence[str | tuple[str, str]] = (),
+        sort_by: Sequence[str | tuple[str, str]] | None = (),
         combine: Mapping[str, str] | None = None,
         options: WriteOptions | None = None,
     ) -> None:

@@ -60,7 +60,7 @@ def begin_spark_job(
     *,
     num_subpartitions: int,
     partitioner: Partitioner,
-    sort_by: Sequence[str | tuple[str, str]] = (),
+    sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
     options: WriteOptions | None,
 ) -> ShuffleJob:
@@ -144,7 +144,7 @@ class ShuffleMapTask(Travels):
         num_subpartitions: int,
         keys: str | Sequence[str] | None = None,
         partitioner: Partitioner | None = None,
-        sort_by: Sequence[str | tuple[str, str]] = (),
+        sort_by: Sequence[str | tuple[str, str]] | None = (),
         combine: Mapping[str, str] | None = None,
         options: WriteOptions | None = None,
         case_sensitive: bool = False,

@@ -9,7 +9,7 @@ from msgspec import json
 
 from arrow_format.errors import OptionError
 from arrow_format.model import Name, Natural  # noqa: TC001  read by msgspec
-from arrow_format.read.presentation import count_of, format_bytes
+from arrow_format.read.presentation import HasText, count_of, format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class HoldingFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionReceipt:
+class DeletionReceipt(HasText):
     """What a deletion of the rows of given keys did, and what still holds these rows.
 
     It names no key. Keep it (:meth:`to_json`) until :func:`~arrow_format.erasure_status` says that

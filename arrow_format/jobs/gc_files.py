@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrow_format.log.names import JOB_ID, MAP_OUTPUT_DIRECTORY
-from arrow_format.read.presentation import count_of, format_bytes
+from arrow_format.read.presentation import HasText, count_of, format_bytes
 from arrow_format.storage.local_dir_removal import holds_garbage, is_root_or_rest
 from arrow_format.storage.local_dirs import (
     MARKER_NAME,
@@ -225,7 +225,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class GcReport:
+class GcReport(HasText):
     """What :func:`arrow_format.collect_garbage` did, or would do.
 
     Parameters

@@ -148,7 +148,7 @@ def begin_job(
     *,
     num_subpartitions: int,
     partitioner: Partitioner,
-    sort_by: Sequence[Any] | str = (),
+    sort_by: Sequence[Any] | str | None = (),
     combine: Mapping[str, str] | None = None,
     options: WriteOptions | None = None,
     spark_schema: str | None = None,

@@ -29,6 +29,7 @@ from arrow_format.options import (
     check_type,
 )
 from arrow_format.read.index_cache import IndexCache
+from arrow_format.read.presentation import HasText, format_bytes
 from arrow_format.read.shuffle import Shuffle, open_shuffle
 from arrow_format.write.merge_policy import Facts, MergePolicy, PlannedMerge
 from arrow_format.write.merger import ignore
@@ -71,7 +72,7 @@ class MergePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeReport:
+class MergeReport(HasText):
     """What a merge did.
 
     Parameters
@@ -93,6 +94,27 @@ class MergeReport:
     num_map_outputs: tuple[int, int]
     before: Facts
     after: Facts
+
+    @property
+    def lines(self) -> list[str]:
+        """What was done, without the path, for people."""
+        if not self.plan.merges:
+            return [f"nothing to merge in version {self.version}"]
+        outputs_before, outputs_after = self.num_map_outputs
+        before, after = self.before, self.after
+        return [
+            f"merged into version {self.version}",
+            f"  map outputs  {outputs_before:,} -> {outputs_after:,}",
+            f"  files        {before.num_files:,} -> {after.num_files:,}",
+            f"  regions      {before.num_regions:,} -> {after.num_regions:,}",
+            f"  data         {format_bytes(before.data_bytes)} -> {format_bytes(after.data_bytes)}",
+            f"  index        {format_bytes(before.index_bytes)} -> "
+            f"{format_bytes(after.index_bytes)}",
+            "  The files of versions before stay on disk until they expire; see arrow-shuffle gc.",
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.plan.path}: " + "\n".join(self.lines)
 
 
 def plan_merge(shuffle: Shuffle, policy: MergePolicy, by: MergeBy = "map_output") -> MergePlan:

@@ -44,7 +44,7 @@ def write_shuffle(
     num_subpartitions: int,
     keys: str | Sequence[str] | None = None,
     partitioner: Partitioner | None = None,
-    sort_by: Sequence[str | tuple[str, str]] = (),
+    sort_by: Sequence[str | tuple[str, str]] | None = (),
     combine: Mapping[str, str] | None = None,
     mode: WriteMode = "errorifexists",
     for_spark: bool = True,

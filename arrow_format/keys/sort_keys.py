@@ -47,9 +47,9 @@ def normalise_sort_by(value: object, what: str = "sort_by") -> SortBy:
     """Return a user's sort keys as pairs; OptionError if malformed, or a column is named twice.
 
     ``value`` is a column name, or several keys, each a column name or a pair of name and order:
-    ``("a", ("b", "descending"))``. ``what`` is the argument's name in messages.
+    ``("a", ("b", "descending"))``; None is not sorted. ``what`` is the argument's name in messages.
     """
-    keys = tuple(_key(key, value, what) for key in as_several(value))
+    keys = tuple(_key(key, value, what) for key in as_several(() if value is None else value))
     names = [name for name, _ in keys]
     if len(set(names)) < len(names):
         msg = f"{what}={value!r}: a column is named twice"
@@ -88,7 +88,7 @@ def key_fields(schema: pa.Schema, keys: SortBy, what: str = "sort_by") -> list[p
     return fields
 
 
-def check_sort_by(schema: pa.Schema, sort_by: Sequence[Any] | str) -> SortBy:
+def check_sort_by(schema: pa.Schema, sort_by: Sequence[Any] | str | None) -> SortBy:
     """Return sort keys as :func:`normalise_sort_by`, checked as :func:`key_fields`."""
     keys = normalise_sort_by(sort_by)
     key_fields(schema, keys)

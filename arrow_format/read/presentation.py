@@ -50,6 +50,15 @@ def size_facts(
     ]
 
 
+class HasText:
+    """A report that shows its text in a notebook, too, and not the values it is made of."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
 def html_table(rows: Iterable[tuple[str, str]]) -> str:
     """Return a table of names and values, escaped."""
     cells = "".join(

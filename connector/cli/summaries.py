@@ -132,17 +132,8 @@ def report_lines(report: MergeReport, seconds: float) -> list[str]:
     """Describe what was merged."""
     if not report.plan.merges:
         return merge_plan_lines(report.plan)
-    outputs_before, outputs_after = report.num_map_outputs
-    before, after = report.before, report.after
-    return [
-        f"{printable(report.plan.path)}: merged into version {report.version} ({seconds:.1f} s)",
-        f"  map outputs  {outputs_before:,} -> {outputs_after:,}",
-        f"  files        {before.num_files:,} -> {after.num_files:,}",
-        f"  regions      {before.num_regions:,} -> {after.num_regions:,}",
-        f"  data         {format_bytes(before.data_bytes)} -> {format_bytes(after.data_bytes)}",
-        f"  index        {format_bytes(before.index_bytes)} -> {format_bytes(after.index_bytes)}",
-        "  The files of versions before stay on disk until they expire; see arrow-shuffle gc.",
-    ]
+    first, *rest = report.lines
+    return [f"{printable(report.plan.path)}: {first} ({seconds:.1f} s)", *rest]
 
 
 def plan_as_json(plan: MergePlan) -> dict[str, Any]:

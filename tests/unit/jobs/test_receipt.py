@@ -1,13 +1,14 @@
 """What a write reports is what a reader finds, and reads well."""
 
+import html
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from arrow_format import open_shuffle
+from arrow_format import collect_garbage, delete_rows, merge_shuffle, open_shuffle, write_shuffle
 from arrow_format.jobs.receipt import ShuffleReceipt
-from tests.support.small_shuffles import numbered, write_tasks
+from tests.support.small_shuffles import FAST, numbered, write_tasks
 
 
 def test_a_receipt_is_what_a_reader_finds(tmp_path):
@@ -73,3 +74,17 @@ def test_many_small_pieces_are_worth_a_merge(num_map_outputs, num_bytes, is_advi
     assert ("merge --by subpartition" in receipt._repr_html_()) == is_advised
     if is_advised:
         assert f"in {num_map_outputs:,} map outputs" in str(receipt)
+
+
+def test_reports_show_their_text_in_a_notebook(tmp_path):
+    path = tmp_path / "<s>"
+    for start in (0, 2):
+        rows = pa.table({"p": [start, start + 1]})
+        write_shuffle(rows, path, keys="p", num_subpartitions=2, mode="append", options=FAST)
+    merged = merge_shuffle(path)
+    assert str(merged).startswith(f"{path}: merged into version 3\n  map outputs  2 -> 1\n")
+    assert str(merge_shuffle(path)) == f"{path}: nothing to merge in version 3"
+    deleted, collected = delete_rows(path, {"p": [1]}), collect_garbage(path)
+    for report in (merged, deleted, collected):
+        assert report._repr_html_() == f"<pre>{html.escape(str(report))}</pre>"
+        assert "(" not in str(report).splitlines()[0], "no dump of its fields"

@@ -43,6 +43,7 @@ SCHEMA = pa.schema(
         (("a", ("b", "descending")), (("a", "ascending"), ("b", "descending"))),
         ([["a", "ascending nulls last"]], (("a", "ascending nulls last"),)),
         ((("b", "descending nulls first"), "a"), (("b", ORDERS[3]), ("a", "ascending"))),
+        (None, ()),
     ],
 )
 def test_keys_as_they_may_be_written(given, found):
@@ -54,7 +55,7 @@ def test_keys_as_they_may_be_written(given, found):
     ("given", "message"),
     [
         (5, "sort_by=5: 5 is no sort key; expected a column name, or a pair"),
-        (None, "sort_by=None: None is no sort key"),
+        ([None], r"sort_by=\[None\]: None is no sort key"),
         ([5], r"sort_by=\[5\]: 5 is no sort key"),
         ([""], "'' is no sort key"),
         ([("a",)], r"\('a',\) is no sort key"),
