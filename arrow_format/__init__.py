@@ -29,6 +29,7 @@ _HOME = {
     "arrow_format.jobs.gc_files": "GcReport",
     "arrow_format.jobs.merge": "MergeReport merge_shuffle",
     "arrow_format.jobs.receipt": "ShuffleReceipt",
+    "arrow_format.jobs.relocation": "Relocation relocate_shuffle",
     "arrow_format.jobs.repair": "RepairReport repair_shuffle",
     "arrow_format.jobs.rollback": "rollback_shuffle",
     "arrow_format.jobs.tags": "TaggedVersion list_tags tag_shuffle untag_shuffle",

@@ -29,6 +29,8 @@ from arrow_format.jobs.gc_files import GcReport as GcReport
 from arrow_format.jobs.merge import MergeReport as MergeReport
 from arrow_format.jobs.merge import merge_shuffle as merge_shuffle
 from arrow_format.jobs.receipt import ShuffleReceipt as ShuffleReceipt
+from arrow_format.jobs.relocation import Relocation as Relocation
+from arrow_format.jobs.relocation import relocate_shuffle as relocate_shuffle
 from arrow_format.jobs.repair import RepairReport as RepairReport
 from arrow_format.jobs.repair import repair_shuffle as repair_shuffle
 from arrow_format.jobs.rollback import rollback_shuffle as rollback_shuffle

@@ -37,6 +37,7 @@ from arrow_format import RangePartitioner as RangePartitioner
 from arrow_format import ReadBufferPool as ReadBufferPool
 from arrow_format import ReadOptions as ReadOptions
 from arrow_format import ReadScheduler as ReadScheduler
+from arrow_format import Relocation as Relocation
 from arrow_format import RepairReport as RepairReport
 from arrow_format import RequestTimeoutError as RequestTimeoutError
 from arrow_format import ResultFailedError as ResultFailedError
@@ -73,6 +74,7 @@ from arrow_format import list_tags as list_tags
 from arrow_format import open_shuffle as open_shuffle
 from arrow_format import open_shuffle_changes as open_shuffle_changes
 from arrow_format import release_shuffle as release_shuffle
+from arrow_format import relocate_shuffle as relocate_shuffle
 from arrow_format import repair_shuffle as repair_shuffle
 from arrow_format import rollback_shuffle as rollback_shuffle
 from arrow_format import sample_bounds as sample_bounds

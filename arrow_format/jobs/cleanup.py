@@ -13,7 +13,7 @@ from arrow_format.errors import ShuffleError, StorageError, UnsettledCommitError
 from arrow_format.log.commit_log import AlreadyCommittedError, CommitLog
 from arrow_format.log.names import CONSUMER_DIRECTORY, segment_of, segment_path
 from arrow_format.storage.local_dir_removal import clear_roots, is_any_there, remove_root_list
-from arrow_format.storage.local_dirs import ROOT_LIST_NAME
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME, known_roots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +42,10 @@ def remove_losers(job: ShuffleJob, outputs: Sequence[MapOutput]) -> None:
         job.storage.delete_all([f"{job.directory}/{name}" for name in names if name not in kept])
     finally:
         if job.local_roots:
-            clear_roots(job.local_roots, job.job_id, live)
+            roots = known_roots(job.storage, job.directory, job.local_roots)
+            clear_roots(roots, job.job_id, live)
             if not any(file.root for output in outputs for file in output.files):
-                remove_root_list(job.storage, job.directory, job.local_roots)
+                remove_root_list(job.storage, job.directory, roots)
         job.storage.prune(job.directory, and_root=False)
 
 
@@ -85,9 +86,10 @@ def _is_awaited(job: ShuffleJob, log: CommitLog) -> bool:
 def remove_files(job: ShuffleJob) -> None:
     """Remove all files of a job that will not be committed, and the list of its local roots."""
     try:
-        clear_roots(job.local_roots, job.job_id)
+        roots = known_roots(job.storage, job.directory, job.local_roots)
+        clear_roots(roots, job.job_id)
         # Only now: after a crash the list says where files are.
-        remove_root_list(job.storage, job.directory, job.local_roots)
+        remove_root_list(job.storage, job.directory, roots)
     finally:
         # Repeatedly: a task that still runs may put a file meanwhile.
         for _ in range(3):

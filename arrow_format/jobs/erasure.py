@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,10 +14,12 @@ from arrow_format.jobs.deletion_receipt import DeletionReceipt
 from arrow_format.log.changes import has_commit
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.holding_versions import first_holding, ranges_after
+from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.model import DATA_SUFFIX, INDEX_SUFFIX
 from arrow_format.options import check_type
 from arrow_format.read.presentation import count_of
 from arrow_format.read.shuffle import check_there
+from arrow_format.storage.local_dirs import known_roots
 from arrow_format.storage.open import Place, open_made_directory, open_storage
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.deletion_receipt import HoldingFile
     from arrow_format.log.reader import LogReader, LogView
     from arrow_format.storage.open import Storage
+    from arrow_format.storage.root_owner import LocalRoot
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class ErasureStatus:
     files
         Absolute paths or URIs of files of the receipt that exist.
     unreachable
-        Directories of files that cannot be seen from this machine.
+        Local directories of files that cannot be seen from this machine: they do not hold the id
+        that a job put there.
     """
 
     path: str
@@ -119,7 +122,7 @@ class ErasureStatus:
             count = count_of(len(self.files), "file")
             yield f"  on disk    {count}, such as {self.files[0]}; run arrow-shuffle gc {self.path}"
         if self.unreachable:
-            yield f"  unseen     {', '.join(self.unreachable)}; check where these directories exist"
+            yield f"  unseen     {', '.join(self.unreachable)}; mount them, and look again"
         if self.bound_columns:
             yield (
                 f"  bounds     values of {', '.join(self.bound_columns)} are range bounds; "
@@ -232,16 +235,11 @@ def _existing(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the paths of files that exist, and local directories that cannot be seen."""
     opened = {file.root: open_made_directory(file.root) for file in files if file.root}
-    unreachable = {
-        root
-        for root, directory in opened.items()
-        if directory.stat("") is None
-        and open_made_directory(posixpath.dirname(root)).stat("") is None
-    }
+    unseen = {root.path: root.directory for root in _roots(storage, files) if not root.is_seen}
     named = [
         (opened.get(file.root, storage), file.path + suffix)
         for file in files
-        if file.root not in unreachable
+        if file.root not in unseen
         for suffix in (DATA_SUFFIX, INDEX_SUFFIX)
     ]
     calls = [partial(directory.stat, path) for directory, path in named]
@@ -251,4 +249,15 @@ def _existing(
         for (directory, path), stat in zip(named, stats, strict=True)
         if stat is not None
     )
-    return tuple(existing), tuple(sorted(unreachable))
+    return tuple(existing), tuple(sorted(set(unseen.values())))
+
+
+def _roots(storage: Storage, files: Sequence[HoldingFile]) -> Iterator[LocalRoot]:
+    """Yield the local roots that files are in; as their jobs' lists have them, if there are any."""
+    named: dict[str, set[str]] = {}
+    for file in files:
+        if file.root:
+            named.setdefault(file.job_id, set()).add(file.root)
+    for job_id, roots in named.items():
+        known = known_roots(storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}", roots)
+        yield from (root for root in known if root.path in roots)

@@ -12,7 +12,7 @@ import contextlib
 import time
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,12 @@ from arrow_format.concurrency import run_concurrently
 from arrow_format.errors import OptionError, ShuffleNotFoundError
 from arrow_format.jobs.gc_files import (
     GcReport,
+    Hold,
     JobFiles,
     RemovedFile,
     StoredFile,
     garbage_of_jobs,
+    holds_in_roots,
     live_files,
     remove_groups,
     stored,
@@ -33,9 +35,11 @@ from arrow_format.jobs.map_outputs import check_files
 from arrow_format.jobs.retention import find_abandoned, find_consumed
 from arrow_format.log.commit_log import CommitLog, draft
 from arrow_format.log.entry import EXPIRE, FENCE, LogEntry
+from arrow_format.log.identity import claim_of
 from arrow_format.log.names import (
     CONSUMER_DIRECTORY,
     EXPIRED_DIRECTORY,
+    IDENTITY_DIRECTORY,
     JOB_ID,
     LOG_DIRECTORY,
     MAP_OUTPUT_DIRECTORY,
@@ -149,8 +153,13 @@ class _Collection:
         on_bytes: Callable[[int], None] = ignore,
     ) -> None:
         self.storage, self.log = storage, CommitLog(storage)
-        self.planner = Planner(storage, self.log, retention, time.time_ns() // 1_000_000)
+        self.claim = cache(partial(claim_of, storage))
+        self.planner = Planner(
+            storage, self.log, retention, time.time_ns() // 1_000_000, self.claim
+        )
         self.dry_run, self.on_bytes = dry_run, on_bytes
+        self.held: list[Hold] = []
+        """What kept files in local directories, when they were last removed."""
 
     def release(self) -> str | None:
         """Release an ephemeral result that was consumed, or whose applications ended; say which."""
@@ -196,7 +205,7 @@ class _Collection:
             fenced_jobs=fenced,
             running_jobs=plan.running,
             files=tuple(removed),
-            holds=plan.holds,
+            holds=(*plan.holds, *self.held),
         )
 
     def _plan(self) -> Plan:
@@ -268,8 +277,12 @@ class _Collection:
         roots: dict[str, dict[str, None]] = {job_id: {} for job_id in sorted(plan.suspects)}
         for output in plan.needed:
             roots[output.job_id] |= {file.root: None for file in output.files if file.root}
-        calls = [partial(JobFiles.of, self.storage, *job_roots) for job_roots in roots.items()]
+        calls = [
+            partial(JobFiles.of, self.storage, job_id, named, self.claim)
+            for job_id, named in roots.items()
+        ]
         jobs = run_concurrently(calls, self.storage.max_requests)
+        self.held = holds_in_roots(jobs)
         groups = garbage_of_jobs(jobs, live_files(plan.needed), dry_run=self.dry_run)
         return remove_groups(groups, self.on_bytes, dry_run=self.dry_run)
 
@@ -292,6 +305,7 @@ class _Collection:
             *map(segment_path, segments),
             EXPIRED_DIRECTORY,
             TAG_DIRECTORY,
+            IDENTITY_DIRECTORY,
             *(f"{CONSUMER_DIRECTORY}/{name}" for name in consumers),
         ):
             names = self.storage.list(directory)

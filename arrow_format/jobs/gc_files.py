@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING
 
 from arrow_format.log.names import JOB_ID, MAP_OUTPUT_DIRECTORY
 from arrow_format.read.presentation import HasText, count_of, format_bytes
-from arrow_format.storage.local_dir_removal import holds_garbage, is_root_or_rest
-from arrow_format.storage.local_dirs import (
-    MARKER_NAME,
-    ROOT_LIST_NAME,
-    put_root_list,
-    read_root_list,
-    root_name,
-)
-from arrow_format.storage.open import ObjectStat, Storage, open_made_directory
+from arrow_format.storage.local_dir_removal import RootOfJob, Standing
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME, known_roots, put_root_list, root_name
+from arrow_format.storage.root_owner import MARKER_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from arrow_format.model import MapOutput
+    from arrow_format.storage.open import ObjectStat, Storage
+    from arrow_format.storage.root_owner import Claim, LocalRoot
 
 FILES_PER_REQUEST = 1_000
 """Files that are removed between calls for progress; S3 takes as many in one request."""
@@ -56,21 +52,32 @@ class JobFiles:
 
     storage: Storage
     job_id: str
-    roots: tuple[Storage, ...]
-    """Local roots, which may not exist; none that bears the marker of another job."""
+    roots: tuple[RootOfJob, ...]
+    """Local roots of the job and this shuffle, which may not exist."""
+    held: tuple[RootOfJob, ...]
+    """Local roots that may be too: they cannot be seen, or nobody said whose they are."""
     listed: Mapping[str, ObjectStat]
     """Its files in the shuffle."""
 
     @staticmethod
-    def of(storage: Storage, job_id: str, roots: Iterable[str]) -> JobFiles:
-        """List the files of a job, of which the log names ``roots``."""
+    def of(
+        storage: Storage, job_id: str, named: Collection[str], claim: Callable[[], Claim]
+    ) -> JobFiles:
+        """List the files of a job, of which the log has named local roots.
+
+        ``claim`` is asked for what the shuffle says of itself, if there is a root.
+        """
         directory = f"{MAP_OUTPUT_DIRECTORY}/{job_id}"
         listed = storage.files(directory)
-        if f"{directory}/{ROOT_LIST_NAME}" in listed:
-            roots = dict.fromkeys((*roots, *read_root_list(storage, directory)))
-        opened = map(open_made_directory, roots)
-        own = tuple(root for root in opened if is_root_or_rest(root, job_id))
-        return JobFiles(storage, job_id, own, listed)
+        known: Sequence[LocalRoot] = ()
+        if named or f"{directory}/{ROOT_LIST_NAME}" in listed:
+            known = known_roots(storage, directory, named)
+        by_standing: dict[Standing, list[RootOfJob]] = {kind: [] for kind in Standing}
+        for root in known:
+            of_job = RootOfJob(root, job_id, claim())
+            by_standing[of_job.standing()].append(of_job)
+        held = by_standing[Standing.UNSEEN] + by_standing[Standing.UNSETTLED]
+        return JobFiles(storage, job_id, tuple(by_standing[Standing.OURS]), tuple(held), listed)
 
     @property
     def directory(self) -> str:
@@ -85,14 +92,14 @@ class JobFiles:
     def dead_in_roots(self, live: Collection[tuple[str, str]]) -> Iterator[list[StoredFile]]:
         """Yield groups of files in local roots that are not live, in the order of their removal."""
         for root in self.roots:
-            name = root_name(root.root)
-            listed = root.files("")
+            storage, name = root.storage, root_name(root.root.path)
+            listed = storage.files("")
             dead = {path for path in listed if (name, path) not in live} - {MARKER_NAME}
-            yield stored(root, sorted(dead), listed)
+            yield stored(storage, sorted(dead), listed)
             # Not by the same listing: a task that still runs may have put a file meanwhile.
-            again = root.files("")
+            again = storage.files("")
             if not again.keys() - dead - {MARKER_NAME}:
-                yield stored(root, [MARKER_NAME], again)
+                yield stored(storage, [MARKER_NAME], again)
 
     def dead_in_shuffle(self, live: Collection[tuple[str, str]]) -> list[StoredFile]:
         """Return files in the shuffle that are not live, but for the list of local roots."""
@@ -103,17 +110,20 @@ class JobFiles:
     def roots_hold_garbage(self, live: Collection[tuple[str, str]]) -> bool:
         """Whether a task has put files into a local root since it was cleared, or still may."""
         return any(
-            holds_garbage(
-                root,
-                self.job_id,
-                [name for name in root.list("") if (root_name(root.root), name) in live],
+            root.holds_garbage(
+                [
+                    name
+                    for name in root.storage.list("")
+                    if (root_name(root.root.path), name) in live
+                ]
             )
             for root in self.roots
         )
 
     def put_root_list_again(self) -> None:
         """Write the local roots down for the next collection, which may not find them otherwise."""
-        put_root_list(self.storage, self.directory, [root.root for root in self.roots], sync=True)
+        roots = [root.root for root in (*self.roots, *self.held)]
+        put_root_list(self.storage, self.directory, roots, sync=True)
 
     def modified_ms(self) -> int | None:
         """Return when anything of the job was written last; None where no storage says."""
@@ -121,7 +131,7 @@ class JobFiles:
         if self.storage.has_directories:
             stats.append(self.storage.stat(self.directory))
         for root in self.roots:
-            stats += [root.stat(""), *root.files("").values()]
+            stats += [root.storage.stat(""), *root.storage.files("").values()]
         times = (stat.modified_ms for stat in stats if stat is not None)
         return max((time for time in times if time is not None), default=None)
 
@@ -161,12 +171,16 @@ def garbage_of_jobs(
     for job in jobs:
         yield from job.dead_in_roots(live)
         for root in () if dry_run else job.roots:
-            root.prune("", and_root=True)
+            root.storage.prune("", and_root=True)
     yield [file for job in jobs for file in job.dead_in_shuffle(live)]
     # The list of roots is needed until nothing is left in them. A task that still runs may put a
     # file into a root at any moment until that is removed.
     needed = {root for root, _ in live}
-    cleared = [job for job in jobs if needed.isdisjoint(root_name(root.root) for root in job.roots)]
+    cleared = [
+        job
+        for job in jobs
+        if not job.held and needed.isdisjoint(root_name(root.root.path) for root in job.roots)
+    ]
     yield [
         file
         for job in cleared
@@ -200,16 +214,20 @@ def remove_groups(
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What keeps versions, or entries of the log, from being removed.
+    """What keeps versions, entries of the log, or files in local directories from being removed.
 
     Parameters
     ----------
     by
-        ``retention``, ``consumer``, ``tag`` or ``pending``.
+        ``retention``, ``consumer``, ``tag`` or ``pending``; ``unseen`` for a local directory whose
+        disk is not mounted here; ``relocate`` for files in local directories of a shuffle that was
+        moved, or is a copy (:func:`arrow_format.relocate_shuffle`).
     name
-        Of the consumer or tag; the retention, or what is pending.
+        Of the consumer or tag; the retention, or what is pending; the local directory, or where the
+        shuffle was.
     version
-        The oldest version that it keeps, or of what is pending the first number of the log.
+        The oldest version that it keeps, or of what is pending the first number of the log; 0 of
+        files in local directories.
     """
 
     by: str
@@ -221,7 +239,26 @@ class Hold:
             return f"tag {self.name}: version {self.version}"
         if self.by == "pending":
             return f"{self.name} that wait to be flushed: the log from number {self.version}"
+        if self.by == "unseen":
+            return f"unseen local directory {self.name}: mount it, and collect again"
+        if self.by == "relocate":
+            return (
+                f"local directories of the shuffle at {self.name}: this one was moved or is a "
+                "copy, say which with arrow-shuffle relocate"
+            )
         return f"{self.by} {self.name}: versions from {self.version}"
+
+
+def holds_in_roots(jobs: Iterable[JobFiles]) -> list[Hold]:
+    """Return what keeps files in local roots of some jobs."""
+    held = [root for job in jobs for root in job.held]
+    owners = [root.owner for root in held if root.root.is_seen]
+    unseen = {root.root.directory for root in held if not root.root.is_seen}
+    places = {"an unknown place" if owner is None else owner.path for owner in owners}
+    return [
+        *(Hold("unseen", name, 0) for name in sorted(unseen)),
+        *(Hold("relocate", name, 0) for name in sorted(places)),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +290,8 @@ class GcReport(HasText):
         and why, for people; None: nothing. A dry run does not count what that release would let
         expire and remove.
     holds
-        What keeps superseded versions or entries of the log, the one that keeps most first.
+        What keeps superseded versions or entries of the log, the one that keeps most first; then
+        what keeps files in local directories.
     """
 
     path: str

@@ -25,7 +25,7 @@ from arrow_format.log.version_names import first_true
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from arrow_format.log.commit_log import CommitLog
     from arrow_format.log.entry import LogEntry
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from arrow_format.log.reader import LogView
     from arrow_format.model import MapOutput
     from arrow_format.storage.open import Storage
+    from arrow_format.storage.root_owner import Claim
 
 MOST_AHEAD_MS = 3_600_000
 """How far a writer's clock is believed to be ahead of the storage's at most."""
@@ -82,6 +83,8 @@ class Planner:
     retention: timedelta | None
     """None: nothing expires, and no job is given up, by its age."""
     now_ms: int
+    claim: Callable[[], Claim]
+    """Returns what the shuffle says of itself, for local roots."""
     times: dict[int, int] = field(default_factory=dict)
     """When entries were committed, of those that were asked for."""
 
@@ -217,7 +220,8 @@ class Planner:
             return unfinished, set(), set()
 
         def is_silent(job_id: str) -> bool:
-            return self.is_past(JobFiles.of(self.storage, job_id, ()).modified_ms())
+            files = JobFiles.of(self.storage, job_id, (), self.claim)
+            return self.is_past(files.modified_ms())
 
         jobs = sorted(unfinished)
         looks = run_concurrently(

@@ -29,6 +29,7 @@ from arrow_format.keys.partitioner import (
 from arrow_format.keys.range_partitioner import RangePartitioner
 from arrow_format.keys.sort_keys import SortBy, check_sort_by
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.identity import claim_roots
 from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
 from arrow_format.log.reader import LogView
 from arrow_format.model import BROADCAST, MAX_INTEGER, MapStatus, PartitionedFileMetadata
@@ -42,6 +43,7 @@ from arrow_format.storage.local_dirs import (
     root_path,
 )
 from arrow_format.storage.open import Place, Storage, open_storage
+from arrow_format.storage.root_owner import LocalRoot, Marker, list_roots
 from arrow_format.write.combining import Combiner
 from arrow_format.write.result_partition import SortMergeResultPartition
 
@@ -105,11 +107,22 @@ class ShuffleJob:
     def make_directories(self) -> None:
         """Make the directories of this job's map outputs; local ones only where that is possible.
 
-        Raises StorageError if the shuffle's own cannot be made, or a local one is another job's.
+        Raises StorageError if the shuffle's own cannot be made, a local one is another job's, or
+        it is not settled whether the shuffle was moved or copied.
         """
         self.storage.make_directory(self.directory, sync=self.options.sync)
-        put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
-        make_roots(self.local_roots, self.job_id, sync=self.options.sync)
+        if self.local_roots:
+            roots, marker = self._to_be_made()
+            put_root_list(self.storage, self.directory, roots, sync=self.options.sync)
+            make_roots(roots, marker, sync=self.options.sync)
+
+    def _to_be_made(self) -> tuple[list[LocalRoot], Marker]:
+        """Return the local roots to make, and what each is to bear.
+
+        Raises StorageError where the shuffle was moved or copied, and nobody said which.
+        """
+        owner = claim_roots(self.storage, sync=self.options.sync)
+        return list_roots(self.local_roots, sync=self.options.sync), Marker(self.job_id, owner)
 
     def metadata(self, map_task: int, attempt: int) -> PartitionedFileMetadata:
         """Return what the index of a file of this job says."""
@@ -130,15 +143,16 @@ class ShuffleJob:
 
         Raises StorageError if one is another job's.
         """
-        if self.has_directory:
+        if self.has_directory or not self.local_roots:
             roots = find_roots(self.local_roots, self.job_id)
         else:
+            listed, marker = self._to_be_made()
             # Write the root list again if garbage collection expired this job and deleted it, so
             # that a later collection finds these roots. Once more after making them: the list may
             # have been removed before they existed.
-            put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
-            roots = make_roots(self.local_roots, self.job_id, sync=self.options.sync)
-            put_root_list(self.storage, self.directory, self.local_roots, sync=self.options.sync)
+            put_root_list(self.storage, self.directory, listed, sync=self.options.sync)
+            roots = make_roots(listed, marker, sync=self.options.sync)
+            put_root_list(self.storage, self.directory, listed, sync=self.options.sync)
         return [None if root is None else root.without_new_directories() for root in roots]
 
 

@@ -20,6 +20,9 @@ EXPIRED_DIRECTORY = f"{LOG_DIRECTORY}/expired"
 TAG_DIRECTORY = f"{LOG_DIRECTORY}/tags"
 """Of the map outputs of tagged versions."""
 
+IDENTITY_DIRECTORY = f"{LOG_DIRECTORY}/identity"
+"""Of what the shuffle says of itself, see :mod:`arrow_format.log.identity`."""
+
 DAMAGED_DIRECTORY = f"{LOG_DIRECTORY}/damaged"
 """Of files that a repair moved aside; nothing reads them."""
 

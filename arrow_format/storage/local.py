@@ -125,7 +125,20 @@ class PosixStorage:
             self._put_if_absent(path, data, sync=sync)
 
     def _put_if_absent(self, path: str, data: bytes, *, sync: bool) -> None:
-        target = self._root / path
+        with self._temporary(path, data, sync=sync) as (directory, temporary, name):
+            _link(directory, temporary, name, self._root / path)
+
+    def replace(self, path: str, data: bytes, *, sync: bool) -> None:
+        """Put an object in the place of another; readers see the one or the other, whole."""
+        with self._temporary(path, data, sync=sync) as (directory, temporary, name):
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+    @contextlib.contextmanager
+    def _temporary(self, path: str, data: bytes, *, sync: bool) -> Iterator[tuple[int, str, str]]:
+        """Write a temporary file beside a path, for the caller to give it that name.
+
+        Yields the descriptor of their directory, and both names in it.
+        """
         directory_path, slash, last = path.rpartition("/")
         temporary = f".tmp-{last}-{secrets.token_hex(8)}"
         temporary_path = directory_path + slash + temporary
@@ -133,9 +146,9 @@ class PosixStorage:
         try:
             writer.writev([data])
             writer.close()
-            with os_errors("create it", target):
+            with os_errors("create it", self._root / path):
                 with parent_of(self._base, path) as (directory, name):
-                    _link(directory, temporary, name, target)
+                    yield directory, temporary, name
                 if sync:
                     sync_directory(self._base, directory_path)
         finally:
@@ -165,7 +178,10 @@ class PosixStorage:
                     return None
                 status = self._root.stat()  # the root itself may be anything but a directory
             return ObjectStat(
-                status.st_size, stat.S_ISDIR(status.st_mode), status.st_mtime_ns // 1_000_000
+                status.st_size,
+                stat.S_ISDIR(status.st_mode),
+                status.st_mtime_ns // 1_000_000,
+                status.st_ino,
             )
 
     def list(self, path: str) -> list[str]:

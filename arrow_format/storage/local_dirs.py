@@ -2,17 +2,15 @@
 
 One root is the shuffle. The others, the local roots, are directories of the job below local
 directories; each bears a marker with the job's id, and a list in the job's directory names them.
+Whose they are, and whether their disks are there, is :mod:`arrow_format.storage.root_owner`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import posixpath
 import zlib
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from arrow_format.errors import (
     CorruptShuffleError,
@@ -28,32 +26,35 @@ from arrow_format.storage.open import (
     Storage,
     open_made_directory,
 )
+from arrow_format.storage.root_owner import (
+    MARKER_NAME,
+    LocalRoot,
+    Marker,
+    from_json,
+    put_marker,
+    read_marker,
+    to_json,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from arrow_format.model import PartitionedFile
 
 
 ROOT_LIST_NAME = "local-roots.json"
-MARKER_NAME = "arrow-shuffle-root.json"
-_MAX_MARKER_BYTES = 64 << 10
 
 
-class _Marker(msgspec.Struct):
-    job_id: str
-
-
-def put_root_list(storage: Storage, directory: str, roots: Sequence[str], *, sync: bool) -> None:
+def put_root_list(
+    storage: Storage, directory: str, roots: Sequence[LocalRoot], *, sync: bool
+) -> None:
     """Write the list of a job's local roots; nothing when it has none."""
     if roots and storage.stat(f"{directory}/{ROOT_LIST_NAME}") is None:
         with contextlib.suppress(ObjectExistsError):  # another process wrote the same
-            storage.put_if_absent(
-                f"{directory}/{ROOT_LIST_NAME}", json.dumps(list(roots)).encode(), sync=sync
-            )
+            storage.put_if_absent(f"{directory}/{ROOT_LIST_NAME}", to_json(roots), sync=sync)
 
 
-def read_root_list(storage: Storage, directory: str) -> tuple[str, ...]:
+def read_root_list(storage: Storage, directory: str) -> tuple[LocalRoot, ...]:
     """Return the local roots of a job from its list; none when it has no list."""
     path = f"{directory}/{ROOT_LIST_NAME}"
     stat = storage.stat(path)
@@ -65,14 +66,21 @@ def read_root_list(storage: Storage, directory: str) -> tuple[str, ...]:
         return ()
     job_id = directory.rpartition("/")[2]
     with contextlib.suppress(ValueError, RecursionError):
-        roots = json.loads(content.to_pybytes())
+        roots = from_json(content.to_pybytes(), tuple[LocalRoot, ...])
         # The caller removes these directories: accept only what a job could have made.
-        if isinstance(roots, list) and all(
-            isinstance(root, str) and is_root_of(root, job_id) for root in roots
-        ):
-            return tuple(roots)
+        if all(is_root_of(root.path, job_id) for root in roots):
+            return roots
     msg = f"{storage.root}/{path}: is no list of directories; check it, and remove it by hand"
     raise CorruptShuffleError(msg)
+
+
+def known_roots(storage: Storage, directory: str, named: Iterable[str]) -> tuple[LocalRoot, ...]:
+    """Return the local roots of a job: those of its list, and others that somebody names."""
+    roots = {path: LocalRoot(path) for path in named}
+    for root in read_root_list(storage, directory):
+        if root.path not in roots or root.directory_id is not None:
+            roots[root.path] = root
+    return tuple(roots.values())
 
 
 def root_path(local_dir: str, job_id: str) -> str:
@@ -123,7 +131,7 @@ def check_local_dirs(shuffle: str, local_dirs: Sequence[str]) -> None:
             raise OptionError(msg)
 
 
-def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
+def make_root(path: str, marker: Marker, *, sync: bool) -> Storage:
     """Make a root with its marker, unless they exist already.
 
     Raises :class:`ForeignRootError` for another job's directory, :class:`CorruptShuffleError` for a
@@ -133,29 +141,29 @@ def make_root(path: str, job_id: str, *, sync: bool) -> Storage:
     try:
         if storage.stat(MARKER_NAME) is None:
             storage.make_directory("", sync=sync)
-            marker = json.dumps({"job_id": job_id}).encode() + b"\n"
-            with contextlib.suppress(ObjectExistsError):  # another task was faster
-                storage.put_if_absent(MARKER_NAME, marker, sync=sync)
-        is_ours = bears_marker(storage, job_id)
+            put_marker(storage, marker, sync=sync)
+        is_ours = bears_marker(storage, marker.job_id)
     except (StorageError, ObjectNotFoundError) as error:
         storage.prune("", and_root=True)
         raise StorageError(str(error)) from error
     if not is_ours:
-        raise ForeignRootError(_no_marker(storage, job_id))
+        raise ForeignRootError(_no_marker(storage, marker.job_id))
     return storage
 
 
-def make_roots(paths: Sequence[str], job_id: str, *, sync: bool) -> list[Storage | None]:
+def make_roots(roots: Sequence[LocalRoot], marker: Marker, *, sync: bool) -> list[Storage | None]:
     """Make local roots, None in place of one that cannot be made; see :func:`make_root`."""
-    roots: list[Storage | None] = []
-    for path in paths:
+    made: list[Storage | None] = []
+    for root in roots:
         try:
-            roots.append(make_root(path, job_id, sync=sync))
+            # Without an id, nobody would know whether the disk is there.
+            is_there = root.directory_id is not None
+            made.append(make_root(root.path, marker, sync=sync) if is_there else None)
         except ForeignRootError:
             raise
         except StorageError:
-            roots.append(None)
-    return roots
+            made.append(None)
+    return made
 
 
 def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:
@@ -172,13 +180,8 @@ def find_roots(paths: Sequence[str], job_id: str) -> list[Storage | None]:
 
 def bears_marker(storage: Storage, job_id: str) -> bool:
     """Whether a directory is a root of a job."""
-    stat = storage.stat(MARKER_NAME)
-    if stat is None or stat.num_bytes > _MAX_MARKER_BYTES:
-        return False
-    (content,) = storage.get_ranges(MARKER_NAME, [(0, stat.num_bytes)])
-    with contextlib.suppress(ValueError, RecursionError):
-        return msgspec.json.decode(content.to_pybytes(), type=_Marker).job_id == job_id
-    return False
+    marker = read_marker(storage)
+    return marker is not None and marker.job_id == job_id
 
 
 def _no_marker(storage: Storage, job_id: str) -> str:

@@ -39,6 +39,7 @@ __all__ = [
     "PosixStorage",
     "Storage",
     "open_made_directory",
+    "open_named_directory",
     "open_storage",
     "scheme_of",
 ]
@@ -123,7 +124,15 @@ def _is_name(path: str) -> bool:
         return False
 
 
-def open_made_directory(path: str) -> Storage:
+def open_named_directory(path: str) -> PosixStorage:
+    """Return the storage of a directory that a user named, by its absolute path; it may be a link.
+
+    It is no shuffle that an operation was given, but what a file says of one, or a local directory.
+    """
+    return PosixStorage(path)
+
+
+def open_made_directory(path: str) -> PosixStorage:
     """Return the storage of a directory that a job makes: it must not be a symbolic link.
 
     ``path`` is absolute; the user chose the parts before the last, so those may be links.

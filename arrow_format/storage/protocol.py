@@ -56,6 +56,8 @@ class ObjectStat:
     is_directory: bool
     modified_ms: int | None = field(default=None, compare=False)
     """Milliseconds since 1970 by the storage's clock; None where it is unknown."""
+    inode: int = field(default=0, compare=False)
+    """Number of the file or directory in its file system; 0 in an object store."""
 
 
 class ObjectWriter(Protocol):

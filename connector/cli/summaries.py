@@ -219,7 +219,10 @@ _REMEDIES = {
 
 def hold_lines(report: GcReport) -> list[str]:
     """Describe what keeps versions or entries of the log, and what would let go of them."""
-    return [f"{hold}; {_REMEDIES[hold.by]}" for hold in report.holds]
+    return [
+        f"{hold}; {_REMEDIES[hold.by]}" if hold.by in _REMEDIES else str(hold)
+        for hold in report.holds
+    ]
 
 
 def _listed(job_ids: tuple[str, ...]) -> str:

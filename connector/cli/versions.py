@@ -1,4 +1,4 @@
-"""Commands for versions and the log itself: rollback, tag, tags, repair."""
+"""Commands for versions and the log itself: rollback, tag, tags, repair, relocate."""
 
 from __future__ import annotations
 
@@ -110,6 +110,29 @@ def repair(
     show_result(_repair_as_json(report) if as_json else _repair_lines(report))
     if not report.is_sound and report.dry_run:
         raise typer.Exit(FOUND_WRONG)
+
+
+def relocate(
+    path: PathArgument,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="It is no longer where it was; or it was restored.")
+    ] = False,
+    copied: Annotated[
+        bool, typer.Option("--copied", help="The original exists, and keeps its local files.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a shuffle with local directories was moved here, or is a copy.
+
+    Until then nothing removes files from these directories. Nothing else may use it meanwhile.
+    """
+    from arrow_format.jobs.relocation import relocate_shuffle
+
+    if moved == copied:
+        msg = "give --moved or --copied"
+        raise OptionError(msg)
+    relocation = relocate_shuffle(path, "moved" if moved else "copied")
+    show_result(asdict(relocation) if as_json else [str(relocation)])
 
 
 def _repair_as_json(report: RepairReport) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from arrow_format import HashPartitioner, ShuffleNotFoundError, open_shuffle
 from arrow_format.log.changes import entries_of
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.names import LOG_DIRECTORY, TEMPORARY
-from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 from arrow_format.storage.open import open_storage
+from arrow_format.storage.root_owner import DIRECTORY_ID_NAME, MARKER_NAME
 from integration.torture.operations import KEY, NUM_SUBPARTITIONS, SCHEMA, State, rows_of
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def files_beside(path: str, local_dirs: Collection[str] = ()) -> list[str]:
             elif one.name == ROOT_LIST_NAME:  # of a job with live files elsewhere
                 in_roots = (other for other in live if not other.startswith(f"{path}/"))
                 is_live = any(f"-{one.parent.name}/" in other for other in in_roots)
+            elif one.name == DIRECTORY_ID_NAME:
+                is_live = True
             elif one.name == MARKER_NAME:
                 is_live = any(other.startswith(f"{one.parent}/") for other in live)
             else:

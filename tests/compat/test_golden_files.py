@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from arrow_format import open_shuffle
+from arrow_format import open_shuffle, relocate_shuffle
 from arrow_format.errors import CorruptShuffleError, ResultReleasedError, ShuffleNotFoundError
 from arrow_format.format.statistics import UNKNOWN
 from arrow_format.log.commit_log import CommitLog
@@ -69,6 +69,8 @@ def in_place(path, tmp_path):
     shutil.copytree(path, copy)
     for file in (copy / "shuffle/commit_log").glob("*/*.entry"):
         file.write_bytes(moved(file.read_bytes(), ELSEWHERE, str(copy)))
+    for file in copy.rglob("*.json"):
+        file.write_text(file.read_text().replace(ELSEWHERE, str(copy)))
     return copy
 
 
@@ -269,6 +271,14 @@ def test_files_in_further_roots_are_named_by_the_log(tmp_path):
     assert all(root.startswith(str(tmp_path)) for root in roots - {""})
     with pytest.raises(CorruptShuffleError, match="arrow-shuffle-golden"):
         open_shuffle(HERE / "v1/roots/shuffle").read().read_all()
+
+
+def test_further_roots_say_whose_they_are(tmp_path):
+    path = in_place(HERE / "v1/roots", tmp_path) / "shuffle"
+    told = relocate_shuffle(path, "moved")  # another directory has the same name
+    assert len(told.taken) == 2
+    assert told.unseen == ()
+    assert relocate_shuffle(path, "moved").taken == ()
 
 
 def test_every_stored_type_is_there_in_both_layouts():

@@ -42,8 +42,8 @@ from arrow_format.log.outputs import MapOutputs
 from arrow_format.read.index_cache import IndexCache
 from arrow_format.read.scheduler import ReadScheduler
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader, files_of
-from arrow_format.storage.local_dirs import MARKER_NAME
 from arrow_format.storage.open import PosixStorage
+from arrow_format.storage.root_owner import MARKER_NAME
 from tests.support.guarantees import guarantee
 from tests.support.recording_storage import RecordingStorage
 from tests.support.small_shuffles import numbered, write_tasks

@@ -33,10 +33,11 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.names import entry_path
 from arrow_format.storage.local import PosixStorage, PosixWriter
-from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME, make_roots, root_path
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME, make_roots, root_path
+from arrow_format.storage.root_owner import MARKER_NAME, LocalRoot, Marker, Owner, to_json
 from connector.map_task import ShuffleMapTask, abort_shuffle
 from tests.support.guarantees import guarantee
-from tests.support.small_shuffles import root_numbers
+from tests.support.small_shuffles import files_below, root_numbers
 from tests.support.spread_shuffles import (
     CODECS,
     ROWS,
@@ -67,7 +68,10 @@ def test_map_outputs_take_turns_over_the_directories(tmp_path, codec):
     assert [(root + 1) % 3 for root in roots[:-1]] == roots[1:]
     for directory in dirs:
         marker, *_ = [p for p in directory.rglob(MARKER_NAME)]
-        assert json.loads(marker.read_bytes()) == {"job_id": job.job_id}
+        inode = (tmp_path / "s" / "commit_log").stat().st_ino
+        said = json.loads(marker.read_bytes())
+        assert said.pop("job_id") == job.job_id
+        assert said["owner"] | {"id": ""} == {"id": "", "path": f"{tmp_path}/s", "inode": inode}
 
 
 @guarantee("full disk")
@@ -198,7 +202,9 @@ def test_a_root_without_room_for_its_marker_is_not_left_behind(tmp_path, monkeyp
         raise OutOfDiskError(msg)
 
     monkeypatch.setattr(PosixStorage, "put_if_absent", full)
-    assert make_roots([str(tmp_path / "d1" / "root")], "job", sync=False) == [None]
+    root = LocalRoot(str(tmp_path / "d1" / "root"), "its directory was made")
+    marker = Marker("job", Owner("shuffle", str(tmp_path), 1))
+    assert make_roots([root], marker, sync=False) == [None]
     assert list((tmp_path / "d1").iterdir()) == []
 
 
@@ -243,7 +249,8 @@ def test_a_directory_of_another_job_is_an_error_and_left_alone(tmp_path, place):
     )  # fmt: skip
     root = tmp_path / "d1" / f"arrow-shuffle-{job.job_id}"
     root.mkdir(parents=True)
-    (root / MARKER_NAME).write_text('{"job_id": "another"}')
+    owner = Owner("shuffle", str(tmp_path), 1)
+    (root / MARKER_NAME).write_bytes(to_json(Marker("another", owner)))
     (root / "theirs").write_text("x")
     steps = {
         "driver": lambda: open_target(job, "append"),
@@ -408,7 +415,7 @@ def test_a_commit_that_cannot_clear_a_directory_leaves_the_list_of_them(tmp_path
     assert any(name.endswith(".data") for name in files_in(tmp_path / "d1"))
     assert (tmp_path / "s" / job.directory / ROOT_LIST_NAME).exists()
     collect_garbage(tmp_path / "s")
-    assert list((tmp_path / "d1").iterdir()) == []
+    assert files_below(tmp_path / "d1") == []
     check_rows(tmp_path / "s", 100)
 
 
@@ -443,8 +450,8 @@ def test_abort_removes_the_directories(tmp_path):
         run_map_task(job, task, 0, table_of(100).to_batches())
     assert files_in(dirs[0])
     abort_job(job, alone=True)
-    assert [list(d.iterdir()) for d in dirs] == [[], []]
-    assert not (tmp_path / "s").exists()
+    assert [files_below(directory) for directory in dirs] == [[], []]
+    assert files_below(tmp_path / "s") == ["commit_log"], "with the id of the shuffle"
 
 
 def test_losing_attempts_go_at_the_commit(tmp_path):

@@ -15,6 +15,7 @@ from arrow_format import (
 )
 from arrow_format.errors import ShuffleNotFoundError
 from arrow_format.log.names import (
+    IDENTITY_DIRECTORY,
     MAP_OUTPUT_DIRECTORY,
     base_path,
     checkpoint_path,
@@ -26,7 +27,9 @@ from arrow_format.log.names import (
     tag_path,
 )
 from arrow_format.log.reader import LogReader, LogView
-from arrow_format.storage.local_dirs import MARKER_NAME, ROOT_LIST_NAME
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME
+from arrow_format.storage.root_owner import DIRECTORY_ID_NAME, MARKER_NAME
+from tests.simulation.layouts import DISK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +84,9 @@ def verify(storage: Storage) -> tuple[frozenset[str], tuple[str, ...]]:
     """
     view = LogReader(storage).view()
     named = _files_of_log(view)
+    # Whose local roots are stays, whatever becomes of them.
+    named |= {f"{IDENTITY_DIRECTORY}/{name}" for name in storage.list(IDENTITY_DIRECTORY)}
+    named.add(f"{DISK}/{DIRECTORY_ID_NAME}")
     first = segment_of(min(view.state.base, *view.state.pending.numbers, view.state.base))
     segments = tuple(segment_path(segment) for segment in range(first, segment_of(view.newest)))
     try:

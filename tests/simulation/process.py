@@ -239,11 +239,12 @@ def virtual_world() -> Iterator[None]:
         for module, name, ours in replaced:
             real = getattr(module, name)
             stack.enter_context(mock.patch.object(module, name, _instead(real, ours)))
-        opened = opening.open_made_directory
-        in_world = _instead(opened, lambda process, path: process.open_directory(path))
-        for module in [*sys.modules.values()]:
-            if vars(module).get("open_made_directory") is opened:
-                stack.enter_context(mock.patch.object(module, "open_made_directory", in_world))
+        for name in ("open_made_directory", "open_named_directory"):
+            opened = getattr(opening, name)
+            in_world = _instead(opened, lambda process, path: process.open_directory(path))
+            for module in [*sys.modules.values()]:
+                if vars(module).get(name) is opened:
+                    stack.enter_context(mock.patch.object(module, name, in_world))
         stack.enter_context(mock.patch.object(threading, "Thread", _Thread))
         # Actors are the only threads here; what a write computes does not depend on their number.
         stack.enter_context(mock.patch.object(result_partition, "available_cores", return_value=1))

@@ -148,6 +148,9 @@ class SimulatedPosix(_Simulated, PosixStorage):
         except ObjectNotFoundError:
             self._put_once(path, data)
 
+    def replace(self, path: str, data: bytes, *, sync: bool) -> None:
+        self._perform("upload", path, data)
+
     def _put_once(self, path: str, data: bytes) -> None:
         directory, slash, name = path.rpartition("/")
         temporary = f"{directory}{slash}.tmp-{name}-{secrets.token_hex(8)}"

@@ -137,7 +137,8 @@ GUARANTEES: dict[str, dict[str, str]] = {
         ),
         "snapshots": "A reader stays on its version",
         "failed write": (
-            "A failed write leaves nothing behind, and leaves what was there before whole"
+            "A failed write leaves nothing behind, and leaves what was there before whole. Of a "
+            "first write with `local_dirs` the ids of shuffle and directories stay"
         ),
         "order of syncs": (
             "With `sync` on, data, index, directory and entry become durable in that order"
@@ -334,6 +335,14 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "out of disk": (
             "`OutOfDiskError` is raised only when no directory has free space; nothing is left "
             "behind"
+        ),
+        "copies and local directories": (
+            "Whoever collects a copy, or a shuffle that was moved, removes nothing from local "
+            "directories before `relocate` settles whose they are"
+        ),
+        "unmounted disks": (
+            "What was on a disk that is not mounted is not gone: erasure status and collection "
+            "say which is unseen, and a collection removes the files once it is mounted"
         ),
         "disk full at any step": (
             "When a disk fills up within a region, or before the index or the entry, nothing is "

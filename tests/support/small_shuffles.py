@@ -15,12 +15,14 @@ from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
 from arrow_format.log.delta import Delta
 from arrow_format.log.entry import LogEntry
+from arrow_format.log.names import IDENTITY_DIRECTORY
 from arrow_format.log.outputs import MapOutputs
 from arrow_format.log.state import LogState, VersionShape
 from arrow_format.model import MapOutput, PartitionedFileMetadata
 from arrow_format.options import WriteOptions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SortMergeSubpartitionReader
+from arrow_format.storage.root_owner import DIRECTORY_ID_NAME
 from arrow_format.write.clustering import cluster
 from arrow_format.write.partitioned_file import PartitionedFileWriter
 
@@ -153,9 +155,15 @@ def root_numbers(files: Iterable[PartitionedFile], *dirs: Path | str) -> list[in
     return [known.index(os.path.dirname(file.root)) for file in files]  # noqa: PTH120
 
 
+def is_of_roots(path: Path) -> bool:
+    """Whether a file says whose local roots are; such files stay, whatever becomes of the roots."""
+    return path.name == DIRECTORY_ID_NAME or IDENTITY_DIRECTORY in path.as_posix()
+
+
 def files_below(root: Path) -> list[str]:
-    """Everything below a directory, sorted."""
-    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
+    """Everything below a directory but what stays of local directories, sorted."""
+    below = (path for path in root.rglob("*") if not is_of_roots(path))
+    return sorted(path.relative_to(root).as_posix() for path in below)
 
 
 def begin(

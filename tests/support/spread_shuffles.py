@@ -14,6 +14,7 @@ from arrow_format import Shuffle, WriteOptions, open_shuffle
 from arrow_format.jobs.job import ShuffleJob, begin_job
 from arrow_format.jobs.target import open_target
 from arrow_format.keys.partitioner import ColumnPartitioner
+from tests.support.small_shuffles import is_of_roots
 
 N = 20
 ROWS = 40_000
@@ -55,4 +56,9 @@ def check_rows(path: Path, num_rows: int) -> Shuffle:
 
 
 def files_in(directory: Path) -> list[str]:
-    return sorted(str(p.relative_to(directory)) for p in Path(directory).rglob("*") if p.is_file())
+    """Files below a directory, but what stays of local directories."""
+    return sorted(
+        str(path.relative_to(directory))
+        for path in Path(directory).rglob("*")
+        if path.is_file() and not is_of_roots(path)
+    )

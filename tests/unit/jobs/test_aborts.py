@@ -403,7 +403,7 @@ def test_the_first_write_of_one_process_leaves_nothing_and_another_a_fence(tmp_p
     job = opened(tmp_path)
     run_map_task(job, 0, 0, [ROWS])
     abort_job(job, alone=alone)
-    assert files_below(tmp_path) == ["local", *([] if alone else FENCE)]
+    assert files_below(tmp_path) == ["local", *(FENCE[:2] if alone else FENCE)]
 
 
 @pytest.mark.parametrize("alone", [True, False])

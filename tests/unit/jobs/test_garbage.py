@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import arrow_format.jobs.job
-from arrow_format import collect_garbage, merge_shuffle, open_shuffle
+from arrow_format import collect_garbage, merge_shuffle, open_shuffle, relocate_shuffle
 from arrow_format.errors import (
     CommitConflictError,
     CorruptShuffleError,
@@ -37,6 +37,7 @@ from arrow_format.log.names import entry_path, segment_path
 from arrow_format.log.version_names import first_true
 from arrow_format.storage.local import PosixReader
 from arrow_format.storage.open import PosixStorage
+from arrow_format.storage.root_owner import Marker, read_marker, to_json
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import (
     CHANGES,
@@ -472,7 +473,8 @@ class TestJobs:
         path = tmp_path / "x"
         job, _ = start_job(path, local_dirs=(str(tmp_path / "a"),))
         (marker,) = tmp_path.glob("a/*/arrow-shuffle-root.json")
-        marker.write_text('{"job_id": "another"}')
+        owner = read_marker(PosixStorage(str(marker.parent))).owner
+        marker.write_bytes(to_json(Marker("another", owner)))
         before = files_below(tmp_path / "a")
         assert collect_garbage(path, retention=NONE).fenced_jobs == (job.job_id,)
         assert files_below(tmp_path / "a") == before
@@ -602,6 +604,7 @@ class TestTheRun:
             for one in (path, disk):
                 shutil.rmtree(one, ignore_errors=True)
                 shutil.copytree(kept / one.name, one)
+            relocate_shuffle(path, "moved")
             dies = dies_after(
                 len(seen), partial(collect_garbage, path, retention=NONE), (*CHANGES, "prune")
             )

@@ -23,8 +23,9 @@ from arrow_format import (
 from arrow_format.jobs.cleanup import abort_job
 from arrow_format.jobs.commit import commit_job
 from arrow_format.storage.local_dir_removal import clear_roots
-from arrow_format.storage.local_dirs import MARKER_NAME, make_root
+from arrow_format.storage.local_dirs import make_root
 from arrow_format.storage.open import ObjectStat, PosixStorage
+from arrow_format.storage.root_owner import MARKER_NAME, Marker, Owner, list_roots
 from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import begin, files_below, numbered, run, values, write_tasks
 
@@ -221,18 +222,20 @@ def test_ending_a_job_removes_nothing_through_a_link(tmp_path, outside, end):
 @guarantee("no removal through links")
 def test_a_local_root_is_not_cleared_through_a_link(tmp_path, outside):
     root = tmp_path / "disk" / "arrow-shuffle-job"
-    make_root(str(root), "job", sync=False)
+    listed = list_roots([str(root)], sync=False)
+    marker = Marker("job", Owner("shuffle", str(tmp_path), 1))
+    make_root(str(root), marker, sync=False)
     (root / "sub").symlink_to(outside)
-    clear_roots([str(root)], "job")
+    clear_roots(listed, "job")
     assert files_below(outside) == ["empty", "treasure"]
     assert not root.exists()
     # A link in the place of the marker makes it nobody's.
-    make_root(str(root), "job", sync=False)
+    make_root(str(root), marker, sync=False)
     (root / MARKER_NAME).rename(outside / "marker")
     (root / MARKER_NAME).symlink_to(outside / "marker")
     (root / "file").write_bytes(b"")
     with pytest.raises(CorruptShuffleError, match="is a symbolic link"):
-        clear_roots([str(root)], "job")
+        clear_roots(listed, "job")
     assert files_below(outside) == ["empty", "marker", "treasure"]
 
 
@@ -243,7 +246,7 @@ def test_a_link_in_the_place_of_a_local_root_is_not_followed(tmp_path):
     job = begin(path, options=WriteOptions(sync=False, local_dirs=(str(disk),)))
     statuses = [run(job, task, [1, 2, 3]) for task in range(3)]
     assert any(file.root for one in statuses for file in one.output.files)
-    (root,) = disk.iterdir()
+    (root,) = disk.glob("arrow-shuffle-*/")
     moved = root.rename(tmp_path / "elsewhere")
     root.symlink_to(moved)
     before = files_below(moved)
@@ -258,7 +261,7 @@ def test_a_link_in_the_place_of_a_local_root_is_not_followed(tmp_path):
     with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
         collect_garbage(path, retention=timedelta(0))
     with pytest.raises(CorruptShuffleError, match=f"{root.name} is a symbolic link"):
-        clear_roots([str(root)], job.job_id)
+        clear_roots(list_roots([str(root)], sync=False), job.job_id)
     assert files_below(moved) == before
 
 
@@ -268,7 +271,7 @@ def test_a_link_in_the_place_of_a_root_that_is_read(tmp_path, when):
     path, disk = tmp_path / "s", tmp_path / "disk"
     job = begin(path, options=WriteOptions(sync=False, local_dirs=(str(disk),)))
     commit_job(job, [run(job, task, [1, 2, 3]) for task in range(3)])
-    (root,) = disk.iterdir()
+    (root,) = disk.glob("arrow-shuffle-*/")
     shuffle = open_shuffle(path)
     if when == "after":
         assert shuffle.read().read_all().num_rows == 9

@@ -1,10 +1,13 @@
-"""The commands rollback, tag, tags and repair, versions by name, and what gc says of holds."""
+"""The commands rollback, tag, repair and relocate, versions by name, and what gc says of holds."""
 
 import json
+import shutil
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
+from arrow_format import WriteOptions, write_shuffle
 from arrow_format.log.names import entry_path
 from arrow_format.read.shuffle import open_shuffle
 from connector.cli.main import main
@@ -137,3 +140,27 @@ def test_repair(path, command):
     assert "1 file(s) moved to commit_log/damaged" in text
     assert open_shuffle(path).version == 2
     assert command("repair", path)[0] == 0
+
+
+def test_relocate(tmp_path, command, monkeypatch):
+    monkeypatch.setattr("arrow_format.write.map_output.first_root", lambda *_: 1)
+    options = WriteOptions(sync=False, local_dirs=(str(tmp_path / "disk"),))
+    path = tmp_path / "s"
+    write_shuffle(pa.table({"k": [1]}), path, keys="k", num_subpartitions=2, options=options)
+    assert command("relocate", path)[0] == 2
+    assert command("relocate", path, "--moved", "--copied")[0] == 2
+    copy = shutil.copytree(path, tmp_path / "copy")
+    write_shuffle(pa.table({"k": [2]}), copy, keys="k", num_subpartitions=2, mode="overwrite")
+    text = command("gc", copy, "--retention", "0s")[1]
+    assert f"local directories of the shuffle at {path}" in text
+    assert json.loads(command("gc", copy, "--json")[1])["holds"] == [
+        {"by": "relocate", "name": str(path), "version": 0}
+    ]
+    status, text = command("relocate", copy, "--moved")
+    assert status == 2
+    assert f"belong to is at {path}" in text
+    status, text = command("relocate", copy, "--copied")
+    assert status == 0
+    assert "a copy with an id of its own" in text
+    facts = json.loads(command("relocate", path, "--moved", "--json")[1])
+    assert facts == {"path": str(path), "became": "moved", "taken": [], "unseen": []}

@@ -1,0 +1,165 @@
+"""Settles whose local directories a shuffle's are, once it was moved or copied.
+
+Local roots are named in the log by absolute path, so a copy names those of the original. Each says
+whose it is (:mod:`arrow_format.storage.root_owner`); a shuffle that is not where it says removes
+nothing from them until its user says whether it was moved, and takes them along, or is a copy, and
+leaves them to the original.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from arrow_format.errors import OptionError
+from arrow_format.jobs.gc_files import jobs_with_files
+from arrow_format.log.identity import claim_of, claim_roots, is_in_use, put_owner
+from arrow_format.log.names import MAP_OUTPUT_DIRECTORY
+from arrow_format.read.shuffle import check_there
+from arrow_format.storage.local_dirs import ROOT_LIST_NAME, read_root_list
+from arrow_format.storage.open import Place, open_made_directory, open_storage
+from arrow_format.storage.root_owner import Marker, read_marker, take_over
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from arrow_format.storage.open import Storage
+    from arrow_format.storage.root_owner import Claim, LocalRoot
+
+BECAME = ("moved", "copied")
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """What :func:`arrow_format.relocate_shuffle` settled.
+
+    Parameters
+    ----------
+    path
+        Absolute path or URI of the shuffle.
+    became
+        ``moved`` or ``copied``.
+    taken
+        Directories of jobs in local directories that are the shuffle's from now on, and were
+        written when it was elsewhere.
+    unseen
+        Local directories that cannot be seen from here: relocate again when they can.
+    """
+
+    path: str
+    became: str
+    taken: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.became == "copied":
+            return (
+                f"{self.path}: a copy with an id of its own; what it reads in local directories "
+                "belongs to the original"
+            )
+        count = len(self.taken)
+        what = f"{count} directories" if count != 1 else "1 directory"
+        unseen = f"; unseen: {', '.join(self.unseen)}, mount and relocate again"
+        return (
+            f"{self.path}: moved here, with {what} of jobs in local directories"
+            f"{unseen if self.unseen else ''}"
+        )
+
+
+def relocate_shuffle(
+    path: Place,
+    became: Literal["moved", "copied"],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> Relocation:
+    """Say what became of a shuffle with local directories: it was moved here, or it is a copy.
+
+    Until then nothing removes files from its local directories, and no write can use any. Nothing
+    else may use the shuffle, or the original of a copy, meanwhile.
+
+    Parameters
+    ----------
+    path
+        Directory or URI where the shuffle is now.
+    became
+        ``moved``: it is no longer where it was, be it by a rename, by a copy of which the original
+        was removed, or restored from a backup in the place of what was lost. Its files in local
+        directories are its own, and are removed as before. ``copied``: the original exists and
+        keeps these files. The copy can be read only as long as it keeps them: merge it with
+        ``MergePolicy(rewrite="always")``, and it has all rows itself.
+    storage_options
+        As for :func:`~arrow_format.open_shuffle`.
+
+    Returns
+    -------
+    Relocation
+        What was settled. Said again of a shuffle that was moved, it takes what could not be seen.
+
+    Raises
+    ------
+    OptionError
+        It was not moved: the original is in use elsewhere, or another copy has taken over its
+        files. Or it is no copy: it is where it was written. Nothing was changed.
+    ShuffleNotFoundError
+        The path holds no directory.
+    CorruptShuffleError
+        What the shuffle, or a list of local directories, says cannot be read.
+    StorageError
+        Something could not be written; say it again.
+    """
+    if became not in BECAME:
+        msg = f"became={became!r}: expected 'moved' or 'copied'"
+        raise OptionError(msg)
+    storage = open_storage(path, storage_options)
+    check_there(storage)
+    claim = claim_of(storage)
+    roots = dict(_roots(storage))
+    if became == "copied" and claim.is_settled:
+        msg = f"{storage.root}: is where it was written, and no copy; nothing was changed"
+        raise OptionError(msg)
+    if not roots and claim.owner is None:  # never had a local directory
+        return Relocation(storage.root, became)
+    return _as_copy(storage, roots) if became == "copied" else _as_moved(storage, claim, roots)
+
+
+def _as_copy(storage: Storage, roots: Mapping[LocalRoot, str]) -> Relocation:
+    put_owner(storage, uuid.uuid4().hex, sync=True)
+    # What the original wrote down about jobs of its own.
+    for job_id in sorted(set(roots.values())):
+        storage.delete(f"{MAP_OUTPUT_DIRECTORY}/{job_id}/{ROOT_LIST_NAME}")
+    return Relocation(storage.root, "copied")
+
+
+def _as_moved(storage: Storage, claim: Claim, roots: Mapping[LocalRoot, str]) -> Relocation:
+    seen = [root for root in roots if root.is_seen]
+    markers = {root: read_marker(open_made_directory(root.path)) for root in seen}
+    owners = {
+        root: marker.owner
+        for root, marker in markers.items()
+        if marker is not None and marker.job_id == roots[root]
+    }
+    for owner in {*owners.values(), claim.owner}:
+        if owner is not None and is_in_use(owner, storage):
+            msg = (
+                f"{storage.root}: was not moved: the shuffle that its files in local directories "
+                f"belong to is at {owner.path}. Relocate this one as copied, or remove that one; "
+                "nothing was changed"
+            )
+            raise OptionError(msg)
+    if not claim.is_settled:
+        put_owner(storage, claim.owner.id if claim.owner else uuid.uuid4().hex, sync=True)
+    ours = claim_roots(storage, sync=True)
+    taken = [root for root, owner in owners.items() if owner != ours]
+    for root in taken:
+        take_over(root, Marker(roots[root], ours))
+    unseen = {root.directory for root in roots if root not in markers}
+    paths = tuple(root.path for root in taken)
+    return Relocation(storage.root, "moved", paths, tuple(sorted(unseen)))
+
+
+def _roots(storage: Storage) -> Iterator[tuple[LocalRoot, str]]:
+    """Yield the local roots that any job's list names, each with the job."""
+    for job_id in sorted(jobs_with_files(storage)):
+        for root in read_root_list(storage, f"{MAP_OUTPUT_DIRECTORY}/{job_id}"):
+            yield root, job_id
