@@ -285,6 +285,9 @@ class LogReader:
         """Read the entry of one version that has not expired; see :meth:`entry`."""
         newest = view.state.version
         others = f"there are versions {view.oldest} to {newest}" if newest else "there are none"
+        tagged = sorted({tag.version for tag in view.state.tags.values()})
+        if kept := ", ".join(str(number) for number in tagged if number < view.oldest):
+            others += f", and by tags {kept}"
         if not 1 <= version <= view.newest:
             problem = f"is not there; {others}"
         elif version < view.oldest:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _INTERRUPTED = 130
+_CLOSED_PIPE = 141
+"""As of a program that SIGPIPE ends; 1 would say that something is damaged."""
 
 app = typer.Typer(
     name=PROGRAM,
@@ -91,7 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of the output has closed it; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FOUND_WRONG
+        return _CLOSED_PIPE
+    except SystemExit as error:  # which click raises of a closed pipe, with status 1
+        if isinstance(error.__context__, BrokenPipeError):
+            return _CLOSED_PIPE
+        raise
     except (KeyboardInterrupt, typer.Abort):
         status = _INTERRUPTED
     except Exception as error:
