@@ -260,6 +260,7 @@ def _check_regions(metadata: PartitionedFileMetadata, regions: Sequence[Region])
             and chunks.first_row[0] == 0
             and bool((chunks.first_row[1:] > chunks.first_row[:-1]).all())
             and chunks.first_row[-1] < region.num_rows
+            and _wraps_between_chunks(region, n)
             and bool(((chunks.offset % 8 == 0) & (chunks.length > 0)).all())
             # Compared separately first, so that no sum can overflow.
             and max(chunks.offset.max(), chunks.length.max()) <= metadata.data_bytes
@@ -288,6 +289,14 @@ def _ranks_are_sound(region: Region, num_subpartitions: int) -> bool:
         and gaps.total <= num_subpartitions
         and bool(gaps.values.all() and rows.values.all())
     )
+
+
+def _wraps_between_chunks(region: Region, num_subpartitions: int) -> bool:
+    """Whether no chunk has rows of the last subpartition and of the first, which are far apart."""
+    if not region.first_subpartition:
+        return True
+    _, wrap = region.rank_extent(0, num_subpartitions - region.first_subpartition)
+    return wrap == region.num_rows or wrap in region.chunks.first_row
 
 
 def _check_sizes(number: int, region: Region) -> None:

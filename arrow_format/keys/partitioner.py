@@ -407,3 +407,16 @@ def partitioner_from_description(description: Mapping[str, Any]) -> Partitioner 
     if kind == "roundrobin":
         return RoundRobinPartitioner()
     return BroadcastPartitioner() if kind == "broadcast" else None
+
+
+def check_described(description: Mapping[str, Any], schema: pa.Schema) -> None:
+    """Raise SchemaError or CorruptShuffleError for a description that no rows of a schema can have.
+
+    Bounds of ranges are not decoded: there may be a million.
+    """
+    partitioner = partitioner_from_description({**description, "bounds": None})
+    if isinstance(partitioner, RangePartitioner):
+        for name, _ in partitioner.keys:
+            column_index(schema, name)
+    elif partitioner is not None:
+        partitioner.check(schema)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from msgspec import Meta, Struct
 
 from arrow_format.keys.combination import check_functions, combined_schema
+from arrow_format.keys.partitioner import check_described
 from arrow_format.keys.sort_keys import check_sort_by
 from arrow_format.log.job_ends import JobEnd
 from arrow_format.log.result import PERSISTENT, Released, ResultDescription
@@ -45,6 +46,7 @@ def check_shape(shape: VersionShape) -> None:
         msg = "the partitioner is not an object with a kind"
         raise ValueError(msg)  # noqa: TRY004  of what was parsed, not of an argument
     check_sort_by(shape.data_schema, shape.sort_by)
+    check_described(shape.partitioner, shape.data_schema)
     combined_schema(shape.data_schema, check_functions(shape.combine))
 
 

@@ -79,7 +79,7 @@ def plan_chunks(
 
 
 MOST_RANGES = 64
-"""Ranges of subpartitions that are planned one by one; of more, the whole from first to last."""
+"""Ranges of subpartitions that are planned one by one; of more, the nearest are joined."""
 
 
 def plan_ranges(
@@ -95,11 +95,9 @@ def plan_ranges(
     """
     if not ranges:
         return ()
-    if len(ranges) > MOST_RANGES:
-        ranges = [(ranges[0][0], ranges[-1][1])]
     plans = [
         plan_chunks(regions, first, end, num_subpartitions, first_region=first_region)
-        for first, end in ranges
+        for first, end in joined_ranges(ranges, MOST_RANGES)
     ]
     if len(plans) == 1:
         return plans[0]
@@ -112,6 +110,16 @@ def plan_ranges(
             end_row=max(chunk.end_row, other.end_row),
         )
     return sorted(found.values(), key=attrgetter("offset"))
+
+
+def joined_ranges(ranges: Sequence[tuple[int, int]], most: int) -> Sequence[tuple[int, int]]:
+    """Return ascending ranges as at most so many: where the gaps are smallest, they are joined."""
+    if len(ranges) <= most:
+        return ranges
+    gaps = np.array([after[0] - before[1] for before, after in pairwise(ranges)])
+    kept = np.sort(np.argsort(gaps, kind="stable")[len(ranges) - most :])
+    edges = [0, *(kept + 1).tolist(), len(ranges)]
+    return [(ranges[start][0], ranges[stop - 1][1]) for start, stop in pairwise(edges)]
 
 
 def merge_reads(

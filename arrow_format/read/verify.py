@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
@@ -20,13 +19,15 @@ from arrow_format.read.statistics_check import StatisticsCheck
 from arrow_format.read.totals import totals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
+    from arrow_format.format.statistics import ColumnStatistics
     from arrow_format.log.snapshot import Snapshot
     from arrow_format.model import Int64Array, MapOutput
     from arrow_format.read.index_cache import IndexCache
+    from arrow_format.read.partitioned_file import PartitionedFileReader
     from arrow_format.read.plan import ChunkRead
     from arrow_format.storage.open import Storage
 
@@ -111,12 +112,8 @@ def verify_snapshot(
             number = next(numbers)
             try:
                 index = indexes.index_of(version, output, file)
-                check = StatisticsCheck(
-                    index, {name: each.units(number, number + 1) for name, each in logged.items()}
-                )
-                chunks = ChunkReader(index, ChunkDecoder(index.metadata.data_schema))
-                chunks.check(on_rows=partial(_check_rows, chunks, check, placement))
-                check.finish()
+                of_file = {name: each.units(number, number + 1) for name, each in logged.items()}
+                _check_file(index, of_file, placement)
             except (CorruptShuffleError, FormatVersionError, StorageError) as error:
                 if raise_on_damage:
                     raise
@@ -144,16 +141,28 @@ def verify_snapshot(
     return replace(report, problems=tuple(problems))
 
 
-def _check_rows(
-    source: ChunkReader,
-    statistics: StatisticsCheck,
+def _check_file(
+    index: PartitionedFileReader,
+    logged: Mapping[str, ColumnStatistics],
     placement: PlacementCheck | None,
-    chunk: ChunkRead,
-    rows: pa.RecordBatch,
 ) -> None:
-    statistics.add(rows)
-    if placement is not None:
-        placement.check_rows(source, chunk, rows)
+    """Read all of a file; what is damaged is raised before a row that is elsewhere."""
+    statistics = StatisticsCheck(index, logged)
+    chunks = ChunkReader(index, ChunkDecoder(index.metadata.data_schema))
+    elsewhere: list[CorruptShuffleError] = []
+
+    def check_rows(chunk: ChunkRead, rows: pa.RecordBatch) -> None:
+        statistics.add(rows)
+        if placement is not None and not elsewhere:
+            try:
+                placement.check_rows(chunks, chunk, rows)
+            except CorruptShuffleError as error:
+                elsewhere.append(error)
+
+    chunks.check(on_rows=check_rows)
+    statistics.finish()
+    if elsewhere:
+        raise elsewhere[0]
 
 
 def _compare(storage: Storage, version: int, rows: Int64Array, indexed_rows: Int64Array) -> None:

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
+from arrow_format.format.chunk_codec import ChunkDecoder
 from arrow_format.model import RegionKind
 from arrow_format.options import WriteOptions
+from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import PartitionedFileReader
 from arrow_format.storage.open import ObjectExistsError, PosixStorage
 from arrow_format.write.clustering import Clustering, cluster
@@ -149,6 +151,30 @@ def test_write_after_finish_and_finish_twice(storage):
         with pytest.raises(ClosedError, match=r"f\.shuffle\.data: finished or released"):
             writer.finish()
     assert len(read_range(storage, file, 5, 0, 5)) == 1, "and the file is whole"
+
+
+@pytest.mark.parametrize("end", ["finish", "roll_back"])
+def test_a_stored_region_is_not_written_after_the_end_of_a_file(storage, end):
+    with PartitionedFileWriter(storage, "source", metadata_of(5), FAST) as writer:
+        write_region(writer, numbered([1]), [1], 5)
+        source = PartitionedFileReader(storage, writer.finish())
+    chunks = ChunkReader(source, ChunkDecoder(source.metadata.data_schema))
+    with PartitionedFileWriter(storage, "f", metadata_of(5), FAST) as writer:
+        write_region(writer, numbered([2]), [2], 5)
+        getattr(writer, end)()
+        with pytest.raises(ClosedError, match="no region can be written"):
+            writer.write_stored_region(source.regions[0], chunks.stored(0, 1), 8, {})
+        with pytest.raises(ClosedError, match="no region can be written"):
+            write_region(writer, numbered([3]), [3], 5)
+
+
+def test_a_file_that_was_rolled_back_can_be_finished(storage):
+    with PartitionedFileWriter(storage, "f", metadata_of(5), FAST) as writer:
+        write_region(writer, numbered([2]), [2], 5)
+        writer.roll_back()
+        file = writer.finish()
+    assert file.num_rows == 1
+    assert len(read_range(storage, file, 5, 0, 5)) == 1
 
 
 def test_write_and_finish_after_release(storage):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.keys.partitioner import Assign, Partitioner
     from arrow_format.model import Int32Array
+    from arrow_format.read.shuffle import Shuffle
 
     Place = Callable[[Int32Array, pa.RecordBatch], Int32Array]
 
@@ -48,6 +49,12 @@ class SaysAnother:
 def written_by(job: ShuffleJob, place: Place) -> ShuffleJob:
     """Return a job whose tasks place rows otherwise than it says, as another writer's may."""
     return replace(job, partitioner=SaysAnother(job.partitioner, place))
+
+
+def check_but_for_broadcasts(shuffle: Shuffle) -> None:
+    """Verify a version of which another writer let every subpartition read some rows."""
+    problems = shuffle.verify(raise_on_damage=False).problems
+    assert all("is in every subpartition of" in str(problem) for problem in problems)
 
 
 def append_misplaced(

@@ -41,13 +41,15 @@ from arrow_format.jobs import delete_rows as module
 from arrow_format.jobs.commit import commit_job
 from arrow_format.jobs.job import begin_job, run_map_task
 from arrow_format.jobs.target import open_target
+from arrow_format.keys.key_set import KeySet
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.model import BROADCAST, DATA_SUFFIX, INDEX_SUFFIX, PartitionedFile
 from arrow_format.read.chunk_reader import ChunkReader
 from arrow_format.read.partitioned_file import UnfinishedFile, chunk_rows
 from arrow_format.read.plan import plan_chunks
 from arrow_format.storage.open import PosixStorage
-from tests.support.foreign_writer import written_by
+from arrow_format.write.row_deleter import RowDeleter
+from tests.support.foreign_writer import check_but_for_broadcasts, written_by
 from tests.support.guarantees import guarantee
 from tests.support.interrupted_storage import before_calls, dies_after, instead_of_first_entry
 
@@ -111,7 +113,7 @@ def check_totals(path):
     shuffle = open_shuffle(path)
     assert shuffle.subpartition_rows.to_pylist() == [len(table) for table in contents(path)]
     assert sum(shuffle.subpartition_bytes.to_pylist()) == shuffle.num_bytes
-    shuffle.verify()
+    check_but_for_broadcasts(shuffle)
 
 
 def files_below(path):
@@ -754,6 +756,53 @@ def test_files_of_an_earlier_schema_are_written_as_the_newest_version_is(tmp_pat
     delete_rows(tmp_path, {"k": [3, 17]}, options=options)
     assert contents(tmp_path) == without(before, {3, 17})
     check_totals(tmp_path)
+
+
+def one_row_more(found):
+    found[np.flatnonzero(~found)[0]] = True
+
+
+def none(found):
+    found[:] = False
+
+
+def another_row(found):
+    found[np.flatnonzero(found)[0]] = False
+    found[np.flatnonzero(~found)[-1]] = True
+
+
+@guarantee("deleted rows")
+@pytest.mark.parametrize(
+    ("delete", "message"),
+    [
+        (one_row_more, "the number of rows differs from that of the rows to keep of"),
+        (none, "the number of rows differs from that of the rows to keep of"),
+        (another_row, "it has rows of deleted keys, as those of the rows to keep of"),
+    ],
+)
+def test_a_new_file_that_has_other_rows_than_are_to_be_kept_is_refused(
+    tmp_path, monkeypatch, delete, message
+):
+    append(tmp_path, 0)
+    before, files = contents(tmp_path), files_below(tmp_path)
+    kept, among = RowDeleter._kept, KeySet.among
+
+    def wrongly(self, *of):
+        found = among(self, *of)
+        if found.any() and not found.all():
+            delete(found)
+        return found
+
+    def kept_wrongly(self, *how):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(KeySet, "among", wrongly)
+            yield from kept(self, *how)
+
+    monkeypatch.setattr(RowDeleter, "_kept", kept_wrongly)
+    with pytest.raises(CorruptShuffleError, match=message):
+        delete_rows(tmp_path, {"k": [3]}, options=TINY)
+    assert contents(tmp_path) == before
+    assert files_below(tmp_path) == files
 
 
 def put_pending(path, start, keys="k"):

@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arrow_format.errors import OptionError
 from arrow_format.model import PrefixSums, Region, RegionKind
-from arrow_format.read.plan import ChunkRead, extent_of, group_adjacent, merge_reads, plan_chunks
+from arrow_format.read import plan
+from arrow_format.read.plan import (
+    ChunkRead,
+    check_subpartitions,
+    extent_of,
+    group_adjacent,
+    merge_reads,
+    plan_chunks,
+)
 from arrow_format.write.clustering import cluster, cut_chunks
 from arrow_format.write.region_builder import RegionBuilder
 
@@ -77,9 +86,9 @@ def test_subpartitions_of_any_rows(case):
 @given(files())
 def test_a_plan_names_every_wanted_row_once(case):
     n, regions, first, end = case
-    plan = list(plan_chunks(regions, first, end, n))
+    planned = list(plan_chunks(regions, first, end, n))
     found = []
-    for read in plan:
+    for read in planned:
         region = regions[read.region]
         bounds = region.chunks.first_rows_and_end(region.num_rows)
         assert read.offset == region.chunks.offset[read.chunk]
@@ -94,7 +103,7 @@ def test_a_plan_names_every_wanted_row_once(case):
         for number, region in enumerate(regions)
         for row in rows_by_walking(region, n, first, end)
     ]
-    assert [read.offset for read in plan] == sorted(read.offset for read in plan)
+    assert [read.offset for read in planned] == sorted(read.offset for read in planned)
 
 
 def test_a_broadcast_region_is_wanted_whole_by_every_range():
@@ -109,9 +118,9 @@ def test_a_broadcast_region_is_wanted_whole_by_every_range():
 @given(files(), st.integers(0, 3_000), st.integers(1, 10_000))
 def test_merged_reads_keep_their_bounds(case, max_gap, most):
     n, regions, first, end = case
-    plan = list(plan_chunks(regions, first, end, n))
-    reads = list(merge_reads(plan, max_gap_bytes=max_gap, max_read_bytes=most))
-    assert [chunk for read in reads for chunk in read.chunks] == plan
+    planned = list(plan_chunks(regions, first, end, n))
+    reads = list(merge_reads(planned, max_gap_bytes=max_gap, max_read_bytes=most))
+    assert [chunk for read in reads for chunk in read.chunks] == planned
     for read in reads:
         offsets = [chunk.offset for chunk in read.chunks]
         ends = [chunk.offset + chunk.length for chunk in read.chunks]
@@ -140,6 +149,49 @@ def test_nothing_wanted_reads_nothing():
     assert list(merge_reads([], max_gap_bytes=9, max_read_bytes=9)) == []
     region = make_region([0, 4, 4], 5, 0, 1, 8)
     assert list(plan_chunks([region], 1, 4, 5)) == []
+
+
+@given(files(), st.integers(1, 4), st.data())
+def test_more_ranges_than_are_planned_one_by_one(case, most, data):
+    n, regions, *_ = case
+    edges = sorted(data.draw(st.sets(st.integers(0, n), min_size=2)))
+    ranges = [*zip(edges[::2], edges[1::2], strict=False)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "MOST_RANGES", most)
+        found = list(plan.plan_ranges(regions, ranges, n))
+    read = {
+        (chunk.region, row + int(regions[chunk.region].chunks.first_row[chunk.chunk]))
+        for chunk in found
+        for row in range(chunk.first_row, chunk.end_row)
+    }
+    for number, region in enumerate(regions):
+        for first, end in ranges:
+            assert {(number, row) for row in rows_by_walking(region, n, first, end)} <= read
+    assert [chunk.offset for chunk in found] == sorted({chunk.offset for chunk in found})
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (9, [(0, 1), (3, 4), (5, 7), (20, 21), (22, 30)]),
+        (5, [(0, 1), (3, 4), (5, 7), (20, 21), (22, 30)]),
+        (4, [(0, 1), (3, 7), (20, 21), (22, 30)]),
+        (3, [(0, 1), (3, 7), (20, 30)]),
+        (2, [(0, 7), (20, 30)]),
+        (1, [(0, 30)]),
+    ],
+)
+def test_ranges_are_joined_where_the_gaps_are_smallest(most, expected):
+    ranges = [(0, 1), (3, 4), (5, 7), (20, 21), (22, 30)]
+    assert plan.joined_ranges(ranges, most) == expected
+    assert plan.joined_ranges([], most) == []
+
+
+@pytest.mark.parametrize("wanted", [range(-1, 4), range(5), range(4, -1, -1), range(10**12)])
+def test_ranges_that_leave_the_shuffle_are_refused(wanted):
+    with pytest.raises(OptionError, match=r"subpartition (-1|4|999999999999) is out of range"):
+        check_subpartitions(wanted, 4)
+    assert check_subpartitions(range(4), 4) == [0, 1, 2, 3]
 
 
 def naive_groups(weights, most, wanted):

@@ -1,16 +1,19 @@
 """What a read with a filter opens and reads, and what it says of it."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from arrow_format import (
+    ColumnPartitioner,
     RangePartitioner,
     WriteOptions,
     open_shuffle,
     write_shuffle,
 )
 from arrow_format.errors import OptionError, SchemaError
+from tests.support.guarantees import guarantee
 from tests.support.recording_storage import RecordingStorage
 
 N = 8
@@ -80,6 +83,35 @@ def test_one_subpartition_is_read_without_the_totals_of_all(storage):
         assert alone._reader._known_totals is None
     alone.lookup({"k": 17}).read_all()
     assert alone._reader._known_totals is None
+
+
+@guarantee("lookups")
+def test_a_lookup_of_more_keys_than_ranges_are_planned(tmp_path):
+    n = 1_000
+    table = pa.table({"k": np.arange(4_000)})
+    options = WriteOptions(sync=False, chunk_bytes=1)
+    write_shuffle(table, tmp_path, num_subpartitions=n, keys="k", options=options)
+    shuffle = open_shuffle(tmp_path)
+    keys = np.arange(0, 4_000, 20)
+    found = shuffle.lookup({"k": keys}).read_all()["k"].to_pylist()
+    assert sorted(found) == keys.tolist()
+    some = range(0, n, 10)
+    rows = shuffle.subpartition_rows.to_numpy()[some.start : some.stop : some.step].sum()
+    assert shuffle.read(some).read_all().num_rows == rows
+
+
+def test_many_keys_that_are_close_together_do_not_read_all(tmp_path):
+    n = 1_000
+    table = pa.table({"p": np.arange(4_000) % n})
+    options = WriteOptions(sync=False, chunk_bytes=1)
+    write_shuffle(
+        table, tmp_path, num_subpartitions=n, partitioner=ColumnPartitioner("p"), options=options
+    )
+    wanted = [*range(0, 160, 2), n - 1]
+    shuffle = open_shuffle(tmp_path).where(f"p IN ({', '.join(map(str, wanted))})")
+    kept, total = steps(shuffle.explain())["chunks"]
+    assert kept <= 170 < total == n
+    assert sorted(shuffle.read().read_all()["p"].to_pylist()) == sorted(wanted * 4)
 
 
 def test_a_lookup_reads_the_subpartition_of_its_key_only(storage):
