@@ -25,7 +25,6 @@ _HOME = {
     "arrow_format.jobs.delete_rows": "delete_rows",
     "arrow_format.jobs.deletion_receipt": "DeletionReceipt",
     "arrow_format.jobs.erasure": "ErasureStatus erasure_status",
-    "arrow_format.jobs.garbage": "collect_garbage",
     "arrow_format.jobs.gc_files": "GcReport",
     "arrow_format.jobs.merge": "MergeReport merge_shuffle",
     "arrow_format.jobs.receipt": "ShuffleReceipt",
@@ -53,6 +52,7 @@ _HOME = {
     "arrow_format.read.subpartition_reader": "SortMergeSubpartitionReader",
     "arrow_format.read.verify": "VerifyReport",
     "arrow_format.streaming.buffer_output": "BufferOutput decorated",
+    "arrow_format.streaming.collection": "collect_garbage",
     "arrow_format.streaming.consumption": """
         ConsumerState Consumption consume forget_consumer list_consumers release_shuffle
     """,

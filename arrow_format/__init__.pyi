@@ -24,7 +24,6 @@ from arrow_format.jobs.delete_rows import delete_rows as delete_rows
 from arrow_format.jobs.deletion_receipt import DeletionReceipt as DeletionReceipt
 from arrow_format.jobs.erasure import ErasureStatus as ErasureStatus
 from arrow_format.jobs.erasure import erasure_status as erasure_status
-from arrow_format.jobs.garbage import collect_garbage as collect_garbage
 from arrow_format.jobs.gc_files import GcReport as GcReport
 from arrow_format.jobs.merge import MergeReport as MergeReport
 from arrow_format.jobs.merge import merge_shuffle as merge_shuffle
@@ -67,6 +66,7 @@ from arrow_format.read.subpartition_reader import (
 from arrow_format.read.verify import VerifyReport as VerifyReport
 from arrow_format.streaming.buffer_output import BufferOutput as BufferOutput
 from arrow_format.streaming.buffer_output import decorated as decorated
+from arrow_format.streaming.collection import collect_garbage as collect_garbage
 from arrow_format.streaming.consumption import ConsumerState as ConsumerState
 from arrow_format.streaming.consumption import Consumption as Consumption
 from arrow_format.streaming.consumption import consume as consume

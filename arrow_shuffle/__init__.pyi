@@ -96,6 +96,7 @@ from connector import SparkConsumption as SparkConsumption
 from connector import abort_shuffle as abort_shuffle
 from connector import check_environment as check_environment
 from connector import commit_shuffle as commit_shuffle
+from connector import flush_when_done as flush_when_done
 from connector import foreach_batch as foreach_batch
 from connector import map_groups as map_groups
 from connector import read_shuffle as read_shuffle

@@ -315,6 +315,7 @@ def consume(
     consumer: str,
     request_timeout: str | float = 0.0,
     allow_empty: bool = False,
+    flush: bool = False,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> SparkConsumption: ...
@@ -325,6 +326,7 @@ def consume(
     consumer: str,
     request_timeout: float = 0.0,
     allow_empty: bool = False,
+    flush: bool = False,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Consumption: ...

@@ -29,6 +29,7 @@ _HOME = {
     "connector.operators.map": "map_subpartitions",
     "connector.read": "SparkConsumption consume read_shuffle",
     "connector.source.data_source": "ArrowShuffleDataSource",
+    "connector.stream_end": "flush_when_done",
     "connector.write": "append_shuffle sample_range_partitioner write_shuffle",
 }
 """Public names by module. ``__init__.pyi`` has the same for type checkers; a test compares them."""

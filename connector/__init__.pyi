@@ -21,6 +21,7 @@ from connector.read import SparkConsumption as SparkConsumption
 from connector.read import consume as consume
 from connector.read import read_shuffle as read_shuffle
 from connector.source.data_source import ArrowShuffleDataSource as ArrowShuffleDataSource
+from connector.stream_end import flush_when_done as flush_when_done
 from connector.write import append_shuffle as append_shuffle
 from connector.write import sample_range_partitioner as sample_range_partitioner
 from connector.write import write_shuffle as write_shuffle

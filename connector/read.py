@@ -241,6 +241,7 @@ def consume(
     consumer: str,
     request_timeout: str | float = 0.0,
     allow_empty: bool = False,
+    flush: bool = False,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> SparkConsumption:
@@ -266,6 +267,9 @@ def consume(
     allow_empty
         Whether a pipelined result without new versions by then gives a shuffle without rows;
         otherwise RequestTimeoutError.
+    flush
+        Whether rows of a stream that have waited longer than its flush interval become a version
+        first, as in :func:`arrow_format.consume`; in this process.
     options, storage_options
         As for :func:`~connector.read_shuffle`.
 
@@ -288,5 +292,6 @@ def consume(
         allow_empty=allow_empty,
         options=options,
         storage_options=storage_options,
+        flush=flush,
     )
     return SparkConsumption(spark, *requested)

@@ -36,8 +36,10 @@ FOREVER = 1_000_000
 
 
 @contextmanager
-def program(directory: Path, num_windows: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the queries in a process of their own, that does not outlive the block."""
+def program(
+    directory: Path, what: object, name: str = "stream_program"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run queries in a process of their own, that does not outlive the block."""
     environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_REMOTE")}
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     with (directory / "child.log").open("ab") as log:
@@ -45,9 +47,9 @@ def program(directory: Path, num_windows: int) -> Iterator[subprocess.Popen[byte
             [
                 sys.executable,
                 "-m",
-                "integration.programs.stream_program",
+                f"integration.programs.{name}",
                 str(directory),
-                str(num_windows),
+                str(what),
             ],
             cwd=ROOT,
             env=environment,
@@ -124,3 +126,58 @@ def test_nothing_is_lost_or_doubled_by_kills(tmp_path: Path) -> None:
         jobs = {output.job_id for output in open_shuffle(path).map_outputs}
         collect_garbage(path, retention=timedelta(0))
         assert {job.name for job in (path / "map_outputs").iterdir()} <= jobs, "all else is gone"
+
+
+def killed_where_it_stops(directory: Path, what: str) -> None:
+    """Run a program until it says that it has stopped, and kill it there."""
+    with program(directory, what, "once_program") as child:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (directory / "stopped").exists():
+            assert child.poll() is None, (directory / "child.log").read_text()[-5000:]
+            assert time.monotonic() < deadline, (directory / "child.log").read_text()[-5000:]
+            time.sleep(0.02)
+        kill_all(child)
+
+
+def runs_to_its_end(directory: Path, what: str) -> None:
+    """Run a program, which goes on where it was killed."""
+    with program(directory, what, "once_program") as child:
+        assert child.wait(PATIENCE_S) == 0, (directory / "child.log").read_text()[-5000:]
+
+
+def numbers_in(path: Path) -> list[int]:
+    try:
+        return sorted(open_shuffle(path).read().read_all()["id"].to_pylist())
+    except ShuffleNotFoundError:
+        return []
+
+
+@guarantee("transactions", "killed queries")
+def test_a_foreach_batch_that_is_killed_behind_its_append_is_there_once(tmp_path: Path) -> None:
+    killed_where_it_stops(tmp_path, "foreach")
+    assert len(numbers_in(tmp_path / "s")) == 200
+    runs_to_its_end(tmp_path, "foreach")
+    calls = (tmp_path / "calls").read_text().split()
+    assert calls.count("1") == 2, "the batch that was killed was run again"
+    assert numbers_in(tmp_path / "s") == [*range(500)]
+    assert open_shuffle(tmp_path / "s").version == 5
+
+
+@guarantee("overdue rows", "killed queries")
+def test_a_query_that_is_killed_flushes_before_its_next_batch(tmp_path: Path) -> None:
+    killed_where_it_stops(tmp_path, "pending")
+    assert numbers_in(tmp_path / "s") == []
+    time.sleep(1)
+    runs_to_its_end(tmp_path, "restart")
+    assert numbers_in(tmp_path / "s") == [*range(500)]
+
+
+@guarantee("overdue rows", "killed queries")
+def test_a_query_that_is_killed_before_its_last_flush_flushes_at_its_next_end(
+    tmp_path: Path,
+) -> None:
+    killed_where_it_stops(tmp_path, "done")
+    assert numbers_in(tmp_path / "s") == []
+    runs_to_its_end(tmp_path, "done")
+    assert numbers_in(tmp_path / "s") == [*range(500)]
+    assert flush_pending(tmp_path / "s") is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from datetime import timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from arrow_format.storage.open import Storage
 
 
+MILLISECOND = timedelta(milliseconds=1)
+
 LISTED_OUTPUTS = 16
 """From so many map outputs on a listing, of 1,000 files per request, says what is there: a request
 for each of the files of 100,000 map outputs would take a quarter of an hour."""
@@ -55,6 +58,7 @@ def commit_job(
     expected_map_outputs: int | None = None,
     transaction: Transaction | None = None,
     pending: bool = False,
+    flush_interval: timedelta | None = None,
     flushes: tuple[int, ...] = (),
     expected_version: int | None = None,
 ) -> ShuffleReceipt:
@@ -78,6 +82,9 @@ def commit_job(
     pending
         Commit as part of no version yet, see :mod:`arrow_format.log.pending`; the receipt has the
         number in the log in the place of a version.
+    flush_interval
+        Of a pending commit: how long it may wait, after which anybody may flush it; None: who knows
+        may.
     flushes
         Pending numbers of the log that this version publishes. If they are no longer pending,
         another process has published them: this job's files are removed and the newest version's
@@ -157,11 +164,16 @@ def commit_job(
         }
         if pending:
             fields["pending_shape"] = shape
-            return draft(view, PENDING if mode == "append" else PENDING_OVERWRITE, **fields)
+            interval_ms = None if flush_interval is None else flush_interval // MILLISECOND
+            waits = structs.replace(view.state.pending, interval_ms=interval_ms)
+            kind = PENDING if mode == "append" else PENDING_OVERWRITE
+            return draft(view, kind, state={"pending": waits}, **fields)
         changes: dict[str, Any] = {"shape": shape}
         if flushes:
             left = tuple(number for number in view.state.pending.numbers if number > flushes[-1])
-            changes["pending"] = PendingNumbers.of(left, time.time_ns() // 1_000_000)
+            interval_ms = view.state.pending.interval_ms if left else None
+            now_ms = time.time_ns() // 1_000_000
+            changes["pending"] = PendingNumbers.of(left, now_ms, interval_ms)
         return draft(view, operation, state=changes, **fields)
 
     try:

@@ -82,43 +82,10 @@ def collect_garbage(
     retention names, and of a pipelined result every version that a known consumer has not consumed.
     What was released is removed whatever its age. Rows of a version that is kept are never touched.
 
-    Parameters
-    ----------
-    path
-        Directory or URI of the shuffle.
-    retention
-        How long a version can still be opened and read after another superseded it; and for how
-        long an unfinished job may have written nothing before it is given up. A job that is given
-        up fails when it commits, if it still runs. Choose more than the longest read, and than the
-        longest time in which no task of a running job writes anything.
-    dry_run
-        Change nothing, and report what would be done. Where a result would be released, the report
-        says so, and what would expire and be removed without that.
-    on_bytes
-        Called with the bytes of each file that was removed, for progress.
-    storage_options
-        As for :func:`~arrow_format.open_shuffle`.
-
-    Returns
-    -------
-    GcReport
-        What was done.
-
-    Raises
-    ------
-    OptionError
-        The retention is not a timedelta, or negative.
-    ShuffleNotFoundError
-        The path holds neither a shuffle nor files of a job.
-    CorruptShuffleError, FormatVersionError
-        The log is damaged, so that nothing is known to be garbage. Or the newest version lacks a
-        file: an older one may be all that is left. Nothing was removed.
-    StorageError
-        Something could not be removed. The next collection tries again.
+    Parameters, result and errors are those of :func:`arrow_format.collect_garbage`, which flushes
+    what is overdue before.
     """
-    if not isinstance(retention, timedelta) or retention < timedelta(0):
-        msg = f"retention={retention!r}: expected a datetime.timedelta, not negative"
-        raise OptionError(msg)
+    check_retention(retention)
     storage = open_storage(path, storage_options)
     stat = storage.stat("")
     if stat is None or not stat.is_directory:
@@ -130,6 +97,13 @@ def collect_garbage(
     collection = _Collection(storage, retention, dry_run=dry_run, on_bytes=on_bytes)
     released = collection.release()
     return replace(collection.collect(), released=released)
+
+
+def check_retention(retention: object) -> None:
+    """Raise OptionError unless a retention is a time that may have passed."""
+    if not isinstance(retention, timedelta) or retention < timedelta(0):
+        msg = f"retention={retention!r}: expected a datetime.timedelta, not negative"
+        raise OptionError(msg)
 
 
 def remove_released(storage: Storage) -> None:

@@ -396,7 +396,8 @@ def _numbered(entry: LogEntry, view: LogView) -> LogEntry:
             changes["deleted"] = number
     if entry.is_pending:
         pending = (*state.pending.numbers, number)
-        changes["pending"] = PendingNumbers.of(pending, state.pending.flushed_at_ms)
+        before = state.pending
+        changes["pending"] = PendingNumbers.of(pending, before.flushed_at_ms, before.interval_ms)
     if entry.released is not None:
         changes["released"] = replace(entry.released, at=number)
         if entry.released.ended:

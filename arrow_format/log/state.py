@@ -63,22 +63,27 @@ _MOST_PENDING = 1 << 20
 """Far more than any stream lets wait, so that a few bytes do not become gigabytes."""
 
 
-class PendingNumbers(Struct, frozen=True):
+class PendingNumbers(Struct, frozen=True, omit_defaults=True):
     """What waits to be flushed."""
 
     ranges: tuple[tuple[Natural, Natural], ...] = ()
     """Numbers of the log that are pending, ascending: first and last of each range."""
     flushed_at_ms: Natural | None = None
     """When the last flush was committed, milliseconds since 1970; None before the first."""
+    interval_ms: Natural | None = None
+    """The longest time between two flushes that the last pending commit asked for; None: no time,
+    so that only its stream knows when a flush is due."""
 
     @staticmethod
-    def of(numbers: Iterable[int], flushed_at_ms: int | None = None) -> PendingNumbers:
+    def of(
+        numbers: Iterable[int], flushed_at_ms: int | None = None, interval_ms: int | None = None
+    ) -> PendingNumbers:
         """Return ascending numbers as ranges."""
         ranges: list[tuple[int, int]] = []
         for number in numbers:
             first = ranges.pop()[0] if ranges and ranges[-1][1] == number - 1 else number
             ranges.append((first, number))
-        return PendingNumbers(tuple(ranges), flushed_at_ms)
+        return PendingNumbers(tuple(ranges), flushed_at_ms, interval_ms)
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -14,9 +14,17 @@ import contextlib
 import time
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from arrow_format.errors import ClosedError, CorruptShuffleError, ShuffleError
+from arrow_format.errors import (
+    BackPressureTimeoutError,
+    ClosedError,
+    CorruptShuffleError,
+    OptionError,
+    ShuffleError,
+    ShuffleNotFoundError,
+)
 from arrow_format.jobs.back_pressure import unconsumed_after
 from arrow_format.jobs.garbage import collect_garbage, remove_released
 from arrow_format.jobs.retention import RELEASED_TOGETHER, release_consumed
@@ -25,9 +33,10 @@ from arrow_format.log.conflicts import check_version_number
 from arrow_format.log.consumers import ConsumerRegistry, check_consumer, consumer_directory
 from arrow_format.log.names import LOG_DIRECTORY, MAP_OUTPUT_DIRECTORY
 from arrow_format.log.release import DueRelease
-from arrow_format.options import check_seconds
+from arrow_format.options import WriteOptions, check_seconds
 from arrow_format.read.shuffle import Shuffle, check_there
 from arrow_format.storage.open import open_storage
+from arrow_format.streaming.flush_pending import flush_pending
 from arrow_format.streaming.lease import shown_holder, take_lease
 from arrow_format.streaming.result_request import await_result
 
@@ -38,6 +47,10 @@ if TYPE_CHECKING:
     from arrow_format.log.consumers import ConsumerRecord
     from arrow_format.options import ReadOptions
     from arrow_format.storage.open import Place, Storage
+
+
+_PATIENCE_S = 1.0
+"""For other consumers of a full result, when one is asked to flush: it has rows to consume."""
 
 
 class Consumer:
@@ -175,6 +188,7 @@ def consume(
     consumer: str,
     request_timeout: float = 0.0,
     allow_empty: bool = False,
+    flush: bool = False,
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Consumption:
@@ -195,6 +209,10 @@ def consume(
     allow_empty
         What to return if a pipelined result has nothing new by then: a shuffle without rows when
         True; when False, RequestTimeoutError is raised.
+    flush
+        Whether rows of a stream that have waited longer than its flush interval become a version
+        first, and whenever there is nothing to consume while this waits. False: a consumer leaves
+        them to the stream.
     options, storage_options
         As for :func:`~arrow_format.open_shuffle`.
 
@@ -219,7 +237,9 @@ def consume(
         The name or the timeout is malformed.
     """
     return Consumption(
-        *request_result(path, consumer, request_timeout, allow_empty, options, storage_options)
+        *request_result(
+            path, consumer, request_timeout, allow_empty, options, storage_options, flush=flush
+        )
     )
 
 
@@ -230,9 +250,14 @@ def request_result(
     allow_empty: bool,
     options: ReadOptions | None,
     storage_options: Mapping[str, str] | None,
+    *,
+    flush: bool = False,
 ) -> tuple[Consumer, Shuffle]:
     """Request a result as :func:`consume` does; return both parts of a :class:`Consumption`."""
     timeout = check_seconds("request_timeout", request_timeout)
+    if not isinstance(flush, bool):
+        msg = f"flush={flush!r}: expected True or False"
+        raise OptionError(msg)
     storage = open_storage(path, storage_options)
     check_consumer(consumer)
     if not timeout or storage.stat("") is not None:
@@ -244,12 +269,23 @@ def request_result(
         # Even if the name took all the time, a consumer that waits must get an error that says so.
         left = max(end - time.monotonic(), 0.001) if timeout else 0.0
         snapshot = await_result(
-            storage, left, consumed=consumed, consumer=consumer, allow_empty=allow_empty
+            storage,
+            left,
+            consumed=consumed,
+            consumer=consumer,
+            allow_empty=allow_empty,
+            before_look=partial(_flush_overdue, storage) if flush else None,
         )
         return holder, Shuffle(storage, snapshot, options)
     except BaseException:
         holder.close()
         raise
+
+
+def _flush_overdue(storage: Storage) -> None:
+    # A result that is full has rows to consume first.
+    with contextlib.suppress(BackPressureTimeoutError, ShuffleNotFoundError):
+        flush_pending(storage, due=True, options=WriteOptions(back_pressure_timeout=_PATIENCE_S))
 
 
 def release_shuffle(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
+from datetime import timedelta
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from arrow_format.read.shuffle import Shuffle, check_there
 from arrow_format.storage.open import Place, open_storage
 from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
 from arrow_format.streaming.latest_rows import KEY_BYTES, latest_in_passes
+from arrow_format.streaming.options import FlushOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,10 +46,14 @@ if TYPE_CHECKING:
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
     from arrow_format.storage.open import Storage
-    from arrow_format.streaming.options import FlushOptions
 
 
-def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, now_ms: int) -> bool:
+def is_flush_due(
+    since_ms: int | None,
+    raw_bytes: int,
+    options: FlushOptions,
+    now_ms: int,
+) -> bool:
     """Whether pending checkpoints are to be flushed. Pure.
 
     ``since_ms`` is when the last flush was, or the first pending commit if there was none, in
@@ -65,20 +71,30 @@ def is_flush_due(since_ms: int | None, raw_bytes: int, options: FlushOptions, no
 def flush_if_due(storage: Storage, flush: FlushOptions, options: WriteOptions) -> None:
     """Flush pending checkpoints if that is due, see :func:`is_flush_due`."""
     log = CommitLog(storage)
-
-    def is_due(view: LogView) -> bool:
-        pending = view.state.pending
-        since_ms = pending.flushed_at_ms
-        if not pending.numbers:
-            return False
-        if since_ms is None:
-            since_ms = log.record(pending.numbers[0]).committed_at_ms
-        # With each batch this reads all pending entries: only where the option needs it.
-        raw_bytes = pending_outputs(log, view).raw_bytes if flush.memory_buffer_only else 0
-        return is_flush_due(since_ms, raw_bytes, flush, time.time_ns() // 1_000_000)
-
-    if log.read(is_due):
+    if log.read(partial(_is_due, log, flush=flush)):
         flush_pending(storage, max_bytes=flush.max_buffered_bytes, options=options)
+
+
+def _is_due(log: CommitLog, view: LogView, flush: FlushOptions) -> bool:
+    pending = view.state.pending
+    since_ms = pending.flushed_at_ms
+    if not pending.numbers:
+        return False
+    if since_ms is None:
+        since_ms = log.record(pending.numbers[0]).committed_at_ms
+    # With each batch this reads all pending entries: only where the option needs it.
+    raw_bytes = pending_outputs(log, view).raw_bytes if flush.memory_buffer_only else 0
+    return is_flush_due(since_ms, raw_bytes, flush, time.time_ns() // 1_000_000)
+
+
+def _is_overdue(log: CommitLog, view: LogView) -> bool:
+    """Whether the interval that the last pending commit asked for has passed."""
+    interval_ms = view.state.pending.interval_ms
+    if interval_ms is None:
+        return False
+    # One of less than a millisecond is recorded as 0.
+    interval = timedelta(milliseconds=max(interval_ms, 1))
+    return _is_due(log, view, FlushOptions(max_interval=interval))
 
 
 def flush_if_last(
@@ -102,6 +118,7 @@ def flush_if_last(
 def flush_pending(
     path: Place,
     *,
+    due: bool = False,
     max_bytes: int = DEFAULT_BYTES,
     options: WriteOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -112,6 +129,9 @@ def flush_pending(
     ----------
     path, storage_options
         As for :func:`~arrow_format.open_shuffle`.
+    due
+        Flush only what has waited for as long as its stream lets it, its ``flush.maxInterval``,
+        which is in the log.
     max_bytes
         Memory for rows, in bytes.
     options
@@ -121,7 +141,7 @@ def flush_pending(
     -------
     ShuffleReceipt or None
         Of the version, or of the newest where another process has flushed the same checkpoints;
-        None when nothing is pending.
+        None when nothing is pending, or is due.
 
     Raises
     ------
@@ -138,6 +158,8 @@ def flush_pending(
     storage = open_storage(path, storage_options)
     check_there(storage)
     log = CommitLog(storage)
+    if due and not log.read(partial(_is_overdue, log)):
+        return None
     pending = log.read(partial(pending_outputs, log))
     if not pending.entries:
         return None

@@ -13,6 +13,8 @@ from arrow_format.log.snapshot import VersionSpan
 from arrow_format.read.shuffle import check_there
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.reader import LogView
     from arrow_format.log.snapshot import Snapshot
@@ -26,6 +28,7 @@ def await_result(
     consumed: int | None = None,
     consumer: str | None = None,
     allow_empty: bool = False,
+    before_look: Callable[[], None] | None = None,
 ) -> Snapshot:
     """Wait for a result, and return what there is to consume of it.
 
@@ -34,7 +37,7 @@ def await_result(
 
     A reader has no ``consumed`` version and gets all versions. The name of a consumer serves for
     errors. With ``allow_empty``, a pipelined result that has nothing new is returned without rows,
-    and is not an error.
+    and is not an error. ``before_look`` is called each time before the log is looked at.
 
     Raises ResultReleasedError where the result was released; ResultFailedError where its producer
     failed during the wait, or before and none has committed since; RequestTimeoutError where it did
@@ -44,7 +47,13 @@ def await_result(
     if storage.stat("") is not None:
         check_there(storage)
     request = _Request(storage, consumed, consumer)
-    snapshot = poll_until(request.poll, timeout)
+
+    def look() -> Snapshot | None:
+        if before_look is not None:
+            before_look()
+        return request.poll()
+
+    snapshot = poll_until(look, timeout)
     if snapshot is None and allow_empty:
         snapshot = request.without_rows()
     if snapshot is None:

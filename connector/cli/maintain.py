@@ -71,8 +71,11 @@ def gc(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove versions superseded longer ago than the retention, and files of dead jobs."""
-    from arrow_format.jobs.garbage import collect_garbage
+    """Remove versions superseded longer ago than the retention, and files of dead jobs.
+
+    Rows of a stream that have waited longer than its flush interval become a version first.
+    """
+    from arrow_format.streaming.collection import collect_garbage
     from connector.cli.summaries import gc_as_json, gc_lines
     from connector.options.text import parse_duration
 
@@ -162,6 +165,10 @@ def flush(
             "s, m, h or d.",
         ),
     ] = "30s",
+    due: Annotated[
+        bool,
+        typer.Option("--due", help="Flush only what has waited longer than the stream's interval."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Commit what a stream with a flush interval has pending as a version, now."""
@@ -173,7 +180,7 @@ def flush(
 
     patience = parse_duration(timeout, "--timeout")
     options = WriteOptions(back_pressure_timeout=patience.total_seconds())
-    receipt = flush_pending(path, options=options)
+    receipt = flush_pending(path, due=due, options=options)
     if receipt is None and not CommitLog(open_storage(path)).newest_version():
         msg = f"{path}: holds no shuffle, and nothing is pending; check the path"
         raise ShuffleNotFoundError(msg)
@@ -183,4 +190,5 @@ def flush(
             facts = {"version": receipt.version, "num_rows": receipt.num_rows}
         show_result({"path": path, "flushed": facts})
     else:
-        show_result([str(receipt) if receipt else f"{path}: nothing is pending"])
+        nothing = "nothing is due" if due else "nothing is pending"
+        show_result([str(receipt) if receipt else f"{path}: {nothing}"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     from arrow_format.jobs.job import ShuffleJob
     from arrow_format.model import MapStatus
 
+_LOGGER = logging.getLogger("arrow_shuffle")
+_said: set[str] = set()
+"""Where this process has said when rows are seen."""
+
 BATCH_ID = "streaming.sql.batchId"
 """Spark's local property in the tasks of a streaming query, beside :data:`QUERY_ID`."""
 
@@ -65,8 +70,9 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
 
     Spark makes one writer to plan a batch, which it pickles for the tasks, and another to commit
     it. With a flush interval each batch is committed as pending, and the first batch after the
-    interval publishes all pending ones. ``overwrite`` is output mode complete: each batch replaces
-    all rows. Otherwise batches are appended.
+    interval publishes all pending ones: before it runs, and after its commit if they are due then.
+    ``overwrite`` is output mode complete: each batch replaces all rows. Otherwise batches are
+    appended.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -77,6 +83,9 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
         self._flush = parsed.flush
         self._waits = parsed.waits(self._job.partitioner, self._job.sort_by, self._job.combine)
         check_target(self._job, self._mode, pending=self._waits)
+        if self._waits:
+            # Here, before the batch runs: a query that was restarted may have died long ago.
+            flush_if_due(self._job.storage, self._flush, self._job.options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
         """Write one Spark partition of a micro-batch; runs in the task."""
@@ -107,6 +116,8 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
             raise ShuffleError(msg)
         (transaction,) = transactions
         statuses = list(statuses_from_rows(message.row for message in known))
+        if self._waits:
+            self._say_when_it_is_seen(batchId)
         # Rows first: a batch without any left no trace of its transaction.
         if self._changes_nothing(job, statuses) or self._is_done(job, transaction):
             with contextlib.suppress(ShuffleError):  # garbage collection removes the rest
@@ -122,10 +133,25 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
                 expected_map_outputs=len(messages),
                 transaction=transaction,
                 pending=self._waits,
+                flush_interval=self._flush.max_interval if self._waits else None,
             )
         if self._waits:
             # Also if the batch was committed before: its flush may be missing.
             flush_if_due(job.storage, self._flush, job.options)
+
+    def _say_when_it_is_seen(self, batch: int) -> None:
+        root = self._job.storage.root
+        if root in _said:
+            return
+        _said.add(root)
+        interval = self._flush.max_interval
+        _LOGGER.warning(
+            "%s: batches from %d on are pending until they have waited for %s; the batch after "
+            "that flushes them, in this run or the next. When no batch comes, `arrow-shuffle "
+            "flush --due %s`, garbage collection or consume(..., flush=True) does, or "
+            "flush_when_done(query, path) at the end of the query",
+            root, batch, interval, root,
+        )  # fmt: skip
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the files of a micro-batch; runs on the driver's machine.

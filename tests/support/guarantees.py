@@ -192,6 +192,12 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A micro-batch that Spark repeats is the version it was, and leaves nothing else"
         ),
         "killed batch": "What a killed commit of a batch left does not hinder the next run",
+        "overdue rows": (
+            "Rows of a stream that have waited longer than its flush interval become a version by "
+            "the next batch, also of a restarted query and before it runs; by a collection, "
+            "`flush --due`, a consumer that is asked to, or at the end of a query; never by a "
+            "reader"
+        ),
         "killed queries": (
             "Queries that are killed at any moment and restarted neither lose nor double rows: "
             "sink, source, and a sink behind a source"

@@ -17,6 +17,7 @@ from arrow_format.storage.open import PosixStorage
 from tests.support.small_shuffles import SCHEMA, N, numbered, run, write_tasks
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from pathlib import Path
 
     from arrow_format.jobs.job import ShuffleJob
@@ -76,6 +77,7 @@ def put(
     partitioner: Partitioner | None = None,
     schema: pa.Schema = PENDING_SCHEMA,
     owner: ProcessIdentity | None = None,
+    interval: timedelta | None = None,
     **options: Any,
 ) -> ShuffleReceipt:
     """Commit rows (pairs of k and v) as pending, as a micro-batch of a query does."""
@@ -98,5 +100,6 @@ def put(
         [run_map_task(job, 0, 0, batches)],
         mode=mode,
         pending=pending,
+        flush_interval=interval if pending else None,
         transaction=None if batch is None else Transaction("query", batch),
     )

@@ -147,7 +147,7 @@ def test_a_flush_waits_for_half_a_minute_unless_told_otherwise(run, path, monkey
     put_pending(path, 1)
     given = []
 
-    def flush_pending(path, *, options):
+    def flush_pending(path, *, due, options):
         given.append(options.back_pressure_timeout)
 
     monkeypatch.setattr(pending_flush, "flush_pending", flush_pending)

@@ -192,6 +192,28 @@ class TestEmpty:
             assert log_of(tmp_path).newest_version() == number
 
 
+@guarantee("overdue rows")
+def test_what_is_overdue_is_flushed_before_a_batch_runs(tmp_path, caplog):
+    """As after a restart: the batch may take long, or fail."""
+    options = {"keys": "p", "numsubpartitions": str(N)}
+
+    def writer(interval):
+        return writer_of(tmp_path, **options, **{"flush.maxinterval": interval})
+
+    for batch in range(2):
+        held = writer("1h")
+        held.commit(write(held, batch, 10 * batch), batch)
+    assert log_of(tmp_path).view().state.pending.numbers == (1, 2)
+    assert log_of(tmp_path).view().state.pending.interval_ms == 3_600_000
+    assert [record.message.count("flush_when_done") for record in caplog.records] == [1]
+    writer("1h")
+    assert log_of(tmp_path).view().state.version == 0, "not yet"
+    planned = writer("1ms")
+    assert sorted(values(tmp_path)) == [15, 16, 17, 18, 19], "the latest row of each key"
+    planned.commit(write(planned, 2, 20), 2)
+    assert log_of(tmp_path).view().state.pending.numbers in ((), (4,))
+
+
 WIDER = StructType(SCHEMA.fields[:]).add("more", LongType())
 HELD = {"keys": "p", "numsubpartitions": str(N), "flush.maxinterval": "1h"}
 
