@@ -10,12 +10,13 @@ from pyspark.sql.types import StructType
 
 from arrow_format.errors import OptionError
 from arrow_format.filters.keys import KeyFilter
+from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.log.version_names import parse_version_name, with_zone
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.read.subpartition_reader import SUBPARTITION_COLUMN, select_columns
 from arrow_format.streaming.consumption import Consumption, request_result
-from connector.operators.tasks import session_time_zone
+from connector.operators.tasks import session_settings
 from connector.options.filters import format_arrow_filter
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES, ScanOptions
 from connector.options.table import ARROW_FILTER, PIN
@@ -72,8 +73,9 @@ def read_shuffle(
     filter
         Read only the rows for which it is true: text in the subset of SQL that
         :meth:`arrow_format.Shuffle.read` takes, or a :class:`pyarrow.compute.Expression`. The rows
-        are those of ``where(filter)``, and only they enter the JVM; files, regions and chunks that
-        cannot have such rows are not read. Timestamps that name no zone have the session's.
+        are those of ``where(filter)``, or those that PyArrow finds, and only they enter the JVM;
+        files, regions and chunks that cannot have such rows are not read. Timestamps that name no
+        zone have the session's. A text that may mean something else to Spark is an error.
     keys
         Read only the rows of these keys, values of all partition keys by name:
         ``{"customer": [17, 18]}``, those of several keys aligned by position; or a table. A null is
@@ -168,8 +170,8 @@ def _frame_of(
         msg = "subpartitions is empty: expected at least one"
         raise OptionError(msg)
     selection = None if wanted is None else format_subpartitions(wanted)
-    zone = "UTC" if filter is None else session_time_zone(spark)
-    shuffle = restricted(shuffle, filter, keys, time_zone=zone)
+    settings = SparkSettings() if filter is None else session_settings(spark, filter)
+    shuffle = restricted(shuffle, filter, keys, settings)
     schema = _schema_of(shuffle, columns, with_subpartition=with_subpartition)
     options: dict[str, str | int] = {
         "version": shuffle.version,
@@ -181,8 +183,9 @@ def _frame_of(
         "memoryBytes": shuffle.options.memory_bytes,
         "memoryMap": str(shuffle.options.memory_map).lower(),
         "readThreads": shuffle.options.threads or 1,
-        "timeZone": zone,
     }
+    if settings.time_zone is not None:
+        options["timeZone"] = settings.time_zone
     if selection is not None:
         options["subpartitions"] = selection
     if isinstance(filter, str):

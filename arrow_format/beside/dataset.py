@@ -8,6 +8,7 @@ finds one that refuses, so nothing is taken for an empty dataset.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow.dataset as ds
@@ -15,9 +16,10 @@ import pyarrow.dataset as ds
 from arrow_format.arrays.selection import keep
 from arrow_format.beside.readable import restricted
 from arrow_format.errors import OptionError
+from arrow_format.filters.from_arrow import columns_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -54,8 +56,9 @@ _REFUSING = _FORMAT.make_fragment(_RefusingFile())
 class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
     """Rows of a shuffle, read at each scan with the columns and the filter of that scan.
 
-    A filter finds the rows for which Spark finds it true; one that a shuffle does not take is
-    evaluated by PyArrow. Scans keep the order of rows. It can be pickled.
+    A filter finds the rows that it finds in every dataset of PyArrow. Of a conjunction, the parts
+    that a shuffle takes decide what is read; where they are not all, PyArrow evaluates the whole.
+    Scans keep the order of rows. It can be pickled.
 
     Raises
     ------
@@ -86,11 +89,11 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
         SchemaError
             The shuffle has no such column.
         """
-        rows, all_pushed = restricted(self._rows, [] if filter is None else [filter])
-        # An expression does not tell the columns that it needs.
-        names = columns if all_pushed and isinstance(columns, list | tuple) else None
-        reader = rows.read(columns=names)
-        batches = iter(reader) if all_pushed else _matching(reader, filter)
+        parts, is_whole = ([], True) if filter is None else parts_of(filter, self.schema)
+        rows, all_pushed = restricted(self._rows, parts)
+        is_exact = is_whole and all_pushed
+        reader = rows.read(columns=_needed(columns, None if is_exact else filter))
+        batches = iter(reader) if is_exact else _matching(reader, filter)
         return ds.Scanner.from_batches(batches, schema=reader.schema, columns=columns, **options)
 
     def filter(self, expression: pc.Expression) -> ShuffleDataset:
@@ -106,6 +109,20 @@ class ShuffleDataset(ds.FileSystemDataset):  # type: ignore[misc]
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: ANN401
         """Return the number of rows; decodes only what a filter needs."""
         return int(self.scanner([], filter, **options).count_rows())
+
+
+def _needed(
+    columns: Sequence[str] | Mapping[str, pc.Expression] | None, filter: pc.Expression | None
+) -> list[str] | None:
+    """Return the columns that a scan reads, those of a filter that PyArrow evaluates too."""
+    if columns is None:
+        return None
+    names: list[str] = []
+    for column in columns.values() if isinstance(columns, Mapping) else columns:
+        names += [column] if isinstance(column, str) else columns_of(column)
+    if filter is not None:
+        names += columns_of(filter)
+    return list(dict.fromkeys(names))
 
 
 def _matching(

@@ -10,6 +10,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from arrow_format.errors import ShuffleError
+from arrow_format.filters.expression import all_of
+from arrow_format.filters.spark_rules import SPARK_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from arrow_format.arrays.batch_stream import BatchReader
+    from arrow_format.filters.expression import Expression
+    from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.filters.spark_rules import SparkSettings
     from arrow_format.keys.partitioner import Partitioner
 
 TASK_BYTES = 64 << 20
@@ -47,8 +52,11 @@ class Readable(Protocol):
     def schema_of(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of these columns."""
 
-    def where(self, filter: pc.Expression | None) -> Readable:
-        """Return the rows for which Spark finds a filter true; raise if it cannot be evaluated."""
+    def bound(self, filter: Expression, settings: SparkSettings) -> RowFilter:
+        """Return a condition bound to the columns; raise if it cannot be evaluated."""
+
+    def where(self, filter: pc.Expression | RowFilter | None) -> Readable:
+        """Return the rows that a filter is true for."""
 
     def read(
         self,
@@ -96,15 +104,17 @@ class Counted(Readable, Protocol):
         """Return what each of several tasks reads."""
 
 
-def restricted(rows: Readable, filters: Iterable[pc.Expression]) -> tuple[Readable, bool]:
-    """Return the rows that match those filters that can be evaluated, and whether all could be."""
-    accepted: pc.Expression | None = None
+def restricted(rows: Readable, conditions: Iterable[Expression]) -> tuple[Readable, bool]:
+    """Return the rows that match those conditions that can be evaluated, and whether all can be."""
+    accepted = []
     all_accepted = True
-    for condition in filters:
+    for condition in conditions:
         try:
-            rows.where(condition)
+            rows.bound(condition, SPARK_DEFAULTS)
         except ShuffleError:
             all_accepted = False
         else:
-            accepted = condition if accepted is None else accepted & condition
-    return (rows if accepted is None else rows.where(accepted)), all_accepted
+            accepted.append(condition)
+    if not accepted:
+        return rows, all_accepted
+    return rows.where(rows.bound(all_of(accepted), SPARK_DEFAULTS)), all_accepted

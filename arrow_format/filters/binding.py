@@ -9,7 +9,7 @@ one that equals itself is what is true wherever it has a value.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyarrow import types as pt
@@ -38,24 +38,44 @@ from arrow_format.filters.expression import (
     as_sql,
     without_outer_nots,
 )
-from arrow_format.filters.literals import Nearest, from_text, nearest
+from arrow_format.filters.literals import Nearest, from_text, incomparable, nearest
 from arrow_format.filters.rows import truth_of
 from arrow_format.filters.scalars import array_of, number
+from arrow_format.filters.spark_rules import (
+    COMPARED,
+    MOST_DIGITS,
+    common_digits,
+    digits_of,
+    digits_of_value,
+    kind_of,
+)
 
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import Mapping
+
+    from arrow_format.filters.spark_rules import SparkSettings
 
 
 def bind(
-    expression: Expression, schema: pa.Schema, zone: dt.tzinfo, *, casts_text: bool
+    expression: Expression, schema: pa.Schema, zone: dt.tzinfo | None, sql: SqlRules | None = None
 ) -> Expression:
     """Return a condition on columns of a data schema in normal form.
 
-    ``casts_text`` says whether a text is cast to the type of the column that it is compared with,
-    as in SQL. Raises SchemaError for a column that is missing or whose values do not compare,
-    OptionError for what is no condition.
+    ``zone`` is that of dates and of timestamps without one; None where it is not known. With
+    ``sql`` the condition is Spark's: a text is cast to the type of the column that it is compared
+    with, and what is not Spark's bit for bit is refused. Raises SchemaError for a column that is
+    missing or whose values do not compare, OptionError for what is no condition.
     """
-    return without_outer_nots(_Binder(schema, zone, casts_text).condition(expression))
+    return without_outer_nots(_Binder(schema, zone, sql).condition(expression))
+
+
+class SqlRules(NamedTuple):
+    """What a condition in SQL is bound by, besides the schema."""
+
+    settings: SparkSettings
+    refused: Mapping[str, str]
+    """Columns that are not compared, and why: see :func:`.spark_rules.refused_columns`."""
 
 
 def _joined_values(operands: list[Expression]) -> list[Expression]:
@@ -92,10 +112,10 @@ def _values(operand: Expression) -> tuple[Column, pa.Array] | None:
 
 
 class _Binder:
-    def __init__(self, schema: pa.Schema, zone: dt.tzinfo, casts_text: bool) -> None:
+    def __init__(self, schema: pa.Schema, zone: dt.tzinfo | None, sql: SqlRules | None) -> None:
         self._schema = schema
         self._zone = zone
-        self._casts_text = casts_text
+        self._sql = sql
 
     def condition(self, expression: Expression) -> Expression:
         if isinstance(expression, And):
@@ -138,6 +158,13 @@ class _Binder:
     def _type(self, column: Column) -> pa.DataType:
         """Return the type in which a column is compared."""
         stored = self._field(column.name).type
+        why = None if self._sql is None else self._sql.refused.get(column.name)
+        if why is not None:
+            msg = (
+                f"filter: column {column.name!r} {why}; use where() on the DataFrame, or compare "
+                "its bytes by an expression of PyArrow"
+            )
+            raise SchemaError(msg)
         type_ = comparable_type(stored)
         if type_ is None:
             why = "leave it out"
@@ -174,7 +201,7 @@ class _Binder:
 
     def _folded(self, operator: str, left: Literal, right: Literal) -> Expression:
         """Compare two literals, the left one as a column of one row."""
-        one_row = _Binder(pa.schema([("literal", left.value.type)]), self._zone, self._casts_text)
+        one_row = _Binder(pa.schema([("literal", left.value.type)]), self._zone, self._sql)
         bound = one_row._comparison(operator, Column("literal"), right)
         return Literal(truth_of(bound, {"literal": pa.repeat(left.value, 1)}, 1)[0])
 
@@ -188,6 +215,7 @@ class _Binder:
                 f"{types[1]}; they do not compare"
             )
             raise SchemaError(msg)
+        self._check_pair(left, types[0], f"column {right.name!r}", types[1])
         if left.name == right.name:
             if operator == "<=>":
                 return TRUE
@@ -204,6 +232,8 @@ class _Binder:
 
     def _compared(self, operator: str, column: Column, value: pa.Scalar) -> Expression:
         type_ = self._type(column)
+        if not value.is_valid and not pt.is_null(value.type):
+            self._check_pair(column, type_, "NULL", value)
         if operator == "<=>":
             if not value.is_valid:
                 return IsNull(column)
@@ -211,6 +241,8 @@ class _Binder:
         if not value.is_valid or pt.is_null(type_):
             return UNKNOWN
         near = self._nearest(column, type_, value)
+        if operator not in ("=", "!="):
+            self._check_order(column, type_, value)
         if operator in ("=", "!="):
             equal = _equal(column, near)
             return equal if operator == "=" else Not(equal)
@@ -222,8 +254,57 @@ class _Binder:
             holds = Comparison("<" if is_less else "<=", column, Literal(bound))
         return holds if operator in ("<", "<=") else Not(holds)
 
-    def _nearest(self, column: Column, type_: pa.DataType, value: pa.Scalar) -> Nearest:
-        if self._casts_text and pt.is_string(value.type) and not pt.is_string(type_):
+    def _check_pair(
+        self,
+        column: Column,
+        type_: pa.DataType,
+        shown: str,
+        other: pa.DataType | pa.Scalar,
+        *,
+        in_list: bool = False,
+    ) -> None:
+        """Refuse, in SQL, to compare types whose comparison is not Spark's bit for bit."""
+        if self._sql is None:
+            return
+        is_value = isinstance(other, pa.Scalar)
+        other_type = other.type if is_value else other
+        ours, theirs = kind_of(type_), kind_of(other_type)
+        if ours is None or theirs is None or theirs not in COMPARED[ours]:
+            if is_value:
+                raise SchemaError(incomparable(column.name, type_, other))
+            return  # two columns of one type, which only Arrow has
+        why = self._sql.settings.refusal_of_pair(ours, theirs, in_list=in_list)
+        if why is not None:
+            raise OptionError(f"filter: column {column.name!r} is {type_}, {shown} is not: {why}")
+        digits = [digits_of(type_), digits_of_value(other) if is_value else digits_of(other_type)]
+        known = [each for each in digits if each is not None]
+        if "decimal" in (ours, theirs) and len(known) == 2 and common_digits(known) > MOST_DIGITS:
+            msg = (
+                f"filter: column {column.name!r} is {type_}, and Spark compares it with {shown} in "
+                f"a decimal of {common_digits(known)} digits, of which it has {MOST_DIGITS}, so "
+                "that it rounds; compare with fewer digits, or use where() on the DataFrame"
+            )
+            raise SchemaError(msg)
+
+    def _check_order(self, column: Column, type_: pa.DataType, value: pa.Scalar) -> None:
+        """Refuse, in SQL, an order of integers and a decimal that is no long.
+
+        Spark takes the answer for known, of nulls too (``DecimalPrecision``).
+        """
+        if self._sql is None or not (pt.is_integer(type_) and pt.is_decimal(value.type)):
+            return
+        if not -(2**63) <= value.as_py() <= 2**63 - 1:
+            msg = (
+                f"filter: column {column.name!r} is {type_}, and {value} is beyond all integers: "
+                "Spark compares it with nulls too; leave the comparison out, or write IS NOT NULL"
+            )
+            raise SchemaError(msg)
+
+    def _nearest(
+        self, column: Column, type_: pa.DataType, value: pa.Scalar, *, in_list: bool = False
+    ) -> Nearest:
+        self._check_pair(column, type_, as_sql(Literal(value)), value, in_list=in_list)
+        if self._sql is not None and pt.is_string(value.type) and not pt.is_string(type_):
             text = value.as_py()
             value = from_text(text, type_)
             if value is None:
@@ -244,7 +325,7 @@ class _Binder:
         has_nulls = values.null_count > 0
         values = keep(values, values.is_valid())
         if comparable_type(values.type) != type_:
-            near = [self._nearest(column, type_, value) for value in values]
+            near = [self._nearest(column, type_, value, in_list=True) for value in values]
             parts = [_equal(column, each) for each in near if each.num_equal > 1]
             same = [each.least for each in near if each.num_equal == 1]
             values = array_of(same, type_)

@@ -43,7 +43,7 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     types = (left, right)
     if all(map(pt.is_signed_integer, types)):
         return max(types, key=lambda type_: type_.bit_width)
-    if all(map(_is_number, types)):
+    if all(map(is_number, types)):
         if any(map(pt.is_floating, types)):
             return pa.float64()
         digits = [_digits(type_) for type_ in types]
@@ -54,7 +54,8 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _is_number(type_: pa.DataType) -> bool:
+def is_number(type_: pa.DataType) -> bool:
+    """Whether values of a type are numbers."""
     return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
 
 

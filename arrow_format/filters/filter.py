@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from arrow_format.errors import OptionError
-from arrow_format.filters.binding import bind
+from arrow_format.filters.binding import SqlRules, bind
 from arrow_format.filters.expression import EXPRESSIONS, Expression, as_sql, column_names
 from arrow_format.filters.from_arrow import from_arrow
 from arrow_format.filters.from_sql import from_sql
 from arrow_format.filters.rows import rows_that_pass, truth_of
+from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings, refused_columns
 from arrow_format.filters.spark_text import zone_of
 from arrow_format.filters.subpartitions import subpartitions_of
 from arrow_format.filters.units import possible
@@ -94,7 +95,8 @@ def bind_filter(
     filter: pc.Expression | str | Expression | Filter,
     schema: pa.Schema,
     *,
-    time_zone: str = "UTC",
+    settings: SparkSettings = SPARK_DEFAULTS,
+    spark_schema: str | None = None,
 ) -> Filter:
     """Check a filter against the data schema that rows are read with.
 
@@ -106,37 +108,43 @@ def bind_filter(
         text, as in Spark, case does not matter.
     schema
         Columns and types, as :func:`~arrow_format.arrays.stored_types.data_schema` returns them.
-    time_zone
-        Of dates, and of timestamps without a time zone, where they are compared with instants:
-        Spark's ``spark.sql.session.timeZone``.
+    settings
+        Of the Spark session whose ``where`` a text stands for.
+    spark_schema
+        Spark's JSON of the schema, by which a text may not compare some columns.
 
     Raises
     ------
     OptionError
-        The filter is malformed, text does not parse (with the place), or there is something in it
-        that filters do not support.
+        The filter is malformed, text does not parse (with the place), there is something in it
+        that filters do not support, or that may mean something else to Spark.
     SchemaError
         A column is missing, or its values do not compare with the given ones.
     """
     if isinstance(filter, Filter):
         return filter
-    casts_text = isinstance(filter, str)
-    zone = zone_of(time_zone)
+    zone = None if settings.time_zone is None else zone_of(settings.time_zone)
+    sql = None
+    if isinstance(filter, str):
+        sql = SqlRules(settings, refused_columns(spark_schema))
+    else:
+        zone = None  # an expression has no session
     try:
         if isinstance(filter, str):
-            expression = from_sql(filter, schema, zone)
+            expression = from_sql(filter, schema, zone, settings)
         elif isinstance(filter, pc.Expression):
-            expression = from_arrow(filter)
+            expression = from_arrow(filter, schema)
         elif isinstance(filter, EXPRESSIONS):
             expression = filter
         else:
+            _refuse_column(filter)
             msg = (
                 f"filter={filter!r} is {type(filter).__name__}: expected a pyarrow.compute."
                 "Expression such as pc.field('day') >= pc.scalar(...), or text such as "
                 "\"day >= DATE '2024-06-01'\""
             )
             raise OptionError(msg)
-        bound = bind(expression, schema, zone, casts_text=casts_text)
+        bound = bind(expression, schema, zone, sql)
     except RecursionError as error:
         msg = "filter: conditions are nested too deeply; list values with IN"
         raise OptionError(msg) from error
@@ -145,3 +153,13 @@ def bind_filter(
     return Filter(
         bound, tuple(field.name for field in fields), tuple(field.type for field in fields)
     )
+
+
+def _refuse_column(given: object) -> None:
+    """Say what to do with a Column, which is Spark's own; its module has not been imported here."""
+    if type(given).__name__ == "Column" and type(given).__module__.startswith("pyspark."):
+        msg = (
+            "filter is a Column of Spark, which only Spark evaluates: write the condition as text, "
+            'as in filter="customer = 17", or use where() on the DataFrame'
+        )
+        raise OptionError(msg)

@@ -10,27 +10,31 @@ from __future__ import annotations
 
 import io
 import json
-import operator
+import math
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.selection import keep
+from arrow_format.filters.expression import (
+    Column,
+    Comparison,
+    Expression,
+    IsIn,
+    IsNull,
+    Literal,
+    Not,
+    all_of,
+    any_of,
+)
+from arrow_format.filters.scalars import as_stored, number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-_COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
-    "Eq": operator.eq,
-    "NotEq": operator.ne,
-    "Lt": operator.lt,
-    "LtEq": operator.le,
-    "Gt": operator.gt,
-    "GtEq": operator.ge,
-}
+_COMPARISONS = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _MIRRORED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
 _BETWEEN = {
     "Both": ("GtEq", "LtEq"),
@@ -47,7 +51,7 @@ class _Untranslatable(Exception):
     """An expression has no filter that finds the same rows."""
 
 
-def filters_of(predicate: pl.Expr, schema: pa.Schema) -> tuple[list[pl.Expr], list[pc.Expression]]:
+def filters_of(predicate: pl.Expr, schema: pa.Schema) -> tuple[list[pl.Expr], list[Expression]]:
     """Return what Polars must evaluate of a predicate, and filters that its rows all match.
 
     Both are conjunctions. The first is the whole predicate, apart from hints that Polars 1.39 to
@@ -79,12 +83,12 @@ def _conjuncts(tree: Any) -> Iterator[Any]:  # noqa: ANN401
             yield tree
 
 
-def _condition(tree: Any, schema: pa.Schema) -> pc.Expression:  # noqa: ANN401
+def _condition(tree: Any, schema: pa.Schema) -> Expression:  # noqa: ANN401
     match tree:
         case {"BinaryExpr": {"left": left, "op": "And", "right": right}}:
-            return _condition(left, schema) & _condition(right, schema)
+            return all_of([_condition(left, schema), _condition(right, schema)])
         case {"BinaryExpr": {"left": left, "op": "Or", "right": right}}:
-            return _condition(left, schema) | _condition(right, schema)
+            return any_of([_condition(left, schema), _condition(right, schema)])
         case {"BinaryExpr": {"left": left, "op": op, "right": right}} if op in _COMPARISONS:
             if _is_constant(left):
                 left, op, right = right, _MIRRORED.get(op, op), left
@@ -92,31 +96,34 @@ def _condition(tree: Any, schema: pa.Schema) -> pc.Expression:  # noqa: ANN401
         case {"Function": {"input": [operand, *given], "function": {"Boolean": function}}}:
             return _call(function, operand, given, schema)
         case {"Column": str(name)} if pt.is_boolean(schema.field(name).type):
-            return pc.field(name)
+            return Column(name)
     raise _Untranslatable
 
 
-def _call(function: Any, operand: Any, given: list[Any], schema: pa.Schema) -> pc.Expression:  # noqa: ANN401
+def _call(function: Any, operand: Any, given: list[Any], schema: pa.Schema) -> Expression:  # noqa: ANN401
     match function, given:
         case "Not", []:
-            return ~_condition(operand, schema)
+            return Not(_condition(operand, schema))
         case "IsNull", []:
-            return _column(operand, schema)[0].is_null()
+            return IsNull(_column(operand, schema)[0])
         case "IsNotNull", []:
-            return _column(operand, schema)[0].is_valid()
+            return Not(IsNull(_column(operand, schema)[0]))
         case "IsNan", [] if pt.is_floating(_column(operand, schema)[1]):
-            return pc.is_nan(_column(operand, schema)[0])
+            return Comparison("=", _column(operand, schema)[0], Literal(number(math.nan)))
         case {"IsBetween": {"closed": closed}}, [lower, upper] if closed in _BETWEEN:
             above, below = _BETWEEN[closed]
-            return _comparison(operand, above, lower, schema) & _comparison(
-                operand, below, upper, schema
+            return all_of(
+                [
+                    _comparison(operand, above, lower, schema),
+                    _comparison(operand, below, upper, schema),
+                ]
             )
         case {"IsIn": {"nulls_equal": False}}, [values]:
-            return _column(operand, schema)[0].isin(_values(values))
+            return IsIn(_column(operand, schema)[0], _values(values))
     raise _Untranslatable
 
 
-def _comparison(left: Any, op: str, right: Any, schema: pa.Schema) -> pc.Expression:  # noqa: ANN401
+def _comparison(left: Any, op: str, right: Any, schema: pa.Schema) -> Expression:  # noqa: ANN401
     constants = _constants(right)
     if len(constants) != 1 or not constants[0].is_valid:
         raise _Untranslatable
@@ -127,7 +134,7 @@ def _comparison(left: Any, op: str, right: Any, schema: pa.Schema) -> pc.Express
                 raise _Untranslatable
         case _:
             column, _ = _column(left, schema)
-    return _COMPARISONS[op](column, constants[0])
+    return Comparison(_COMPARISONS[op], column, Literal(as_stored(constants[0])))
 
 
 def _keeps_order(type_: pa.DataType, target: str, constant: pa.Scalar) -> bool:
@@ -138,10 +145,10 @@ def _keeps_order(type_: pa.DataType, target: str, constant: pa.Scalar) -> bool:
     return bool(pt.is_float32(type_) or (pt.is_integer(type_) and is_exact))
 
 
-def _column(tree: Any, schema: pa.Schema) -> tuple[pc.Expression, pa.DataType]:  # noqa: ANN401
+def _column(tree: Any, schema: pa.Schema) -> tuple[Column, pa.DataType]:  # noqa: ANN401
     match tree:
         case {"Column": str(name)}:
-            return pc.field(name), schema.field(name).type
+            return Column(name), schema.field(name).type
     raise _Untranslatable
 
 
@@ -150,7 +157,7 @@ def _values(tree: Any) -> pa.Array:  # noqa: ANN401
     lists = _constants(tree)
     if len(lists) != 1 or not pt.is_large_list(lists.type) or not lists[0].is_valid:
         raise _Untranslatable
-    values = lists.flatten()
+    values = as_stored(lists.flatten())
     values = keep(values, values.is_valid())
     if not len(values):
         raise _Untranslatable
@@ -172,7 +179,8 @@ def _constants(tree: Any) -> pa.Array:  # noqa: ANN401
         raise _Untranslatable
     try:
         found = pl.select(_deserialized(tree)).to_series().to_arrow()
-    except pl.exceptions.PolarsError as error:  # JSON has no NaN
+    # JSON has no NaN, and Arrow no numbers of 128 bits.
+    except (pl.exceptions.PolarsError, pa.ArrowException) as error:
         raise _Untranslatable from error
     return found
 

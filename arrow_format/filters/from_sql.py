@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,11 +25,22 @@ from arrow_format.filters.expression import (
     all_of,
     any_of,
 )
-from arrow_format.filters.literals import from_text
-from arrow_format.filters.spark_text import instant_of
+from arrow_format.filters.literals import decimal_from_text, from_text, incomparable
+from arrow_format.filters.spark_rules import (
+    CAST,
+    COMPARED,
+    MOST_DIGITS,
+    common_digits,
+    digits_of,
+    digits_of_value,
+    kind_of,
+)
+from arrow_format.filters.spark_text import SPACES, instant_of
 
 if TYPE_CHECKING:
     import datetime as dt
+
+    from arrow_format.filters.spark_rules import SparkSettings
 
 _COMPARISONS = {
     "EQ": "=",
@@ -53,8 +66,6 @@ _TYPES = {
     "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
     "TIMESTAMPNTZ": pa.timestamp("us"),
     "BOOLEAN": pa.bool_(),
-    "TEXT": pa.string(),
-    "VARCHAR": pa.string(),
     "BINARY": pa.binary(),
 }
 
@@ -66,22 +77,29 @@ _SUPPORTED = (
 
 _EXAMPLE = "day >= '2024-06-01' AND customer IN (17, 18)"
 
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_ESCAPED = frozenset("\\'\"nrt")
+"""What may follow a backslash in a text."""
+
 _DEFAULT_DECIMAL = (10, 0)
 """Precision and scale of ``DECIMAL`` without them."""
 
 
-def from_sql(text: str, schema: pa.Schema, zone: dt.tzinfo) -> Expression:
+def from_sql(
+    text: str, schema: pa.Schema, zone: dt.tzinfo | None, settings: SparkSettings
+) -> Expression:
     """Return a condition in SQL on columns of a schema, whose names are found in any case.
 
     ``zone`` is the time zone of timestamps that name none. Raises OptionError for text that does
-    not parse, with the place, and for what is not supported; SchemaError for a column that is
-    missing or that several names match.
+    not parse, with the place, for what is not supported, and for what the session's settings may
+    give another meaning; SchemaError for a column that is missing or that several names match.
     """
     import sqlglot  # takes 0.1 s
     from sqlglot import errors, exp
 
     try:
         for token in sqlglot.tokenize(text, dialect="spark"):
+            _check_meaning(text[token.start : token.end + 1], settings)
             if token.token_type.name == "SEMICOLON":  # some versions leave out what follows
                 raise OptionError(_place(text, token.line, token.col, ";", "one condition only"))
         tree = sqlglot.parse_one(text, into=exp.Condition, dialect="spark")
@@ -93,7 +111,20 @@ def from_sql(text: str, schema: pa.Schema, zone: dt.tzinfo) -> Expression:
     except errors.SqlglotError as error:
         msg = f"filter {text!r} does not parse: {str(error).splitlines()[0]}; is a quote left open?"
         raise OptionError(msg) from error
-    return _Reader(schema, zone).condition(tree)
+    refusal = settings.refusal_of_all()
+    if refusal is not None:
+        raise OptionError(f"filter: {refusal}")
+    return _Reader(schema, zone, settings).condition(tree)
+
+
+def _check_meaning(token: str, settings: SparkSettings) -> None:
+    """Refuse a token that Spark may read as something else."""
+    why = settings.refusal_of_token(token)
+    if token[:1] in "'\"" and why is None:
+        others = [escape for escape in _ESCAPE.findall(token) if escape[1] not in _ESCAPED]
+        why = f"{others[0]} in {token} is no escape that is known here" if others else None
+    if why is not None:
+        raise OptionError(f"filter: {why}")
 
 
 def _place(text: str, line: int | None, end: int | None, token: str, why: str) -> str:
@@ -110,9 +141,10 @@ def _place(text: str, line: int | None, end: int | None, token: str, why: str) -
 class _Reader:
     """Turns sqlglot's tree into ours; nodes are known by the names of their classes."""
 
-    def __init__(self, schema: pa.Schema, zone: dt.tzinfo) -> None:
+    def __init__(self, schema: pa.Schema, zone: dt.tzinfo | None, settings: SparkSettings) -> None:
         self._schema = schema
         self._zone = zone
+        self._settings = settings
 
     def condition(self, node: Any) -> Expression:  # noqa: ANN401  sqlglot's
         """Return a condition, or the column or value in its place."""
@@ -153,6 +185,8 @@ class _Reader:
         values = [self._value(item) for item in node.expressions]
         if not values:
             self._refuse(node)
+        if isinstance(column, Column):
+            self._check_list(column, [value for value in values if not pt.is_null(value.type)])
         by_type: dict[pa.DataType, list[pa.Scalar]] = {}
         for value in values:
             if value.is_valid:
@@ -163,6 +197,31 @@ class _Reader:
         return any_of(
             IsIn(column, scalars.array_of(values, type_)) for type_, values in by_type.items()
         )
+
+    def _check_list(self, column: Column, values: list[pa.Scalar]) -> None:
+        """Refuse a list that Spark compares in another type than its values one by one."""
+        type_ = self._schema.field(column.name).type
+        compared = COMPARED.get(kind_of(type_) or "", ())
+        kinds = {kind_of(value.type) for value in values}
+        for value in values:
+            if kind_of(value.type) not in compared:
+                raise SchemaError(incomparable(column.name, type_, value))
+        if len(kinds) > 1 and not kinds <= {"integer", "decimal"}:
+            msg = (
+                f"filter: IN of column {column.name!r} has values of different kinds, "
+                f"{', '.join(sorted(map(str, kinds)))}, and Spark compares all of them in one "
+                "type; write them alike, or several conditions with OR"
+            )
+            raise OptionError(msg)
+        digits = [digits_of(type_), *map(digits_of_value, values)]
+        known = [each for each in digits if each is not None]
+        if len(known) == len(digits) and common_digits(known) > MOST_DIGITS:
+            msg = (
+                f"filter: IN of column {column.name!r} compares in a decimal of "
+                f"{common_digits(known)} digits, of which Spark has {MOST_DIGITS}, so that it "
+                "rounds; write fewer digits, or several conditions with OR"
+            )
+            raise SchemaError(msg)
 
     def _is(self, node: Any) -> Expression:  # noqa: ANN401
         self._check(node, "this", "expression")
@@ -188,7 +247,7 @@ class _Reader:
         if len(names) > 1:
             msg = f"filter: column {node.name!r} is ambiguous; columns are {', '.join(names)}"
             raise SchemaError(msg)
-        if not names:
+        if not names or (self._settings.is_case_sensitive and names != [node.name]):
             raise SchemaError(f"filter: {missing_column(node.name, self._schema.names)}")
         return Column(names[0])
 
@@ -238,17 +297,29 @@ class _Reader:
             raise OptionError(msg)
         if not value.is_valid:
             return scalars.null(type_)
+        target, source = kind_of(type_), kind_of(value.type)
+        if target is None or source not in CAST[target]:
+            msg = (
+                f"filter: a cast of {source} to {target} may give another value than Spark's; "
+                "write that value itself"
+            )
+            raise OptionError(msg)
+        return self._converted(value, type_)
+
+    def _converted(self, value: pa.Scalar, type_: pa.DataType) -> pa.Scalar:
+        """Cast between kinds of :data:`.spark_rules.CAST`; ValueError for what does not fit."""
         if pt.is_timestamp(type_):
             return self._timestamp(value, type_)
-        of_number = pt.is_integer(value.type) or pt.is_decimal(value.type)
         if pt.is_decimal(type_) and pt.is_string(value.type):
-            value = scalars.decimal(Decimal(value.as_py().strip()))
-        elif pt.is_string(value.type) and not pt.is_string(type_):
+            value = decimal_from_text(value.as_py())
+        elif pt.is_floating(type_) and not pt.is_floating(value.type):
+            text = str(value.as_py())
+            value = _parsed(scalars.text(text), pa.float64())
+            if pt.is_float32(type_) and math.isfinite(value.as_py()):
+                # Rounded once, as Spark does, and not to a double first.
+                return scalars.text(str(Decimal(text.strip(SPACES)))).cast(type_)
+        elif pt.is_string(value.type):
             value = _parsed(value, type_)
-        elif of_number and pt.is_floating(type_):
-            return scalars.number(float(value.as_py()), type_)
-        if pt.is_floating(value.type) and pt.is_float32(type_):
-            return value.cast(type_, safe=False)
         return value.cast(type_)
 
     def _timestamp(self, value: pa.Scalar, type_: pa.DataType) -> pa.Scalar:
@@ -305,6 +376,9 @@ def _same(expression: Expression) -> Expression:
 def _number(text: str) -> pa.Scalar:
     """Return a number as Spark types it: a long, a decimal, or with an exponent a double."""
     if "e" in text.lower():
+        if math.isinf(float(text)):
+            msg = "it is beyond all doubles"
+            raise ValueError(msg)
         return scalars.number(float(text))
     number = Decimal(text)
     if "." not in text and -(2**63) <= number < 2**63:

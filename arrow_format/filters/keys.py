@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from arrow_format.arrays.buffers import to_arrow, to_numpy
@@ -28,6 +30,7 @@ from arrow_format.filters.expression import (
     as_sql,
 )
 from arrow_format.filters.filter import Filter
+from arrow_format.filters.spark_rules import char_lengths
 from arrow_format.keys.bounds import cast_exactly
 from arrow_format.keys.key_set import rows_with_keys
 from arrow_format.keys.partitioner import ColumnPartitioner, Partitioner, key_columns
@@ -110,7 +113,9 @@ class KeyFilter:
         return f"keys ({names}): {', '.join(shown)}"
 
 
-def bind_keys(keys: Keys, schema: pa.Schema, partitioner: object) -> KeyFilter:
+def bind_keys(
+    keys: Keys, schema: pa.Schema, partitioner: object, spark_schema: str | None = None
+) -> KeyFilter:
     """Return the rows of given keys as a filter.
 
     Parameters
@@ -121,6 +126,8 @@ def bind_keys(keys: Keys, schema: pa.Schema, partitioner: object) -> KeyFilter:
         The data schema of the shuffle.
     partitioner
         What assigned the rows: by the hash or ranges of keys, or by a column.
+    spark_schema
+        Spark's JSON of the schema, which knows the lengths of texts that are padded.
 
     Raises
     ------
@@ -130,7 +137,7 @@ def bind_keys(keys: Keys, schema: pa.Schema, partitioner: object) -> KeyFilter:
         A key column is missing or surplus, a value is of another type or does not fit the stored
         one, or columns have different lengths.
     """
-    batch = stored_keys(keys, _keys_of(partitioner), schema)
+    batch = stored_keys(keys, _keys_of(partitioner), schema, spark_schema)
     conditions = []
     is_exact = batch.num_columns == 1 or batch.num_rows == 1
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -155,7 +162,11 @@ def _one_of(column: Column, values: pa.Array) -> Expression:
 
 
 def subpartition_of(
-    keys: Mapping[str, Any], partitioner: object, schema: pa.Schema, num_subpartitions: int
+    keys: Mapping[str, Any],
+    partitioner: object,
+    schema: pa.Schema,
+    num_subpartitions: int,
+    spark_schema: str | None = None,
 ) -> int:
     """Return the subpartition of one key, a value for each key column.
 
@@ -163,8 +174,8 @@ def subpartition_of(
     cannot have.
     """
     one_each = isinstance(keys, Mapping)
-    columns = {name: [value] for name, value in keys.items()} if one_each else keys
-    batch = stored_keys(columns, _keys_of(partitioner), schema)
+    columns = {name: _listed(value) for name, value in keys.items()} if one_each else keys
+    batch = stored_keys(columns, _keys_of(partitioner), schema, spark_schema)
     assert isinstance(partitioner, Partitioner)
     return int(subpartitions_of_keys(batch, partitioner, num_subpartitions)[0])
 
@@ -194,12 +205,14 @@ def _keys_of(partitioner: object) -> tuple[str, ...]:
 # Values in the stored types ----------------------------------------------------------------------
 
 
-def stored_keys(keys: Keys, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+def stored_keys(
+    keys: Keys, names: Sequence[str], schema: pa.Schema, spark_schema: str | None = None
+) -> pa.RecordBatch:
     """Return keys, one a row, as the key columns ``names`` in the types of a data schema.
 
     Values are cast where that changes none. Text is read as a value of the stored type; apart from
-    that, a number is no text and no date. A timestamp without time zone is UTC where the stored one
-    has a zone. Raises what :func:`bind_keys` does.
+    that, a number is no text and no date, and a timestamp has a time zone where the stored ones do.
+    NaN is no null, in a column of pandas neither. Raises what :func:`bind_keys` does.
     """
     if not isinstance(keys, pa.Table | pa.RecordBatch | Mapping):
         msg = (
@@ -226,9 +239,12 @@ def stored_keys(keys: Keys, names: Sequence[str], schema: pa.Schema) -> pa.Recor
     target = pa.schema([pa.field(name, schema.field(name).type) for name in names])
     single = {name for name in names if _is_single(keys[name])}
     columns = [
-        _as_stored([keys[field.name]] if field.name in single else keys[field.name], field)
+        _as_stored(_listed(keys[field.name]) if field.name in single else keys[field.name], field)
         for field in target
     ]
+    for name, length in char_lengths(spark_schema).items():
+        if name in names:
+            _check_padded(name, length, columns[list(names).index(name)])
     lengths = {len(c) for c, name in zip(columns, names, strict=True) if name not in single}
     if len(lengths) > 1:
         msg = f"keys: columns of different lengths: {', '.join(map(str, sorted(lengths)))}"
@@ -241,27 +257,94 @@ def stored_keys(keys: Keys, names: Sequence[str], schema: pa.Schema) -> pa.Recor
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
+def _check_padded(name: str, length: int, column: pa.Array) -> None:
+    """Refuse texts that no padded value equals, so that a deletion does not miss its rows."""
+    short = keep(column, pc.less(pc.utf8_length(column), length))
+    if len(short):
+        msg = (
+            f"keys: column {name!r} is CHAR({length}), whose values are padded with spaces, and "
+            f"{short[0].as_py()!r} is shorter; write {short[0].as_py().ljust(length)!r}"
+        )
+        raise SchemaError(msg)
+
+
+def _listed(value: Any) -> Any:  # noqa: ANN401  from the user
+    """Return one value as a column; an array without dimensions has one."""
+    if isinstance(value, pa.Scalar):
+        return value
+    return [value[()] if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value]
+
+
 def _is_single(column: Any) -> bool:  # noqa: ANN401  from the user
     """Whether a column of keys is one value."""
-    if isinstance(column, str | bytes | bytearray | Mapping | pa.Scalar):
+    if isinstance(column, str | bytes | bytearray | memoryview | Mapping | pa.Scalar):
         return True
-    return not isinstance(column, pa.Array | pa.ChunkedArray) and not hasattr(column, "__len__")
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return False
+    return not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0
 
 
 def _as_stored(column: Any, field: pa.Field) -> pa.Array:  # noqa: ANN401  from the user
     """Return a column of keys in its stored type; SchemaError where a value does not fit."""
+    does_not_fit = f"keys: column {field.name!r} does not fit the stored type {field.type}"
     try:
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-        given = column if isinstance(column, pa.Array) else pa.array(column)
+        given = _given(column, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        value = column[0] if isinstance(column, list) and len(column) == 1 else column
+        msg = (
+            f"{does_not_fit}: {reprlib.repr(value)} is {type(value).__name__}; give a value of "
+            "that type, or a list, an array or a column of them, with None for null"
+        )
+        raise SchemaError(msg) from error
+    try:
         plain = data_schema(pa.schema([("key", given.type)])).field(0).type
         given = convert(given, plain)
         if not _is_of_kind(given.type, field.type):
             raise ValueError(f"values are {given.type}")  # noqa: TRY301
+        _check_zone(given.type, field.type)
         return cast_exactly(given, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        msg = f"keys: column {field.name!r} does not fit the stored type {field.type}: {error}"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"{does_not_fit}: {error}") from error
+
+
+def _given(column: Any, type_: pa.DataType) -> pa.Array:  # noqa: ANN401  from the user
+    """Return what was given as an array, in the type that it has by itself."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks()
+    if isinstance(column, pa.Array):
+        return column
+    if isinstance(column, pa.Scalar):
+        return pa.repeat(column, 1)
+    if isinstance(column, list | tuple):
+        column = [bytes(value) if isinstance(value, memoryview) else value for value in column]
+        # PyArrow takes a timestamp of pandas for a datetime, which has microseconds.
+        if any(getattr(value, "nanosecond", 0) for value in column):
+            zone = "UTC" if getattr(column[0], "tzinfo", None) else None
+            return pa.array(column, pa.timestamp("ns", zone))
+    try:
+        return pa.array(column, from_pandas=False)  # NaN is a key of its own, no null
+    except OverflowError:  # a number that is no long
+        return pa.array(column, type_)
+
+
+def _check_zone(given: pa.DataType, stored: pa.DataType) -> None:
+    """Refuse instants for local times and the reverse: which is meant is not known."""
+    if not (pt.is_timestamp(given) or pt.is_date(given)):
+        return
+    zones = [pt.is_timestamp(type_) and type_.tz is not None for type_ in (given, stored)]
+    if zones[0] == zones[1]:
+        return
+    advice = (
+        "they have no time zone, and the stored ones are instants: give them one, as "
+        "value.astimezone(datetime.UTC) does"
+    )
+    if zones[0]:
+        advice = (
+            "they are instants, and the stored ones have no time zone: give the local time, as "
+            "value.replace(tzinfo=None) does"
+        )
+    msg = f"values are {given}; {advice}"
+    raise ValueError(msg)
 
 
 def _is_of_kind(given: pa.DataType, stored: pa.DataType) -> bool:

@@ -4,9 +4,6 @@ Of a column of whole numbers, ``x < 2.5`` is ``x < 3``, and ``x = 2.5`` holds fo
 compares in a type that several values of the column are equal in, as long integers with a double,
 the values next to it enclose all of these. Pure.
 
-One difference is meant: where an integer is compared with a decimal beyond all long integers, Spark
-takes the answer for true of nulls too (``DecimalPrecision``); here it is null, as for other values.
-
 Source: Spark, ``AnsiTypeCoercion`` (types of the two sides of a comparison).
 """
 
@@ -14,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -27,7 +25,14 @@ from arrow_format.errors import SchemaError
 from arrow_format.filters import scalars
 from arrow_format.filters.expression import value_as_sql
 from arrow_format.filters.scalars import binary, decimal, number
-from arrow_format.filters.spark_text import date_of, instant_of, time_of, timestamp_of, zone_of
+from arrow_format.filters.spark_text import (
+    SPACES,
+    date_of,
+    instant_of,
+    time_of,
+    timestamp_of,
+    zone_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +42,13 @@ _DAY = 86_400 * _SECOND
 _UNITS = {"s": _SECOND, "ms": 10**6, "us": 10**3, "ns": 1}
 """Nanoseconds of each unit."""
 
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_FLOATS = frozenset(
+    {"nan", *(sign + word for sign in ("", "+", "-") for word in ("inf", "infinity"))}
+)
+"""Texts of numbers. Python reads more of them than Spark: ``1_0``, and digits of any script."""
 
 _TRUE_WORDS = frozenset({"true", "t", "yes", "y", "1"})
 _FALSE_WORDS = frozenset({"false", "f", "no", "n", "0"})
@@ -54,12 +66,12 @@ class Nearest:
     """How many values equal the literal: 0, 1, or 2 for more."""
 
 
-def nearest(literal: pa.Scalar, name: str, type_: pa.DataType, zone: dt.tzinfo) -> Nearest:
+def nearest(literal: pa.Scalar, name: str, type_: pa.DataType, zone: dt.tzinfo | None) -> Nearest:
     """Return the values of a column's comparable type next to a literal that is not null.
 
     ``zone`` is the time zone of dates and of timestamps without one, where they are compared with
-    instants. Raises SchemaError, with the column's name, where Spark compares no such types or
-    where this does not.
+    instants; OptionError where it is needed and None. Raises SchemaError, with the column's name,
+    where Spark compares no such types or where this does not.
     """
     of = literal.type
     found = None
@@ -79,7 +91,7 @@ def nearest(literal: pa.Scalar, name: str, type_: pa.DataType, zone: dt.tzinfo) 
         same = literal.cast(type_)
         found = Nearest(same, same, 1)
     if found is None:
-        raise SchemaError(_incomparable(name, type_, literal))
+        raise SchemaError(incomparable(name, type_, literal))
     return found
 
 
@@ -98,11 +110,12 @@ def from_text(text: str, type_: pa.DataType) -> pa.Scalar | None:
 
 
 def _from_text(text: str, type_: pa.DataType) -> pa.Scalar | None:
-    stripped = text.strip()
+    stripped = text.strip(SPACES)
     if pt.is_integer(type_):
-        return number(int(stripped))
+        return number(int(stripped)) if _INTEGER.fullmatch(stripped) else None
     if pt.is_floating(type_) or pt.is_decimal(type_):
-        return number(float(stripped))
+        is_number = _NUMBER.fullmatch(stripped) or stripped.lower() in _FLOATS
+        return number(float(stripped)) if is_number else None
     if pt.is_date(type_):
         days = date_of(text)
         return None if days is None else number(days, pa.int32()).cast(pa.date32())
@@ -121,6 +134,15 @@ def _from_text(text: str, type_: pa.DataType) -> pa.Scalar | None:
     return scalars.text(text) if pt.is_string(type_) else None
 
 
+def decimal_from_text(text: str) -> pa.Scalar:
+    """Return a text as a decimal with all of its digits; ValueError where it is none."""
+    stripped = text.strip(SPACES)
+    if not _NUMBER.fullmatch(stripped):
+        msg = "the text is no number"
+        raise ValueError(msg)
+    return decimal(Decimal(stripped))
+
+
 def _timestamp_from_text(text: str) -> pa.Scalar | None:
     parsed = timestamp_of(text)
     if parsed is None:
@@ -128,7 +150,7 @@ def _timestamp_from_text(text: str) -> pa.Scalar | None:
     local, zone = parsed
     if zone is None:
         return number(local).cast(pa.timestamp("us"))
-    instant = instant_of(local * 1000, zone_of(zone.strip())) // 1000
+    instant = instant_of(local * 1000, zone_of(zone.strip(SPACES))) // 1000
     return number(instant).cast(pa.timestamp("us", "UTC"))
 
 
@@ -214,7 +236,7 @@ def _near_float(literal: pa.Scalar, type_: pa.DataType) -> Nearest | None:
 
 
 def _near_time(
-    literal: pa.Scalar, name: str, type_: pa.DataType, zone: dt.tzinfo
+    literal: pa.Scalar, name: str, type_: pa.DataType, zone: dt.tzinfo | None
 ) -> Nearest | None:
     """Of dates and timestamps: in nanoseconds, of local time or since the epoch."""
     of = literal.type
@@ -228,7 +250,7 @@ def _near_time(
     if not is_instant:
         return _near_ticks(moment, ticks, type_)
     if pt.is_timestamp(type_):
-        if isinstance(zone, dt.timezone):
+        if zone is None or isinstance(zone, dt.timezone):
             return _near_ticks(moment - instant_of(0, zone), ticks, type_)
         # The order of local times is not that of instants where a clock is put forward.
         msg = (
@@ -287,7 +309,8 @@ def _is_bytes(type_: pa.DataType) -> bool:
     )
 
 
-def _incomparable(name: str, type_: pa.DataType, literal: pa.Scalar) -> str:
+def incomparable(name: str, type_: pa.DataType, literal: pa.Scalar) -> str:
+    """Return the message for a literal that does not compare with a column."""
     return (
         f"filter: column {name!r} is {type_}, which does not compare with {value_as_sql(literal)} "
         f"of type {literal.type}; write a value of the column's type, or cast this one to it"

@@ -5,11 +5,14 @@ In few lines of its own, since what reads filters, what binds them and what they
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from arrow_format.arrays.buffers import binary_array, no_rows, text_array, to_scalar
+from arrow_format.arrays.conversion import convert
+from arrow_format.arrays.stored_types import data_schema
+from arrow_format.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +53,21 @@ def decimal(value: Decimal, type_: pa.DataType | None = None) -> pa.Scalar:
         precision = max(len(digits) + max(exponent, 0), scale, 1)
         type_ = (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
     return text(f"{value:f}").cast(type_)
+
+
+def as_stored(value: pa.Scalar | pa.Array) -> Any:  # noqa: ANN401  of the same kind
+    """Return values in the type that is stored for theirs: the text of a dictionary, say.
+
+    Raises OptionError where there is none.
+    """
+    if isinstance(value, pa.Scalar):
+        return as_stored(pa.repeat(value, 1))[0]
+    try:
+        type_ = data_schema(pa.schema([("value", value.type)])).field(0).type
+        return convert(value, type_)
+    except SchemaError as error:
+        msg = f"filter: a value of type {value.type} compares with no column; cast it"
+        raise OptionError(msg) from error
 
 
 def array_of(scalars: Sequence[pa.Scalar], type_: pa.DataType) -> pa.Array:

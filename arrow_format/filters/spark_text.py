@@ -12,15 +12,19 @@ from zoneinfo import ZoneInfo
 
 from arrow_format.errors import OptionError
 
+SPACES = " \t\r\n"
+"""What may surround a value in a text. Spark takes control characters too, and no other space."""
+
 _NAIVE_EPOCH = dt.datetime(1970, 1, 1)
 
-_DATE = re.compile(r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?")
+_DATE = re.compile(r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII)
 _TIMESTAMP = re.compile(
     r"([+-]?\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
-    r"(?:[ T](?:(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?\s*(\S.*)?)?)?)?)?"
+    r"(?:[ T](?:(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?\s*(\S.*)?)?)?)?)?",
+    re.ASCII,
 )
-_TIME = re.compile(r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,6}))?)?")
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+_TIME = re.compile(r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,6}))?)?", re.ASCII)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
 _UTC_NAMES = frozenset({"Z", "UTC", "GMT", "UT"})
 
 
@@ -56,7 +60,7 @@ def _zone_of(name: str) -> dt.tzinfo | None:
 
 def date_of(text: str) -> int | None:
     """Return the days since 1970 that Spark casts a text to; None if it is no date."""
-    match = _DATE.fullmatch(text.strip())
+    match = _DATE.fullmatch(text.strip(SPACES))
     if not match:
         return None
     year, month, day = (1 if part is None else int(part) for part in match.groups())
@@ -71,7 +75,7 @@ def timestamp_of(text: str) -> tuple[int, str | None] | None:
 
     Digits behind the microsecond are dropped, as Spark does.
     """
-    match = _TIMESTAMP.fullmatch(text.strip())
+    match = _TIMESTAMP.fullmatch(text.strip(SPACES))
     if not match:
         return None
     year, month, day, hour, minute, second, fraction, zone = match.groups()
@@ -88,7 +92,7 @@ def timestamp_of(text: str) -> tuple[int, str | None] | None:
 
 def time_of(text: str) -> int | None:
     """Return the microseconds since midnight in a text; None if malformed."""
-    match = _TIME.fullmatch(text.strip())
+    match = _TIME.fullmatch(text.strip(SPACES))
     if not match:
         return None
     hour, minute, second, fraction = match.groups()
@@ -102,12 +106,21 @@ def time_of(text: str) -> int | None:
     return seconds * 1_000_000 + time.microsecond
 
 
-def instant_of(local_ns: int, zone: dt.tzinfo) -> int:
+def instant_of(local_ns: int, zone: dt.tzinfo | None) -> int:
     """Return the instant, in nanoseconds, at which a local time occurs first in a time zone.
 
     A time that does not occur, in the hour that a clock is put forward, is moved by that hour, as
-    Spark does. OptionError beyond the years 1 to 9999, unless the zone is UTC.
+    Spark does. OptionError beyond the years 1 to 9999, unless the zone is UTC; and where the zone
+    is None: not known.
     """
+    if zone is None:
+        msg = (
+            "filter: a date or a timestamp that names no time zone is compared with instants: name "
+            "one in the value, as in TIMESTAMP '2024-06-01 03:00:00+02:00' or '... Europe/Berlin', "
+            "or give the zone of all of them: option timeZone of the data source, time_zone= in "
+            "Python"
+        )
+        raise OptionError(msg)
     if zone is dt.UTC:
         return local_ns
     try:

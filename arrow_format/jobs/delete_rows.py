@@ -384,6 +384,7 @@ def _check_partitioned(shuffle: Shuffle) -> HashPartitioner | RangePartitioner:
 def _key_set(
     shuffle: Shuffle, partitioner: HashPartitioner | RangePartitioner, given: Keys
 ) -> KeySet:
-    keys = stored_keys(given, key_columns(partitioner) or (), shuffle.schema)
+    names = key_columns(partitioner) or ()
+    keys = stored_keys(given, names, shuffle.schema, shuffle.spark_schema)
     n = shuffle.num_subpartitions
     return KeySet(keys, subpartitions_of_keys(keys, partitioner, n), n)

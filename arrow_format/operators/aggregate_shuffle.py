@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, overload
 
+from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.operators.aggregate import aggregate_range
 from arrow_format.operators.aggregation_plan import plan_aggregation, refuse_partial_filter
 from arrow_format.operators.in_process import TARGET_PARTITION_BYTES, Workers, run_operation
@@ -129,7 +130,7 @@ def aggregate_shuffle(
         ``concurrent.futures``, which stays open until all is read, and is not shut down. When None,
         threads on all cores, which end with the reader.
     time_zone
-        Of timestamps without one in a filter that is text; UTC when None.
+        Of timestamps without one in a filter; when None, a filter that needs it is refused.
     into
         Path or URI of a shuffle that the tasks write the result to. Rows stay in the subpartitions
         that they came from where the result has the partition keys of the input. Each row is
@@ -179,7 +180,7 @@ def aggregate_shuffle(
     workers = Workers.of(executor, reading, 1)
     (opened,) = open_shuffles(shuffle, version, workers.share, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
-    opened = where(opened, filter, time_zone or "UTC")
+    opened = where(opened, filter, SparkSettings(time_zone))
     return run_operation(
         aggregate_operation(opened, plan),
         workers,

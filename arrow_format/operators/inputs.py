@@ -15,6 +15,7 @@ from arrow_format.read.shuffle import Shuffle, open_shuffle
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from arrow_format.filters.spark_rules import SparkSettings
     from arrow_format.options import ReadOptions
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -62,20 +63,24 @@ def paths_of(shuffles: Path | Sequence[Path]) -> list[Path]:
     return paths
 
 
-def where(shuffle: Shuffle, filter: Filter, time_zone: str, what: str = "filter") -> Shuffle:
-    """Return a shuffle restricted to the rows of a filter; ``time_zone`` is that of its text.
+def where(
+    shuffle: Shuffle, filter: Filter, settings: SparkSettings, what: str = "filter"
+) -> Shuffle:
+    """Return a shuffle restricted to the rows of a filter; ``settings`` are for its text.
 
     Raises OptionError and SchemaError, which begin with ``what``.
     """
+    if filter is None:
+        return shuffle
     try:
-        return shuffle.where(filter, time_zone=time_zone)
+        return shuffle.where(shuffle.bound(filter, settings))
     except (OptionError, SchemaError) as error:
         msg = f"{what}: {str(error).removeprefix('filter: ')}"
         raise type(error)(msg) from error
 
 
 def where_each(
-    shuffles: Sequence[Shuffle], filter: Filter | Sequence[Filter], time_zone: str
+    shuffles: Sequence[Shuffle], filter: Filter | Sequence[Filter], settings: SparkSettings
 ) -> tuple[Shuffle, ...]:
     """Return shuffles restricted by one filter, or by one for each; raises as :func:`where`."""
     is_one = isinstance(filter, str) or not isinstance(filter, Sequence)
@@ -84,6 +89,6 @@ def where_each(
         msg = f"filter={filter!r}: expected one, or one for each of the {len(shuffles)} shuffles"
         raise OptionError(msg)
     return tuple(
-        where(shuffle, each, time_zone, f"filter of {shuffle.path}")
+        where(shuffle, each, settings, f"filter of {shuffle.path}")
         for shuffle, each in zip(shuffles, filters, strict=True)
     )

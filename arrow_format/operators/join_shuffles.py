@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
+from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.co_partitioning import is_broadcast
 from arrow_format.operators.in_process import (
     TARGET_PARTITION_BYTES,
@@ -208,7 +209,7 @@ def join_shuffles(
         the top level of a module.
     time_zone
         Of timestamps that ``then`` reads, and of filters that are text: what the session's is in
-        Spark. When None, timestamps are as they are stored, and filters in UTC.
+        Spark. When None, timestamps are as they are stored, and a filter that needs one is refused.
     into
         Path or URI of a shuffle that the tasks write the result to. Rows stay in the subpartitions
         that they came from where the result has the partition keys of the input: of the right one
@@ -271,12 +272,12 @@ def join_shuffles(
         suffixes=suffixes,
     )
     check_then(then, schema)
-    zone = time_zone or "UTC"
+    settings = SparkSettings(time_zone)
     joined = plan.schema(left_shuffle.schema, right_shuffle.schema)
     result = joined if schema is None else result_schema(schema)
     operation = join_operation(
-        where(left_shuffle, left_filter, zone, "left_filter"),
-        where(right_shuffle, right_filter, zone, "right_filter"),
+        where(left_shuffle, left_filter, settings, "left_filter"),
+        where(right_shuffle, right_filter, settings, "right_filter"),
         plan,
         joined=joined if time_zone is None else in_time_zone(joined, time_zone),
         then=then,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from arrow_format.arrays.stored_types import conform, in_time_zone
 from arrow_format.errors import OptionError
+from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.co_partitioning import check_co_partitioned, is_broadcast
 from arrow_format.operators.in_process import (
     TARGET_PARTITION_BYTES,
@@ -52,15 +53,17 @@ def map_operation(
     *,
     columns: Sequence[str] | Sequence[Columns] | None,
     filter: Filter | Sequence[Filter],
+    settings: SparkSettings,
     time_zone: str | None,
 ) -> Operation:
     """Return the calls of a function for each subpartition of co-partitioned shuffles.
 
-    ``schema`` is that of what the function yields, ``time_zone`` that of text filters and of the
-    timestamps that it reads; as they are stored when None. Raises OptionError and SchemaError.
+    ``schema`` is that of what the function yields, ``settings`` are those of text filters, and
+    ``time_zone`` is that of the timestamps that the function reads; as they are stored when None.
+    Raises OptionError and SchemaError.
     """
     check_co_partitioned(shuffles)
-    shuffles = where_each(shuffles, filter, time_zone or "UTC")
+    shuffles = where_each(shuffles, filter, settings)
     if not callable(function):
         msg = f"function is {type(function).__name__}: expected a callable(subpartition, *readers)"
         raise OptionError(msg)
@@ -207,7 +210,8 @@ def map_subpartitions(
         are at the top level of a module.
     time_zone
         Of timestamps that the function reads, and of filters that are text: what the session's is
-        in Spark. When None, timestamps are as they are stored, and filters in UTC.
+        in Spark. When None, timestamps are as they are stored, and a filter that needs one is
+        refused.
     into
         Path or URI of a shuffle that the tasks write the result to. Rows stay in the subpartitions
         that they came from where the result has the partition keys of the input, or of the first of
@@ -266,6 +270,7 @@ def map_subpartitions(
         stored,
         columns=columns,
         filter=filter,
+        settings=SparkSettings(time_zone),
         time_zone=time_zone,
     )
     if target is not None:

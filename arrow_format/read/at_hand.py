@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from arrow_format.arrays.batch_stream import BatchReader
     from arrow_format.beside.readable import TaskGroup
     from arrow_format.beside.torch_dataset import ShuffleIterableDataset
+    from arrow_format.filters.expression import Expression
+    from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.filters.spark_rules import SparkSettings
     from arrow_format.keys.partitioner import Partitioner
 
 
@@ -71,7 +74,11 @@ class AtHand(ABC):
         """The filter that all reads are restricted by; None for all rows."""
 
     @abstractmethod
-    def where(self, filter: str | pc.Expression | None) -> AtHand:
+    def bound(self, filter: str | pc.Expression | Expression, settings: SparkSettings) -> RowFilter:
+        """Return a filter bound to the columns."""
+
+    @abstractmethod
+    def where(self, filter: str | pc.Expression | RowFilter | None) -> AtHand:
         """Return the rows that a filter is true for; this itself without one."""
 
     @abstractmethod

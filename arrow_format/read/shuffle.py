@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -11,10 +11,11 @@ from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import as_batches, in_batches_of
 from arrow_format.arrays.buffers import to_arrow
 from arrow_format.beside.readable import TaskGroup
-from arrow_format.errors import CorruptShuffleError, OptionError, ShuffleNotFoundError
+from arrow_format.errors import CorruptShuffleError, ShuffleNotFoundError
+from arrow_format.filters.conjunction import Both
 from arrow_format.filters.filter import bind_filter
 from arrow_format.filters.keys import bind_keys, subpartition_of
-from arrow_format.filters.row_filter import RowFilter
+from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.combination import combine_text
 from arrow_format.log.changes import changes_of, read_as
 from arrow_format.log.commit_log import CommitLog
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
 
     from arrow_format.arrays.batches import Rows
     from arrow_format.arrays.spark_schema_evolution import Schemas
+    from arrow_format.filters.expression import Expression
     from arrow_format.filters.keys import Keys
+    from arrow_format.filters.row_filter import RowFilter
     from arrow_format.log.entry import LogEntry
     from arrow_format.log.snapshot import Snapshot, VersionSpan
     from arrow_format.log.version_names import VersionName
@@ -160,32 +163,33 @@ class Shuffle(VersionFacts, AtHand):
         return None if self._selection is None else self._selection.where
 
     def where(
-        self, filter: str | pc.Expression | RowFilter | None, *, time_zone: str = "UTC"
+        self, filter: str | pc.Expression | RowFilter | None, *, time_zone: str | None = None
     ) -> Shuffle:
         """Return this version with reads restricted to the rows that a filter is true for.
 
         It shares memory budget and indexes with this one. Its sizes and numbers of rows are still
-        those of all rows: they are known without reading.
+        those of all rows: they are known without reading. Of a shuffle that is restricted already,
+        the rows that both filters are true for.
 
         Parameters
         ----------
         filter
             As for :meth:`read`; this shuffle itself when None.
         time_zone
-            Zone of timestamps without one in a filter that is text.
+            Zone of dates, and of timestamps without one, that are compared with instants: as
+            Spark's ``spark.sql.session.timeZone``. Without it that is refused.
 
         Raises
         ------
         OptionError, SchemaError
-            As for :meth:`read`; or this shuffle has a filter already.
+            As for :meth:`read`.
         """
         if filter is None:
             return self
-        if self._selection is not None:
-            msg = f"the shuffle is filtered already, by {self.filter}: give one filter for both"
-            raise OptionError(msg)
-        if not isinstance(filter, RowFilter):
-            filter = bind_filter(filter, self.schema, time_zone=time_zone)
+        if not _is_bound(filter):
+            filter = self.bound(filter, SparkSettings(time_zone))
+        if self.filter is not None:
+            filter = Both(self.filter, filter)
         filtered = self._copy()
         filtered._selection = select(filter, self._snapshot, trusts=not self._checks)
         return filtered
@@ -216,6 +220,20 @@ class Shuffle(VersionFacts, AtHand):
         if self._selection is not None:
             checking._selection = select(self._selection.where, self._snapshot, trusts=False)
         return checking
+
+    def bound(self, filter: str | pc.Expression | Expression, settings: SparkSettings) -> RowFilter:
+        """Return a filter bound to the columns; a text means what it does in a session of Spark.
+
+        Raises OptionError and SchemaError, as :meth:`read`.
+        """
+        return bind_filter(filter, self.schema, settings=settings, spark_schema=self.spark_schema)
+
+    def bound_keys(self, keys: Keys) -> RowFilter:
+        """Return the rows of keys as a filter; raises OptionError and SchemaError.
+
+        See :meth:`lookup`.
+        """
+        return bind_keys(keys, self.schema, self.partitioner, self.spark_schema)
 
     def task_groups(
         self,
@@ -301,10 +319,10 @@ class Shuffle(VersionFacts, AtHand):
             Columns to deliver, in that order; all when None. Only these are decoded, and those that
             order or filter the rows.
         filter
-            A :class:`pyarrow.compute.Expression`, or the text of a condition in Spark's SQL:
+            Text of a condition in Spark's SQL, or a :class:`pyarrow.compute.Expression`:
             comparisons of columns with values, ``isin``, null checks, and, or, not. Delivers
-            exactly the rows for which Spark finds it true. Files, regions and chunks that cannot
-            have such rows are not read. All rows when None.
+            exactly the rows for which Spark's ``where``, or PyArrow, finds it true. Files, regions
+            and chunks that cannot have such rows are not read. All rows when None.
         batch_size
             Rows of each batch, the last one excepted; about 64 Ki or ``batch_bytes`` when None.
         with_subpartition
@@ -486,7 +504,8 @@ class Shuffle(VersionFacts, AtHand):
         OptionError
             The shuffle is not partitioned by keys.
         """
-        return subpartition_of(key, self.partitioner, self.schema, self.num_subpartitions)
+        n = self.num_subpartitions
+        return subpartition_of(key, self.partitioner, self.schema, n, self.spark_schema)
 
     def lookup(self, keys: Keys, columns: Sequence[str] | None = None) -> BatchReader:
         """Read the rows of given keys, whatever else is in their subpartitions.
@@ -515,7 +534,7 @@ class Shuffle(VersionFacts, AtHand):
         OptionError
             The shuffle is not partitioned by keys.
         """
-        return self.where(bind_keys(keys, self.schema, self.partitioner)).read(columns=columns)
+        return self.where(self.bound_keys(keys)).read(columns=columns)
 
     def verify(
         self,
@@ -552,6 +571,11 @@ class Shuffle(VersionFacts, AtHand):
         if report.problems and has_expired(self._storage, needed):
             raise expired_error(self._storage, needed) from report.problems[0]
         return report
+
+
+def _is_bound(filter: object) -> TypeGuard[RowFilter]:
+    # By its class: a Column of Spark has attributes of any name.
+    return hasattr(type(filter), "may_match")
 
 
 @lru_cache(PINNED_KEPT)

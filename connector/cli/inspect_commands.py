@@ -99,9 +99,8 @@ def head(
         if where is not None:
             msg = "--key and --where: give one of them"
             raise OptionError(msg)
-        from arrow_format.filters.keys import bind_keys
 
-        shuffle = shuffle.where(bind_keys(parse_keys(key), shuffle.schema, shuffle.partitioner))
+        shuffle = shuffle.where(shuffle.bound_keys(parse_keys(key)))
     shuffle = where_of(shuffle, where)
     table = first_rows(shuffle.read(subpartition, names), rows)
     what = "" if subpartition is None else f" of subpartition {subpartition}"

@@ -12,7 +12,7 @@ from arrow_format.operators.aggregate_shuffle import aggregate_operation
 from arrow_format.operators.aggregation_plan import plan_aggregation
 from arrow_format.operators.inputs import open_shuffles, where
 from arrow_format.operators.into import check_into
-from connector.operators.tasks import run_in_groups, session_time_zone
+from connector.operators.tasks import run_in_groups, session_settings
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import check_keys, spark_schema_of
@@ -183,7 +183,7 @@ def aggregate_shuffle(
     )
     (opened,) = open_shuffles(shuffle, version, reading, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
-    opened = where(opened, filter, session_time_zone(spark))
+    opened = where(opened, filter, session_settings(spark, filter))
     return run_in_groups(
         spark,
         aggregate_operation(opened, plan),

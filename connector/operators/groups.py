@@ -23,10 +23,15 @@ from arrow_format.operators.inputs import open_shuffles, where
 from arrow_format.operators.into import check_into
 from arrow_format.operators.tasks import Operation
 from connector.operators.group_calls import FrameCall, GroupCall, GroupsForm, TableCall
-from connector.operators.tasks import run_in_groups, session_time_zone, spark_struct
+from connector.operators.tasks import (
+    run_in_groups,
+    session_settings,
+    session_time_zone,
+    spark_struct,
+)
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
-from connector.spark_types import arrow_schema_of
+from connector.spark_types import arrow_schema_of, check_sort_keys, spark_schema_from_json
 from connector.spark_version import PandasSettings
 
 if TYPE_CHECKING:
@@ -215,8 +220,11 @@ def map_groups(
         # Spark makes the frames, in a task; a type that it lacks is refused here, by column.
         spark_schema(opened, list(dict.fromkeys([*given.names, *(own_keys if takes_key else ())])))
     order = check_sort_by(opened.schema, sort_by)
+    if opened.spark_schema is not None:
+        sorted_by = [name for name, _ in order]
+        check_sort_keys(spark_schema_from_json(opened.spark_schema, sorted_by), order)
     zone = session_time_zone(spark)
-    opened = where(opened, filter, zone)
+    opened = where(opened, filter, session_settings(spark, filter))
     struct = spark_struct(spark, schema)
     names = dict.fromkeys([*given.names, *own_keys, *(name for name, _ in order)])
     form = GroupsForm(

@@ -13,7 +13,12 @@ from arrow_format.operators.inputs import open_shuffles, where
 from arrow_format.operators.into import check_into
 from arrow_format.operators.join_plan import plan_join
 from arrow_format.operators.join_shuffles import check_then, join_operation
-from connector.operators.tasks import run_in_groups, session_time_zone, spark_struct
+from connector.operators.tasks import (
+    run_in_groups,
+    session_settings,
+    session_time_zone,
+    spark_struct,
+)
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.source.reader import spark_schema
 from connector.spark_types import arrow_schema_of, check_keys
@@ -212,8 +217,9 @@ def join_shuffles(
     )
     check_then(then, schema)
     time_zone = session_time_zone(spark)
-    left_shuffle = where(left_shuffle, left_filter, time_zone, "left_filter")
-    right_shuffle = where(right_shuffle, right_filter, time_zone, "right_filter")
+    settings = session_settings(spark, left_filter, right_filter)
+    left_shuffle = where(left_shuffle, left_filter, settings, "left_filter")
+    right_shuffle = where(right_shuffle, right_filter, settings, "right_filter")
     left_schema = spark_schema(left_shuffle, plan.left_columns)
     right_schema = spark_schema(right_shuffle, plan.right_columns)
     _check_types(plan, left_schema, right_schema)

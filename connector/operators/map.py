@@ -8,7 +8,12 @@ from arrow_format.operators.inputs import open_shuffles
 from arrow_format.operators.into import check_into
 from arrow_format.operators.map_subpartitions import check_stored_once, map_operation
 from arrow_format.read.plan import check_subpartitions
-from connector.operators.tasks import run_in_groups, session_time_zone, spark_struct
+from connector.operators.tasks import (
+    run_in_groups,
+    session_settings,
+    session_time_zone,
+    spark_struct,
+)
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES
 from connector.spark_types import arrow_schema_of
 
@@ -181,6 +186,7 @@ def map_subpartitions(
         arrow_schema_of(struct),
         columns=columns,
         filter=filter,
+        settings=session_settings(spark, filter),
         time_zone=session_time_zone(spark),
     )
     if target is not None:

@@ -17,13 +17,14 @@ from pyspark.sql.types import StructType
 from arrow_format.arrays.stored_types import data_schema
 from arrow_format.errors import SchemaError
 from arrow_format.extras import require
+from arrow_format.filters.spark_rules import ANSI, DEFAULTS, SparkSettings
 from connector.arrival import Travels
 from connector.map_task import NumberedMapTask, begin_spark_job, write_and_commit
 from connector.spark_types import arrow_schema_of, spark_schema_of, stored_schema
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from pyspark.sql import DataFrame, SparkSession
@@ -67,6 +68,20 @@ def spark_struct(spark: SparkSession, schema: StructType | pa.Schema | str) -> S
 def session_time_zone(spark: SparkSession) -> str:
     """Return the time zone of the session, spelled as in Arrow and Python."""
     return python_time_zone(str(spark.conf.get("spark.sql.session.timeZone")))
+
+
+def session_settings(spark: SparkSession, *filters: object) -> SparkSettings:
+    """Return what a session says of filters; all of it only where one of them is text."""
+    zone = session_time_zone(spark)
+    if not any(isinstance(filter, str) for given in filters for filter in _each(given)):
+        return SparkSettings(zone)
+    # The default of ANSI is one of the environment that started Spark.
+    values = {name: spark.conf.get(name, None) for name in DEFAULTS}
+    return SparkSettings.of(values | {ANSI: spark.conf.get(ANSI)}, zone)
+
+
+def _each(given: object) -> Sequence[object]:
+    return given if isinstance(given, list | tuple) else [given]
 
 
 def python_time_zone(zone: str) -> str:

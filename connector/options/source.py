@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from arrow_format.errors import OptionError
+from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.filters.spark_text import zone_of
 from arrow_format.keys.partitioner import (
     BroadcastPartitioner,
@@ -76,8 +77,8 @@ class ScanOptions:
     with_subpartition: bool = False
     filter: str | None = None
     """A condition of the rows, in SQL."""
-    time_zone: str = "UTC"
-    """Of timestamps in a filter that name none."""
+    time_zone: str | None = None
+    """Of dates and timestamps in a filter that name none."""
     arrow_filter: ArrowFilter | None = None
     """A filter that is no text."""
     version: int | str | None = None
@@ -95,7 +96,8 @@ class ScanOptions:
             if not isinstance(getattr(self, name), bool):
                 msg = f"{name}={getattr(self, name)!r}: expected True or False"
                 raise OptionError(msg)
-        zone_of(self.time_zone)
+        if self.time_zone is not None:
+            zone_of(self.time_zone)
         if self.filter is not None and self.arrow_filter is not None:
             msg = f"filter={self.filter!r}: the DataFrame has a filter; use where() on it instead"
             raise OptionError(msg)
@@ -108,6 +110,13 @@ class ScanOptions:
         if self.pin is not None and not isinstance(self.version, int):
             msg = f"pin={self.pin!r}: expected option version with it"
             raise OptionError(msg)
+
+    @property
+    def settings(self) -> SparkSettings:
+        """What is known of the session; all of it was looked at where a frame was pinned."""
+        if self.pin is None:
+            return SparkSettings.unknown(self.time_zone)
+        return SparkSettings(self.time_zone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,8 +153,9 @@ READ_OPTIONS = (
            "condition of the rows to read, in a [subset of SQL](../guide/reading.md#filters): "
            "`day >= DATE '2024-06-01' AND customer IN (17, 18)`", default="none: all rows"),
     Option("timeZone", as_is, "ScanOptions.time_zone",
-           "time zone of timestamps in `filter` that name none: a region or an offset; "
-           "`connector.read_shuffle` sets that of the session", default="`UTC`"),
+           "time zone of dates and timestamps in `filter` that name none: a region or an offset; "
+           "`connector.read_shuffle` sets that of the session",
+           default="none: a filter that needs one is refused"),
     Option("coalesce", boolean, "ScanOptions.coalesce",
            "whether adjacent subpartitions share a Spark partition; otherwise each is exactly one, "
            "empty ones too"),

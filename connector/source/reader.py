@@ -15,7 +15,7 @@ from arrow_format.arrays.buffers import to_numpy
 from arrow_format.arrays.spark_schema_evolution import same_spark_type
 from arrow_format.arrays.stored_types import conform
 from arrow_format.errors import OptionError, SchemaError
-from arrow_format.filters.keys import bind_keys
+from arrow_format.filters.spark_rules import SPARK_DEFAULTS, SparkSettings
 from arrow_format.read.estimates import partition_bytes, plan_shards
 from arrow_format.read.plan import check_subpartitions
 from arrow_format.read.shuffle import Shuffle, check_there, open_pinned, open_shuffle
@@ -107,26 +107,25 @@ def restricted_by(shuffle: Shuffle, options: ScanOptions) -> Shuffle:
     given = options.filter if options.arrow_filter is None else options.arrow_filter
     if isinstance(given, pa.RecordBatch):
         return restricted(shuffle, keys=given)
-    return restricted(shuffle, given, time_zone=options.time_zone)
+    return restricted(shuffle, given, settings=options.settings)
 
 
 def restricted(
     shuffle: Shuffle,
     filter: str | pc.Expression | None = None,
     keys: Keys | None = None,
-    *,
-    time_zone: str = "UTC",
+    settings: SparkSettings = SPARK_DEFAULTS,
 ) -> Shuffle:
     """Return a shuffle restricted to the rows of a filter or of keys; itself where both are None.
 
     Raises OptionError and SchemaError where they do not fit the shuffle, or both are given.
     """
     if keys is None:
-        return shuffle.where(filter, time_zone=time_zone)
+        return shuffle if filter is None else shuffle.where(shuffle.bound(filter, settings))
     if filter is not None:
         msg = "filter and keys: give one of them, and filter the rows of the keys with where()"
         raise OptionError(msg)
-    return shuffle.where(bind_keys(keys, shuffle.schema, shuffle.partitioner))
+    return shuffle.where(shuffle.bound_keys(keys))
 
 
 def _open(options: ScanOptions) -> Shuffle:

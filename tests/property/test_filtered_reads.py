@@ -115,7 +115,7 @@ def test_a_filtered_read_is_the_whole_read_filtered(history, condition, columns,
     with written(history) as shuffle:
         n = shuffle.num_subpartitions
         asked = data.draw(st.none() | st.lists(st.integers(0, n - 1), max_size=4))
-        bound = bind_filter(condition, shuffle.schema, time_zone="Europe/Berlin")
+        bound = bind_filter(condition, shuffle.schema)
         whole = shuffle.read(asked, with_subpartition=True).read_all()
         passes = pa.array([truth(condition, row) is True for row in whole.to_pylist()], pa.bool_())
         expected = whole.filter(passes)

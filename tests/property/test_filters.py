@@ -13,6 +13,7 @@ from arrow_format.filters.expression import (
     as_sql,
 )
 from arrow_format.filters.filter import bind_filter
+from arrow_format.filters.spark_rules import SparkSettings
 from arrow_format.keys.partitioner import ColumnPartitioner
 from tests.support.column_statistics import statistics_of, surely_pass
 from tests.support.filter_model import SCHEMA, VALUES, conditions, rows, scalar, table_of, truth
@@ -25,7 +26,7 @@ def columns_of(filter_, table):
 @given(rows, conditions)
 def test_rows_pass_as_in_spark(rows, condition):
     table = table_of(rows)
-    bound = bind_filter(condition, SCHEMA, time_zone="Europe/Berlin")
+    bound = bind_filter(condition, SCHEMA, settings=SparkSettings("Europe/Berlin"))
     expected = [truth(condition, row) is True for row in table.to_pylist()]
     assert bound.mask(columns_of(bound, table), len(rows)).tolist() == expected
     again = pickle.loads(pickle.dumps(bound))

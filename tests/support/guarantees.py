@@ -27,6 +27,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "A read with a filter gives exactly the rows for which Spark's three-valued logic "
             "finds it true, whatever the history of the shuffle and the columns with statistics"
         ),
+        "filters in SQL": (
+            "A filter in SQL gives the rows of Spark's `where`, of any type and under any setting "
+            "of the session, or is refused"
+        ),
         "lookups": "A lookup gives all rows of the given keys, and no others",
         "exact partitioners": (
             "The log describes the partitioner that placed the rows: a class that is derived from "

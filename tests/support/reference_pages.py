@@ -1,4 +1,4 @@
-"""Reference pages that are made from the code and test runs: errors, guarantees, Spark versions.
+"""Reference pages that are made from code and test runs: errors, filters, guarantees, versions.
 
 ``python -m tests.support.reference_pages`` writes them; ``make docs`` fails when one is stale.
 """
@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from arrow_format import errors
+from arrow_format.filters.spark_rules import CAST, COMPARED, DEFAULTS, MOST_DIGITS
 from tests.support.guarantees import GUARANTEES, marked_tests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,6 +117,52 @@ def guarantees_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def filters_page() -> str:
+    """Return the page of filters in SQL: what is compared and cast as Spark does it."""
+    settings = [f"| `{name}` | `{default}` |" for name, default in DEFAULTS.items()]
+    return "\n".join(
+        [
+            NOTE.format(source="arrow_format/filters/spark_rules.py"),
+            "",
+            "# Filters in SQL",
+            "",
+            "A [filter](../guide/reading.md#filters) that is text means what Spark's `where` means"
+            " by it, bit for bit, or is refused.",
+            "What these tables do not list is refused; `where` on the DataFrame takes it.",
+            "",
+            "| A column, or the left one of two | is compared with values and columns |",
+            "|---|---|",
+            *(f"| {column} | {', '.join(values)} |" for column, values in COMPARED.items()),
+            "",
+            "A text is cast to the type of the column, if Spark casts it without an error. Strings"
+            " with a collation, `CHAR(n)` and",
+            "columns of user-defined types are not compared, since Spark does not compare their"
+            " values; `IS NULL` takes them. Where the",
+            f"common decimal of two numbers has more than {MOST_DIGITS} digits Spark rounds, and a"
+            " filter is refused. So is the order of an",
+            "integer column and a number that is no `BIGINT`, which Spark finds true or false of"
+            " nulls. `IN` has values of one kind.",
+            "",
+            "| `CAST` of a value to | from, if nothing is lost |",
+            "|---|---|",
+            *(f"| {target} | {', '.join(sources)} |" for target, sources in CAST.items()),
+            "",
+            "These settings of a session change what a condition means. `read_shuffle` and the"
+            " operators refuse what the other value may",
+            "change: with ANSI off texts beside columns of another type, and `FLOAT` beside"
+            " integers; with the next two backslashes",
+            "and double quotes; names in another case; of the others everything. The option"
+            " `filter` does not see the session, and",
+            "refuses what the first three may change.",
+            "",
+            "| Setting | Value under which all is taken |",
+            "|---|---|",
+            *settings,
+            "",
+        ]
+    )
+
+
 OUTCOMES = ROOT / "docs" / "reference" / "spark-versions"
 """What ``make outcomes`` recorded: a file for each version and part of the integration tests."""
 
@@ -166,6 +213,7 @@ def _subject(file: Path) -> str:
 
 PAGES = {
     "docs/reference/errors.md": errors_page,
+    "docs/reference/filters.md": filters_page,
     "docs/reference/guarantees.md": guarantees_page,
     "docs/reference/spark-versions.md": versions_page,
 }

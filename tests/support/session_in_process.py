@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 DEFAULTS = {
+    "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName": "true",
     "spark.sql.execution.pandas.convertToArrowArraySafely": "true",

@@ -1,11 +1,14 @@
 """Keys given by a user: which rows have them, and in which subpartitions."""
 
 import datetime as dt
+import json
 import pickle
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from arrow_format import BroadcastPartitioner, HashPartitioner, RangePartitioner
@@ -131,6 +134,83 @@ def test_keys_that_do_not_fit(keys, error, says):
 def test_a_time_of_day_is_not_cut_off():
     with pytest.raises(SchemaError, match="would be truncated"):
         stored_keys({"d": dt.datetime(2024, 1, 1, 5)}, ["d"], SCHEMA)
+
+
+MOMENTS = pa.schema(
+    [
+        ("ns", pa.timestamp("ns")),
+        ("local", pa.timestamp("us")),
+        ("at", pa.timestamp("us", "UTC")),
+        ("x", pa.float64()),
+        ("u", pa.uint64()),
+        ("i", pa.int64()),
+        ("c", pa.string()),
+    ]
+)
+ONE_NS = pd.Timestamp("2024-01-01 05:00:00.000000001")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "stored"),
+    [
+        ("ns", ONE_NS, [1_704_085_200_000_000_001]),
+        ("ns", [ONE_NS, None], [1_704_085_200_000_000_001, None]),
+        ("ns", np.datetime64("2024-01-01T05:00:00.000000001"), [1_704_085_200_000_000_001]),
+        ("ns", pd.Series([ONE_NS, pd.NaT]), [1_704_085_200_000_000_001, None]),
+        ("at", pd.Timestamp("2024-01-01 05:00", tz="America/New_York"), [1_704_103_200_000_000]),
+        ("u", 2**64 - 1, [2**64 - 1]),
+        ("u", np.array(7), [7]),
+        ("i", pc.run_end_encode(pa.array([1, 1]))[0], [1]),
+        ("i", pc.run_end_encode(pa.array([None, None], pa.int64()))[0], [None]),
+        ("i", pd.Series([1, None], dtype="Int64"), [1, None]),
+        ("c", pa.array(["a"]).dictionary_encode()[0], ["a"]),
+    ],
+)
+def test_keys_are_the_values_that_were_given(name, given, stored):
+    column = stored_keys({name: given}, [name], MOMENTS).column(0)
+    assert column.type == MOMENTS.field(name).type
+    plain = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
+    assert plain.to_pylist() == stored
+
+
+@pytest.mark.parametrize(
+    "given", [NAN, [NAN], np.array([NAN]), pd.Series([NAN]), pd.DataFrame({"x": [NAN]})["x"]]
+)
+def test_nan_is_a_key_and_no_null(given):
+    (found,) = stored_keys({"x": given}, ["x"], MOMENTS).column(0).to_pylist()
+    assert np.isnan(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("local", dt.datetime(2024, 1, 1, tzinfo=dt.UTC), r"are instants, and .* no time zone"),
+        ("at", dt.datetime(2024, 1, 1), r"have no time zone, and the stored ones are instants"),
+        ("at", dt.date(2024, 1, 1), "have no time zone"),
+        ("at", "2024-01-01 05:00", "zone offset"),
+        ("i", (x for x in [1]), r"<generator ob.* is generator; give a value of that type"),
+        ("i", pd.NA, r"<NA> is NAType; .* None for null"),
+        ("i", pd.Series([1, NAN]), "does not fit the stored type int64"),
+        ("c", pd.Series(["a", NAN]), "is Series; give .* None for null"),
+        ("u", -1, "does not fit the stored type uint64"),
+        ("u", 2**64, "does not fit the stored type uint64: 18446744073709551616 is int"),
+    ],
+)
+def test_keys_that_may_mean_another_value_are_refused(name, given, says):
+    with pytest.raises(SchemaError, match=says):
+        stored_keys({name: given}, [name], MOMENTS)
+
+
+def test_texts_that_are_shorter_than_the_padded_ones_are_refused():
+    """As a lookup they would find nothing, and a deletion would say that all is gone."""
+    field = {"name": "c", "type": "string", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}}
+    spark_schema = json.dumps({"type": "struct", "fields": [field]})
+    by_c = HashPartitioner("c")
+    with pytest.raises(SchemaError, match=r"CHAR\(3\), .* 'a' is shorter; write 'a  '"):
+        bind_keys({"c": ["abc", "a", None]}, MOMENTS, by_c, spark_schema)
+    with pytest.raises(SchemaError, match="write 'a  '"):
+        subpartition_of({"c": "a"}, by_c, MOMENTS, 3, spark_schema)
+    bind_keys({"c": ["abc", "a  ", None]}, MOMENTS, by_c, spark_schema)
 
 
 def test_keys_that_decide_nothing():

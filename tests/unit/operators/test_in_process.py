@@ -479,7 +479,7 @@ def test_timestamps_have_the_zone_that_is_asked_for(tmp_path):
         assert reader.read_all()["at"].to_pylist() == [noon]
         join_shuffles(
             *(tmp_path / name for name in "ab"), right_columns=[], then=function, schema=schema,
-            time_zone=zone, left_filter="at >= '2024-07-01 12:00'",
+            time_zone=zone, left_filter="at >= '2024-07-01 12:00Z'",
         ).read_all()  # fmt: skip
     assert hours == [12, 12, 21, 21]
 

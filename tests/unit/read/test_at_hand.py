@@ -1,5 +1,6 @@
 """A shuffle in the hands of other tools: what they get, and what they ask for."""
 
+import datetime as dt
 import gc
 import pickle
 import weakref
@@ -29,6 +30,7 @@ from arrow_format.arrays.batch_stream import BatchReader
 from arrow_format.arrays.batches import in_batches_of
 from arrow_format.beside.dataset import ShuffleDataset
 from arrow_format.beside.polars_source import lazy_frame
+from arrow_format.filters.filter import bind_filter
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 
 N = 8
@@ -123,11 +125,17 @@ class Asked:
     def schema_of(self, columns=None):
         return self.table.select(columns or self.table.column_names).schema
 
-    def where(self, condition):
-        if "(s " in str(condition):
+    def bound(self, condition, settings):
+        bound = bind_filter(condition, self.table.schema, settings=settings)
+        if "s" in bound.columns:
             msg = "not on s"
             raise SchemaError(msg)
-        return Asked(self.table.filter(condition), self.reads, str(condition))
+        return bound
+
+    def where(self, bound):
+        columns = [self.table[name].combine_chunks() for name in bound.columns]
+        rows = self.table.filter(pa.array(bound.mask(columns, self.table.num_rows)))
+        return Asked(rows, self.reads, str(bound))
 
     def read(self, subpartitions=None, columns=None):
         rows = self.table if columns is None else self.table.select(columns)
@@ -153,13 +161,13 @@ def test_polars_asks_for_columns_and_rows(asked):
     assert lazy.filter(pl.col("i") >= 97).select("w").collect().rows() == [(97,), (98,), (99,)]
     (read,) = asked.reads
     assert set(read.pop("columns")) == {"i", "w"}
-    assert read == {"where": "(i >= 97)", "of": range(3), "batches": 1}
+    assert read == {"where": "i >= 97", "of": range(3), "batches": 1}
 
 
 def test_polars_applies_what_the_shuffle_does_not_take(asked):
     test = (pl.col("i") >= 90) & (pl.col("s") > "t95") & pl.col("s").str.ends_with("7")
     assert lazy_frame(asked, None).filter(test).collect()["i"].to_list() == [97]
-    assert asked.reads[0]["where"] == "(i >= 90)"
+    assert asked.reads[0]["where"] == "i >= 90"
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
@@ -205,7 +213,7 @@ def test_duckdb_asks_a_dataset_for_columns_and_rows(asked):
     rows = ShuffleDataset(asked)  # noqa: F841 - DuckDB finds it by its name
     assert duckdb.sql("SELECT w FROM rows WHERE i >= 97").fetchall() == [(97,), (98,), (99,)]
     (read,) = asked.reads
-    assert (read["columns"], read["where"], read["batches"]) == (["w"], "(i >= 97)", 1)
+    assert (read["columns"], read["where"], read["batches"]) == (["w"], "i >= 97", 1)
 
 
 def test_a_dataset_filters_what_the_shuffle_does_not_take(asked):
@@ -214,7 +222,8 @@ def test_a_dataset_filters_what_the_shuffle_does_not_take(asked):
     assert duckdb.sql(query).fetchall() == [(97,)]
     assert rows.count_rows(filter=pc.field("s") == "t97") == 1
     assert rows.to_table(columns=["i"], filter=pc.field("s") == "t97").to_pydict() == {"i": [97]}
-    assert not any(read["where"] for read in asked.reads)
+    wheres = [read["where"] for read in asked.reads]
+    assert wheres == ["i >= 90", None, None]
 
 
 def test_a_dataset_has_the_methods_of_pyarrow(shuffle):
@@ -232,6 +241,52 @@ def test_a_dataset_has_the_methods_of_pyarrow(shuffle):
     assert pl.scan_pyarrow_dataset(dataset).filter(pl.col("v") < 3).collect().height == 3
     with pytest.raises(SchemaError, match="column 'nope' is not there"):
         dataset.to_table(columns=["nope"])
+
+
+def test_a_dataset_keeps_the_rows_that_pyarrow_keeps(tmp_path):
+    rows = pa.table(
+        {
+            "k": [1, 2, 3, 4],
+            "d": pa.array([1.0, None, float("nan"), 2.0]),
+            "i": pa.array([1, None, 3, 4]),
+            "f": pa.array([0.1, 0.0, None, -0.0], pa.float32()),
+            "t": pa.array([0, 1, 2, None], pa.timestamp("us", "UTC")),
+        }
+    )
+    write_shuffle(rows, tmp_path, num_subpartitions=2, keys="k")
+    dataset = open_shuffle(tmp_path).to_dataset()
+    plain = ds.dataset(open_shuffle(tmp_path).to_table())
+    d, i, f, t, k = map(pc.field, "diftk")
+    for condition in (
+        ~pc.is_nan(d), d > 1.5, d >= 1.5, d != 1.0, d == float("nan"), ~(d < 2), ~(d > 1.5),
+        ~i.isin([1]), i.isin([1, None]), ~i.isin([1, None]), (i.isin([1])).is_null(),
+        d.isin([float("nan"), 1.0]), f.isin([0.1]), f.isin([0.0]), t > dt.date(1970, 1, 1),
+        (d + 1 > 2) & (k < 4), (d + 1 > 2) | (k < 2),
+    ):  # fmt: skip
+        expected = plain.to_table(filter=condition)["k"].to_pylist()
+        assert dataset.to_table(filter=condition)["k"].to_pylist() == expected, condition
+    nulls = pl.col("i").is_in([1, None], nulls_equal=True)
+    for predicate in (pl.col("d").is_not_nan(), ~pl.col("d").is_nan(), nulls, ~nulls):
+        expected = pl.DataFrame(plain.to_table()).filter(predicate)["k"].to_list()
+        found = pl.scan_pyarrow_dataset(dataset).filter(predicate).collect()["k"].to_list()
+        assert found == expected, predicate
+    for predicate in (pl.col("d") > 1.5, ~pl.col("i").is_in([1]), pl.col("d").is_not_nan(), ~nulls):
+        expected = pl.DataFrame(plain.to_table()).filter(predicate)
+        assert open_shuffle(tmp_path).to_polars().filter(predicate).collect().equals(expected)
+
+
+def test_a_part_that_a_shuffle_does_not_take_stops_no_other(asked):
+    dataset, table = ShuffleDataset(asked), asked.table
+    odd = pc.starts_with(pc.field("s"), "t9") & (pc.field("w") < 95) & (pc.field("w") > 3)
+    assert dataset.to_table(columns=["i"], filter=odd).equals(table.filter(odd).select(["i"]))
+    twice = {"twice": pc.field("i") * 2}
+    expected = [2 * value for value in table.filter(odd)["i"].to_pylist()]
+    assert dataset.to_table(columns=twice, filter=odd)["twice"].to_pylist() == expected
+    assert dataset.count_rows(odd) == len(expected) == 6
+    wheres = "w < 95 AND w > 3"
+    assert [(set(read["columns"]), read["where"]) for read in asked.reads] == [
+        ({"i", "s", "w"}, wheres), ({"i", "s", "w"}, wheres), ({"s", "w"}, wheres),
+    ]  # fmt: skip
 
 
 def test_nothing_keeps_a_dataset(path):

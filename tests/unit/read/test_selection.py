@@ -1,5 +1,7 @@
 """What a read with a filter opens and reads, and what it says of it."""
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -188,11 +190,25 @@ def test_a_filter_that_nothing_matches_reads_nothing(storage):
     assert steps(shuffle.explain(filter="false"))["files"][0] == 0
 
 
-def test_two_filters_are_refused(path):
-    filtered = open_shuffle(path).where("k = 1")
-    with pytest.raises(OptionError, match=r"filtered already, by k = 1: give one filter for both"):
-        filtered.where("k = 2")
-    assert filtered.where(None) is filtered
+def test_two_filters_are_joined_by_and(path):
+    shuffle = open_shuffle(path)
+    day = shuffle.where("day = 3 OR day = 4")
+    both = day.where("k IN (1, 2, 3)")
+    expected = shuffle.read(filter="(day = 3 OR day = 4) AND k IN (1, 2, 3)").read_all()
+    assert both.read().read_all().equals(expected)
+    assert (
+        both.read(filter="k = 2", columns=["day"])
+        .read_all()
+        .equals(shuffle.read(filter="day IN (3, 4) AND k = 2", columns=["day"]).read_all())
+    )
+    assert str(both.filter) == "(day IN (3, 4)) AND (k IN (1, 2, 3))"
+    assert both.filter == pickle.loads(pickle.dumps(both)).filter
+    files = [steps(each.explain())["files"][0] for each in (both, day, shuffle)]
+    assert files[0] <= files[1] <= files[2]
+    few = both.lookup({"k": 2}).read_all()
+    assert few.num_rows == shuffle.read(filter="day IN (3, 4) AND k = 2").read_all().num_rows
+    assert day.where("k = 1").where("k = 2").read().read_all().num_rows == 0
+    assert day.where(None) is day
 
 
 @pytest.mark.parametrize(

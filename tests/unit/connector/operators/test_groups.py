@@ -7,10 +7,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StringType, StructType
 
 import connector
 from arrow_format import MissingPackageError, OptionError, SchemaError, open_shuffle, write_shuffle
 from arrow_format.arrays.batches import BATCH_BYTES
+from arrow_format.jobs.commit import commit_job
+from arrow_format.jobs.job import begin_job, run_map_task
+from arrow_format.keys.partitioner import HashPartitioner
 from connector.operators import groups
 from connector.spark_version import SPARK
 from tests.support.session_in_process import SessionInProcess, Settings
@@ -350,6 +354,20 @@ def test_tables_must_have_the_types_of_the_schema(path):
         run(path, untyped)
     with pytest.raises(SchemaError, match=r"returned a DataFrame: expected a pyarrow\.Table"):
         run(path, frame)
+
+
+def test_a_collated_column_is_no_sort_key(tmp_path):
+    collated = StructType().add("k", LongType()).add("s", StringType("UTF8_LCASE"))
+    rows = pa.table({"k": [1, 1], "s": ["b", "A"]})
+    job = begin_job(
+        tmp_path, rows.schema, partitioner=HashPartitioner("k"), num_subpartitions=1,
+        options=FAST, spark_schema=collated.json(),
+    )  # fmt: skip
+    commit_job(job, [run_map_task(job, 0, 0, rows.to_batches())])
+    for order in (["s"], [("s", "descending")]):
+        with pytest.raises(SchemaError, match=r"column 's' .* cannot be a sort key: .*UTF8_LCASE"):
+            run(tmp_path, frames, sort_by=order)
+    assert run(tmp_path, frames, sort_by=["k"]) == [{"k": 1, "n": 2}]
 
 
 def test_arguments(path):

@@ -18,7 +18,7 @@ def test_a_filter_is_text_with_a_time_zone():
     given = {"path": "/s", "FILTER": "k < 3", "timezone": "America/New_York"}
     for parsed in (parse_read_options(given), parse_source_options(given).scan):
         assert (parsed.filter, parsed.time_zone) == ("k < 3", "America/New_York")
-    assert parse_read_options({"path": "/s"}).time_zone == "UTC"
+    assert parse_read_options({"path": "/s"}).time_zone is None
     with pytest.raises(OptionError, match=r"^option timeZone='Nowhere' is unknown: expected a reg"):
         parse_read_options({"path": "/s", "timeZone": "Nowhere"})
     with pytest.raises(OptionError, match=r"option 'FILTER' is not known"):

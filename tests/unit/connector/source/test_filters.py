@@ -90,6 +90,35 @@ def test_a_filter_that_does_not_fit_is_refused_before_any_task(path, condition, 
             read()
 
 
+def test_a_column_of_spark_is_told_what_to_do(path):
+    class Column:  # as Spark's, which needs a session
+        __module__ = "pyspark.sql.classic.column"
+
+        def __getattr__(self, name):
+            return Column()
+
+    for ask in (restricted, lambda shuffle, filter: shuffle.where(filter)):
+        with pytest.raises(OptionError, match=r"^filter is a Column of Spark.*as in filter=\"cust"):
+            ask(open_shuffle(path), Column())
+
+
+def test_the_option_needs_a_time_zone_only_where_it_matters(tmp_path):
+    at = pa.array([0, 3_600_000_000], pa.timestamp("us", "UTC"))
+    write_shuffle(pa.table({"k": [0, 1], "at": at}), tmp_path, num_subpartitions=N, keys="k")
+    schema = StructType([SCHEMA["k"]])
+    local = "at < TIMESTAMP '1970-01-01 01:00:00'"
+    for make in (ShuffleSourceReader, lambda options, _: schema_of_source(options)):
+        with pytest.raises(OptionError, match=r"names no time zone.*'.* Europe/Berlin'.*timeZone"):
+            make({"path": str(tmp_path), "filter": local}, schema)
+    with pytest.raises(OptionError, match="names no time zone"):
+        open_shuffle(tmp_path).where(local)
+    for options in ({"filter": local, "timeZone": "UTC"}, {"filter": f"{local[:-1]}Z'"}):
+        assert rows_of(reader_of(tmp_path, schema, **options)) == [0]
+    assert rows_of(reader_of(tmp_path, schema, filter="k = 1")) == [1]
+    berlin = reader_of(tmp_path, schema, filter=local, timeZone="Europe/Berlin")
+    assert rows_of(berlin) == []
+
+
 @pytest.mark.parametrize("filter", [5, ["k = 1"], {"k": 1}])
 def test_what_is_no_filter_is_refused(path, filter):
     with pytest.raises(OptionError, match=r"^filter=.* is (int|list|dict): expected a pyarrow.com"):

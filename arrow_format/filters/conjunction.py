@@ -1,0 +1,66 @@
+"""Two filters of one read: the rows that both keep. Pure.
+
+Apart from the conditions because keys are no condition, and either may be asked for first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from arrow_format.filters.row_filter import RowFilter
+    from arrow_format.format.statistics import ColumnStatistics
+    from arrow_format.model import Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Rows that match two filters; used as a ``Filter`` is."""
+
+    first: RowFilter
+    second: RowFilter
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of both."""
+        return tuple(dict.fromkeys((*self.first.columns, *self.second.columns)))
+
+    def mask(self, columns: Sequence[pa.Array], num_rows: int | None = None) -> NDArray[np.bool_]:
+        """Return which rows match; ``columns`` as :attr:`columns` names them."""
+        by_name = dict(zip(self.columns, columns, strict=True))
+        count = len(columns[0]) if num_rows is None else num_rows
+        first, second = (
+            part.mask([by_name[name] for name in part.columns], count)
+            for part in (self.first, self.second)
+        )
+        return first & second
+
+    def may_match(
+        self, statistics: Mapping[str, ColumnStatistics], num_rows: Int64Array
+    ) -> NDArray[np.bool_]:
+        """Return for each unit of rows whether one may match; as of a ``Filter``."""
+        first, second = (part.may_match(statistics, num_rows) for part in (self.first, self.second))
+        return first & second
+
+    def subpartitions(
+        self, partitioner: object, schema: pa.Schema, num_subpartitions: int
+    ) -> Int64Array | None:
+        """Return the subpartitions, ascending, that rows that match can be in; None for all."""
+        first, second = (
+            part.subpartitions(partitioner, schema, num_subpartitions)
+            for part in (self.first, self.second)
+        )
+        if first is None or second is None:
+            return second if first is None else first
+        return np.intersect1d(first, second, assume_unique=True)
+
+    def __str__(self) -> str:
+        return f"({self.first}) AND ({self.second})"
