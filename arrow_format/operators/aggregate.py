@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from arrow_format.arrays.batches import rebatched
-from arrow_format.arrays.conversion import canonical_floats
+from arrow_format.arrays.batches import BATCH_ROWS, JOINED_BYTES, rebatched
 from arrow_format.operators.aggregate_functions import IN_ORDER
 from arrow_format.operators.aggregation_plan import refuse_partial_filter
-from arrow_format.operators.hash_passes import HashPass, in_passes
+from arrow_format.operators.hash_passes import HashPass, charged_bytes, expected_growth, in_passes
 from arrow_format.read.plan import extent_of, group_adjacent
 
 if TYPE_CHECKING:
@@ -27,11 +26,13 @@ if TYPE_CHECKING:
     from arrow_format.read.shuffle import Shuffle
 
 
-MERGE_ROWS = 1 << 20
-"""Partial results are merged from so many rows on, and then at twice what the merge left."""
-
 GROUP_BYTES = 100
-"""Charged for a row in addition to its bytes: Arrow's hash table and states, if it is a group."""
+"""Charged for a row in addition to its bytes: the number of its group, and the tables that find it;
+with PyArrow's functions, their states."""
+
+LEAST_TIMES = 0.8
+"""Part of the memory from which on groups are divided among several passes: with less room beside
+them, they would be combined with few new rows again and again."""
 
 
 def aggregate_range(
@@ -92,100 +93,124 @@ def aggregate_in_passes(
     *,
     block_bytes: int,
     num_rows: int,
-    merge_rows: int = MERGE_ROWS,
 ) -> Iterator[pa.Table]:
     """Aggregate rows, in several passes where they or the results take more than ``block_bytes``.
 
     ``read`` yields about ``num_rows`` rows with the columns of the plan; it is called for each
-    pass. Partial results are merged from ``merge_rows`` on.
+    pass.
     """
     if not plan.can_merge:
         passes = in_passes(
             read, plan.keys, max_bytes=block_bytes, row_bytes=GROUP_BYTES, num_rows=num_rows
         )
         for _, batches in passes:
-            if not batches:
-                yield plan.schema.empty_table()
-                continue
-            groups = _grouped(batches, plan)
-            batches.clear()
-            table = plan.finish(groups)
+            groups = _Groups(plan, batches)
+            del batches
+            yield groups.finished()
             del groups
-            yield table
-            del table
         return
-    block_rows = max(block_bytes // (2 * GROUP_BYTES), 1)
     waiting = [HashPass(tuple(plan.keys))]
     while waiting:
-        hash_pass = waiting.pop()
-        results = _PartialResults(plan, block_bytes // 2, merge_rows)
-        rows_read = 0
-        may_split = True
-        was_merged = False
-        for block in rebatched(read(), min_rows=block_rows, max_bytes=block_bytes):
-            if was_merged and may_split and results.num_bytes > block_bytes // 2:
-                times = 2 * results.num_bytes / block_bytes * min(max(num_rows / rows_read, 1), 2)
-                keys = plan.keys_of(results.merged()).to_batches()
-                smaller = hash_pass.split_where_it_helps(keys, times)
-                if smaller:
-                    waiting += smaller
-                    break
-                may_split = False
-            rows_read += block.num_rows
-            was_merged = results.add(hash_pass.rows_of(block))
-            del block  # before the next one is made
+        found = _aggregate_pass(waiting.pop(), read, plan, block_bytes, num_rows)
+        if isinstance(found, list):
+            waiting += found
         else:
-            yield results.finished()
-        del results
+            yield found.finished()
+        del found
 
 
-class _PartialResults:
-    """Values kept of groups, one table per block of rows, merged from time to time."""
+def _aggregate_pass(
+    hash_pass: HashPass,
+    read: Callable[[], Iterable[pa.RecordBatch]],
+    plan: AggregationPlan,
+    max_bytes: int,
+    num_rows: int,
+) -> _Groups | list[HashPass]:
+    """Aggregate the rows of a pass; return passes to replace it where they have too many groups."""
+    groups = _Groups(plan, [])
+    rows_read = 0
+    limit = max_bytes
 
-    def __init__(self, plan: AggregationPlan, max_bytes: int, merge_rows: int) -> None:
+    def taken(batch: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal rows_read
+        rows_read += batch.num_rows
+        return hash_pass.rows_of(batch)
+
+    rows = rebatched(map(taken, read()), min_rows=BATCH_ROWS, max_bytes=JOINED_BYTES)
+    for batch in rows:
+        groups.add(batch)
+        del batch  # before the next one is made
+        if groups.num_bytes <= limit:
+            continue
+        groups.combine()
+        growth = expected_growth(groups.distinct_part, max(num_rows / rows_read, 1))
+        times = groups.num_bytes * growth / max_bytes
+        if times > LEAST_TIMES and limit == max_bytes:
+            smaller = hash_pass.split_where_it_helps(groups.keys, times)
+            if smaller:
+                return smaller
+        limit = max(max_bytes, groups.num_bytes * 3 // 2)
+    return groups
+
+
+class _Groups:
+    """Rows, and the values kept of their groups once :meth:`combine` has made them of rows."""
+
+    def __init__(self, plan: AggregationPlan, rows: list[pa.RecordBatch]) -> None:
         self._plan = plan
-        self._parts: list[pa.Table] = []
-        self._max_bytes = self._next_bytes = max_bytes
-        self._max_rows = self._next_rows = merge_rows
+        self._rows = rows
+        self._table: pa.Table | None = None
+        self._num_combined = 0
         self.num_bytes = 0
-        """Of all parts, groups that are not merged yet counted repeatedly."""
 
-    def add(self, block: pa.RecordBatch) -> bool:
-        """Aggregate a block; return whether all parts were merged into one."""
-        self._parts.append(_grouped([block], self._plan))
-        self.num_bytes += _charged_bytes(self._parts[-1])
-        num_rows = sum(part.num_rows for part in self._parts)
-        if num_rows < self._next_rows and self.num_bytes < self._next_bytes:
-            return False
-        merged = self.merged()
-        self.num_bytes = _charged_bytes(merged)
-        self._next_bytes = max(self._max_bytes, 3 * self.num_bytes // 2)
-        self._next_rows = max(self._max_rows, 2 * merged.num_rows)
-        return True
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Keep rows."""
+        self._rows.append(batch)
+        self.num_bytes += charged_bytes(batch, GROUP_BYTES)
 
-    def merged(self) -> pa.Table:
-        """Merge all parts, at least one, to one row per group."""
-        if len(self._parts) > 1:
-            self._parts = [self._plan.merge(pa.concat_tables(self._parts))]
-        return self._parts[0]
+    def combine(self) -> pa.Table:
+        """Make one row for each group of all rows so far, of which there is one or more."""
+        if self._rows:
+            rows = pa.Table.from_batches(self._rows)
+            self._rows.clear()
+            self._num_combined += rows.num_rows
+            table = self._plan.group(rows)
+            del rows
+            _release()
+            if self._table is not None:
+                tables = [self._table, table]
+                self._table = None
+                table = self._plan.merge(pa.concat_tables(tables))
+                del tables
+                _release()
+            self._table = table
+            self.num_bytes = int(table.nbytes) + GROUP_BYTES * int(table.num_rows)
+        assert self._table is not None
+        return self._table
+
+    @property
+    def distinct_part(self) -> float:
+        """Groups of each row."""
+        return int(self.combine().num_rows) / self._num_combined
+
+    @property
+    def keys(self) -> list[pa.RecordBatch]:
+        """The key of each group."""
+        batches: list[pa.RecordBatch] = self._plan.keys_of(self.combine()).to_batches()
+        return batches
 
     def finished(self) -> pa.Table:
         """Return the results, one row per group."""
-        return self._plan.finish(self.merged()) if self._parts else self._plan.schema.empty_table()
+        if not self._rows and self._table is None:
+            return self._plan.schema.empty_table()
+        table = self.combine()
+        self._table = None
+        result = self._plan.finish(table)
+        del table
+        _release()
+        return result
 
 
-def _charged_bytes(groups: pa.Table) -> int:
-    return int(groups.nbytes) + GROUP_BYTES * int(groups.num_rows)
-
-
-def _grouped(batches: Sequence[pa.RecordBatch], plan: AggregationPlan) -> pa.Table:
-    """Return the values kept of each group of one batch or more."""
-    names = batches[0].schema.names
-    tables = []
-    for batch in batches:
-        columns = [
-            canonical_floats(column) if name in plan.keys else column
-            for name, column in zip(names, batch.columns, strict=True)
-        ]
-        tables.append(pa.table(columns, names=names))
-    return plan.group(pa.concat_tables(tables))
+def _release() -> None:
+    """Give back what was freed: Arrow's allocator keeps it for a while, in each thread."""
+    pa.default_memory_pool().release_unused()

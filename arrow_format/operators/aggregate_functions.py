@@ -36,9 +36,12 @@ from arrow_format.arrays.exact_sums import (
 )
 from arrow_format.arrays.gather import gather
 from arrow_format.errors import OptionError, SchemaError
+from arrow_format.keys.group_values import combine_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     Options: TypeAlias = pc.FunctionOptions | None
 
@@ -52,15 +55,47 @@ def _unchanged(column: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One value that is kept of each group, and how PyArrow computes it."""
+    """One value that is kept of each group, and how it is computed."""
 
     function: str
     """PyArrow's function of groups."""
     before: Callable[[Column], Column] = _unchanged
     """Makes its argument of the column of rows."""
     after: Callable[[Column, Column], Column] = lambda grouped, _: grouped
-    """Gets what PyArrow returned, one value per group, and the column of rows."""
+    """Gets what the function returned, one value per group, and the column of rows."""
     options: pc.FunctionOptions | None = None
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether :meth:`of_groups` computes it; otherwise only PyArrow does."""
+        return self.options is None and self.function in _OF_NUMBERED_GROUPS
+
+    def of_groups(
+        self, columns: Sequence[Column], groups: NDArray[np.int64], num_groups: int
+    ) -> Column:
+        """Return the value of each group, as PyArrow's function has it, by the groups' numbers."""
+        if not columns:
+            return pa.chunked_array([to_arrow(np.bincount(groups, minlength=num_groups))])
+        (rows,) = columns
+        column = self.before(rows)
+        if self.function == "count":
+            groups = groups if not column.null_count else groups[_validity(column)]
+            values = to_arrow(np.bincount(groups, minlength=num_groups))
+        else:
+            type_ = _type_of_sums(column.type) if self.function == "sum" else None
+            values = combine_column(column.chunks, self.function, groups, num_groups, type_=type_)
+        return self.after(pa.chunked_array([values]), rows)
+
+
+_OF_NUMBERED_GROUPS = frozenset({"count", "count_all", "max", "min", "sum"})
+
+
+def _type_of_sums(type_: pa.DataType) -> pa.DataType:
+    """Return the type in which PyArrow adds values."""
+    if pt.is_decimal(type_):
+        is_wide = pt.is_decimal256(type_)
+        return pa.decimal256(76, type_.scale) if is_wide else pa.decimal128(38, type_.scale)
+    return pa.float64() if pt.is_floating(type_) else pa.int64()
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +361,8 @@ def _distinguished(column: Column) -> Column:
 def _any_or_all(function: str, type_: pa.DataType, options: Options) -> Method:
     if not pt.is_boolean(type_):
         raise _not_taken(function, type_, "booleans")
+    if options is None:
+        function = "max" if function == "any" else "min"
     return _mergeable([Step(function, options=options)], [function])
 
 

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from arrow_format.storage.open import Place
 
 
+LEAST_BYTES = 32 << 20
+"""Memory of a worker: measured, the decoded chunks, a block of rows and its groups take as much as
+that where its share is the least."""
+
+
 def aggregate_operation(shuffle: Shuffle, plan: AggregationPlan) -> Operation:
     """Return a planned aggregation of a shuffle; OptionError for a filter of partial results."""
     refuse_partial_filter(shuffle)
@@ -155,7 +160,7 @@ def aggregate_shuffle(
         With ``into``, the receipt of what was written and committed.
 
         All workers and the results that wait share ``memory_bytes`` of ``ReadOptions`` in equal
-        parts, of 16 MiB at least: there are no more workers than that allows. Without
+        parts, of 32 MiB at least: there are no more workers than that allows. Without
         ``ReadOptions`` each part is 256 MiB. Results of processes wait in files of the system's
         temporary directory. With ``into``, the workers share ``sort_buffer_bytes`` as well.
 
@@ -177,7 +182,7 @@ def aggregate_shuffle(
         storage_options=storage_options,
         name_of_keys="partition_by",
     )
-    workers = Workers.of(executor, reading, 1)
+    workers = Workers.of(executor, reading, 1, least_bytes=LEAST_BYTES)
     (opened,) = open_shuffles(shuffle, version, workers.share, storage_options)
     plan = plan_aggregation(opened, keys, aggregations)
     opened = where(opened, filter, SparkSettings(time_zone))

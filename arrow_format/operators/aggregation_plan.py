@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from arrow_format.arrays.conversion import key_text
-from arrow_format.arrays.exact_sums import SUM_DIGITS, Column, DoesNotFitError
-from arrow_format.arrays.stored_types import data_schema, refuse_duplicates
+from arrow_format.arrays.buffers import to_arrow
+from arrow_format.arrays.conversion import canonical_floats, key_text
+from arrow_format.arrays.exact_sums import SUM_DIGITS, Column, DoesNotFitError, map_chunks
+from arrow_format.arrays.gather import gathered
+from arrow_format.arrays.selection import joined
+from arrow_format.arrays.stored_types import ORDERED_TYPES, data_schema, refuse_duplicates
 from arrow_format.errors import ArithmeticOverflowError, OptionError, SchemaError
 from arrow_format.keys.co_partitioning import (
     Partitioned,
@@ -21,6 +25,7 @@ from arrow_format.keys.co_partitioning import (
     partition_keys,
 )
 from arrow_format.keys.combination import partial_error
+from arrow_format.keys.key_groups import key_groups
 from arrow_format.keys.partitioner import RoundRobinPartitioner, as_names
 from arrow_format.operators.aggregate_functions import (
     COMPLETING,
@@ -33,6 +38,9 @@ from arrow_format.read.subpartition_reader import select_columns
 
 if TYPE_CHECKING:
     from arrow_format.read.shuffle import Shuffle
+
+Steps = Sequence[tuple[Step, list[Column]]]
+"""Each with the columns of rows that are its arguments."""
 
 Aggregation = tuple[str | Sequence[str], str] | tuple[str | Sequence[str], str, Any]
 """Column, function, and PyArrow's options of it if any."""
@@ -96,9 +104,10 @@ class AggregationPlan:
         return all(aggregation.method.merges is not None for aggregation in self.aggregations)
 
     def group(self, rows: pa.Table) -> pa.Table:
-        """Return the values kept of each group: one row per group, in order of appearance.
+        """Return the values kept of each group: one row per group, in no particular order.
 
-        Columns are unnamed: the keys come first, then those of each aggregation.
+        Columns are unnamed: the keys come first, then those of each aggregation. Keys are as Spark
+        has them: NaN is one key, and so are 0.0 and -0.0.
         """
         keys = [rows[name] for name in self.keys]
         steps = [
@@ -144,8 +153,33 @@ class AggregationPlan:
         return pa.table(results, schema=self.schema)
 
 
-def _grouped(keys: list[Column], steps: Sequence[tuple[Step, list[Column]]]) -> pa.Table:
-    columns = list(keys)
+def _grouped(keys: list[Column], steps: Steps) -> pa.Table:
+    if keys[0].length() and _take_numbers(keys, steps):
+        return _grouped_by_numbers(keys, steps)
+    return _grouped_by_pyarrow(keys, steps)
+
+
+def _take_numbers(keys: list[Column], steps: Steps) -> bool:
+    """Whether keys and steps have what :func:`_grouped_by_numbers` needs."""
+    return all(step.takes_numbers for step, _ in steps) and all(
+        any(is_ordered(key.type) for is_ordered in ORDERED_TYPES) for key in keys
+    )
+
+
+def _grouped_by_numbers(keys: list[Column], steps: Steps) -> pa.Table:
+    """Give each group a number; twice as fast as PyArrow's tables, and in less memory."""
+    columns = [joined(key.chunks) for key in keys]
+    groups, last = key_groups(columns)
+    rows = to_arrow(last.astype(np.uint32))
+    grouped: list[Any] = [canonical_floats(gathered(column, rows)) for column in columns]
+    del columns, rows
+    for step, arguments in steps:
+        grouped.append(step.of_groups(arguments, groups, len(last)))
+    return pa.table(grouped, names=[str(number) for number in range(len(grouped))])
+
+
+def _grouped_by_pyarrow(keys: list[Column], steps: Steps) -> pa.Table:
+    columns = [map_chunks(canonical_floats, key) for key in keys]
     requests: list[Any] = []
     for step, arguments in steps:
         first = len(columns)
@@ -206,7 +240,7 @@ def _result_field(aggregation: PlannedAggregation, schema: pa.Schema) -> pa.Fiel
     try:
         method = aggregation.method
         steps = [(step, [rows[name] for name in names]) for step in method.steps]
-        result = method.finish(*_grouped([key], steps).columns[1:])
+        result = method.finish(*_grouped_by_pyarrow([key], steps).columns[1:])
         (field,) = data_schema(pa.schema([(aggregation.name, result.type)]))
     except (SchemaError, OptionError) as error:
         msg = f"aggregation {aggregation}: {error}"

@@ -7,7 +7,7 @@ rows are stored already, so each pass reads them again and nothing is written.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, expm1
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -142,13 +142,15 @@ def in_passes(
             if not taken.num_rows:
                 continue
             batches.append(taken)
-            num_bytes += _bytes_of(taken, row_bytes)
+            num_bytes += charged_bytes(taken, row_bytes)
             if num_bytes > limit:
                 times = num_bytes * max(num_rows / rows_read, 1) / max_bytes
                 smaller = hash_pass.split_where_it_helps(batches, times)
                 if not smaller and num_bytes > max_group_bytes:
                     # Most rows may be the smaller ones.
-                    own = sum(_bytes_of(rows, row_bytes) for rows in hash_pass.commonest(batches))
+                    own = sum(
+                        charged_bytes(rows, row_bytes) for rows in hash_pass.commonest(batches)
+                    )
                     if 2 * own <= num_bytes:
                         smaller = hash_pass.split_for(batches, times)
                     if not smaller:
@@ -162,7 +164,25 @@ def in_passes(
             yield hash_pass, batches
 
 
-def _bytes_of(batch: pa.RecordBatch, row_bytes: int) -> int:
+def expected_growth(distinct_part: float, times_rows: float) -> float:
+    """Estimate how many times as many groups there are in ``times_rows`` as many rows.
+
+    ``distinct_part`` is the number of groups in some rows by that of these rows. Groups are as many
+    as if each row had one of ``d`` keys at random: then ``m`` rows have ``d * (1 - exp(-m / d))``.
+    Keys that come once grow with the rows, keys that come often hardly.
+    """
+    low, high = 0.0, 1 / distinct_part  # of m / d
+    for _ in range(50):
+        middle = (low + high) / 2
+        if -expm1(-middle) > distinct_part * middle:
+            low = middle
+        else:
+            high = middle
+    return expm1(-high * times_rows) / expm1(-high)
+
+
+def charged_bytes(batch: pa.RecordBatch, row_bytes: int) -> int:
+    """Return the bytes of rows; an item of a list counts one more, a row ``row_bytes``."""
     return int(batch.nbytes + most_items(batch) + row_bytes * batch.num_rows)
 
 

@@ -72,11 +72,18 @@ class Workers:
     """Of the shuffles of all workers together."""
 
     @staticmethod
-    def of(executor: object, reading: ReadOptions | None, num_shuffles: int) -> Workers:
+    def of(
+        executor: object,
+        reading: ReadOptions | None,
+        num_shuffles: int,
+        *,
+        least_bytes: int = MIN_SHARE_BYTES,
+    ) -> Workers:
         """Return as many workers as there are and the memory is enough for; raises OptionError.
 
-        Workers, and the results that wait for the consumer, have equal shares of the memory, which
-        is that of one read for each of them where the user does not say.
+        There are no more than have ``least_bytes`` each for every shuffle that they read. Workers,
+        and the results that wait for the consumer, have equal shares of the memory, which is that
+        of one read for each of them where the user does not say.
         """
         if executor is None:
             number = available_cores()
@@ -91,7 +98,8 @@ class Workers:
         if reading is None:
             each = max(ReadOptions().memory_bytes, READING_BYTES + num_shuffles * MIN_SHARE_BYTES)
             return Workers(executor, number, ReadOptions(memory_bytes=each * (number + 1)))
-        shares = (reading.memory_bytes - READING_BYTES) // (MIN_SHARE_BYTES * num_shuffles)
+        spare_bytes = reading.memory_bytes - READING_BYTES
+        shares = spare_bytes // (MIN_SHARE_BYTES * num_shuffles)
         if shares < 2:
             needed = READING_BYTES + 2 * MIN_SHARE_BYTES * num_shuffles
             msg = (
@@ -100,7 +108,8 @@ class Workers:
                 "memory_bytes to that or more, or read fewer of them together"
             )
             raise OptionError(msg)
-        return Workers(executor, min(number, shares - 1), reading)
+        most = max(spare_bytes // (least_bytes * num_shuffles) - 1, 1)
+        return Workers(executor, min(number, most), reading)
 
     @property
     def share(self) -> ReadOptions:

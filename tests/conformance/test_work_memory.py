@@ -180,3 +180,46 @@ def test_memory_of_threads_in_one_process(written, what, workers):
     print(f"{what} by {workers}: {over_base >> 20} MiB over base, {allowed >> 20} allowed")
     assert rows == NUM_ROWS * (4 if what == "repeated" else 1)
     assert over_base <= allowed
+
+
+AGGREGATED = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import pyarrow as pa
+from arrow_format import ReadOptions, aggregate_shuffle
+from tests.support.memory import forget_peak, resident_bytes
+
+tiny, path, number, memory_bytes, *functions = sys.argv[1:]
+pa.set_cpu_count(1)
+asked = [("t", function) for function in functions] + [("v", "sum")]
+options = ReadOptions(memory_bytes=int(memory_bytes))
+
+with ThreadPoolExecutor(int(number)) as executor:
+    aggregate_shuffle(tiny, "k", asked, executor=executor, options=options).read_all()
+    base = forget_peak()
+    batches = aggregate_shuffle(
+        path, "k", asked, executor=executor, options=options, target_partition_bytes=1 << 20
+    )
+    rows = sum(batch.num_rows for batch in batches)
+    print(rows, resident_bytes() - base)
+"""
+
+
+def with_texts(seed, num_rows):
+    for batch in batches(seed, num_rows=num_rows):
+        yield batch.append_column("t", pa.array(["y" * 50] * batch.num_rows))
+
+
+@guarantee("reading memory")
+@pytest.mark.parametrize(("workers", "mebibytes"), [(2, 96), (8, 128), (16, 256)])
+@pytest.mark.parametrize("functions", [["max"], ["min", "max", "first"], ["collect_list"]])
+def test_memory_of_an_aggregation_of_texts_by_many_threads(written, workers, mebibytes, functions):
+    """Of texts and distinct keys, whose results are as large as the rows."""
+    tiny = written("tiny texts", with_texts(0, 100), 2)
+    path = written("texts", with_texts(1, 1_000_000), 16)
+    memory_bytes = mebibytes << 20
+    arguments = [tiny, path, workers, memory_bytes, *functions]
+    rows, over_base = figures_of(AGGREGATED, *arguments)
+    print(f"{functions} by {workers}: {over_base >> 20} MiB over base, {mebibytes} allowed")
+    assert rows == 1_000_000
+    assert over_base <= memory_bytes

@@ -3,14 +3,16 @@
 import datetime as dt
 import math
 import pickle
+import re
 from collections import Counter, defaultdict
 from decimal import Decimal
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arrow_format import (
@@ -27,6 +29,7 @@ from arrow_format import (
     write_shuffle,
 )
 from arrow_format.model import MapOutput, PartitionedFile
+from arrow_format.operators import aggregation_plan
 from arrow_format.operators.aggregate import aggregate_in_passes, aggregate_range
 from arrow_format.operators.aggregate_functions import ALL_FUNCTIONS
 from arrow_format.operators.aggregation_plan import plan_aggregation
@@ -74,8 +77,8 @@ def same(key):
     return "NaN" if isinstance(key, float) and math.isnan(key) else (0.0 if key == 0 else key)
 
 
-@given(rows, st.integers(1, 40), st.integers(1, 20), st.integers(1, 200))
-def test_blocks_aggregate_as_the_model_says(actual, batch_rows, merge_rows, block_bytes):
+@given(rows, st.integers(1, 40), st.integers(1, 2_000))
+def test_blocks_aggregate_as_the_model_says(actual, batch_rows, block_bytes):
     asked = [("v", "sum"), ("v", "count"), ([], "count_all"), ("v", "min"), ("s", "max")]
     plan = plan_aggregation(BY_K, ["k", "s"], asked)
     columns = [[row[i] for row in actual] for i in range(3)]
@@ -85,7 +88,7 @@ def test_blocks_aggregate_as_the_model_says(actual, batch_rows, merge_rows, bloc
     )
     batches = [whole.slice(at, batch_rows) for at in range(0, len(actual), batch_rows)]
 
-    result = aggregated(batches, plan, block_bytes=block_bytes, merge_rows=merge_rows)
+    result = aggregated(batches, plan, block_bytes=block_bytes)
 
     assert result.schema.types == plan.schema.types
     groups = defaultdict(list)
@@ -118,7 +121,8 @@ def test_keys_of_every_width_are_one_nan_and_one_zero(bits):
     assert repr(actual["k"].to_pylist()) == "[0.0, nan, 1.0, None]"
     plan = plan_aggregation(shuffle, "k", {"v": "count"})
     parts = aggregated(table.to_batches(max_chunksize=1), plan, block_bytes=1 << 10)
-    assert parts["v_count"].to_pylist() == [2, 3, 1, 1]
+    counts = zip(map(repr, parts["k"].to_pylist()), parts["v_count"].to_pylist(), strict=True)
+    assert dict(counts) == {"0.0": 2, "nan": 3, "1.0": 1, "None": 1}
 
 
 WHOLE_GROUPS = {
@@ -140,10 +144,100 @@ def test_parts_make_the_whole(function):
     plan = plan_aggregation(shuffle, "k", asked)
     assert plan.can_merge == (function not in WHOLE_GROUPS)
     batches = table.to_batches(max_chunksize=20)
-    in_parts = aggregated(batches, plan, block_bytes=2_000, merge_rows=60)
+    in_parts = aggregated(batches, plan, block_bytes=2_000)
     at_once = aggregated(batches, plan, block_bytes=1 << 20)
     assert in_parts.schema.equals(plan.schema)
     assert in_parts.sort_by("k").equals(at_once.sort_by("k"))
+
+
+NUMBERED = {
+    pa.bool_(): st.booleans(),
+    pa.int8(): st.integers(-128, 127),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3),
+    pa.uint64(): st.integers(0, 2**64 - 1),
+    pa.float32(): st.floats(width=32),
+    pa.float64(): st.floats() | st.sampled_from([0.0, -0.0, math.nan, -math.nan, 0.1, 0.2]),
+    pa.decimal128(7, 2): st.integers(-(10**7) + 1, 10**7 - 1).map(lambda i: Decimal(i).scaleb(-2)),
+    pa.decimal128(38, 0): st.integers(-(10**38) + 1, 10**38 - 1).map(Decimal),
+    pa.string(): st.text("aé\x00", max_size=3) | st.text("b", min_size=31, max_size=34),
+    pa.binary(2): st.binary(min_size=2, max_size=2),
+    pa.date32(): st.dates(),
+    pa.timestamp("us", "UTC"): st.integers(-(2**40), 2**40),
+    pa.duration("us"): st.integers(-(2**62), 2**62),
+    pa.null(): st.none(),
+    pa.month_day_nano_interval(): st.none(),
+}
+"""Types of keys and of columns, with values."""
+
+OF_NUMBERS = ["sum", "avg", "min", "max", "count", "first", "last", "bool_and", "any", "count_if"]
+
+
+@st.composite
+def grouped_rows(draw):
+    """A table of one or two keys and two columns, in chunks, some of them empty."""
+    num_rows = draw(st.integers(1, 40))
+    columns = {}
+    for name in draw(st.sampled_from([["k", "v", "w"], ["k", "l", "v", "w"]])):
+        type_ = draw(st.sampled_from(list(NUMBERED)))
+        pool = draw(st.lists(st.none() | NUMBERED[type_], min_size=1, max_size=12))
+        values = draw(st.lists(st.sampled_from(pool), min_size=num_rows, max_size=num_rows))
+        columns[name] = pa.array(values, type_)
+    table = pa.table(columns)
+    cuts = sorted(draw(st.lists(st.integers(0, num_rows), max_size=3)))
+    edges = [0, *cuts, num_rows]
+    parts = [table.slice(a, b - a) for a, b in pairwise(edges)]
+    return pa.concat_tables([part for part in parts if part.num_rows])
+
+
+def bits(table):
+    """Rows as bytes of floats and text of others, whatever their order."""
+
+    def text(value):
+        return value.hex() if isinstance(value, float) else repr(value)
+
+    columns = [map(text, column.to_pylist()) for column in table.columns]
+    return sorted(zip(*columns, strict=True))
+
+
+@example(pa.table({"k": [1, 1], "v": pa.nulls(2), "w": pa.nulls(2)}), OF_NUMBERS)
+@given(grouped_rows(), st.lists(st.sampled_from(OF_NUMBERS), max_size=4))
+def test_groups_by_number_are_those_of_pyarrow_bit_for_bit(table, functions):
+    keys = [name for name in "kl" if name in table.column_names]
+    shuffle = Here(HashPartitioner("k"), table.schema)
+    steps = []
+    for function in functions:
+        for name in "vw":
+            try:
+                plan = plan_aggregation(shuffle, keys, [(name, function)])
+            except SchemaError:  # it does not take the type
+                continue
+            steps += [
+                (step, [table[name]])
+                for aggregation in plan.aggregations
+                for step in aggregation.method.steps
+            ]
+    columns = [table[key] for key in keys]
+    expected = aggregation_plan._grouped_by_pyarrow(columns, steps)
+    assert bits(aggregation_plan._grouped(columns, steps)) == bits(expected)
+    assert aggregation_plan._grouped(columns, steps).schema.types == expected.schema.types
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.binary(2), pa.decimal128(38, 0)])
+def test_ends_of_few_rows_of_each_group_are_found_in_pairs(type_):
+    """By fours on average: one group has a thousand rows, many have one, some have nulls alone."""
+    rng = np.random.default_rng(9)
+    keys = np.append(np.repeat(0, 1_000), rng.integers(1, 2_000, 5_000))
+    values = pa.array(rng.integers(10, 99, 6_000)).cast(pa.string())
+    values = values.cast(pa.binary()).cast(type_) if pa.types.is_fixed_size_binary(type_) else (
+        pa.array([Decimal(v.as_py()) * 10**36 for v in values], type_)
+        if pa.types.is_decimal(type_) else values)  # fmt: skip
+    values = pc.if_else(pa.array(rng.random(6_000) < 0.5), values, None)
+    table = pa.table({"k": keys, "v": values})
+    plan = plan_aggregation(Here(HashPartitioner("k"), table.schema), "k", {"a": ("v", "min"),
+                            "z": ("v", "max")})  # fmt: skip
+    expected = table.group_by("k").aggregate([("v", "min"), ("v", "max")])
+    assert bits(plan.group(table)) == bits(expected)
+    assert pc.any(pc.is_null(expected["v_min"])).as_py()
 
 
 def test_functions_that_take_whole_groups():
@@ -361,6 +455,31 @@ def test_passes_make_the_whole_and_keep_the_order(functions):
     assert 2 <= len(parts) <= num_reads <= 20
 
 
+@pytest.mark.parametrize(
+    ("repeats", "most_reads"),
+    [(1, 10), (2, 7), (1_000, 1)],
+)
+def test_rows_are_read_once_to_see_how_many_groups_there_are_and_once_for_each_part(
+    repeats, most_reads
+):
+    """40,000 rows of 116 bytes, of which 800 KB fit: nine parts of groups of 132 bytes."""
+    rng = np.random.default_rng(6)
+    table = pa.table({"k": rng.permutation(40_000) // repeats, "v": np.arange(40_000)})
+    shuffle = Here(HashPartitioner("k"), table.schema)
+    rows_read = 0
+
+    def read():
+        nonlocal rows_read
+        for batch in table.to_batches(max_chunksize=1_000):
+            rows_read += batch.num_rows
+            yield batch
+
+    plan = plan_aggregation(shuffle, "k", [("v", "sum"), ("v", "count")])
+    parts = list(aggregate_in_passes(read, plan, block_bytes=800_000, num_rows=40_000))
+    assert sum(part.num_rows for part in parts) == 40_000 // repeats
+    assert rows_read <= most_reads * 40_000
+
+
 def test_small_subpartitions_of_distinct_keys_are_read_once(tmp_path, monkeypatch):
     table = pa.table({"k": np.arange(60_000), "v": np.arange(60_000)})
     write_shuffle(table, tmp_path / "s", num_subpartitions=100, keys="k", options=FAST)
@@ -462,6 +581,24 @@ def test_sums_of_booleans_are_signed():
 def test_plans_that_do_not_work(keys, aggregations, error, message):
     with pytest.raises(error, match=message):
         plan_aggregation(BY_K, keys, aggregations)
+
+
+NOT_TAKEN = {
+    "sum": "sld", "avg": "sl", "mean": "sl", "product": "slb", "stddev": "slb", "std": "slb",
+    "stddev_pop": "slb", "variance": "slb", "var_pop": "slb", "kurtosis": "slb",
+    "skewness": "slb", "count_if": "svl", "count_distinct": "l", "collect_set": "l", "min": "l",
+    "max": "l", "bool_and": "sv", "bool_or": "sv", "any": "sv", "every": "sv",
+}  # fmt: skip
+"""Columns of SCHEMA by functions that do not take their types; d is a date here."""
+
+
+@pytest.mark.parametrize("function", NOT_TAKEN)
+def test_functions_refuse_types_that_they_do_not_take(function):
+    schema = SCHEMA.set(3, pa.field("d", pa.date32()))
+    for name in NOT_TAKEN[function]:
+        type_ = schema.field(name).type
+        with pytest.raises(SchemaError, match=rf" takes .*, not {re.escape(str(type_))}; cast it"):
+            plan_aggregation(Here(HashPartitioner("k"), schema), "k", [(name, function)])
 
 
 @pytest.mark.parametrize(

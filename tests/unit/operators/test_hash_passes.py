@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrow_format.operators.hash_passes import MAX_PARTS, HashPass, in_passes
+from arrow_format.operators.hash_passes import MAX_PARTS, HashPass, expected_growth, in_passes
 
 SCHEMA = pa.schema({"k": pa.float64(), "s": pa.string(), "row": pa.int64()})
 KEYS = ("k", "s")
@@ -168,3 +168,19 @@ def test_a_wrong_number_of_rows_costs_passes_and_no_rows():
         taken = list(in_passes(Reads(batch), ["k"], max_bytes=20_000, num_rows=num_rows))
         assert sum(part.num_rows for _, held in taken for part in held) == 50_000
         assert len(taken) <= MAX_PARTS**2
+
+
+@given(st.integers(1, 1_000), st.integers(1, 20), st.integers(1, 50))
+def test_groups_grow_as_random_keys_do(num_keys, more, seed):
+    random = np.random.default_rng(seed)
+    first, all_rows = 3_000, 3_000 * more
+    keys = random.integers(0, num_keys * 20, all_rows)
+    before, after = len(np.unique(keys[:first])), len(np.unique(keys))
+    expected = before * expected_growth(before / first, more)
+    assert expected == pytest.approx(after, rel=0.4)
+
+
+def test_keys_that_come_once_grow_with_the_rows_and_one_key_does_not():
+    assert expected_growth(1.0, 7.0) == pytest.approx(7)
+    assert expected_growth(1e-6, 1_000.0) == pytest.approx(1)
+    assert expected_growth(0.5, 1.0) == pytest.approx(1)

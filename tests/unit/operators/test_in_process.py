@@ -513,6 +513,9 @@ def test_workers_share_the_memory():
             assert used + workers.waiting_bytes <= given.memory_bytes
         with pytest.raises(OptionError, match=r"8 shuffles, and its results, need .* 288 MiB"):
             Workers.of(executor, given, 8)
+        assert Workers.of(executor, given, 1, least_bytes=32 << 20).number == 6
+        least = ReadOptions(memory_bytes=96 << 20)
+        assert Workers.of(executor, least, 1, least_bytes=64 << 20).number == 1
         own = Workers.of(executor, None, 2)
         assert own.share.shared_by(2).working_set_bytes >= ReadOptions().working_set_bytes // 2
 
