@@ -79,10 +79,12 @@ class Operation:
         *,
         subpartitions: int | Iterable[int] | None,
         target_partition_bytes: int,
+        least_groups: int = 1,
     ) -> GroupResults:
         """Divide the work into groups of about ``target_partition_bytes`` on disk, of all shuffles.
 
-        ``schema`` is that of the results. Raises OptionError.
+        There are at least ``least_groups``, as far as there are subpartitions. ``schema`` is that
+        of the results. Raises OptionError.
         """
         check_integer("target_partition_bytes", target_partition_bytes, 1, 1 << 62, "bytes")
         weights = read_weights(self.shuffles) + self.subpartition_bytes
@@ -93,7 +95,9 @@ class Operation:
         numbers = np.arange(len(weights)) if wanted is None else np.asarray(wanted, np.int64)
         if self.candidates is not None:
             numbers = np.intersect1d(numbers, np.asarray(self.candidates, np.int64))
-        max_bytes = partition_bytes(int(weights[numbers].sum()), target_partition_bytes)
+        total = int(weights[numbers].sum())
+        max_bytes = partition_bytes(total, target_partition_bytes)
+        max_bytes = max(min(max_bytes, total // least_groups), 1)
         groups = balanced_groups(weights, max_bytes, numbers) if len(numbers) else ()
         return GroupResults(groups, self.work, schema)
 

@@ -155,7 +155,8 @@ def map_groups(
     version
         The newest when None.
     target_partition_bytes
-        Bytes on disk that one task may read; one large subpartition may be more.
+        Bytes on disk that one task may read; one large subpartition may be more. However few bytes
+        there are, there are two tasks for each core that Spark has.
     check
         Ask the partitioner of the shuffle about each row that is read: the first one that is in
         another subpartition than it belongs to is a CorruptShuffleError with its file. Otherwise
@@ -247,6 +248,7 @@ def map_groups(
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
         into=target,
+        calls_function=True,
     )
 
 

@@ -132,7 +132,8 @@ def map_subpartitions(
         Of all shuffles, or a sequence with one for each; the newest when None.
     target_partition_bytes
         Bytes on disk that one task may read, of all shuffles together; one large subpartition may
-        be more. Adjacent subpartitions share a task.
+        be more. Adjacent subpartitions share a task. However few bytes there are, there are two
+        tasks for each core that Spark has.
     into
         Path or URI of a shuffle that the tasks write the result to, instead of passing it to the
         JVM. Rows stay in the subpartitions that they came from, without an exchange, where the
@@ -198,4 +199,5 @@ def map_subpartitions(
         subpartitions=called,
         target_partition_bytes=target_partition_bytes,
         into=target,
+        calls_function=True,
     )

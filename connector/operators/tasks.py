@@ -19,6 +19,7 @@ from arrow_format.errors import SchemaError
 from arrow_format.extras import require
 from arrow_format.filters.spark_rules import ANSI, DEFAULTS, SparkSettings
 from connector.arrival import Travels
+from connector.dataset_task import default_parallelism
 from connector.map_task import NumberedMapTask, begin_spark_job, write_and_commit
 from connector.spark_types import arrow_schema_of, spark_schema_of, stored_schema
 from connector.task_process import begin_task
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from arrow_format.jobs.receipt import ShuffleReceipt
     from arrow_format.operators.into import Into
     from arrow_format.operators.tasks import GroupResults, Operation
+
+TASKS_PER_CORE = 2
+"""Tasks for each core that Spark has: with one each, all wait for the slowest."""
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::([0-9]{1,2})|([0-9]{2}))?")
 
@@ -103,17 +107,21 @@ def run_in_groups(
     subpartitions: int | Iterable[int] | None,
     target_partition_bytes: int,
     into: Into | None = None,
+    calls_function: bool = False,
 ) -> DataFrame | ShuffleReceipt:
     """Return the lazy DataFrame of the results of an operation, over all groups of subpartitions.
 
-    A group has about ``target_partition_bytes`` on disk, of all shuffles together. With ``into``
-    the tasks write the results, and the receipt is returned.
+    A group has about ``target_partition_bytes`` on disk, of all shuffles together. An operation
+    that calls a function of the user has at least :data:`TASKS_PER_CORE`, however few bytes there
+    are: what a function costs, they do not tell. With ``into`` the tasks write the results, and the
+    receipt is returned.
     """
     require("pandas", "df.mapInArrow of PySpark")
     results = operation.in_groups(
         arrow_schema_of(schema),
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
+        least_groups=TASKS_PER_CORE * default_parallelism(spark) if calls_function else 1,
     )
     num_groups = len(results.groups)
     numbers = spark.range(0, num_groups, 1, max(num_groups, 1))

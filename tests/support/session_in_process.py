@@ -43,10 +43,24 @@ class SessionInProcess:
     """Has as much of a session as functions per subpartition ask for."""
 
     conf: Settings = field(default_factory=Settings)
+    cores: int = 2
+
+    def sql(self, _: str) -> PlanInProcess:
+        return PlanInProcess(f"Range (0, 1, step=1, splits=Some({self.cores}))")
 
     def range(self, start: int, end: int, step: int, num_partitions: int) -> FrameInProcess:
         del num_partitions
         return FrameInProcess(list(range(start, end, step)))
+
+
+@dataclass
+class PlanInProcess:
+    """What Spark explains of a range of numbers."""
+
+    text: str
+
+    def collect(self) -> list[tuple[str]]:
+        return [(self.text,)]
 
 
 @dataclass

@@ -402,3 +402,17 @@ def test_frames_need_pandas_and_tables_are_told_to_need_spark_s(path, monkeypatc
     with pytest.raises(MissingPackageError, match="map_groups, unless its function takes a py"):
         run(path, frames)
     assert run(path, tables)[0] == {"k": 0, "n": 8}
+
+
+@pytest.mark.parametrize(("cores", "tasks"), [(1, 2), (4, 8), (100, 40)])
+def test_small_shuffles_have_two_tasks_for_each_core_as_far_as_there_are_subpartitions(
+    tmp_path, cores, tasks
+):
+    rows = pa.table({"k": range(2_000), "v": range(2_000)})
+    write_shuffle(rows, tmp_path / "s", num_subpartitions=40, keys="k", options=FAST)
+    session = SessionInProcess(cores=cores)
+    schema = pa.schema([("k", pa.int64())])
+    mapped = connector.map_groups(session, tmp_path / "s", lambda rows: rows, schema)
+    each = connector.map_subpartitions(session, tmp_path / "s", lambda _, rows: rows, schema)
+    for frame in (mapped, each):
+        assert tasks <= len(frame.numbers) <= tasks + 1
