@@ -21,7 +21,7 @@ from connector.options.filters import format_arrow_filter
 from connector.options.source import DEFAULT_TARGET_PARTITION_BYTES, ScanOptions
 from connector.options.table import ARROW_FILTER, PIN
 from connector.options.text import Pin, format_subpartitions, parse_duration
-from connector.source.described import described_format
+from connector.source.described import described_format, loaded_once
 from connector.source.reader import restricted, spark_schema, stored_columns
 from connector.spark_version import refuse_no_columns
 
@@ -194,8 +194,10 @@ def _frame_of(
         options[ARROW_FILTER.name] = format_arrow_filter(filter)
     elif isinstance(shuffle.filter, KeyFilter):
         options[ARROW_FILTER.name] = format_arrow_filter(shuffle.filter.keys)
-    reader = spark.read.format(described_format(spark, shuffle, selection)).options(**options)
-    return reader.schema(schema).load(shuffle.path)
+    format_ = described_format(spark, shuffle, selection)
+    reader = spark.read.format(format_).options(**options).schema(schema)
+    key = (format_, schema.json(), tuple(sorted(options.items())))
+    return loaded_once(spark, key, lambda: reader.load(shuffle.path))
 
 
 def _schema_of(

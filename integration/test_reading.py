@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +204,30 @@ def test_a_long_list_of_subpartitions_is_cut() -> None:
     assert described.startswith("arrow_shuffle /s version 3 subpartitions 0,2,4,")
     assert described.endswith(",...")
     assert len(described) < 50 + MOST_CHARACTERS
+
+
+def is_from_cache(frame: DataFrame) -> bool:
+    return "InMemoryTableScan" in frame._jdf.queryExecution().executedPlan().toString()
+
+
+def test_an_equal_read_uses_what_another_has_cached(spark: SparkSession, written: Path) -> None:
+    """Spark sees that they are equal; each is a DataFrame of its own all the same."""
+    read = partial(connector.read_shuffle, spark, written)
+    cached = read().cache()
+    try:
+        assert cached.count() == read().count()
+        assert is_from_cache(read())
+        assert is_from_cache(read().groupBy(read().columns[0]).count())
+        assert not is_from_cache(read(subpartitions=0))
+        assert not is_from_cache(read(columns=read().columns[:1]))
+        assert not is_from_cache(read(target_partition_bytes=1 << 20))
+        one, other = read(), read()
+        pairs = one.join(other, (one["id"] == other["id"]) & (one["p"] < other["p"]))
+        assert pairs.count() == 0
+        assert one.schema == cached.schema
+    finally:
+        cached.unpersist()
+    assert not is_from_cache(read())
 
 
 @pytest.mark.parametrize("name", ["with space", "Upper.Case", "quote'\"`", "日本語", "a%20b,c"])

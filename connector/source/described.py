@@ -22,7 +22,9 @@ from connector.options.source import SECRET_PREFIX
 from connector.source.data_source import ArrowShuffleDataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable, Hashable
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from arrow_format.read.shuffle import Shuffle
     from arrow_format.storage.options import StorageOptions
@@ -35,6 +37,9 @@ MOST_FILTER_CHARACTERS = 120
 
 MOST_NAMES = 1_000
 """Names that a session registers. Spark keeps each as long as the session, in 5 kB."""
+
+MOST_FRAMES = 100
+"""Scans of a session that are kept for equal reads: a few kB each."""
 
 UNDESCRIBED = "arrow_shuffle read"
 """The name of every scan after that."""
@@ -65,6 +70,40 @@ def described_format(spark: SparkSession, shuffle: Shuffle, selection: str | Non
             if names[name.lower()] == options:
                 break
     return name
+
+
+def loaded_once(spark: SparkSession, key: Hashable, load: Callable[[], DataFrame]) -> DataFrame:
+    """Return a scan of which Spark knows that it is the one of an equal read before.
+
+    Spark takes two scans of a Python source for equal only if they are one ``load()``. With it, a
+    read uses what an equal one has cached. Its columns are new ones: those of one DataFrame on both
+    sides of a join could not be told apart.
+
+    Parameters
+    ----------
+    spark
+        The session. Spark Connect resolves a plan each time, so each read is a load there.
+    key
+        All that decides the rows and how they are read.
+    load
+        Makes the DataFrame.
+    """
+    if hasattr(spark, "session_id"):
+        return load()
+    with _lock:
+        frames = _frames_of(_session_id(spark))
+        frame = frames.pop(key) if key in frames else load()
+        frames[key] = frame  # now the last
+        if len(frames) > MOST_FRAMES:
+            del frames[next(iter(frames))]
+    return frame.toDF(*frame.columns)
+
+
+@lru_cache(100)
+def _frames_of(session_id: str) -> dict[Hashable, DataFrame]:
+    """Return the scans of a session that were loaded last, in that order."""
+    del session_id
+    return {}
 
 
 def _register(spark: SparkSession, name: str, options: StorageOptions) -> bool:
