@@ -200,7 +200,10 @@ class _Salvage(LogReader):
             return super()._checkpoint_at(number, checkpoint, base)
         try:
             if number not in self._unreadable:
-                return super()._checkpoint_at(number, checkpoint, base)
+                piece = super()._checkpoint_at(number, checkpoint, base)
+                if piece is not None:
+                    check_sections(piece)
+                return piece
         except CorruptShuffleError:
             self._unreadable.add(number)
         return None

@@ -10,11 +10,12 @@ from arrow_format.jobs.garbage import collect_garbage
 from arrow_format.jobs.repair import repair_shuffle
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.framing import from_frame, to_frame
-from arrow_format.log.names import checkpoint_path, entry_path
+from arrow_format.log.names import base_path, checkpoint_path, entry_path
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
 from arrow_format.streaming.consumption import consume
 from tests.support.interrupted_storage import dies_after
+from tests.support.small_log import small_segments
 from tests.support.small_shuffles import files_below, numbered, values, write_tasks
 
 
@@ -210,3 +211,40 @@ def test_consumers_that_are_ahead_are_named(path):
         consumption.shuffle.read().read_all()
     damage(path / entry_path(150))
     assert repair_shuffle(path).consumers == ("fast",)
+
+
+@pytest.mark.parametrize("section", ["added", "totals", "jobs"])
+@pytest.mark.parametrize("number", [128, 144])
+def test_a_checkpoint_with_a_section_that_cannot_be_decoded_is_made_again(path, section, number):
+    """Its checksums fit: as of a writer with a fault, whose entries are whole."""
+    file = path / checkpoint_path(number)
+    whole = file.read_bytes()
+    value, sections = from_frame(whole, dict)
+    value.pop("sections")
+    assert section in sections
+    file.unlink()
+    file.write_bytes(to_frame(value, {**sections, section: b"no table"}))
+    report = repair_shuffle(path, dry_run=False)
+    assert not report.given_up
+    assert report.checkpoints == (str(file),)
+    assert file.read_bytes() == whole
+    assert values(path) == list(range(150))
+
+
+def test_a_base_with_a_section_that_cannot_be_decoded_is_not_called_sound(tmp_path):
+    """What it replaces is gone, so that nothing before it is left to go back to."""
+    with small_segments(4, 2):
+        for number in range(12):
+            write_tasks(tmp_path, [[numbered([0], number)]], 5, mode="overwrite")
+        for _ in range(3):
+            collect_garbage(tmp_path, retention=timedelta(0))
+        file = tmp_path / base_path(CommitLog(open_storage(tmp_path)).view().state.base)
+        value, sections = from_frame(file.read_bytes(), dict)
+        value.pop("sections")
+        file.unlink()
+        file.write_bytes(to_frame(value, {**sections, "jobs": b"no table"}))
+        assert values(tmp_path) == [11], "no reader of the newest version needs that section"
+        before = files_below(tmp_path)
+        with pytest.raises(CorruptShuffleError, match="no entry of the log can be read back"):
+            repair_shuffle(tmp_path, dry_run=False)
+        assert files_below(tmp_path) == before

@@ -26,7 +26,12 @@ from arrow_format.errors import (
     CorruptShuffleError,
     RequestTimeoutError,
 )
-from arrow_format.jobs.retention import RELEASED_TOGETHER, owners_are_gone, release_consumed
+from arrow_format.jobs.retention import (
+    RELEASED_TOGETHER,
+    find_abandoned,
+    owners_are_gone,
+    release_consumed,
+)
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.consumers import record_path
 from arrow_format.log.release import DueRelease
@@ -414,3 +419,43 @@ def test_a_holder_elsewhere_is_shown_while_its_last_record_is_recent(tmp_path):
     old = replace(taken.next(), at_ms=taken.at_ms - int(2000 * LEASE_SECONDS))
     registry.put("a", old)
     assert list_consumers(tmp_path)[0].held_by is None
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_result_of_another_host_is_released_once_all_of_it_is_old(tmp_path, pending):
+    """Nobody here can say whether its application runs, so the time of its last commits does."""
+    elsewhere = ProcessIdentity("another host", "another boot", 1, 1)
+    put(tmp_path, [(1, 1)], owner=elsewhere, result_type="BLOCKING", pending=False)
+    if pending:
+        put(tmp_path, [(2, 2)], owner=elsewhere, result_type="BLOCKING")
+    log = CommitLog(open_storage(tmp_path))
+    view = log.view()
+    last = view.newest
+
+    def found(*old):
+        return log.read_at(view, lambda view: find_abandoned(log, view, lambda e: e.version in old))
+
+    assert found(*range(1, last)) is None
+    assert found(*range(2, last + 1)) is None
+    assert "the application that made it has ended" in str(found(*range(1, last + 1)))
+    assert collect_garbage(tmp_path, retention=timedelta(hours=1)).released is None
+    assert rows(open_shuffle(tmp_path)) == [1]
+    assert "another host" in collect_garbage(tmp_path, retention=NONE).released
+
+
+@pytest.mark.parametrize("how", [{}, {"max_unconsumed_versions": 9}])
+def test_what_was_merged_goes_where_no_consumer_is_to_come(tmp_path, how):
+    kind = "PIPELINED_BOUNDED" if how else "PIPELINED"
+    write(tmp_path, 1, result_type=kind, **how)
+    write(tmp_path, 2, result_type=kind, **how)
+    if how:
+        assert take(tmp_path, "a") == [1, 2]
+    merge_shuffle(tmp_path, options=FAST)
+    collect_garbage(tmp_path, retention=NONE)
+    assert data_files(tmp_path) == (0 if how else 1)
+
+
+def test_an_overwrite_waits_for_no_consumer_that_does_not_exist(tmp_path):
+    how = {"result_type": "PIPELINED_BOUNDED", "max_unconsumed_versions": 1}
+    write(tmp_path, 1, **how)
+    assert write(tmp_path, 2, mode="overwrite", back_pressure_timeout=0.1, **how).version == 2

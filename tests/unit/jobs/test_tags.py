@@ -280,3 +280,18 @@ def test_damage_in_a_tagged_version_is_not_called_expired(path):
     with pytest.raises(ShuffleError, match="not there; cannot read it") as raised:
         shuffle.read().read_all()
     assert isinstance(raised.value, CorruptShuffleError)
+
+
+def test_what_is_no_tag_stays_among_tags(path):
+    tag_shuffle(path, "keep", 1)
+    foreign = [
+        path / "commit_log/tags" / name for name in ("notes.txt", "keep", f"x-{'G' * 32}", "0" * 31)
+    ]
+    for file in foreign:
+        file.write_bytes(b"mine")
+    gone = path / "commit_log/tags" / f"dead-{'0' * 32}"
+    gone.write_bytes(b"of a tag that was never set")
+    collect_garbage(path, retention=NOW)
+    assert not gone.exists()
+    assert all(file.read_bytes() == b"mine" for file in foreign)
+    assert values(path, "keep") == [0, 1]

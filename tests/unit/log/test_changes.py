@@ -18,9 +18,10 @@ from arrow_format.log.changes import check_commit_id, commit_id_of, steps_after
 from arrow_format.log.commit_log import CommitLog
 from arrow_format.log.snapshot import VersionSpan
 from arrow_format.options import WriteOptions
-from arrow_format.storage.open import PosixStorage
+from arrow_format.storage.open import ObjectNotFoundError, PosixStorage
 from tests.support.log_entries import fence
 from tests.support.recording_storage import RecordingStorage
+from tests.support.small_log import SEGMENT
 from tests.support.small_shuffles import FAST, numbered, write_tasks
 
 N = 5
@@ -281,3 +282,26 @@ def test_what_was_overwritten_is_read_with_the_columns_that_replaced_it_if_it_fi
     add(tmp_path, 30, mode="overwrite", batch=batch)
     with pytest.raises(SchemaError, match="differ in their schema"):
         open_shuffle_changes(tmp_path, 2, overwrites="deliver")
+
+
+def test_a_commit_whose_segment_is_gone_is_still_the_one_that_was_read(path, small_log):
+    """As of an offset of a stream that was away for longer than the retention."""
+    for start in range(2 * SEGMENT):
+        add(path, 10 * start)
+    log = log_of(path)
+    last = log.view().newest
+    ids = {number: log.record(number).commit_id for number in (3, last)}
+    for _ in range(4):
+        add(path, 0, mode="overwrite")
+        collect_garbage(path, retention=timedelta(0))
+    log = log_of(path)
+    view = log.view()
+    assert view.state.base > SEGMENT
+    with pytest.raises(ObjectNotFoundError):
+        log.record(3)
+    for number, commit_id in ids.items():
+        log.read(lambda view, n=number, i=commit_id: check_commit_id(log, view, n, i))
+        with pytest.raises(CorruptShuffleError, match="differs from the one that was read before"):
+            log.read(lambda view, n=number: check_commit_id(log, view, n, "0" * 32))
+    newest = view.state.version
+    log.read(lambda view: check_commit_id(log, view, newest, log.record(newest).commit_id))

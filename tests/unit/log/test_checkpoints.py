@@ -1,6 +1,9 @@
 """Checkpoints: they change how a log is read, and never what is read; damage in one is noticed."""
 
 import itertools
+import os
+import time
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -26,14 +29,22 @@ from arrow_format.log.entry import (
     with_range,
 )
 from arrow_format.log.job_ends import NO_JOBS, decode_removed, encode_removed, end_in
-from arrow_format.log.names import CHECKPOINT_INTERVAL, base_path, checkpoint_path, link_of
+from arrow_format.log.names import (
+    CHECKPOINT_INTERVAL,
+    base_path,
+    checkpoint_path,
+    entry_path,
+    expired_path,
+    link_of,
+)
 from arrow_format.log.outputs import MapOutputs, encode_table
+from arrow_format.log.reader import LogReader
 from arrow_format.log.state import LastCommit, LogState
 from arrow_format.log.totals import encode_totals
 from arrow_format.log.transactions import find_transaction
 from arrow_format.model import MapOutput, Position, Transaction
 from arrow_format.read.shuffle import open_shuffle
-from arrow_format.storage.open import PosixStorage
+from arrow_format.storage.open import ObjectNotFoundError, PosixStorage
 from tests.support.guarantees import guarantee
 from tests.support.hostile import forged_frame
 from tests.support.log_entries import commit, fence
@@ -417,3 +428,78 @@ def collect_garbage_of_no_files(path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("arrow_format.jobs.garbage.check_files", lambda *_: None)
         collect_garbage(path, retention=timedelta(0))
+
+
+def test_a_checkpoint_that_comes_after_a_base_within_it_is_not_used(tmp_path, monkeypatch):
+    """Its writer was slow; meanwhile a collection has put a base, and what is before that goes."""
+    late = []
+    with small_segments(4, 2):
+        for start in range(20):
+            write_tasks(tmp_path, [[numbered([0], start)]], N, mode="append")
+        long_ago = time.time() - 10_000
+        for number in range(1, 21):
+            os.utime(tmp_path / entry_path(number), (long_ago, long_ago))
+        for start in range(20, 23):
+            write_tasks(tmp_path, [[numbered([0], start)]], N, mode="append")
+        with monkeypatch.context() as patch:
+            patch.setattr(CommitLog, "put_checkpoint", lambda _, *put: late.append(put))
+            assert write_tasks(tmp_path, [[numbered([0], 23)]], N, mode="append").version == 24
+        hour = timedelta(hours=1)
+        collect_garbage(tmp_path, retention=hour)
+        ((newest, number),) = late
+        assert (newest.version, number) == (24, 24)
+        assert log_of(tmp_path).view().state.base == 20 > link_of(24)
+        log_of(tmp_path).put_checkpoint(newest, number)
+        for _ in range(3):
+            collect_garbage(tmp_path, retention=hour)
+        assert not (tmp_path / entry_path(17)).exists()
+        write_tasks(tmp_path, [[numbered([0], 24)]], N, mode="append")
+        assert sorted(open_shuffle(tmp_path).read().read_all()["v"].to_pylist()) == [*range(25)]
+
+
+def test_a_base_that_is_another_than_was_put_removes_nothing(path):
+    """As of a storage that answers before it has what it was given."""
+
+    class Mistaken(PosixStorage):
+        def put_if_absent(self, path, data, *, sync):
+            if path.endswith(".base"):
+                entry = decode_entry(data)
+                totals = [total + 1 for total in made(entry.content.totals)]
+                data = encode_entry(
+                    structs.replace(entry, content=replace(entry.content, totals=totals))
+                )
+            super().put_if_absent(path, data, sync=sync)
+
+    log = CommitLog(Mistaken(str(path)))
+    with pytest.raises(CorruptShuffleError, match="differs from what was put; remove it"):
+        log.put_base(log.view(), 3)
+
+
+def test_the_list_of_a_segment_that_lacks_an_entry_is_not_put(path):
+    log = log_of(path)
+    with small_segments(4, 2):
+        (path / entry_path(2)).rename(path / "kept")
+        with pytest.raises(ObjectNotFoundError, match="an entry was deleted"):
+            log.put_removed(0)
+        assert not (path / expired_path(0)).exists()
+        (path / "kept").rename(path / entry_path(2))
+        log.put_removed(0)
+        listed = (path / expired_path(0)).read_bytes()
+        # Another collection has gone on meanwhile.
+        (path / entry_path(2)).unlink()
+        log.put_removed(0)
+        assert (path / expired_path(0)).read_bytes() == listed
+
+
+def test_entries_that_are_read_together_are_noted_before_the_first_is_read(path):
+    """Threads overwrite what others note, so that the lowest could be lost."""
+
+    class Noting(PosixStorage):
+        def read(self, path, **how):
+            lowest.append(reader._lowest)
+            return super().read(path, **how)
+
+    lowest = []
+    reader = LogReader(Noting(str(path)))
+    assert [*reader.records([5, 3, 1])] == [5, 3, 1]
+    assert lowest == [1, 1, 1]

@@ -621,3 +621,20 @@ def test_a_log_that_loses_what_it_shows_is_an_error(log, storage, monkeypatch):
     monkeypatch.setattr(PosixStorage, "list", lambda *_: [f"{0:018d}", f"{5:020d}.entry"])
     with pytest.raises(ObjectNotFoundError, match=r"5\.entry: is not there"):
         CommitLog(storage).view()
+
+
+def test_an_entry_whose_temporary_file_was_collected_is_put_again(tmp_path):
+    """Its writer stalled twice for longer than a collection believes that it is at work."""
+
+    class Collected(PosixStorage):
+        puts = 0
+
+        def put_if_absent(self, path, data, *, sync):
+            self.puts += 1
+            if self.puts < 3:
+                raise ObjectNotFoundError(path)
+            super().put_if_absent(path, data, sync=sync)
+
+    storage = Collected(str(tmp_path))
+    assert commit(CommitLog(storage)).version == 1
+    assert storage.puts == 3

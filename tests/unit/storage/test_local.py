@@ -477,3 +477,16 @@ def test_a_name_whose_link_loses_its_answer_is_held(tmp_path, monkeypatch, numbe
         lease.end()
     assert ConsumerRegistry(storage).register("a", 3) == 3
     assert len(lost) == 7, "two are taken, shown and given back, and one registers"
+
+
+def test_who_comes_second_has_lost_though_the_first_has_kept_its_temporary_name(
+    storage, root, monkeypatch
+):
+    """The winner's file has two names, as that of a writer whose link was carried out twice."""
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "unlink", lambda *_: None)
+        storage.put_if_absent("a", b"1", sync=False)
+    assert len(list(root.iterdir())) == 2
+    with pytest.raises(ObjectExistsError, match="exists already"):
+        storage.put_if_absent("a", b"2", sync=False)
+    assert storage.read("a") == b"1"

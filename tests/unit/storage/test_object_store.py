@@ -375,3 +375,28 @@ def test_a_fork_says_what_is_wrong_and_a_new_process_works(storage):
     process.join()
     gc.collect()
     assert storage.list("") == ["a"], "the parent goes on"
+
+
+def test_no_bytes_are_read_of_what_is_beyond_the_end(storage):
+    """As with bytes: whoever asks for a range has read of it somewhere."""
+    storage.put_if_absent("a", b"12345", sync=False)
+    assert [buffer.size for buffer in storage.get_ranges("a", [(0, 0), (5, 0)])] == [0, 0]
+    with pytest.raises(CorruptShuffleError, match="5 bytes"):
+        storage.get_ranges("a", [(0, 0), (6, 0)])
+
+
+def test_all_are_deleted_where_a_store_minds_that_one_is_not_there(storage, monkeypatch):
+    """Such a store refuses the request for all of them, and has deleted some or none."""
+    for name in "abc":
+        storage.put_if_absent(name, b"x", sync=False)
+    real = object_store.obstore().delete
+
+    def delete(store, paths):
+        if not isinstance(paths, str):
+            real(store, paths[0])
+            raise FileNotFoundError(paths[1])
+        real(store, paths)
+
+    monkeypatch.setattr(object_store.obstore(), "delete", delete)
+    storage.delete_all(["a", "missing", "b", "c"])
+    assert storage.list("") == []

@@ -397,3 +397,27 @@ def test_a_name_that_could_not_be_given_back_is_free_all_the_same(tmp_path, monk
         patch.setattr(PosixStorage, "put_if_absent", fail)
         lease.end()
     take_lease(storage, "a").end()
+
+
+def test_a_lease_is_renewed_after_a_store_did_not_answer(tmp_path):
+    """It cannot be told from here whether the name is still held; the next answer says so."""
+
+    class Silent(PosixStorage):
+        fails = 0
+
+        def put_if_absent(self, path, data, *, sync):
+            if self.fails:
+                self.fails -= 1
+                msg = "no answer"
+                raise StorageError(msg)
+            super().put_if_absent(path, data, sync=sync)
+
+    storage = Silent(str(tmp_path))
+    lease = take_lease(storage, "a", seconds=0.1)
+    storage.fails = 3
+    deadline = time.monotonic() + 10
+    while (storage.fails or lease.record.number < 5) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not storage.fails
+    assert lease.record.number >= 5
+    lease.end()
