@@ -22,6 +22,7 @@ import msgspec
 from arrow_format.errors import ShuffleError
 from arrow_format.storage.open import (
     ObjectExistsError,
+    ObjectNotFoundError,
     Storage,
     open_made_directory,
     open_named_directory,
@@ -116,7 +117,10 @@ def read_small(storage: Storage, path: str, kind: type[_Kind]) -> _Kind | None:
     stat = storage.stat(path)
     if stat is None or stat.is_directory or stat.num_bytes > _MAX_BYTES:
         return None
-    (content,) = storage.get_ranges(path, [(0, stat.num_bytes)])
+    try:
+        (content,) = storage.get_ranges(path, [(0, stat.num_bytes)])
+    except ObjectNotFoundError:  # another removal was faster
+        return None
     with contextlib.suppress(ValueError, RecursionError):
         return from_json(content.to_pybytes(), kind)
     return None

@@ -56,7 +56,7 @@ class Interleavings:
         self, group: str, record_property: Callable[[str, object], None]
     ) -> None:
         """Run some schedules of a group of five and more actors."""
-        found = walked(group, most=4)
+        found = walked(group, most=GROUPS[group].walks)
         record_property(SCHEDULES, found.schedules)
         _check(group, found)
 

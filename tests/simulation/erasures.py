@@ -19,3 +19,57 @@ def _erasure(other: str, stage: Stage) -> dict[str, Act]:
 
 for _other in ("append", "overwrite", "rollback", "tag", "merge", "delete", "gc", "read"):
     scenario(f"erasure and {_other}")(partial(_erasure, _other))
+
+
+def _undone(stage: Stage, *between: Act) -> Act:
+    """Return a deletion, a rollback to before it, a merge, and a collection."""
+    return actors.in_turn(
+        actors.delete("delete", [SECRET]),
+        *between,
+        actors.rollback("rollback", stage.before_newest),
+        actors.merge("merge"),
+        actors.collect(),
+    )
+
+
+@scenario("erasure, rollback and merge")
+def _(stage: Stage) -> dict[str, Act]:
+    """Deleted rows come back by a rollback, and a merge writes them into another file."""
+    stage.rows(1, SECRET, 3)
+    return {"E": _undone(stage), "A": actors.write("append", [11])}
+
+
+@scenario("erasure, rollback and merge, collected meanwhile")
+def _(stage: Stage) -> dict[str, Act]:
+    stage.rows(1, SECRET, 3)
+    return {"E": _undone(stage), "G": actors.in_turn(actors.collect(), actors.collect())}
+
+
+@scenario("erasure, rollback to a tag and merge")
+def _(stage: Stage) -> dict[str, Act]:
+    stage.rows(1, SECRET, 3)
+    stage.run(actors.tag("keep", stage.before_newest))
+    return {
+        "E": _undone(stage, actors.collect()),
+        "U": actors.in_turn(actors.untag("keep"), actors.collect()),
+    }
+
+
+def _beside_pending(mode: str, stage: Stage) -> dict[str, Act]:
+    """Rows with the deleted value are committed while the deletion runs, and not published."""
+    stage.rows(1, SECRET)
+    job = stage.job([SECRET], mode)
+    return {
+        "D": actors.delete("delete", [SECRET]),
+        "P": actors.commit("pending", job, pending=True),
+    }
+
+
+for _mode in ("append", "overwrite"):
+    scenario(f"deletion and pending {_mode}", pending=True)(partial(_beside_pending, _mode))
+
+
+@scenario("deletion, pending append and flush", pending=True)
+def _(stage: Stage) -> dict[str, Act]:
+    """What is pending is published before the deletion is committed, or after it."""
+    return {**_beside_pending("append", stage), "F": actors.flush("flush", [SECRET])}

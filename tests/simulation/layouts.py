@@ -20,6 +20,9 @@ OPTIONS = WriteOptions(sync=False, codec="none", sort_buffer_bytes=1 << 20)
 DISK = "/disk"
 """A local directory."""
 
+COPY = "/copy"
+"""Where a copy of the shuffle is."""
+
 _NUMBER = pa.field("v", pa.int64())
 _COLUMNS = {
     "v": lambda rows: pa.array(rows, pa.int64()),

@@ -46,7 +46,7 @@ from tests.simulation.files import (
     carry_out,
     has_unmounted,
 )
-from tests.simulation.layouts import DISK
+from tests.simulation.layouts import COPY, DISK
 from tests.simulation.model import (
     Deletion,
     Left,
@@ -500,7 +500,8 @@ class Oracle:
             path
             for path in files.paths()
             if path not in named
-            and (path.startswith(("map_outputs/", "commit_log/", DISK)) or ".tmp-" in path)
+            and (path.startswith(("map_outputs/", "commit_log/", f"{DISK}/")) or ".tmp-" in path)
+            and not path.startswith(f"{COPY}/")
             and not (".tmp-" in path and path.startswith(segments))
             and not path.startswith(DAMAGED_DIRECTORY)
         ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import actors, cases, disks, erasures, long_lived
 from tests.simulation.cases import before_removal, make_pending
+from tests.simulation.histories import histories
 from tests.simulation.kinds import (
     INTERRUPTS,
     KINDS,
@@ -29,6 +30,8 @@ from tests.simulation.stage import Scenario
 if TYPE_CHECKING:
     from tests.simulation.stage import Act, Stage
 
+
+NUM_HISTORIES = 6
 
 _ONLY_READ = {"read", "changes"}
 
@@ -233,7 +236,7 @@ def _groups(is_store: bool) -> dict[str, Scenario]:
     on = " on a store" if is_store else ""
     scenarios = (
         Scenario(f"five on a table{on}", _five_on_a_table, is_store),
-        Scenario(f"six on a long-lived table{on}", long_lived.six_on_a_table, is_store),
+        Scenario(f"six on a long-lived table{on}", long_lived.six_on_a_table, is_store, walks=60),
         Scenario(f"five on a result{on}", _five_on_a_result, is_store, releases=True),
         Scenario(f"five with pending{on}", _five_with_pending, is_store, pending=True),
     )
@@ -242,7 +245,7 @@ def _groups(is_store: bool) -> dict[str, Scenario]:
         each.name: replace(each, faults=1, kinds=kinds, pauses=1, glimpses=True)
         for each in (*scenarios, *small)
     }
-    return groups
+    return groups | histories(NUM_HISTORIES, is_store)
 
 
 _REGISTER = (cases, long_lived, erasures, disks)

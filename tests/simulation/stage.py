@@ -115,6 +115,8 @@ class Scenario:
     """Numbers of a segment of the log and of a checkpoint; None: those in use."""
     only_log: bool = False
     """Whether actors go on in turn only before calls on the log and on consumers' files."""
+    walks: int = 4
+    """Schedules at random that the tests run, of a group."""
     age_days: int = 0
     """How long ago the storage was prepared."""
     steady: tuple[str, ...] = ()

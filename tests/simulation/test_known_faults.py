@@ -79,6 +79,11 @@ SCHEDULES = {
         "gc+a base and a removal",
         "A@read-entry#2 G$ A$",
     ),
+    # A collection asked a local root for its marker, which another one had removed since.
+    "two collections of one local root": (
+        "erasure on a disk and gc",
+        "E@read-marker#11 O$ E$",
+    ),
     # A process whose clock is ahead took the name of a consumer that was at work.
     "a clock that is an hour ahead": ("name of a consumer at work", "K@sleep L$ K$"),
     "a clock that is an hour ahead, on a store": (
