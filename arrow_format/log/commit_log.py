@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import random
 import time
 import uuid
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from arrow_format.log.state import VersionShape
     from arrow_format.model import Transaction
 
+
+_LOGGER = logging.getLogger("arrow_shuffle")
 
 _ATTEMPTS = 1000
 _TRIES_IN_A_ROW = 3
@@ -172,6 +175,10 @@ class CommitLog(LogReader):
                     continue
             if self._holds(entry):
                 self._checkpoint_if_due(entry)
+                _LOGGER.info(
+                    "%s: %s is number %d of the log: %d rows in %d bytes",
+                    self.root, entry.operation, entry.version, entry.num_rows, entry.num_bytes,
+                )  # fmt: skip
                 return entry
             self._storage.delete(entry_path(entry.version))
             view = None

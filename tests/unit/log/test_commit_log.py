@@ -52,6 +52,19 @@ def ids_in(log):
     return [entry.commit_id for entry in log.records(range(1, log.newest_version() + 1)).values()]
 
 
+def test_each_commit_is_logged(tmp_path, caplog):
+    caplog.set_level("INFO", "arrow_shuffle")
+    for _ in range(2):
+        write_tasks(tmp_path / "s", [[numbered([0, 1, 1])]], 2, mode="append")
+    merge_shuffle(tmp_path / "s", policy=MergePolicy(rewrite="always"))
+    found = [record.getMessage().rpartition(" rows in ")[0] for record in caplog.records]
+    assert found == [
+        f"{tmp_path}/s: overwrite is number 1 of the log: 3",
+        f"{tmp_path}/s: append is number 2 of the log: 3",
+        f"{tmp_path}/s: merge is number 3 of the log: 6",
+    ]
+
+
 def test_an_empty_log(log):
     assert log.newest_version() == 0
     assert log.snapshot() is None
