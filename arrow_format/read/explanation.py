@@ -120,11 +120,11 @@ def explain(
     deciding: tuple[str, ...] = ()
     if selection is not None:
         deciding = selection.where.columns
-        keys = (
-            "the filter asks for keys"
-            if selection.subpartitions is not None
-            else ("the filter asks for no keys")
-        )
+        keys = "the filter asks for keys"
+        if selection.of_keys is None:
+            keys = "the filter asks for no keys"
+        elif selection.subpartitions is None:
+            keys = "the filter asks for keys, but not all files are marked as placed"
         statistics = f"statistics of {', '.join(deciding)}" if deciding else "the filter itself"
 
     def of_files(values: NDArray[np.int64]) -> int:

@@ -258,12 +258,17 @@ def test_only_files_without_mark_are_read_whole(tmp_path):
     write(tmp_path)
     misplaced(tmp_path, place=all_elsewhere)
 
-    def chunks(shuffle):
+    def step(shuffle, what):
         plan = shuffle.where("v = 7").explain()
-        (step,) = [step for step in plan.steps if step.what == "chunks"]
-        return step.kept
+        (found,) = [step for step in plan.steps if step.what == what]
+        return found
 
-    of_marked, of_both = chunks(open_shuffle(tmp_path, 1)), chunks(open_shuffle(tmp_path))
+    of_marked, of_both = (
+        step(open_shuffle(tmp_path, version), "chunks").kept for version in (1, 2)
+    )
+    assert step(open_shuffle(tmp_path, 1), "subpartitions").kept == 1
+    every = step(open_shuffle(tmp_path), "subpartitions")
+    assert (every.kept, "not all files are marked as placed" in every.why) == (N, True)
     num_chunks = open_shuffle(tmp_path, 1).verify().num_chunks
     assert of_marked <= num_chunks / 4
     assert of_both == of_marked + num_chunks
