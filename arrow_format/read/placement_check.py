@@ -29,7 +29,7 @@ class PlacementCheck:
     """Whether the rows of a version are in the subpartitions that its partitioner gives them.
 
     ``schema`` is the data schema of the version, and ``partitioner`` one of those that
-    :func:`placement_check` takes.
+    :func:`placement_check` takes; CorruptShuffleError where it cannot be that of such rows.
     """
 
     def __init__(self, partitioner: Partitioner, schema: pa.Schema, num_subpartitions: int) -> None:
@@ -38,7 +38,11 @@ class PlacementCheck:
         self._schema = schema
         self._columns = [schema.get_field_index(name) for name in key_columns(partitioner) or ()]
         keys = pa.schema([schema.field(i) for i in self._columns])
-        self._assign = partitioner.bind(keys, num_subpartitions, 0)
+        try:
+            self._assign = partitioner.bind(keys, num_subpartitions, 0)
+        except (OptionError, SchemaError) as error:
+            msg = f"the log has a partitioner that is none of its rows: {error}"
+            raise CorruptShuffleError(msg) from error
 
     def check_stored(self, source: ChunkReader, chunk: ChunkRead, stored: pa.Buffer) -> None:
         """Check all rows of a chunk as it is stored, of which the keys alone are decoded.

@@ -79,21 +79,20 @@ def verify_snapshot(
 ) -> VerifyReport:
     """Verify a version; see :meth:`arrow_format.read.shuffle.Shuffle.verify`."""
     version = snapshot.newest
-    placement = placement_check(
-        partitioner_from_description(version.partitioner) or version.partitioner,
-        version.data_schema,
-        version.num_subpartitions,
-    )
-    report = VerifyReport(
-        storage.root,
-        snapshot.version,
-        0,
-        0,
-        0,
-        0,
-        placement="unknown" if placement is None else "checked",
-    )
     problems: list[ShuffleError] = []
+    placement: PlacementCheck | None = None
+    try:
+        placement = placement_check(
+            partitioner_from_description(version.partitioner) or version.partitioner,
+            version.data_schema,
+            version.num_subpartitions,
+        )
+    except CorruptShuffleError as error:
+        if raise_on_damage:
+            raise
+        problems.append(error)
+    how: Literal["checked", "unknown"] = "unknown" if placement is None else "checked"
+    report = VerifyReport(storage.root, snapshot.version, 0, 0, 0, 0, placement=how)
     n = version.num_subpartitions
     indexed_rows = np.zeros(n, np.int64)
     numbers = count()

@@ -523,12 +523,26 @@ NO_BOUNDS = schema_to_text(pa.schema([("p", pa.int32())]))
 )  # fmt: skip
 def test_partitioners_that_are_none(shuffle, description):
     changed(shuffle, partitioner=description)
+    message = f"kind '{description['kind']}' that is malformed"
+    if not description.get("bounds"):
+        with pytest.raises(CorruptShuffleError, match=message):
+            open_shuffle(shuffle)
+        return
     found = open_shuffle(shuffle)
-    assert found.read().read_all().num_rows == 4, "readers need none of it"
-    with pytest.raises(
-        CorruptShuffleError, match=f"kind '{description['kind']}' that is malformed"
-    ):
+    assert found.read().read_all().num_rows == 4, "bounds are decoded when they are needed"
+    with pytest.raises(CorruptShuffleError, match=message):
         found.partitioner  # noqa: B018
+    with pytest.raises(CorruptShuffleError, match=message):
+        found.verify()
+    (problem,) = found.verify(raise_on_damage=False).problems
+    assert message in str(problem)
+
+
+def test_bounds_of_other_types_than_the_keys(shuffle):
+    other = RangePartitioner("p", bounds=["a"]).describe()
+    changed(shuffle, partitioner=other)
+    (problem,) = open_shuffle(shuffle).verify(raise_on_damage=False).problems
+    assert "bounds of key 'p' are string" in str(problem)
 
 
 def bomb(batch: pa.RecordBatch, *, file: bool = True, stated: int | None = None) -> bytes:
