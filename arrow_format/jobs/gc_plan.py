@@ -20,7 +20,7 @@ from arrow_format.jobs.gc_files import Hold, JobFiles, jobs_with_files
 from arrow_format.jobs.kept_outputs import kept_outputs, num_among
 from arrow_format.jobs.retention import first_wanted
 from arrow_format.log.consumers import ConsumerRegistry
-from arrow_format.log.names import MAP_OUTPUT_DIRECTORY, entry_path, last_checkpoint, segment_of
+from arrow_format.log.names import MAP_OUTPUT_DIRECTORY, last_checkpoint, segment_of
 from arrow_format.log.version_names import first_true
 from arrow_format.storage.local_dirs import ROOT_LIST_NAME
 
@@ -137,8 +137,7 @@ class Planner:
 
         A writer's clock that is far ahead would keep everything before that version for as long.
         """
-        stat = self.storage.stat(entry_path(entry.version))
-        modified = stat.modified_ms if stat else None
+        modified = self.log.put_at_ms(entry.version)
         if modified is None:
             return entry.committed_at_ms
         return max(modified, min(entry.committed_at_ms, modified + MOST_AHEAD_MS))

@@ -189,6 +189,11 @@ class LogReader:
         finally:
             self._view = before
 
+    def put_at_ms(self, number: int) -> int | None:
+        """Return when the entry of a number was put, by the storage's clock; None if unknown."""
+        stat = self._storage.stat(entry_path(number))
+        return stat.modified_ms if stat else None
+
     def _is_current(self) -> bool:
         """Whether all that this read used was still in the log when it was read."""
         # Segments are removed in ascending order, after the list of what they held was put.

@@ -1,6 +1,7 @@
 """What names a version: its number, a time, or a tag.
 
-Times along the log never go back, so the newest version by a time is found by few reads.
+Times along the log never go back, so the newest version by a time is found by few reads. An entry
+is not believed to be later than the storage's clock has it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ VERSION_NAMES = "a number, a date and time as 2026-11-20 12:00, or the name of a
 """What a version may be called, for messages."""
 
 _MAX_DIGITS = 18
+
+_ROUNDED_MS = 2_000
+"""What storages take off a time at most: S3 and some file systems have whole seconds, or two."""
 
 
 def parse_version_name(wanted: VersionName) -> VersionName:
@@ -82,12 +86,27 @@ def with_zone(time: datetime, zone: tzinfo | None) -> datetime:
         return time.replace(tzinfo=UTC)
 
 
+def _committed_ms(log: LogReader, entry: LogEntry) -> int:
+    """Return when an entry was committed, by its writer's clock unless that was ahead.
+
+    An entry states no earlier time than its parent. Without the storage's clock, one writer that is
+    years ahead would date all that follow, and no time would name any of these.
+    """
+    put_ms = log.put_at_ms(entry.version)
+    if put_ms is None or entry.committed_at_ms <= put_ms + _ROUNDED_MS:
+        return entry.committed_at_ms
+    return put_ms
+
+
 def _version_by(log: LogReader, view: LogView, time: datetime) -> int:
     """Return the newest version that was committed by a time."""
     limit_ms = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-    after = first_true(
-        view.oldest, view.newest + 1, lambda number: log.record(number).committed_at_ms > limit_ms
-    )
+
+    def is_later(number: int) -> bool:
+        entry = log.record(number)
+        return entry.committed_at_ms > limit_ms and _committed_ms(log, entry) > limit_ms
+
+    after = first_true(view.oldest, view.newest + 1, is_later)
     version = log.record(after - 1).state.version if after > view.oldest else 0
     if version >= view.oldest:
         return version
@@ -95,7 +114,7 @@ def _version_by(log: LogReader, view: LogView, time: datetime) -> int:
     has = "there is no version yet"
     if first is not None:
         which = " is the oldest that has not expired, and" if first.version > 1 else ""
-        committed = datetime.fromtimestamp(first.committed_at_ms / 1_000, time.tzinfo)
+        committed = datetime.fromtimestamp(_committed_ms(log, first) / 1_000, time.tzinfo)
         shown = committed.isoformat(" ", timespec="milliseconds")
         has = f"version {first.version}{which} was committed at {shown}"
     msg = f"{log.root}: no version that can be opened was committed by {time.isoformat(' ')}; {has}"

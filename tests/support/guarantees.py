@@ -140,6 +140,10 @@ GUARANTEES: dict[str, dict[str, str]] = {
             "merges and deletions"
         ),
         "snapshots": "A reader stays on its version",
+        "versions by time": (
+            "A version's time is believed up to what the storage's clock says: a writer whose "
+            "clock was ahead hides no later version"
+        ),
         "failed write": (
             "A failed write leaves nothing behind, and leaves what was there before whole. Of a "
             "first write with `local_dirs` the ids of shuffle and directories stay"

@@ -10,9 +10,11 @@ from arrow_format.errors import OptionError, ShuffleNotFoundError
 from arrow_format.jobs.garbage import collect_garbage
 from arrow_format.jobs.tags import tag_shuffle
 from arrow_format.log.commit_log import CommitLog
+from arrow_format.log.names import entry_path
 from arrow_format.log.version_names import first_true, parse_version_name
 from arrow_format.read.shuffle import open_shuffle
 from arrow_format.storage.open import open_storage
+from tests.support.guarantees import guarantee
 from tests.support.small_shuffles import numbered, values, write_tasks
 
 BEGIN = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -45,6 +47,39 @@ def test_a_time_is_the_newest_version_by_then(path, seconds, version):
     for name in (moment, moment.isoformat(), elsewhere.isoformat(" "), elsewhere):
         assert opened(path, name) == version
     assert values(path, moment) == list(range(min(version, 3) + max(version - 4, 0)))
+
+
+def at(path, when, *versions):
+    """Let the storage have put the entries of versions at a time."""
+    for version in versions:
+        os.utime(path / entry_path(version), (when.timestamp(), when.timestamp()))
+
+
+@guarantee("versions by time")
+@pytest.mark.parametrize("ahead", [timedelta(hours=3), timedelta(days=80 * 365)])
+def test_a_writer_whose_clock_was_ahead_does_not_hide_later_versions(path, monkeypatch, ahead):
+    later = BEGIN + timedelta(hours=1)
+    for minute in range(4):
+        clock = later + timedelta(minutes=minute) + (ahead if minute == 1 else timedelta(0))
+        monkeypatch.setattr(time, "time_ns", lambda at=clock: int(at.timestamp()) * 1_000_000_000)
+        write_tasks(path, [[numbered([0], 9)]], 5, mode="append" if minute < 3 else "overwrite")
+        at(path, later + timedelta(minutes=minute), 7 + minute)
+    monkeypatch.undo()
+    said = [open_shuffle(path, version).snapshot.newest.committed_at_ms for version in (8, 9, 10)]
+    assert len(set(said)) == 1, "the log never goes back"
+    for minute in range(4):
+        assert opened(path, later + timedelta(minutes=minute, seconds=59)) == 7 + minute
+    assert opened(path, BEGIN + timedelta(seconds=60)) == 2
+    collect_garbage(path, retention=timedelta(0))
+    with pytest.raises(ShuffleNotFoundError, match="was committed at 2026-11-20 13:03:00"):
+        opened(path, later)
+
+
+def test_a_storage_that_rounds_times_down_is_no_clock_that_is_behind(path):
+    for number in range(1, 7):
+        at(path, BEGIN + timedelta(minutes=number - 1 - (number > 3), seconds=-1.5), number)
+    assert opened(path, BEGIN + timedelta(seconds=59)) == 1
+    assert opened(path, BEGIN + timedelta(seconds=60)) == 2
 
 
 def test_a_time_without_a_zone_is_local(path, monkeypatch):
