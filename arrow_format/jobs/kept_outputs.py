@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrow_format.arrays.buffers import to_numpy, to_scalar
-from arrow_format.log.outputs import NO_OUTPUTS, MapOutputs, key_of
+from arrow_format.log.outputs import MapOutputs, key_of
 from arrow_format.log.pending import pending_outputs
 from arrow_format.log.version_names import first_version
 
@@ -27,10 +27,7 @@ def kept_outputs(log: LogReader, view: LogView, oldest: int) -> MapOutputs:
     What versions after it add is not among them. Each is there once, however many name it.
     """
     pending = (entry.map_outputs for entry in pending_outputs(log, view).entries)
-    kept = NO_OUTPUTS
-    for outputs in (*_of_versions(log, view, oldest, view.newest), *pending):
-        kept = MapOutputs.concat([kept, outputs.without(kept.keys)]) if len(kept) else outputs
-    return kept
+    return MapOutputs.concat([*_of_versions(log, view, oldest, view.newest), *pending]).once()
 
 
 def _of_versions(log: LogReader, view: LogView, oldest: int, newest: int) -> Iterator[MapOutputs]:

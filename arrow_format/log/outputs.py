@@ -388,6 +388,16 @@ class MapOutputs(Sequence[MapOutput]):
         """Return those whose keys are among ``keys``."""
         return self._where(pc.is_in(self.keys, keys))
 
+    def once(self) -> MapOutputs:
+        """Return the first of each key."""
+        numbers = to_numpy(self.keys.dictionary_encode().indices)
+        _, firsts = np.unique(numbers, return_index=True)
+        if len(firsts) == len(numbers):
+            return self
+        is_first = np.zeros(len(numbers), np.bool_)
+        is_first[firsts] = True
+        return self._where(to_arrow(is_first))
+
     def of_jobs(self, job_ids: Iterable[str]) -> MapOutputs:
         """Return those that some jobs wrote."""
         jobs = text_array(job_ids)
