@@ -9,7 +9,7 @@ import contextlib
 import posixpath
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 
@@ -94,7 +94,8 @@ WriteOrder: TypeAlias = Literal["rotated", "natural"]
 RewriteChoice: TypeAlias = Literal["never", "auto", "always"]
 MergeBy: TypeAlias = Literal["map_output", "subpartition"]
 StatisticsChoice: TypeAlias = Literal["all"] | tuple[str, ...]
-WriteMode: TypeAlias = Literal["errorifexists", "overwrite", "append", "ignore"]
+WriteMode: TypeAlias = Literal["errorifexists", "overwrite", "append", "ignore", "error", "default"]
+"""``error`` and ``default`` are Spark's other names of ``errorifexists``."""
 
 CODECS: tuple[str, ...] = get_args(Codec)
 WRITE_ORDERS: tuple[str, ...] = get_args(WriteOrder)
@@ -180,9 +181,10 @@ def check_num_subpartitions(value: object) -> int:
     return check_integer("num_subpartitions", value, 1, MAX_SUBPARTITIONS, "subpartitions")
 
 
-def check_mode(value: object) -> str:
-    """Return ``value`` if it is a write mode; raises OptionError."""
-    return check_choice("mode", value, WRITE_MODES)
+def check_mode(value: object) -> WriteMode:
+    """Return the write mode that ``value`` names, by its first name; raises OptionError."""
+    mode = cast("WriteMode", check_choice("mode", value, WRITE_MODES))
+    return "errorifexists" if mode in ("error", "default") else mode
 
 
 def normal_directory(path: str) -> str:

@@ -18,18 +18,32 @@ NEEDED = ("arrow_format", "connector", "msgspec", "numpy", "pyarrow", "sqlglot",
 """Modules that tasks and data sources import."""
 
 
-def require_here() -> None:
-    """Raise ModuleNotFoundError, with host and interpreter, where this process lacks a module."""
+def require_here(sender: tuple[str, str] | None = None) -> None:
+    """Raise ModuleNotFoundError, with host and interpreter, where this process lacks a module.
+
+    ``sender`` is host and interpreter of the program that this one works for.
+    """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         ours = [name for name in missing if name in ("arrow_format", "connector")]
         what = "arrow-shuffle" if ours else f"arrow-shuffle needs {', '.join(missing)}, which"
+        host = socket.gethostname()
+        remedy = "install it there, or bring it along (docs: Deployment)"
+        if sender is not None and sender[0] == host and sender[1] != sys.executable:
+            remedy = (
+                f"the program itself runs in {sender[1]}: set PYSPARK_PYTHON={sender[1]} where "
+                f"Spark is started, before it is; or {remedy}"
+            )
         msg = (
-            f"{what} is missing on {socket.gethostname()} in {sys.executable}, where Spark runs "
-            "part of this job: install it there, or bring it along (docs: Deployment); "
-            "arrow-shuffle doctor shows what each process has"
+            f"{what} is missing on {host} in {sys.executable}, where Spark runs "
+            f"part of this job: {remedy}; arrow-shuffle doctor shows what each process has"
         )
         raise ModuleNotFoundError(msg, name=missing[0])
+
+
+def sender() -> tuple[str, str]:
+    """Return host and interpreter of this process."""
+    return socket.gethostname(), sys.executable
 
 
 def rebuild(_: object, kind: type[Any], state: dict[str, Any]) -> object:
@@ -43,7 +57,7 @@ class _Required:
     """Is :func:`require_here` when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return require_here, ()
+        return require_here, (sender(),)
 
 
 class Travels:

@@ -26,6 +26,8 @@ from arrow_format.process_identity import java_above, this_process
 from arrow_format.storage.open import open_storage
 from connector.arrival import Travels
 from connector.map_status import STATUS_SCHEMA, status_to_row, statuses_from_rows
+from connector.plain_errors import plain_errors
+from connector.spark_job import run_as_job
 from connector.spark_types import (
     arrow_schema_of,
     check_keys,
@@ -34,6 +36,7 @@ from connector.spark_types import (
     stored_schema,
 )
 from connector.task_process import begin_task
+from connector.worker_python import check_worker_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -170,6 +173,7 @@ class ShuffleMapTask(Travels):
         """Schema to give to ``mapInArrow``."""
         return STATUS_SCHEMA
 
+    @plain_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the batches of one Spark partition and yield its map status as one row."""
         row = status_to_row(run_spark_task(self.job, batches))
@@ -199,6 +203,7 @@ class NumberedMapTask(ShuffleMapTask):
         self.job = job
         self.rows = rows
 
+    @plain_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the map outputs of the numbers that arrive and yield their statuses."""
         begin_task()
@@ -220,20 +225,36 @@ class NumberedMapTask(ShuffleMapTask):
                 rows.close()
 
 
+def run_task(frame: DataFrame, task: ShuffleMapTask, what: str) -> Sequence[Any]:
+    """Return the statuses, as rows, of a map task over a DataFrame: a job that says what it does.
+
+    No task runs when it returns. Raises MissingPackageError before the job where the Python of a
+    local master lacks this package, and as :func:`~connector.spark_job.run_as_job`.
+    """
+    spark = frame.sparkSession
+    check_worker_python(spark)
+    statuses = frame.mapInArrow(task, task.status_schema)
+    return run_as_job(spark, what, statuses.collect)
+
+
 def write_and_commit(
     task: ShuffleMapTask,
     frame: DataFrame,
     mode: WriteMode,
     *,
+    what: str = "write",
     num_map_outputs: int | None = None,
     expected_version: int | None = None,
     transaction: Transaction | None = None,
 ) -> ShuffleReceipt:
-    """Run a map task over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does."""
+    """Run a map task over a DataFrame as :func:`~arrow_format.jobs.run.run_job` does.
+
+    ``what`` is what the job is said to do with the path.
+    """
 
     def run(job: ShuffleJob) -> Iterator[MapStatus]:
         task.job = job
-        rows: Sequence[Any] = frame.mapInArrow(task, task.status_schema).collect()
+        rows = run_task(frame, task, f"{what} {job.storage.root} ({mode})")
         # Not decoded together: totals of tens of thousands of tasks would take gigabytes.
         return statuses_from_rows(rows)
 

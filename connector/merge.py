@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arrow_format.extras import require
 from arrow_format.jobs.map_outputs import check_files
 from arrow_format.jobs.merge import merge_with
 from connector.map_status import statuses_from_rows
-from connector.map_task import NumberedMapTask
+from connector.map_task import NumberedMapTask, run_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -83,7 +83,7 @@ def merge_shuffle(
     def run(job: ShuffleJob, work: MergeWork) -> Iterator[MapStatus]:
         task = MergeTask(job, work)
         numbers = spark.range(0, work.num_tasks, 1, work.num_tasks)
-        rows: Sequence[Any] = numbers.mapInArrow(task, task.status_schema).collect()
+        rows = run_task(numbers, task, f"merge {job.storage.root} by {by}")
         outputs = []
         for status in statuses_from_rows(rows):
             outputs.append(status.output)

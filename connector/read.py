@@ -24,6 +24,7 @@ from connector.options.text import Pin, format_subpartitions, parse_duration
 from connector.source.described import described_format, loaded_once
 from connector.source.reader import restricted, spark_schema, stored_columns
 from connector.spark_version import refuse_no_columns
+from connector.worker_python import check_worker_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -158,6 +159,7 @@ def _frame_of(
     with_subpartition: bool = False,
 ) -> DataFrame:
     """Return the DataFrame of an open shuffle; see :func:`read_shuffle`."""
+    check_worker_python(spark)
     scan = ScanOptions(
         shuffle.path,
         coalesce=coalesce,

@@ -144,7 +144,7 @@ def write_shuffle(
         A task failed; the files of this write are removed.
     """
     require("pandas", "df.mapInArrow of PySpark")
-    check_mode(mode)
+    mode = check_mode(mode)
     once = Transaction.of(transaction)
     storage = open_storage(path, storage_options)
     chosen = choose_partitioner(keys, partitioner)

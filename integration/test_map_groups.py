@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator  # noqa: TC003 - Spark looks it up
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -15,6 +16,7 @@ from arrow_format import (
     RangePartitioner,
     open_shuffle,
 )
+from connector.spark_version import SPARK
 from integration.programs.ways import FAST, assert_same_rows
 from tests.support.guarantees import guarantee
 
@@ -236,6 +238,48 @@ def test_columns_by_position_and_a_function_that_fails(
     assert_same_rows(found.toArrow(), expected.toArrow())
     with pytest.raises(PythonException, match=f"in map_groups, the group k=.* of {kept}"):
         connector.map_groups(spark, kept, fails, schema).collect()
+
+
+def in_parts(key: tuple[Any, ...], frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """Yield results of two types, and none for some groups."""
+    for frame in frames:
+        if key[1] == 1:
+            continue
+        rest = frame[["id"]].assign(part=float(len(frame))).sort_values("id")
+        yield rest.head(1)
+        yield rest.head(0)
+        if len(rest) > 1:
+            yield rest.tail(len(rest) - 1).assign(part=7)
+
+
+def whole(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what :func:`in_parts` yields."""
+    return pd.concat([pd.DataFrame({"id": [], "part": []}), *in_parts(key, iter([frame]))])
+
+
+def counted(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    # A list, which is an iterator's for Spark too.
+    return [pd.DataFrame({"n": [sum(map(len, frames))]})]
+
+
+def wrong(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    yield from (frame.to_dict() for frame in frames)
+
+
+@guarantee("groups")
+def test_iterators_of_frames(spark: SparkSession, rows: DataFrame, kept: Path):
+    """The function's annotations choose them, as in ``applyInPandas`` from 4.1 on."""
+    schema = "id bigint, part double"
+    groups = rows.groupBy("k", "j")
+    spark_has_them = SPARK >= (4, 1)
+    expected = groups.applyInPandas(in_parts if spark_has_them else whole, schema).toArrow()
+    assert_same_rows(connector.map_groups(spark, kept, in_parts, schema).toArrow(), expected)
+    assert 0 < len(expected) < rows.count()
+    found = connector.map_groups(spark, kept, counted, "n bigint").toArrow()
+    assert_same_rows(found, groups.count().selectExpr("count AS n").toArrow())
+    message = f"the function yielded a dict: expected a pandas.DataFrame\nin map_groups, .* {kept}"
+    with pytest.raises(PythonException, match=message):
+        connector.map_groups(spark, kept, wrong, schema).collect()
 
 
 def of_tables(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:

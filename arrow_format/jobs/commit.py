@@ -111,7 +111,7 @@ def commit_job(
     ResultReleasedError
         What was to be flushed was released meanwhile.
     """
-    check_mode(mode)
+    mode = check_mode(mode)
     check_version_number(expected_version)
     log = CommitLog(job.storage)
     outputs, totals = complete_outputs(job, statuses, expected_map_outputs)

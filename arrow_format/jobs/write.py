@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -132,7 +133,7 @@ def write_shuffle(
         Rows were changed after the expected version, or it is not there; or a larger number of the
         application is in the log, and that of the transaction is not. Nothing is left behind.
     """
-    check_mode(mode)
+    mode = check_mode(mode)
     once = Transaction.of(transaction)
     if not isinstance(for_spark, bool):
         msg = f"for_spark={for_spark!r}: expected True or False"
@@ -158,15 +159,24 @@ def write_shuffle(
         return RangePartitioner.sampled(rows, ranges.keys, num_subpartitions)
 
     partitioner = settle_bounds(partitioner, storage, mode, sample)
-    job = begin_job(
-        storage,
-        schema,
-        num_subpartitions=num_subpartitions,
-        partitioner=partitioner,
-        sort_by=sort_by,
-        combine=combine,
-        options=options,
-    )
+    try:
+        job = begin_job(
+            storage,
+            schema,
+            num_subpartitions=num_subpartitions,
+            partitioner=partitioner,
+            sort_by=sort_by,
+            combine=combine,
+            options=options,
+        )
+    except SchemaError as error:
+        index = [name for name in _index_columns(batches) if not name.startswith("__index_level_")]
+        if index:
+            error.add_note(
+                f"the index of the frame ({', '.join(index)}) is not written; frame.reset_index() "
+                "makes it a column"
+            )
+        raise
 
     def run(job: ShuffleJob) -> list[MapStatus]:
         # Other rows come from the user's code, which may depend on the thread.
@@ -270,6 +280,18 @@ def _files_of(
     return None
 
 
+def _index_columns(batches: Any) -> list[str]:  # noqa: ANN401
+    """Return the columns that are the index of a frame of pandas, which is not written.
+
+    As Spark and Polars have it: ``frame.reset_index()`` asks for it.
+    """
+    if type(batches).__module__.partition(".")[0] != "pandas":
+        return []
+    metadata = pa.RecordBatchReader.from_stream(batches.iloc[:0]).schema.metadata or {}
+    described = json.loads(metadata.get(b"pandas", b"{}"))
+    return [name for name in described.get("index_columns", ()) if isinstance(name, str)]
+
+
 def _as_stream(batches: Source) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     dataset = _dataset_of(batches)
     if dataset is not None:
@@ -281,7 +303,12 @@ def _as_stream(batches: Source) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         return batches.schema, batches
     if hasattr(batches, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(batches)
-        return reader.schema, reader
+        index = _index_columns(batches)
+        if not index:
+            return reader.schema, reader
+        columns = [name for name in reader.schema.names if name not in index]
+        schema = pa.schema([reader.schema.field(name) for name in columns])
+        return schema, (batch.select(columns) for batch in reader)
     if not isinstance(batches, Iterable):
         msg = (
             f"batches is {type(batches).__name__}: expected a table, a reader, a dataset or record "

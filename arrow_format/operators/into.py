@@ -110,7 +110,7 @@ def check_into(
             writing = given
         elif given is not None:
             reading = check_read_options(given)
-    check_mode(mode)
+    mode = check_mode(mode)
     if into is not None:
         storage = open_storage(into, storage_options)
         return reading, Into(storage, keys, num_subpartitions, mode, writing)

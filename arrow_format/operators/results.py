@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -61,11 +62,38 @@ class noted:
             return
         where = self._where if isinstance(self._where, str) else self._where()
         error.add_note(f"in {self._caller}, {where}")
+        setattr(error, _OF_FUNCTION, True)
         cause = error.__cause__
         if cause is None and not error.__suppress_context__:
             cause = error.__context__
         if cause is not None:
+            cause = cause.with_traceback(without_our_frames(cause.__traceback__))
             error.add_note("caused by:\n" + "".join(traceback.format_exception(cause)).rstrip())
+
+
+_OF_FUNCTION = "_of_function_given_to_arrow_shuffle"
+_OURS = frozenset({"arrow_format", "arrow_shuffle", "connector"})
+
+
+def is_of_function(error: BaseException) -> bool:
+    """Whether an error left a user's function, or what is wrong with its results."""
+    return hasattr(error, _OF_FUNCTION)
+
+
+def without_our_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of our packages; None where it has no other."""
+    kept: TracebackType | None = None
+    for frame in reversed(list(_each(frames))):
+        package = str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in _OURS:
+            kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
+
+
+def _each(frames: TracebackType | None) -> Iterator[TracebackType]:
+    while frames is not None:
+        yield frames
+        frames = frames.tb_next
 
 
 def _ended(where: str) -> str:

@@ -27,6 +27,7 @@ from connector.environment.facts import (
     SessionFacts,
 )
 from connector.java import JavaNotFoundError, require_java
+from connector.worker_python import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -71,11 +72,11 @@ def with_session(
     storage_options: Mapping[str, str] | None,
 ) -> EnvironmentFacts:
     """Return ``facts`` with those of a session, its executors and the path."""
-    is_connect = "connect" in type(spark).__module__
-    lookup = None if is_connect else _lookup(spark)
-    program = None if is_connect else spark.sparkContext.pythonExec
+    connects = is_connect(spark)
+    lookup = None if connects else _lookup(spark)
+    program = None if connects else spark.sparkContext.pythonExec
     session = SessionFacts(
-        is_connect=is_connect,
+        is_connect=connects,
         spark=spark.version,
         compression=str(spark.conf.get(_COMPRESSION, "none")),
         executor_python=program,
@@ -201,7 +202,7 @@ def _apart(at: float, began: float, ended: float) -> float:
 def _parallelism(spark: SparkSession) -> int:
     from pyspark.sql import functions as F
 
-    if "connect" not in type(spark).__module__:
+    if not is_connect(spark):
         return spark.sparkContext.defaultParallelism
     parts = spark.range(0, 1 << 12).select(F.spark_partition_id().alias("part"))
     return parts.distinct().count()

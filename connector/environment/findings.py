@@ -362,7 +362,15 @@ def _of_packages(process: ProcessFacts, where: str, driver: ProcessFacts) -> Ite
         what = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'} missing"
         if ours and len(ours) < len(OUR_PACKAGES):
             what += f" (of arrow-shuffle: {', '.join(ours)})"
-        remedy = GET_PACKAGE if process is not driver else "pip install 'arrow-shuffle[spark]'"
+        remedy = "pip install 'arrow-shuffle[spark]'"
+        if process is not driver:
+            is_another = process.host == driver.host and process.executable != driver.executable
+            remedy = (
+                f"set PYSPARK_PYTHON={driver.executable}, the program's own Python, where Spark is "
+                f"started, before it is; or {GET_PACKAGE}"
+                if is_another
+                else GET_PACKAGE
+            )
         yield Finding("package-missing", what, where, _sentence(remedy))
     for name, package in packages.items():
         if package.error is not None and not missing:

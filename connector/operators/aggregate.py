@@ -188,6 +188,7 @@ def aggregate_shuffle(
         spark,
         aggregate_operation(opened, plan),
         _result_schema(opened, plan),
+        what="aggregate_shuffle",
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
         into=target,

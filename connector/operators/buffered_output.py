@@ -22,6 +22,7 @@ from arrow_format.streaming.latest_by_key import DEFAULT_BYTES
 from arrow_format.streaming.options import FlushOptions, OperatorAttributes, is_output_buffered
 from connector.arrival import Travels
 from connector.options.text import INTERVALS, parse_duration
+from connector.plain_errors import plain_errors
 from connector.task_process import begin_task
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class BufferedOutput(Travels):
         """Whether rows are buffered, and not passed on as they arrive."""
         return self._is_buffered
 
+    @plain_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one Spark partition, and yield those to pass on.
 

@@ -7,6 +7,7 @@ call.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ from connector.operators.group_frames import Collected, Frames, can_change
 from connector.spark_version import PandasSettings, from_pandas_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql.types import StructType
 
@@ -49,6 +50,8 @@ class GroupsForm:
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     takes_key: bool
+    takes_frames: bool
+    """Whether rows come as an iterator of frames, and results as another."""
     schema: pa.Schema
 
     def where(self, block: GroupBlock, group: int) -> str:
@@ -121,8 +124,6 @@ class FrameCall(GroupCall):
 
     def results(self, block: GroupBlock) -> Iterator[GroupResult]:
         """Yield results as :class:`GroupCall` says."""
-        import pandas as pd
-
         form, starts = self.form, block.starts.tolist()
         rows = Frames(block.batch.select(form.columns), self.settings)
         keys: Iterable[tuple[Any, ...]] = repeat(())
@@ -130,43 +131,88 @@ class FrameCall(GroupCall):
             firsts = take(block.batch.select(form.keys), to_arrow(block.starts[:-1]))
             keys = Frames(firsts, self.settings).rows()
         collected: dict[tuple[Any, ...], Collected] = {}
-        names: list[Any] | None = None
-        positions: list[int] = []
+        known: dict[tuple[Any, ...], list[int]] = {}
         # The first results are converted at once: how large a row is, nothing else tells.
         num_rows, most_rows = 0, 1
         for group, ((start, stop), key) in enumerate(zip(pairwise(starts), keys, strict=False)):
             given = [rows.slice(start, stop)]
             if form.takes_key:
                 given.insert(0, key)
-            with noted("map_groups", partial(form.where, block, group)):
-                frame = _called(self.function, given, pd.DataFrame)
-                if (labels := frame.columns.tolist()) != names:
-                    positions = self._positions(labels, num_rows=len(frame))
-                    names = labels if labels else None
-            is_full = group + 2 == len(starts)
-            if len(frame):
-                num_rows += len(frame)
-                of_frame = [series for _, series in frame.items()]
-                columns = [of_frame[i] for i in positions]
+            for columns in self._columns(given, known, block, group):
+                num_rows += len(columns[0])
                 # What the function may change in its next call is converted before.
-                is_full = is_full or num_rows >= most_rows or any(map(can_change, columns))
+                is_full = num_rows >= most_rows or any(map(can_change, columns))
                 kinds = tuple([series.dtype for series in columns])
                 if kinds not in collected:
                     collected[kinds] = Collected([[] for _ in columns])
                 collected[kinds].add(group, columns)
-                del of_frame, columns
-            del frame, given
-            if is_full and num_rows:
-                num_bytes = 0
-                for results in collected.values():
-                    batch = self._converted(results, block)
-                    num_bytes += batch.nbytes
-                    yield np.array(results.groups), np.array(results.counts), batch
-                    del batch
-                most_rows = min(
-                    num_rows * 8, RESULT_ROWS, BATCH_BYTES * num_rows // (num_bytes + 1)
-                )
-                collected, num_rows = {}, 0
+                del columns
+                if is_full:
+                    num_bytes = 0
+                    for result in self._taken(collected, block):
+                        num_bytes += result[2].nbytes
+                        yield result
+                        del result
+                    most_rows = min(
+                        num_rows * 8, RESULT_ROWS, BATCH_BYTES * num_rows // (num_bytes + 1)
+                    )
+                    num_rows = 0
+        yield from self._taken(collected, block)
+
+    def _columns(
+        self,
+        given: list[Any],
+        known: dict[tuple[Any, ...], list[int]],
+        block: GroupBlock,
+        group: int,
+    ) -> Iterator[list[Any]]:
+        """Call the function, and yield the columns of each result with rows, as in the schema.
+
+        Neither what it is given nor what it returns is kept. ``known`` has, by labels of frames,
+        where the columns are.
+        """
+        with noted("map_groups", partial(self.form.where, block, group)):
+            for frame in self._frames(given):
+                labels = tuple(frame.columns.tolist())
+                positions = known.get(labels)
+                if positions is None:
+                    positions = self._positions(list(labels), num_rows=len(frame))
+                    if labels:
+                        known[labels] = positions
+                if len(frame):
+                    series = [series for _, series in frame.items()]
+                    columns = [[series[i] for i in positions]]
+                    del frame, series
+                    yield columns.pop()
+
+    def _frames(self, given: list[Any]) -> Iterator[Any]:
+        """Yield the frames that the function returns."""
+        import pandas as pd
+
+        if not self.form.takes_frames:
+            frames = [_called(self.function, given, pd.DataFrame)]
+            given.clear()
+            yield frames.pop()
+            return
+        *key, rows = given
+        given.clear()
+        results = _called(self.function, [*key, iter([rows])], Iterable)
+        del rows
+        for frame in results:
+            _check_kind("yielded", frame, pd.DataFrame)
+            yield frame
+
+    def _taken(
+        self, collected: dict[tuple[Any, ...], Collected], block: GroupBlock
+    ) -> Iterator[GroupResult]:
+        """Yield collected results as batches, each forgotten once it is converted."""
+        for kinds in list(collected):
+            results = collected.pop(kinds)
+            yield (
+                np.array(results.groups),
+                np.array(results.counts),
+                self._converted(results, block),
+            )
 
     def _positions(self, names: list[Any], *, num_rows: int) -> list[int]:
         """Return where in a frame with such labels the columns of the schema are."""
@@ -212,9 +258,16 @@ def _called(function: Callable[..., Any], given: list[Any], expected: type) -> A
     except StopIteration as error:
         msg = "the function raised StopIteration; catch it, where it is the end of an iterator"
         raise RuntimeError(msg) from error
+    _check_kind("returned", result, expected)
+    return result
+
+
+def _check_kind(did: str, result: object, expected: type) -> None:
     if not isinstance(result, expected):
         kind = "None" if result is None else f"a {type(result).__name__}"
         package = expected.__module__.partition(".")[0]
-        msg = f"the function returned {kind}: expected a {package}.{expected.__name__}"
+        wanted = f"a {package}.{expected.__name__}"
+        if expected is Iterable:
+            wanted = "an iterator of pandas.DataFrame, as it is annotated"
+        msg = f"the function {did} {kind}: expected {wanted}"
         raise SchemaError(msg)
-    return result

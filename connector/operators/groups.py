@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
+import re
 import typing
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
@@ -134,8 +136,11 @@ def map_groups(
         ``pandas.DataFrame`` with the group's rows, ``key`` a tuple of the values of its keys;
         returns a ``pandas.DataFrame``. If the parameter for the rows is annotated as
         ``pyarrow.Table``, it is one instead, ``key`` is of ``pyarrow`` scalars, and the result is a
-        ``pyarrow.Table``, as in ``applyInArrow``. Nulls form a group; so do all NaN, and -0.0 with
-        0.0. Values have the types, and timestamps the time zone, of ``applyInPandas``.
+        ``pyarrow.Table``, as in ``applyInArrow``. If it and the result are annotated as
+        ``Iterator[pandas.DataFrame]``, it is an iterator over the rows, all in one frame, and the
+        function returns or yields frames, as in ``applyInPandas`` from Spark 4.1 on. Parameters
+        with a default are not counted. Nulls form a group; so do all NaN, and -0.0 with 0.0. Values
+        have the types, and timestamps the time zone, of ``applyInPandas``.
     schema
         Of what the function returns: a StructType, DDL text or a ``pyarrow`` schema. Columns are
         matched by name; those of a frame whose labels are no text, by position. Values of a frame
@@ -210,7 +215,8 @@ def map_groups(
     )
     (opened,) = open_shuffles(path, version, reading, storage_options, check=check)
     own_keys = group_keys(opened)
-    takes_key, takes_table = _form_of(function)
+    asked = form_of(function)
+    takes_key, takes_table = asked.takes_key, asked.takes == "table"
     if not takes_table:
         require("pandas", "map_groups, unless its function takes a pyarrow.Table,")
     given = opened.schema_of(columns)
@@ -233,6 +239,7 @@ def map_groups(
         keys=own_keys,
         columns=tuple(given.names),
         takes_key=takes_key,
+        takes_frames=asked.takes == "frames",
         schema=arrow_schema_of(struct),
     )
     call: GroupCall = (
@@ -245,6 +252,7 @@ def map_groups(
         spark,
         Operation((opened,), work, candidates=opened.candidates()),
         struct,
+        what="map_groups",
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
         into=target,
@@ -252,14 +260,23 @@ def map_groups(
     )
 
 
-def _form_of(function: Any) -> tuple[bool, bool]:  # noqa: ANN401
-    """Return whether a function takes the key, and whether it takes a table of PyArrow."""
+@dataclass(frozen=True)
+class Form:
+    """What a function of a group takes."""
+
+    takes_key: bool
+    takes: Literal["frame", "frames", "table"]
+
+
+def form_of(function: Any) -> Form:  # noqa: ANN401
+    """Return what a function takes, by its parameters and their annotations; raises OptionError."""
     if not callable(function):
         msg = f"function is {type(function).__name__}: expected a callable(frame) or (key, frame)"
         raise OptionError(msg)
+    signature = inspect.signature(function)
     parameters = [
         parameter
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in signature.parameters.values()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         and parameter.default is parameter.empty
     ]
@@ -271,14 +288,38 @@ def _form_of(function: Any) -> tuple[bool, bool]:  # noqa: ANN401
         raise OptionError(msg)
     while isinstance(function, partial):
         function = function.func
-    of_rows = parameters[-1]
-    annotation = of_rows.annotation
-    if isinstance(annotation, str):
+    takes_key, of_rows = len(parameters) == 2, parameters[-1]
+    hints = {of_rows.name: of_rows.annotation, "return": signature.return_annotation}
+    if any(isinstance(annotation, str) for annotation in hints.values()):
         # One that only a type checker imports.
         with suppress(NameError, AttributeError, KeyError, TypeError):
             method = function if inspect.isroutine(function) else type(function).__call__
-            annotation = typing.get_type_hints(method)[of_rows.name]
-    return len(parameters) == 2, annotation in (pa.Table, "pa.Table", "pyarrow.Table")
+            hints |= typing.get_type_hints(method)
+    given = hints[of_rows.name]
+    if given in (pa.Table, "pa.Table", "pyarrow.Table"):
+        return Form(takes_key, "table")
+    if _is_iterator_of(given, "RecordBatch"):
+        msg = (
+            "function takes an iterator of pyarrow.RecordBatch: expected a pyarrow.Table, an "
+            "iterator of pandas.DataFrame, or a frame; map_subpartitions hands over batches"
+        )
+        raise OptionError(msg)
+    # As applyInPandas decides: by both, and from the annotations alone.
+    if _is_iterator_of(given, "DataFrame") and _is_iterator_of(hints["return"], "DataFrame"):
+        return Form(takes_key, "frames")
+    return Form(takes_key, "frame")
+
+
+def _is_iterator_of(annotation: Any, kind: str) -> bool:  # noqa: ANN401
+    """Whether an annotation is an iterator of a class of that name; text may not be resolved."""
+    if isinstance(annotation, str):
+        return re.fullmatch(rf"([\w.]+\.)?Iterator\[([\w.]+\.)?{kind}\]", annotation) is not None
+    items = typing.get_args(annotation)
+    return (
+        typing.get_origin(annotation) is collections.abc.Iterator
+        and len(items) == 1
+        and getattr(items[0], "__name__", None) == kind
+    )
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,7 @@ def join_shuffles(
         spark,
         operation,
         result,
+        what="join_shuffles",
         subpartitions=subpartitions,
         target_partition_bytes=target_partition_bytes,
         into=target,

@@ -196,6 +196,7 @@ def map_subpartitions(
         spark,
         operation,
         struct,
+        what="map_subpartitions",
         subpartitions=called,
         target_partition_bytes=target_partition_bytes,
         into=target,

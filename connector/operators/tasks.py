@@ -21,8 +21,10 @@ from arrow_format.filters.spark_rules import ANSI, DEFAULTS, SparkSettings
 from connector.arrival import Travels
 from connector.dataset_task import default_parallelism
 from connector.map_task import NumberedMapTask, begin_spark_job, write_and_commit
+from connector.plain_errors import plain_errors
 from connector.spark_types import arrow_schema_of, spark_schema_of, stored_schema
 from connector.task_process import begin_task
+from connector.worker_python import check_worker_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -104,6 +106,7 @@ def run_in_groups(
     operation: Operation,
     schema: StructType,
     *,
+    what: str,
     subpartitions: int | Iterable[int] | None,
     target_partition_bytes: int,
     into: Into | None = None,
@@ -114,9 +117,12 @@ def run_in_groups(
     A group has about ``target_partition_bytes`` on disk, of all shuffles together. An operation
     that calls a function of the user has at least :data:`TASKS_PER_CORE`, however few bytes there
     are: what a function costs, they do not tell. With ``into`` the tasks write the results, and the
-    receipt is returned.
+    receipt is returned. Spark's UI shows ``what`` and the paths: as the name of the function in a
+    plan, or as that of a job.
     """
     require("pandas", "df.mapInArrow of PySpark")
+    check_worker_python(spark)
+    what = f"{what} {operation.paths}"
     results = operation.in_groups(
         arrow_schema_of(schema),
         subpartitions=subpartitions,
@@ -126,14 +132,16 @@ def run_in_groups(
     num_groups = len(results.groups)
     numbers = spark.range(0, num_groups, 1, max(num_groups, 1))
     if into is None:
-        return numbers.mapInArrow(GroupTask(results), schema)
+        return numbers.mapInArrow(GroupTask(results, f"arrow_shuffle {what}"), schema)
     stored = stored_schema(schema)
 
     def begin(storage: Any, _: pa.Schema, **how: Any) -> ShuffleJob:  # noqa: ANN401
         return begin_spark_job(storage, stored, **how)
 
     task = NumberedMapTask(*into.begin(operation, results, arrow_schema_of(stored), begin))
-    return write_and_commit(task, numbers, into.mode, num_map_outputs=num_groups)
+    return write_and_commit(
+        task, numbers, into.mode, what=f"{what} into", num_map_outputs=num_groups
+    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,14 @@ class GroupTask(Travels):
     """Callable for ``mapInArrow``: takes group numbers, yields the results of the work."""
 
     results: GroupResults
+    name: str
 
+    @property
+    def __name__(self) -> str:
+        """What Spark calls it in plans."""
+        return self.name
+
+    @plain_errors
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the groups whose numbers arrive."""
         begin_task()

@@ -5,14 +5,15 @@ It is pickled by value: where a server lacks this package it is there, and says 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
-from connector.arrival import pickle_by_value, require_here
+from connector.arrival import pickle_by_value, require_here, sender
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql.types import StructType
 
@@ -21,6 +22,29 @@ if TYPE_CHECKING:
     from connector.source.stream_writer import ShuffleStreamWriter
     from connector.source.writer import ShuffleSourceWriter
 
+Result = TypeVar("Result")
+
+
+def _checked(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Return a method that first asks whether this process has the package; its errors are plain.
+
+    Not :func:`~connector.plain_errors.plain_errors`, which could not be unpickled where it has not.
+    """
+
+    @functools.wraps(method)
+    def checked(self: ArrowShuffleDataSource, *args: Any, **named: Any) -> Result:  # noqa: ANN401
+        require_here(self.registered_by)
+        from connector.plain_errors import make_plain
+
+        try:
+            return method(self, *args, **named)
+        except Exception as error:
+            if make_plain(error):
+                raise
+            raise error from None
+
+    return checked
+
 
 class ArrowShuffleDataSource(DataSource):
     """Format ``arrow_shuffle`` of Spark's batch and streaming readers and writers."""
@@ -28,42 +52,45 @@ class ArrowShuffleDataSource(DataSource):
     hidden_options: ClassVar[Mapping[str, str]] = {}
     """Further options of a batch read, which Spark does not know and so cannot show."""
 
+    registered_by: ClassVar[tuple[str, str]] = sender()
+    """Host and interpreter of the program that pickled this class."""
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return "arrow_shuffle"
 
+    @_checked
     def schema(self) -> StructType:
         """Return the schema of the shuffle at option ``path``."""
-        require_here()
         from connector.source.reader import schema_of_source
 
         return schema_of_source(self.options)
 
+    @_checked
     def reader(self, schema: StructType) -> ShuffleSourceReader:
         """Return a reader of exactly ``schema``; it pins the version here."""
-        require_here()
         from connector.source.reader import ShuffleSourceReader
 
         return ShuffleSourceReader({**self.options, **self.hidden_options}, schema)
 
+    @_checked
     def writer(self, schema: StructType, overwrite: bool) -> ShuffleSourceWriter:
         """Return a writer of rows of ``schema``; mode overwrite or append."""
-        require_here()
         from connector.source.writer import ShuffleSourceWriter
 
         return ShuffleSourceWriter(self.options, schema, overwrite=overwrite)
 
+    @_checked
     def streamReader(self, schema: StructType) -> ShuffleStreamReader:
         """Return a reader of what each version adds, in exactly ``schema``."""
-        require_here()
         from connector.source.stream_reader import ShuffleStreamReader
 
         return ShuffleStreamReader(self.options, schema)
 
+    @_checked
     def streamWriter(self, schema: StructType, overwrite: bool) -> ShuffleStreamWriter:
         """Return a writer of micro-batches; output mode complete overwrites, append appends."""
-        require_here()
         from connector.source.stream_writer import ShuffleStreamWriter
 
         return ShuffleStreamWriter(self.options, schema, overwrite=overwrite)

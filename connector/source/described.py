@@ -20,6 +20,7 @@ from pyspark.errors import AnalysisException
 
 from connector.options.source import SECRET_PREFIX
 from connector.source.data_source import ArrowShuffleDataSource
+from connector.worker_python import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -147,8 +148,8 @@ def _names_of(session_id: str) -> dict[str, StorageOptions | None]:
 
 def _session_id(spark: SparkSession) -> str:
     """Return the id of a session; several Python objects may be one session."""
-    if hasattr(spark, "session_id"):  # Connect
-        return str(spark.session_id)
+    if is_connect(spark):
+        return str(spark.session_id)  # type: ignore[attr-defined]
     return str(spark._jsparkSession.sessionUUID())
 
 

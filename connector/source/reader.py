@@ -29,6 +29,7 @@ from arrow_format.streaming.result_request import await_result
 from connector.arrival import Travels
 from connector.options.source import parse_read_options
 from connector.options.stream import parse_schema_options
+from connector.plain_errors import plain_errors
 from connector.spark_types import spark_schema_from_json, spark_schema_of
 from connector.spark_version import refuse_no_columns, to_arrow_schema
 from connector.task_process import begin_task
@@ -73,10 +74,12 @@ class ShuffleSourceReader(Travels, DataSourceReader):
         self._shuffle = shuffle = open_requested(parsed)
         self._columns = check_columns(shuffle, schema, with_subpartition=parsed.with_subpartition)
 
+    @plain_errors
     def partitions(self) -> list[InputPartition]:
         """Spark partitions in subpartition order."""
         return [*plan_ranges(self._shuffle, self._options)]
 
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the verified batches of one Spark partition; runs in the task."""
         if not isinstance(partition, SubpartitionRanges):

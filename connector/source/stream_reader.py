@@ -38,6 +38,7 @@ from arrow_format.streaming.consumption import Consumer
 from arrow_format.streaming.result_request import await_result
 from connector.arrival import Travels
 from connector.options.stream import StepLimits, parse_source_options
+from connector.plain_errors import plain_errors
 from connector.source.reader import (
     SubpartitionRanges,
     check_columns,
@@ -186,6 +187,7 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         self._initial: dict[str, Any] | None = None
         """The first offset, where Spark asks for the last one before it."""
 
+    @plain_errors
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins: at option or consumer.
 
@@ -234,6 +236,7 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
             return ReadMaxBytes(limits.max_bytes)
         return ReadAllAvailable()
 
+    @plain_errors
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -338,6 +341,7 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         log = CommitLog(self._storage)
         self._target = log.read(partial(self._newest, log)).version
 
+    @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the Spark partitions of a batch, in subpartition order.
 
@@ -391,6 +395,7 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
             changes = read_as(changes, widen_schemas(schemas, _schemas_of(changes)))
         return restricted_by(Shuffle(self._storage, changes, self._scan.options), self._scan)
 
+    @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the verified batches of one Spark partition; runs in the task."""
         if not isinstance(partition, ChangedRanges):
@@ -407,6 +412,7 @@ class ShuffleStreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvaila
         shuffle = restricted_by(shuffle, self._scan)
         yield from read_ranges(shuffle, partition.ranges, self._arrow_schema, self._columns)
 
+    @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
         """Record durably that everything up to ``end`` is consumed: Spark has committed it.
 

@@ -31,6 +31,7 @@ from connector.map_status import status_to_row, statuses_from_rows
 from connector.map_task import run_spark_task
 from connector.micro_batches import QUERY_ID
 from connector.options.stream import parse_sink_options
+from connector.plain_errors import plain_errors
 from connector.source.writer import begin_target_job
 from connector.spark_version import DataSourceStreamArrowWriter
 
@@ -87,6 +88,7 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
             # Here, before the batch runs: a query that was restarted may have died long ago.
             flush_if_due(self._job.storage, self._flush, self._job.options)
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
         """Write one Spark partition of a micro-batch; runs in the task."""
         transaction = _transaction_of_task()
@@ -99,6 +101,7 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
         first = status.output.map_task == 0
         return BatchMessage(transaction, job_id, status_to_row(status), job if first else None)
 
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish a micro-batch, once; runs on the driver's machine.
 
@@ -153,6 +156,7 @@ class ShuffleStreamWriter(Travels, DataSourceStreamArrowWriter):
             root, batch, interval, root,
         )  # fmt: skip
 
+    @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the files of a micro-batch; runs on the driver's machine.
 

@@ -21,6 +21,7 @@ from connector.arrival import Travels
 from connector.map_status import status_to_row, statuses_from_rows
 from connector.map_task import begin_spark_job, run_spark_task
 from connector.options.source import parse_target_options
+from connector.plain_errors import plain_errors
 from connector.spark_types import arrow_schema_of, stored_schema
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
             open_target(self._job, self._mode, expected_version=self._expected_version)
             self._job = replace(self._job, has_directory=True)
 
+    @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> MapStatusMessage:
         """Write one Spark partition; runs in the task."""
         if self._is_repetition:
@@ -69,6 +71,7 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
             return MapStatusMessage({})
         return MapStatusMessage(status_to_row(run_spark_task(self._job, iterator)))
 
+    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the map outputs; runs on the driver's machine."""
         if self._is_repetition:
@@ -83,6 +86,7 @@ class ShuffleSourceWriter(Travels, DataSourceArrowWriter):
             transaction=self._transaction,
         )
 
+    @plain_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the map outputs; runs on the driver's machine."""
         del messages

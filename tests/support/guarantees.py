@@ -461,6 +461,24 @@ GUARANTEES: dict[str, dict[str, str]] = {
         "bytes on disk": "Bytes on disk hardly depend on n",
         "plain Arrow": "With codec `none`, plain Arrow reads the data files",
     },
+    "Work with Spark": {
+        "named jobs": (
+            "A job of ours says in Spark's UI what it does and to which path, on a classic session "
+            "by its description and everywhere by a tag; description and tags of the caller stay"
+        ),
+        "stopped jobs": (
+            "Ctrl-C, or the stop button of a notebook, cancels the job of a write, and no file of "
+            "it stays"
+        ),
+        "worker Python": (
+            "Where the Python of a local master lacks this package, no job starts, and the error "
+            "has the line that helps"
+        ),
+        "plain errors": (
+            "At most five lines precede the sentence of an error in a task or in the data source, "
+            "and of a user's function only its own frames are shown"
+        ),
+    },
 }
 """Of each section of the page, in its order: names of guarantees, and what they promise."""
 

@@ -48,9 +48,18 @@ class SessionInProcess:
     def sql(self, _: str) -> PlanInProcess:
         return PlanInProcess(f"Range (0, 1, step=1, splits=Some({self.cores}))")
 
+    session_id = "of this process"
+    """As on Spark Connect, no JVM is asked for."""
+
     def range(self, start: int, end: int, step: int, num_partitions: int) -> FrameInProcess:
         del num_partitions
-        return FrameInProcess(list(range(start, end, step)))
+        return FrameInProcess(list(range(start, end, step)), self)
+
+    def getTags(self) -> set[str]:
+        return set()
+
+    def addTag(self, tag: str) -> None:
+        assert "," not in tag
 
 
 @dataclass
@@ -68,11 +77,12 @@ class FrameInProcess:
     """Numbers, and the task that is to run over each of them."""
 
     numbers: list[int]
+    sparkSession: SessionInProcess
     task: Task | None = None
     schema: StructType | None = None
 
     def mapInArrow(self, task: Task, schema: StructType) -> FrameInProcess:
-        return FrameInProcess(self.numbers, task, schema)
+        return FrameInProcess(self.numbers, self.sparkSession, task, schema)
 
     def toArrow(self) -> pa.Table:
         assert self.task is not None

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import arrow_format
-from arrow_format import OptionError, WriteOptions, write_shuffle
+from arrow_format import OptionError, ShuffleExistsError, WriteOptions, write_shuffle
 from arrow_format.options import MAX_CHUNK_BYTES, check_mode, check_num_subpartitions
 from tests.support.small_shuffles import FAST
 
@@ -65,11 +65,18 @@ def test_the_bounds_of_n_are_allowed():
     assert check_num_subpartitions(1_000_000) == 1_000_000
 
 
-@pytest.mark.parametrize("mode", ["Append", "", None, "error"])
+@pytest.mark.parametrize("mode", ["Append", "", None, "errors"])
 def test_bad_modes(tmp_path, mode):
     with pytest.raises(OptionError, match=r"mode=.*'errorifexists', 'overwrite', 'append'"):
         write_shuffle(TABLE, tmp_path / "x", num_subpartitions=2, keys="a", mode=mode)
     assert check_mode("append") == "append"
+
+
+@pytest.mark.parametrize("mode", ["error", "default"])
+def test_words_of_spark_for_a_mode(tmp_path, mode):
+    write_shuffle(TABLE, tmp_path / "x", num_subpartitions=2, keys="a", mode=mode)
+    with pytest.raises(ShuffleExistsError, match="there is a shuffle already"):
+        write_shuffle(TABLE, tmp_path / "x", num_subpartitions=2, keys="a", mode=mode)
 
 
 @pytest.mark.parametrize(

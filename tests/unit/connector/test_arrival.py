@@ -47,7 +47,7 @@ def travelling(tmp_path_factory):
     write_shuffle(rows, path, keys="k", num_subpartitions=2, options=WriteOptions(sync=False))
     return {
         "task": ShuffleMapTask(path, schema=SCHEMA, keys="k", num_subpartitions=2),
-        "group": GroupTask(GroupResults((), len, rows.schema)),
+        "group": GroupTask(GroupResults((), len, rows.schema), "a name"),
         "buffer": BufferedOutput(keys=["k"], max_interval="1s"),
         "reader": ShuffleSourceReader({"path": str(path)}, SCHEMA),
         "writer": ShuffleSourceWriter(options, SCHEMA, overwrite=True),

@@ -14,6 +14,7 @@ from arrow_format import (
     SchemaError,
     ShuffleError,
     StorageError,
+    append_shuffle,
     open_shuffle,
     write_shuffle,
 )
@@ -156,3 +157,40 @@ def test_a_path_that_cannot_be_written_says_what_failed():
     """And not that what was begun could not be removed."""
     with pytest.raises(StorageError, match=r"/proc/x.*cannot make the directory"):
         write(TABLE, "/proc/x")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"k": range(10), "v": 1.5}).sample(5, random_state=1),
+        pd.DataFrame({"k": range(10), "v": 1.5}).set_index(pd.Index(range(10), name="row")),
+        pd.DataFrame(
+            {"k": range(10), "v": 1.5}, index=pd.MultiIndex.from_product([[*"ab"], range(5)])
+        ),
+        pd.DataFrame({"k": range(10), "v": 1.5}),
+    ],
+    ids=["sampled", "named", "of two levels", "numbered"],
+)
+def test_the_index_of_pandas_is_dropped_as_spark_and_polars_do(tmp_path, frame):
+    write_shuffle(frame, tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
+    append_shuffle(frame, tmp_path / "s", options=FAST)
+    shuffle = open_shuffle(tmp_path / "s")
+    assert shuffle.schema.names == ["k", "v"]
+    assert sorted(shuffle.to_pandas()["k"]) == sorted([*frame["k"]] * 2)
+
+
+def test_the_index_of_pandas_is_written_if_asked_for(tmp_path):
+    frame = pd.DataFrame({"k": [1, 2], "v": [3, 4]}).set_index("k")
+    with pytest.raises(SchemaError, match="key column 'k' is not there") as raised:
+        write_shuffle(frame, tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
+    assert raised.value.__notes__ == [
+        "the index of the frame (k) is not written; frame.reset_index() makes it a column"
+    ]
+    write_shuffle(frame.reset_index(), tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
+    assert open_shuffle(tmp_path / "s").schema.names == ["k", "v"]
+
+
+def test_a_column_that_pandas_would_take_for_an_index_is_written_from_a_table(tmp_path):
+    table = pa.Table.from_pandas(pd.DataFrame({"k": [1, 2]}, index=[5, 6]))
+    write_shuffle(table, tmp_path / "s", keys="k", num_subpartitions=3, options=FAST)
+    assert open_shuffle(tmp_path / "s").schema.names == ["k", "__index_level_0__"]

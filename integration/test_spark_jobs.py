@@ -1,0 +1,192 @@
+"""Jobs of Spark that are ours: what they are called, and what ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import arrow_shuffle
+from arrow_format import MergePolicy
+from connector.arrival import pickle_by_value
+from tests.support.guarantees import guarantee
+from tests.support.spark_session import QUICK_START
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+pickle_by_value(__name__)
+
+
+def jobs_after(spark: SparkSession, last: int) -> list[tuple[str | None, list[str]]]:
+    """Return description and tags of the jobs whose ids are higher, in their order."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    jobs = {int(job.jobId()): job for job in _stored_jobs(spark)}
+    return [
+        (job.description().get() if job.description().isDefined() else None, _texts(job.jobTags()))
+        for number, job in sorted(jobs.items())
+        if number > last
+    ]
+
+
+def last_job(spark: SparkSession) -> int:
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    return max((int(job.jobId()) for job in _stored_jobs(spark)), default=-1)
+
+
+def _stored_jobs(spark: SparkSession) -> list[JavaObject]:
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return [jobs.apply(i) for i in range(jobs.size())]
+
+
+def _texts(tags: JavaObject) -> list[str]:
+    return str(tags.mkString("\n")).split("\n") if tags.size() else []
+
+
+def counted(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.head(1)[["k"]]
+
+
+@guarantee("named jobs")
+def test_jobs_say_what_they_do_and_to_which_path(spark: SparkSession, tmp_path: Path):
+    context = spark.sparkContext
+    rows = spark.range(0, 1_000, 1, 2).selectExpr("id % 50 AS k", "id AS v")
+    path, result = tmp_path / "a, b", tmp_path / "result"
+    policy = MergePolicy(rewrite="always")
+    context.setJobDescription("mine")
+    context.addJobTag("my tag")
+    began = last_job(spark)
+    try:
+        arrow_shuffle.write_shuffle(rows, path, keys="k", num_subpartitions=4)
+        arrow_shuffle.append_shuffle(rows, path)
+        arrow_shuffle.merge_shuffle(spark, path, policy=policy)
+        arrow_shuffle.map_groups(spark, path, counted, "k bigint", into=result)
+        arrow_shuffle.join_shuffles(
+            spark, path, result, left_columns=["v"], into=result, mode="overwrite"
+        )
+        after = context.getLocalProperty("spark.job.description"), sorted(context.getJobTags())
+        spark.range(3).collect()
+    finally:
+        context.setJobDescription(None)
+        context.removeJobTag("my tag")
+    found = jobs_after(spark, began)
+    assert [description for description, _ in found] == [
+        f"arrow_shuffle write {path} (errorifexists)",
+        f"arrow_shuffle write {path} (append)",
+        f"arrow_shuffle merge {path} by subpartition",
+        f"arrow_shuffle map_groups {path} into {result} (errorifexists)",
+        f"arrow_shuffle join_shuffles {path}, {result} into {result} (overwrite)",
+        "mine",
+    ]
+    for description, tags in found[:-1]:
+        assert description is not None
+        (own,) = (tag for tag in tags if tag.startswith("arrow_shuffle"))
+        assert re.fullmatch(re.escape(description.replace(",", ";")) + " [0-9a-f]{8}", own)
+        assert "my tag" in tags
+    assert not any(tag.startswith("arrow_shuffle") for tag in found[-1][1])
+    assert after == ("mine", ["my tag"])
+
+
+@pytest.mark.parametrize("name", ["map_groups", "map_subpartitions", "aggregate", "join"])
+def test_a_plan_says_what_is_done_to_which_path(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    path = str(tmp_path / "s")
+    arrow_shuffle.write_shuffle(spark.range(9), path, keys="id", num_subpartitions=2)
+    lazy = {
+        "map_groups": lambda: arrow_shuffle.map_groups(spark, path, lambda rows: rows, "id long"),
+        "map_subpartitions": lambda: arrow_shuffle.map_subpartitions(
+            spark, path, lambda number, rows: rows, "id long"
+        ),
+        "aggregate": lambda: arrow_shuffle.aggregate_shuffle(
+            spark, path, "id", {"n": ("*", "count")}
+        ),
+        "join": lambda: arrow_shuffle.join_shuffles(spark, path, path),
+    }
+    frame = lazy[name]()
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert f"arrow_shuffle {name}" in plan
+    assert path in plan
+
+
+# Stopped in the middle ----------------------------------------------------------------------------
+
+STOPPED = """
+import json, os, signal, sys, threading, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+import arrow_shuffle
+
+way, directory = sys.argv[1], Path(sys.argv[2])
+builder = SparkSession.builder
+builder = builder.master("local[2]") if way == "classic" else builder.remote("local[2]")
+for name, value in json.loads(sys.argv[3]).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+# As the kernel of a notebook does; PySpark's own handler cancels all jobs, if it was classic.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+path = directory / "s"
+rows = spark.range(0, 4_000_000_000, 1, 2).selectExpr("id", "id % 1000 AS k", "rand() AS r")
+found = {}
+
+
+def files():
+    return sorted(str(file) for file in path.rglob("*") if file.is_file())
+
+
+def stop():
+    while not any(file.endswith(".data") for file in files()):
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+threading.Thread(target=stop, daemon=True).start()
+options = arrow_shuffle.WriteOptions(sort_buffer_bytes=4 << 20)
+try:
+    arrow_shuffle.write_shuffle(rows, path, keys="k", num_subpartitions=64, options=options)
+except KeyboardInterrupt:
+    found["stopped"] = True
+found["files"] = files()
+few = spark.range(1000).selectExpr("id", "id % 10 AS k")
+receipt = arrow_shuffle.write_shuffle(few, path, keys="k", num_subpartitions=4)
+found["then"] = [receipt.version, receipt.num_rows]
+print(json.dumps(found))
+spark.stop()
+"""
+
+SETTINGS = {
+    "spark.driver.extraJavaOptions": QUICK_START,
+    "spark.driver.memory": "700m",
+    "spark.sql.artifact.copyFromLocalToFs.allowDestLocal": "true",
+}
+
+
+@guarantee("stopped jobs")
+@pytest.mark.parametrize("way", ["classic", "connect"])
+def test_the_stop_button_cancels_the_job(tmp_path: Path, way: str):
+    """A job that went on would take both cores for many minutes, and fail below the next cell."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", STOPPED, way, tmp_path, json.dumps(SETTINGS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={k: v for k, v in os.environ.items() if k != "SPARK_REMOTE"}
+        | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "stopped": True, "files": [], "then": [1, 1_000],
+    }  # fmt: skip
+    assert "ObjectNotFoundError" not in done.stderr
+    assert "Traceback" not in done.stderr
